@@ -23,7 +23,7 @@ from ai.backend.kubeacc.controllers.manager import ControllerManager
 from ai.backend.kubeacc.crd.definitions import crds_yaml
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, CLASSES
 from ai.backend.kubeacc.crd.vocabulary import NODE_MANAGER
-from ai.backend.kubeacc.policies.deployment import access_yaml
+from ai.backend.kubeacc.policies.admission import access_yaml
 from ai.backend.node.kube_api.client import KubeApi
 from bench.figures import Figure, benchmark
 

@@ -40,7 +40,7 @@ GENERATORS: dict[str, str] = {
     "docs/reference/samples/proxy-coordinator.schema.json": "tools.settings_pages:schema(proxy-coordinator)",
     "docs/reference/samples/proxy-worker.toml": "tools.settings_pages:sample(proxy-worker)",
     "docs/reference/samples/proxy-worker.schema.json": "tools.settings_pages:schema(proxy-worker)",
-    "deploy/helm/kube-acc/templates/access.yaml": "ai.backend.kubeacc.policies.deployment:chart_access_yaml",
+    "deploy/helm/kube-acc/templates/access.yaml": "ai.backend.kubeacc.policies.admission:chart_access_yaml",
     "deploy/helm/kube-acc/templates/crds.yaml": "ai.backend.kubeacc.crd.definitions:crds_yaml",
     "docs/reference/coordinator-openapi.json": "ai.backend.appproxy.coordinator.composition:openapi_json",
     "docs/reference/samples/webserver.toml": "tools.settings_pages:sample(webserver)",

@@ -83,7 +83,7 @@ class Executor:
             name="op", namespace="lab", uid=self.uid, resource_version=f"{order.sequence}{order.abort}"
         )
         operation = AcceleratorOperation(metadata=metadata, spec=self.spec, status=status)
-        self.executor._reflector._replace([operation], "1")
+        self.executor.reflector.replace([operation], "1")
 
     async def result(self, sequence: int) -> Report:
         async with asyncio.timeout(30):

@@ -10,8 +10,7 @@ from sqlalchemy import Connection, text
 
 from ai.backend.infra.database import Database, current_revision, upgrade
 from ai.backend.manager.composition import stores  # noqa: F401  # declares all tables
-from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
-from ai.backend.manager.db.metadata import metadata
+from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD, metadata
 from tests.support.postgres import shared_server
 
 _SQLITE = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"

@@ -26,7 +26,7 @@ APPLY = (
     "from ai.backend.node.linux import ipsec\n"
     "from tests.support.namespaces import enter\n"
     "enter(sys.argv[1])\n"
-    "ipsec._states_of = lambda line: ()\n"  # not every kernel has ESP, and what is refused needs none
+    "ipsec.states_of = lambda line: ()\n"  # not every kernel has ESP, and what is refused needs none
     "for mark, lines in json.loads(sys.argv[2]):\n"
     "    keys = [{'key_out': b'k' * 32 * encrypt, 'key_in': b'k' * 32 * encrypt} for _, _, encrypt in lines]\n"
     "    ends = [{'local': tuple(local), 'peer': tuple(peer)} for local, peer, _ in lines]\n"

@@ -23,7 +23,7 @@ from ai.backend.kubeacc.crd.definitions import crds_yaml
 from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, Accelerator, AcceleratorOperation
 from ai.backend.kubeacc.crd.operations import Order, Report
 from ai.backend.kubeacc.crd.vocabulary import GROUP, NODE_MANAGER, VERSION, Outcome
-from ai.backend.kubeacc.policies.deployment import access_yaml
+from ai.backend.kubeacc.policies.admission import access_yaml
 from ai.backend.kubeacc.policies.roles import CONTROLLERS_ACCOUNT, NAMESPACE
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.configuration import ClusterAddress, Token

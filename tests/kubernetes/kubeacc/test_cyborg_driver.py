@@ -14,8 +14,8 @@ import pytest
 
 from ai.backend.common.errors import BackendError, Conflict, InsufficientResource, InvalidInput, NotFound
 from ai.backend.kubeacc.crd.vocabulary import AcceleratorType, Attachment, AttachState
+from ai.backend.kubeacc.drivers.cyborg.connection import BindFailed, CloudRefused, CloudUnavailable
 from ai.backend.kubeacc.drivers.cyborg.driver import CyborgDriver
-from ai.backend.kubeacc.drivers.cyborg.errors import BindFailed, CloudRefused, CloudUnavailable
 from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
 from tests.contract.kubeacc.contract import DriverContract
 from tests.kubernetes.kubeacc.cyborg import assert_nothing_left, openstack, settings, unit

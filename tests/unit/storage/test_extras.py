@@ -16,14 +16,14 @@ from ai.backend.volume.object.s3 import S3Storage
 
 def test_hubs_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    hub._install_transport.cache_clear()
+    hub.install_transport.cache_clear()
     with pytest.raises(NotSupported, match=r"backendai\[artifacts\]"):
-        hub._install_transport()
+        hub.install_transport()
 
 
 def test_s3_needs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiobotocore.session", None)
-    s3._session.cache_clear()
+    s3.shared_session.cache_clear()
     with pytest.raises(InvalidInput, match=r"backendai\[s3\]"):
         S3Storage("s3", {"bucket": "artifacts"}, StorageContext())
 

@@ -257,7 +257,8 @@ class CPUPlugin(IntrinsicPlugin):
         ]
 
     def _processors(self) -> list[DeviceId]:
-        """Returns the declared processors: every core, and in the next turns the cores again as ``CORE.TURN``."""
+        """Returns the declared processors. Where more are declared than there are cores, each core is listed again as
+        ``CORE.1``, ``CORE.2`` and so on."""
         cores = self._host.cores()[self._config.reserved_cpu :]
         count = (self._config.declared_cpu or len(cores)) if cores else 0
         turns = (divmod(number, len(cores)) for number in range(count))

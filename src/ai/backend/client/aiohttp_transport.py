@@ -12,9 +12,8 @@ from yarl import URL
 
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendAPIError
-from ai.backend.client.tracing import trace_headers
 from ai.backend.client.transport import Transport
-from ai.backend.client.wire import Call, Reply, call_url, problem, sign_headers
+from ai.backend.client.wire import Call, Reply, call_url, problem, sign_headers, trace_headers
 
 _HEARTBEAT_S = 30.0
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024

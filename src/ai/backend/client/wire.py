@@ -6,6 +6,9 @@ This module does without the HTTP library, whose import costs more than most cal
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +18,10 @@ from urllib.parse import quote, urlencode
 
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendAPIError, UnusableReply
-from ai.backend.client.tracing import trace_headers
 from ai.backend.client.urls import host_of, raw_target
 from ai.backend.common.signing import SignedParts, authorization, media_type, sign
 
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 TOKEN_HEADER = "X-BackendAI-Client-Token"
 PROOF_HEADER = "X-BackendAI-Proof"
 
@@ -135,3 +138,19 @@ def problem(status: int, reason: str, body: bytes) -> BackendAPIError:
     if not isinstance(document, dict):
         document = {"msg": text[:200].strip()} if text.strip() else {}
     return BackendAPIError(status, reason, document)
+
+
+def trace_headers() -> Mapping[str, str]:
+    """Returns the header ``traceparent`` (W3C Trace Context) of a request that is part of a trace; none outside of one.
+
+    A program that traces itself with OpenTelemetry has it from its current span; any other one from the variable
+    ``TRACEPARENT``, as build systems and sessions set it. Nothing is imported for it.
+    """
+    api = sys.modules.get("opentelemetry.trace")
+    if api is not None:
+        context = api.get_current_span().get_span_context()
+        if context.is_valid:
+            flags = int(context.trace_flags) & 1
+            return {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"}
+    parent = os.environ.get("TRACEPARENT", "")
+    return {"traceparent": parent} if _TRACEPARENT.fullmatch(parent) else {}

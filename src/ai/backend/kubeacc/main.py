@@ -14,7 +14,7 @@ from ai.backend.kubeacc.composition import connect, load_driver, run_controllers
 from ai.backend.kubeacc.controllers.settings import ControllerSettings
 from ai.backend.kubeacc.crd.definitions import crds_yaml
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
-from ai.backend.kubeacc.policies.deployment import access_yaml
+from ai.backend.kubeacc.policies.admission import access_yaml
 from ai.backend.node.kube_api.configuration import cluster_address
 
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 from sqlalchemy import Connection, StaticPool, create_engine
 
 from ai.backend.infra.database import Database
-from ai.backend.manager.db.fence import check_fence
-from ai.backend.manager.db.metadata import metadata
+from ai.backend.manager.db import metadata
+from ai.backend.manager.leadership.memory import check_fence
 
 T = TypeVar("T")
 

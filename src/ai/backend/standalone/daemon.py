@@ -29,7 +29,7 @@ _PREDECESSOR_S = 30.0
 
 
 class Daemon(Protocol):
-    """A daemon of the cluster."""
+    """Starts and stops one of the daemons that the embedded cluster runs in this process."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...

@@ -5,8 +5,7 @@ from __future__ import annotations
 from sqlalchemy import inspect
 
 from ai.backend.appproxy.coordinator.circuits import tables  # noqa: F401  # declares the tables
-from ai.backend.appproxy.coordinator.db import MIGRATIONS, SCHEMA_HEAD
-from ai.backend.appproxy.coordinator.db.metadata import metadata
+from ai.backend.appproxy.coordinator.db import MIGRATIONS, SCHEMA_HEAD, metadata
 from ai.backend.infra.database import Database, upgrade
 
 

@@ -52,6 +52,11 @@ async def test_output_is_reported_as_taken_when_it_is_read() -> None:
         await program.send(PtyFrame(kind="stdin", data=b"late"))
 
 
+async def others_run() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 async def test_a_runner_that_ignores_the_window_is_cut_off() -> None:
     channel = FakeChannel()
     programs, program = await started(channel)
@@ -67,7 +72,7 @@ async def test_input_waits_for_the_program() -> None:
     channel = FakeChannel()
     programs, program = await started(channel)
     feeding = asyncio.create_task(program.send(PtyFrame(kind="stdin", data=b"x" * (WINDOW_BYTES + 1))))
-    await asyncio.sleep(0.05)
+    await others_run()
     assert not feeding.done()
     programs.on_frame({"t": "program-taken", "id": "e1-1", "bytes": 1000}, 1)
     await asyncio.wait_for(feeding, 5)
@@ -80,6 +85,6 @@ async def test_programs_of_an_earlier_agent_are_ended_a_bounded_number() -> None
     programs, _ = await started(channel)
     for number in range(5_000):
         programs.on_frame(output(f"e0-{number}"), number)
-    await asyncio.sleep(0.05)
+    await others_run()
     ended = [frame for frame in channel.sent if frame["t"] == "program-end"]
     assert 1 <= len(ended) <= 64

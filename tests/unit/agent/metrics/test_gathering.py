@@ -83,7 +83,7 @@ class Gpu(FakePlugin):
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         if self.hangs:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         return cast("Sequence[Measurement]", self.of_node)
 
     async def gather_workload_metrics(

@@ -61,7 +61,7 @@ def controller(server: ClaimServer, one: ResourceClaim, *objects: Any) -> ClaimC
     accelerators = [obj for obj in objects if isinstance(obj, Accelerator)]
     operations = [obj for obj in objects if isinstance(obj, AcceleratorOperation)]
     for mirror, kinds in ((view.claims, [one]), (view.accelerators, accelerators), (view.operations, operations)):
-        mirror.reflector._replace(cast("Any", kinds), "1")
+        mirror.reflector.replace(cast("Any", kinds), "1")
     return ClaimController(cast("KubeApi", server), view, now=lambda: datetime(2026, 11, 23, 12, 0, tzinfo=UTC))
 
 

@@ -56,7 +56,7 @@ def runner(server: Server, driver: Rack) -> DriverRunner:
 async def test_a_device_that_the_server_refuses_keeps_no_other_from_being_reported() -> None:
     server = Server("rack-a")
     with pytest.raises(ObjectInvalid):  # the loop counts and repeats it
-        await runner(server, Rack([DriverDevice(device_id=one) for one in "abc"]))._discover()
+        await runner(server, Rack([DriverDevice(device_id=one) for one in "abc"])).discover_devices()
     assert server.applied == {"rack-b", "rack-c"}
 
 
@@ -64,7 +64,7 @@ async def test_a_device_that_the_server_refuses_keeps_no_other_from_being_report
 async def test_a_driver_that_lies_about_its_devices_changes_none(answer: object) -> None:
     server = Server()
     with pytest.raises(PluginError, match="instead of its devices"):
-        await runner(server, Rack(answer))._discover()
+        await runner(server, Rack(answer)).discover_devices()
     assert server.applied == set()
 
 
@@ -72,6 +72,6 @@ async def test_a_driver_that_hangs_holds_no_report_back(monkeypatch: pytest.Monk
     monkeypatch.setattr(driver_runner, "_DISCOVERY_LIMIT_S", 0.05)
     hung = runner(Server(), Rack(None))
     with pytest.raises(DeadlineExceeded, match="has not told its devices"):
-        await hung._discover()
-    assert issubclass(DeadlineExceeded, BackendError)  # what _discover_now goes on after
-    await hung._discover_now()
+        await hung.discover_devices()
+    assert issubclass(DeadlineExceeded, BackendError)  # what discover_now goes on after
+    await hung.discover_now()

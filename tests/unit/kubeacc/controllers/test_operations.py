@@ -134,7 +134,7 @@ class Room:
             (self.view.classes, [gpu]),
             (self.view.policies, rules),
         ):
-            mirror.reflector._replace(cast("Any", kinds), "1")
+            mirror.reflector.replace(cast("Any", kinds), "1")
         self.controller = OperationController(
             api, self.view, executor_of=lambda op, dev: "node/n", silent_s=lambda executor: 0.0, now=lambda: self.now
         )
@@ -223,11 +223,11 @@ async def test_an_operation_that_cannot_be_read_counts_for_the_quotas_of_its_nam
     policy = msgspec.structs.replace(HOURLY, quota=quota)
     waiting, other = operation("op", "d0", P.QUEUED), operation("other", "d1", P.RUNNING)
     room = Room(device("d0"), device("d1"), waiting, policy=policy)
-    room.view.operations.reflector._replace([waiting, odd(other, "elsewhere")], "2")
+    room.view.operations.reflector.replace([waiting, odd(other, "elsewhere")], "2")
     await room.controller.reconcile(("lab", "op"))
     assert room.written("apply accelerators/d0")
     room = Room(device("d0"), device("d1"), waiting, policy=policy)
-    room.view.operations.reflector._replace([waiting, odd(other, "lab")], "2")
+    room.view.operations.reflector.replace([waiting, odd(other, "lab")], "2")
     await room.controller.reconcile(("lab", "op"))
     assert not room.written("apply accelerators/d0")
 
@@ -236,8 +236,8 @@ async def test_the_lock_of_an_operation_that_cannot_be_read_is_kept() -> None:
     """After a restart of the controllers nothing is known of it but its name."""
     locked = device("d", operation=OperationRef(namespace="lab", name="op", uid="op"))
     manager = ControllerManager(cast("KubeApi", server := Server()))
-    manager.view.accelerators.reflector._replace([locked], "1")
-    manager.view.operations.reflector._replace([odd(operation("op", "d", P.RUNNING), "lab")], "1")
+    manager.view.accelerators.reflector.replace([locked], "1")
+    manager.view.operations.reflector.replace([odd(operation("op", "d", P.RUNNING), "lab")], "1")
     server.objects = {"d": locked, "op": ServerFailed("the API server answered something else than expected")}
     with pytest.raises(ServerFailed):  # the queue asks again, ever more rarely
         await manager._reconcile_device("d")
@@ -247,7 +247,7 @@ async def test_the_lock_of_an_operation_that_cannot_be_read_is_kept() -> None:
 async def test_a_policy_that_cannot_be_read_allows_nothing() -> None:
     room = Room(device("d"), operation("op", "d", P.QUEUED))
     (policy,) = room.view.policies.all()
-    room.view.policies.reflector._replace([odd(policy)], "2")
+    room.view.policies.reflector.replace([odd(policy)], "2")
     await room.controller.reconcile(("lab", "op"))
     assert room.server.objects["op"].status.phase is P.REFUSED
     assert room.server.objects["op"].status.reason == "NoPolicy"
@@ -257,7 +257,7 @@ async def test_a_device_whose_class_cannot_be_read_keeps_its_owner_and_is_not_op
     theirs = device("d", managed_by=LifecycleOwner.DEVICE_PLUGIN)
     room = Room(theirs, operation("op", "d", P.QUEUED))
     (acc_class,) = room.view.classes.all()
-    room.view.classes.reflector._replace([odd(acc_class)], "2")
+    room.view.classes.reflector.replace([odd(acc_class)], "2")
     await DeviceController(cast("KubeApi", room.server), room.view).reconcile("d")
     assert room.server.objects["d"].status.managed_by is LifecycleOwner.DEVICE_PLUGIN
     await room.controller.reconcile(("lab", "op"))
@@ -348,7 +348,7 @@ async def test_a_change_after_the_end_is_observed() -> None:
 def test_counts_that_the_controllers_write_ask_no_device_again() -> None:
     async def story() -> None:
         manager = ControllerManager(cast("KubeApi", Server()))
-        manager.view.accelerators.reflector._replace([device("d")], "1")
+        manager.view.accelerators.reflector.replace([device("d")], "1")
         manager.device_queue._ready.clear()
         metadata = ObjectMeta(name="gpu", generation=1, resource_version="1")
         before = AcceleratorClass(metadata=metadata)

@@ -125,7 +125,11 @@ async def test_a_full_disk_is_said_and_freed(tmp_path: Path, number: int) -> Non
 
 async def test_an_endless_image_ends_in_time(tmp_path: Path) -> None:
     source = Source()
-    source.during = lambda: asyncio.sleep(60)
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    source.during = hang
     with pytest.raises(Unavailable, match="not here after"):
         await store(tmp_path, source, timeout=0.01).fetch(artifact())
 
@@ -180,7 +184,7 @@ async def test_three_who_ask_for_one_image_write_one_file_at_a_time(tmp_path: Pa
         nonlocal active
         active += 1
         assert active == 1
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
         active -= 1
 
     source.during = count

@@ -11,8 +11,7 @@ from threading import Thread
 import pytest
 
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotFound, StorageFull
-from ai.backend.kubeacc.drivers.cyborg.connection import Cloud, _fault_text, _refusal
-from ai.backend.kubeacc.drivers.cyborg.errors import CloudRefused, CloudUnavailable
+from ai.backend.kubeacc.drivers.cyborg.connection import Cloud, CloudRefused, CloudUnavailable, fault_text, refusal_of
 from ai.backend.kubeacc.drivers.cyborg.model import Deployables, Unit
 from ai.backend.kubeacc.drivers.cyborg.settings import CyborgSettings
 
@@ -48,7 +47,7 @@ def test_what_names_no_unit_is_not_there(device_id: str) -> None:
     ],
 )
 def test_faults_are_one_line(body: object, text: str) -> None:
-    assert _fault_text(body if isinstance(body, bytes) else json.dumps(body).encode()) == text
+    assert fault_text(body if isinstance(body, bytes) else json.dumps(body).encode()) == text
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_faults_are_one_line(body: object, text: str) -> None:
     ],
 )
 def test_each_status_is_an_error_of_ours(status: int, error: type[BackendError]) -> None:
-    assert type(_refusal("Cyborg", status, "why")) is error
+    assert type(refusal_of("Cyborg", status, "why")) is error
 
 
 @contextmanager

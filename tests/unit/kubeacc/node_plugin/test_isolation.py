@@ -121,11 +121,11 @@ async def test_a_device_whose_object_cannot_be_read_is_given_to_nobody(tmp_path:
     changes: list[str] = []
     made.changed = lambda: changes.append("changed")
     name = accelerator_name(NODE, "mock", "a")
-    made._reflector._replace([Undecodable(ObjectMeta(name=name, uid="a", resource_version="5"), "odd")], "1")
+    made._reflector.replace([Undecodable(ObjectMeta(name=name, uid="a", resource_version="5"), "odd")], "1")
     assert made.withheld(("mock", cast("Any", "a"))) == "its Accelerator cannot be read"
     assert made.withheld(("mock", cast("Any", "b"))) == ""
     assert changes == ["changed"]
-    made._reflector._replace([], "2")
+    made._reflector.replace([], "2")
     assert made.withheld(("mock", cast("Any", "a"))) == ""
     assert changes == ["changed", "changed"]
 
@@ -182,7 +182,7 @@ async def test_an_operation_whose_report_is_refused_keeps_no_other_one_waiting(t
         NODE,
         store=ArtifactStore(tmp_path, ArtifactSettings(), {}),
     )
-    executor._reflector._replace([operation("first"), operation("second")], "1")
+    executor.reflector.replace([operation("first"), operation("second")], "1")
     with pytest.raises(BackendError):
         await executor.once()
     assert [name for name, _ in server.applied] == ["second"]

@@ -6,17 +6,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
-
-from ai.backend.infra.loop import cancel_all
-from ai.backend.infra.settings.tables import HostPort
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker
 from ai.backend.kubeacc.node_plugin.holders import Holders, PodHolder
 from ai.backend.kubeacc.node_plugin.measurements import DeviceMeasurements
-from ai.backend.kubeacc.node_plugin.metrics import DeviceMetrics, serve_metrics
+from ai.backend.kubeacc.node_plugin.metrics import DeviceMetrics
 from ai.backend.plugin.accelerator import Measurement
-from tests.support.cluster import free_port
 from tests.unit.kubeacc.node_plugin.devices import device, failed
 
 
@@ -78,25 +72,3 @@ async def test_many_readers_ask_the_plugin_once() -> None:
     metrics = DeviceMetrics(*parts(plugin))
     await asyncio.gather(*(metrics.measure() for _ in range(20)))
     assert plugin.asked == 1
-
-
-async def test_the_endpoint_is_prometheus_text() -> None:
-    port = free_port()
-    text = ""
-    task = asyncio.ensure_future(serve_metrics(HostPort(host="127.0.0.1", port=port), *parts(Plugin())))
-    try:
-        async with aiohttp.ClientSession() as session, asyncio.timeout(10):
-            while True:
-                try:
-                    async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
-                        text = await answer.text()
-                    break
-                except aiohttp.ClientConnectorError:
-                    await asyncio.sleep(0.01)
-            async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:
-                assert answer.status == 200
-    finally:
-        await cancel_all(task)
-    samples = {s.name: s for family in text_string_to_metric_families(text) for s in family.samples}
-    assert samples["backendai_kube_acc_node_healthy_devices"].value == 2
-    assert samples["backendai_pod_device"].labels["pod"] == 'a"b'

@@ -9,7 +9,7 @@ import msgspec
 
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.wire.reports import StatReport
-from ai.backend.manager.metrics.history import _BYTES_OF_SERIES, MetricHistory, numbers_of, numbers_of_agent
+from ai.backend.manager.metrics.history import BYTES_OF_SERIES, MetricHistory, numbers_of, numbers_of_agent
 from ai.backend.manager.metrics.live import LiveMetrics
 
 
@@ -66,7 +66,7 @@ def test_a_clock_that_is_set_back_loses_nothing_new() -> None:
 
 def test_memory_is_bounded_and_the_silent_make_room() -> None:
     clock = Clock()
-    history = MetricHistory(max_bytes=2 * _BYTES_OF_SERIES, wall_clock=clock)
+    history = MetricHistory(max_bytes=2 * BYTES_OF_SERIES, wall_clock=clock)
     history.put("a", {"cpu": 1.0})
     history.put("b", {"cpu": 1.0, "mem": 1.0})
     assert list(history.read("b", "hour").metrics) == ["cpu"], "a is in use"

@@ -96,7 +96,7 @@ class Installation:
         for email in ("admin@local", "user@local"):
             keypair = await manager.bootstrap.main_keypair(email)
             assert keypair is not None
-            await installation._remember(email.partition("@")[0], keypair.access_key)
+            await installation.remember(email.partition("@")[0], keypair.access_key)
         return installation
 
     async def add_user(self, name: str, role: UserRole = UserRole.USER) -> Caller:
@@ -104,9 +104,9 @@ class Installation:
         _, keypair = await self.manager.services.identity.make_user(
             f"{name}@local", name, role, domain, [self.group_id], password_hash=None
         )
-        return await self._remember(name, keypair.access_key)
+        return await self.remember(name, keypair.access_key)
 
-    async def _remember(self, name: str, access_key: str) -> Caller:
+    async def remember(self, name: str, access_key: str) -> Caller:
         credentials = await self.manager.stores.identities.credentials(access_key)
         assert credentials is not None
         self.callers[name] = credentials.caller

@@ -14,14 +14,14 @@ from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.placement.strategies import dispersed
 from ai.backend.core.scheduling.policy import Policy, Rng
 from ai.backend.core.scheduling.snapshot import HeldKernel, Snapshot
-from ai.backend.manager.scheduling.loop import _COMPARE_EVERY, _GroupState
+from ai.backend.manager.scheduling.loop import COMPARE_EVERY, GroupState
 from tests.unit.core.scheduling.builders import NOW, agent, session, slots
 
 
 def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog: pytest.LogCaptureFixture) -> None:
     view = agent("i-1", cpu=4, mem="8g")
     first = Snapshot(resource_group="default", agents=(view,), pending=(session("a", slots(cpu=3, mem="1g")),))
-    state = _GroupState(NodeClassCache())
+    state = GroupState(NodeClassCache())
 
     def told(snapshot: Snapshot) -> bool:
         """Returns True if the plan equals that of a new scheduler."""
@@ -40,7 +40,7 @@ def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog
     assert state.scheduler is scheduler
     assert told(first), "what a plan placed and nobody committed waits on"
     assert state.scheduler is scheduler
-    state.passes = _COMPARE_EVERY - 1
+    state.passes = COMPARE_EVERY - 1
     assert told(first)
     assert not caplog.records
     assert state.scheduler is not scheduler, "it is made anew now and then"
@@ -51,7 +51,7 @@ def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog
     )
     drifted.index.agents[0].held.clear()
     drifted.index.agents[0]._reported.clear()
-    state.passes = _COMPARE_EVERY - 1
+    state.passes = COMPARE_EVERY - 1
     assert told(first)
     assert "has drifted" in caplog.text
     assert told(replace(first, agents=(replace(view, generation=7),)))
@@ -70,7 +70,7 @@ def test_the_collector_rests_during_a_decision_and_is_then_as_it_was(is_enabled:
     was_enabled = gc.isenabled()
     (gc.enable if is_enabled else gc.disable)()
     try:
-        _GroupState(NodeClassCache()).decide(snapshot, Policy(plugged=choose), now=NOW, rng=random.Random(1))
+        GroupState(NodeClassCache()).decide(snapshot, Policy(plugged=choose), now=NOW, rng=random.Random(1))
         assert gc.isenabled() is is_enabled
     finally:
         (gc.enable if was_enabled else gc.disable)()

@@ -17,7 +17,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelStatus, UserRole
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity.model import Group
-from ai.backend.manager.usage.api import _group_report
+from ai.backend.manager.usage.api import group_report
 from ai.backend.manager.usage.model import BIN, BINS, Cursor, GroupUsage, Timeline, UsageQuery, UsedClaim, UsedKernel
 from ai.backend.manager.usage.service import UsageService
 
@@ -103,7 +103,7 @@ def test_what_no_counter_holds_is_not_added_up(text: Any, value: int) -> None:
     assert [used.metric("mem", "stats.max"), used.metric("io_read")] == [value, value]
     usage = GroupUsage(group_id=GroupId(UUID(int=2)), group_name="g", domain_name=DomainName("default"))
     usage.add(used, UsageQuery(start=NOW - 10 * DAY, end=NOW), NOW, is_listed=True)
-    assert _group_report(usage)["g_io_read"] == value
+    assert group_report(usage)["g_io_read"] == value
     timeline = Timeline(NOW)
     timeline.add(used)
     assert timeline.bins()[-1][1]["io_write"] == value
@@ -115,7 +115,7 @@ def test_what_is_next_to_nothing_is_added_up_at_once() -> None:
     used = kernel(NOW - DAY, None, last_stat=stat)
     usage = GroupUsage(group_id=GroupId(UUID(int=2)), group_name="g", domain_name=DomainName("default"))
     usage.add(used, UsageQuery(start=NOW - 10 * DAY, end=NOW), NOW, is_listed=True)
-    view = _group_report(usage)
+    view = group_report(usage)
     assert (view["g_io_read"], view["g_io_write"], view["c_infos"][0]["io_read"]) == (0, 0, 0)
 
 

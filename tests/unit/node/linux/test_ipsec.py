@@ -94,7 +94,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> type[FakeKernel]:
 
 
 def test_the_message_of_a_state_equals_that_of_iproute(kernel: type[FakeKernel]) -> None:
-    out, _ = ipsec._states_of(LINE)
+    out, _ = ipsec.states_of(LINE)
     FakeKernel().add_state(out)
     ((kind, body),) = kernel.sent
     assert kind == 0x10
@@ -103,7 +103,7 @@ def test_the_message_of_a_state_equals_that_of_iproute(kernel: type[FakeKernel])
 
 
 def test_the_message_of_a_policy_equals_that_of_iproute(kernel: type[FakeKernel]) -> None:
-    out, *_ = ipsec._policies_of(LINE)
+    out, *_ = ipsec.policies_of(LINE)
     FakeKernel().set_policy(out)
     ((kind, body),) = kernel.sent
     assert kind == 0x13
@@ -116,7 +116,7 @@ def test_the_message_of_a_policy_equals_that_of_iproute(kernel: type[FakeKernel]
 
 def test_only_what_is_wanted_stays_and_others_are_let_alone(kernel: type[FakeKernel]) -> None:
     foreign = FakeKernel(mark=1)
-    for state in ipsec._states_of(replace(LINE, key_out=b"f" * 32, key_in=b"g" * 32)):
+    for state in ipsec.states_of(replace(LINE, key_out=b"f" * 32, key_in=b"g" * 32)):
         foreign.add_state(state)
     other = SecuredLine(local=LINE.local, peer=("192.168.77.3", 4790), key_out=b"o" * 32, key_in=b"i" * 32)
     ipsec.apply(MARK, [LINE, other])
@@ -140,7 +140,7 @@ def test_a_port_of_ours_may_serve_something_else_in_another_life(kernel: type[Fa
     ipsec.apply(MARK, [LINE])
     plain = replace(LINE, key_out=b"", key_in=b"")
     ipsec.apply(MARK, [plain])
-    assert set(FakeKernel().policies()) == set(ipsec._policies_of(plain))
+    assert set(FakeKernel().policies()) == set(ipsec.policies_of(plain))
     assert FakeKernel().states() == []
 
 
@@ -161,7 +161,7 @@ def test_agents_of_one_node_do_not_undo_each_other(kernel: type[FakeKernel]) -> 
 
 def test_both_ends_agree_and_keys_do_not_show() -> None:
     there = SecuredLine(local=LINE.peer, peer=LINE.local, key_out=LINE.key_in, key_in=LINE.key_out)
-    assert set(ipsec._states_of(LINE)) == set(ipsec._states_of(there))
+    assert set(ipsec.states_of(LINE)) == set(ipsec.states_of(there))
     assert "key" not in repr(LINE)
 
 

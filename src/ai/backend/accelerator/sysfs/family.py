@@ -105,7 +105,7 @@ class Value(Table):
 Reading = Annotated[Value, BeforeValidator(_spelled_short)]
 
 
-class Find(Table):
+class DeviceMatch(Table):
     """Declares where devices are found: entries of a class, functions on the PCI bus, or device nodes."""
 
     by: Literal["class", "pci", "dev"]
@@ -225,7 +225,7 @@ class Family(Table):
     unit: str = "Device"
     facts: tuple[str, ...] = Field(default=(), description="Where the facts of this file come from.")
     unverified: tuple[str, ...] = Field(default=(), description="What of them is a guess.")
-    find: Find
+    find: DeviceMatch
     only_if: tuple[Condition, ...] = Field(default=(), description="Conditions for a device to be of this family.")
     id: Reading | None = Field(default=None, description="A serial number; else the PCI address is the id.")
     values: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Reading] = Field(default_factory=dict)

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from ai.backend.agent.config.kubernetes import KubernetesSettings
 from ai.backend.agent.config.published import AgentDebugSettings, ContainerSettings, PublishedNode
-from ai.backend.core.allocation.requests.conditions import check_condition
+from ai.backend.core.allocation.requests.compiled import check_condition
 from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.examples import refuse_example
 from ai.backend.infra.settings.tables import (

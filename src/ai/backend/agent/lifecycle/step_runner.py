@@ -9,9 +9,8 @@ from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.lifecycle.context import AgentContext, Step, StepContext
 from ai.backend.agent.lifecycle.hook_calls import HookCalls
 from ai.backend.agent.lifecycle.hook_retries import HookRetrier
-from ai.backend.agent.lifecycle.steps.channel import Bootstrap, Channel
+from ai.backend.agent.lifecycle.steps.channel import Bootstrap, Channel, CloseRoutes
 from ai.backend.agent.lifecycle.steps.hooks import Hooks, PostCreate
-from ai.backend.agent.lifecycle.steps.routes import CloseRoutes
 from ai.backend.agent.lifecycle.steps.workload import CreateWorkload, Devices, Network
 from ai.backend.infra.retry import Backoff
 from ai.backend.infra.telemetry.tracing import child_span

@@ -46,7 +46,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """A node as the manager plans it.
+    """Describes a node of the cluster as the shard reports it to the manager.
 
     ``uid`` is the cluster's: another node of the same name is another agent's life. ``closed`` says why the node takes
     nothing new, ``lost`` why it does not answer; both are empty for a node in order. ``devices`` are by driver,

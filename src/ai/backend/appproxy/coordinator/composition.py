@@ -24,8 +24,7 @@ from ai.backend.appproxy.coordinator.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.appproxy.coordinator.endpoints.api import EndpointsApi
 from ai.backend.appproxy.coordinator.endpoints.service import EndpointService
 from ai.backend.appproxy.coordinator.workers.api import CoordinatorHealthApi, WorkersApi
-from ai.backend.appproxy.coordinator.workers.authority import Authority
-from ai.backend.appproxy.coordinator.workers.service import WorkerService
+from ai.backend.appproxy.coordinator.workers.service import Authority, WorkerService
 from ai.backend.appproxy.coordinator.workers.sql import SqlAuthorityStore, SqlWorkerStore
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.wire.appproxy import TOKEN_HEADER

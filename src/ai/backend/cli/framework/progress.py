@@ -35,7 +35,7 @@ class TransferBar:
         progress.update(task, completed=self._done, total=self._total, path=cell(path))
 
     def _start(self, path: str) -> tuple[Progress, TaskID]:
-        from ai.backend.cli.framework.transfer_bar import make_transfer_progress
+        from ai.backend.cli.framework.terminal import make_transfer_progress
 
         progress = make_transfer_progress(sys.stderr)
         task = progress.add_task("", completed=self._done, total=self._total, path=cell(path))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
 from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
-from ai.backend.cli.framework.values import harmless
+from ai.backend.cli.framework.values import harmless, readable_size
 
 if TYPE_CHECKING:
     from rich.panel import Panel
@@ -108,3 +109,20 @@ def make_panel(title: str, text: str) -> Panel:
 def make_error(program: str, message: str) -> Text:
     """Returns an error with the name of the program in front."""
     return Text.assemble((f"{program}: ", "bold red"), harmless(message))
+
+
+class _BytesColumn(ProgressColumn):
+    """Shows transferred bytes, total bytes, and bytes a second."""
+
+    def render(self, task: Task) -> Text:
+        total_size = readable_size(task.total or 0)
+        return Text(f"{readable_size(task.completed)} of {total_size}  {readable_size(task.speed or 0)}/s")
+
+
+def make_transfer_progress(stream: TextIO) -> Progress:
+    """Returns a progress bar for bytes that disappears when it stops; its tasks have a field ``path``."""
+    path_column = TableColumn(no_wrap=True, overflow="ellipsis", ratio=1)
+    path = TextColumn("{task.fields[path]}", markup=False, table_column=path_column)
+    console = Console(file=stream, force_terminal=True, markup=False, emoji=False, highlight=False)
+    columns = (BarColumn(20), TaskProgressColumn(), _BytesColumn(), path)
+    return Progress(*columns, console=console, transient=True, expand=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -11,7 +11,7 @@ import click
 from ai.backend.cli.framework.lazy import LazyGroup, Leaf, Outcome, screen_of
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import options
-from ai.backend.cli.service.decisions import decision_facts
+from ai.backend.cli.framework.values import readable_time
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -165,3 +165,14 @@ async def update(api: AsyncSession, name: str, rule: UUID, **values: Any) -> Out
 async def rm(api: AsyncSession, name: str, rule: UUID) -> Outcome:
     """Remove the RULE of the service NAME."""
     return await api.Service(name).remove_scaling_rule(rule), f"{name}: rule {rule} is removed"
+
+
+def decision_facts(decision: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Returns the last decision of autoscaling with its inputs as facts to print."""
+    inputs = ", ".join(f"{name}={value}" for name, value in decision["inputs"].items() if value is not None)
+    change = f"{decision['before']} to {decision['desired']} replicas ({decision['reason']})"
+    return [
+        ("autoscaling", f"{change} at {readable_time(decision['at'])}"),
+        ("because", decision["explanation"]),
+        ("from", inputs),
+    ]

@@ -15,7 +15,7 @@ from ai.backend.cli.framework.objects import follow_task
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import options
 from ai.backend.cli.framework.values import readable_time
-from ai.backend.cli.service.decisions import decision_facts
+from ai.backend.cli.service.autoscale import decision_facts
 from ai.backend.cli.session.options import env_option, resources_option
 
 if TYPE_CHECKING:

@@ -104,7 +104,9 @@ class Reservation:
 
 
 @dataclass(slots=True)
-class _Account:
+class _TokenUse:
+    """Holds what one token has used in each window of its limits."""
+
     limits: InferenceLimits
     requests: list[RollingSum] = field(default_factory=list)
     tokens: list[RollingSum] = field(default_factory=list)
@@ -119,7 +121,7 @@ class InferenceMeter:
     """Counts the requests of tokens by their ids. ``now`` is seconds of any clock that never goes back."""
 
     def __init__(self, *, max_accounts: int = _MAX_TOKENS_KEPT) -> None:
-        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        self._accounts: OrderedDict[str, _TokenUse] = OrderedDict()
         self._max_accounts = max_accounts
 
     def admit(self, token: str, limits: InferenceLimits, estimate: Estimate, now: float) -> Reservation | Refusal:
@@ -174,11 +176,11 @@ class InferenceMeter:
             if quotas:
                 yield name, min(quotas, key=lambda quota: (quota.remaining, quota.limit))
 
-    def _account(self, token: str, limits: InferenceLimits) -> _Account:
+    def _account(self, token: str, limits: InferenceLimits) -> _TokenUse:
         account = self._accounts.get(token)
         if account is None or account.limits != limits:
             still_open = account.open if account else 0
-            account = self._accounts[token] = _Account(limits)
+            account = self._accounts[token] = _TokenUse(limits)
             account.open = still_open
         self._accounts.move_to_end(token)
         while len(self._accounts) > self._max_accounts:

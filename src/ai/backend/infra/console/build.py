@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from ai.backend.infra.console.licences import FILE_NAME, write_licences
 from ai.backend.infra.console.node import ensure_node
 from ai.backend.infra.console.places import (
     CONSOLE_NAME,
@@ -28,6 +28,8 @@ from ai.backend.infra.console.places import (
 from ai.backend.infra.console.programs import BuildFailed, run_program
 from ai.backend.infra.console.progress import LOCK_NAME, LOG_NAME, Progress, write_progress
 
+_LICENCES_NAME = "THIRD-PARTY.txt"
+_MAX_LICENCE_BYTES = 256 << 10
 _NPM_TIMEOUT_S = 900.0
 _STORED_BUNDLES = 3
 _TERMINAL_PACKAGES = {
@@ -122,7 +124,7 @@ def _build(sources: Path, cache: Path, place: Path, steps: _Steps) -> None:
             raise BuildFailed(f"npm run wrote no dist/{INDEX_NAME}; see {log}.")
         (project / "dist").rename(_made(bundle) / CONSOLE_NAME)
         copy_terminal(project / "node_modules", bundle / TERMINAL_NAME)
-        write_licences(project, bundle / FILE_NAME)
+        write_licences(project, bundle / _LICENCES_NAME)
         steps.begin("Done")
         _made(place.parent)
         shutil.rmtree(place, ignore_errors=True)  # what is there is no whole bundle
@@ -184,3 +186,22 @@ def _explain(error: OSError, cache: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"The disk is full, or its quota is; a build needs about 700 MB below {cache}."
     return f"The bundle cannot be built below {cache}: {error.strerror or error}."
+
+
+def write_licences(project: Path, target: Path) -> None:
+    """Writes name, version and licence of every package of the lock that is not for building alone. Raises OSError."""
+    packages: dict[str, dict[str, Any]] = json.loads((project / "package-lock.json").read_text()).get("packages", {})
+    parts = ["Packages in the web console, each under its own licence.\n"]
+    for place, package in sorted(packages.items()):
+        if place and not package.get("dev") and (project / place).is_dir():
+            name = place.rpartition("node_modules/")[2]
+            heading = f"{name} {package.get('version', '')} ({package.get('license', 'no licence named')})"
+            parts.append(f"{heading}\n{'-' * len(heading)}\n{_licence_text(project / place)}")
+    target.write_text("\n".join(parts), encoding="utf-8")
+
+
+def _licence_text(package: Path) -> str:
+    for path in sorted(package.iterdir()):
+        if path.name.lower().startswith(("license", "licence", "copying")) and path.is_file():
+            return path.read_bytes()[:_MAX_LICENCE_BYTES].decode(errors="replace").strip() + "\n"
+    return "The package has no file with its licence.\n"

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+DISK_FULL = "The disk of the database is full: free some room there. What was not acknowledged is not stored."
+
 MAX_CHUNK_ITEMS = 500
 """The number of values in one statement, which every database accepts."""
 

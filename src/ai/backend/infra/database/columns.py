@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import BigInteger, DateTime, Integer, String, Text
+from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Integer, String, Text
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -139,3 +139,8 @@ class QuantityMap(_EncodedText[ResourceSlot]):
 def _read_quantities(text: str) -> ResourceSlot:
     """Parses and caches quantities: most kernels have one of the same few hundred immutable ResourceSlots."""
     return ResourceSlot.parse(msgspec.json.decode(text, type=dict[str, str]))
+
+
+def required(name: str, kind: Any, *constraints: ForeignKey, **options: Any) -> Column[Any]:
+    """Returns a column that is never NULL."""
+    return Column(name, kind, *constraints, nullable=False, **options)

@@ -18,8 +18,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
-from ai.backend.infra.database.batching import BatchWriter
-from ai.backend.infra.database.errors import DISK_FULL
+from ai.backend.infra.database.batching import DISK_FULL, BatchWriter
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.crash_points import crash_point
 

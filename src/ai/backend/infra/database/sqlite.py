@@ -17,7 +17,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.infra.database.ballast import Ballast
-from ai.backend.infra.database.errors import DISK_FULL
+from ai.backend.infra.database.batching import DISK_FULL
 from ai.backend.infra.database.prepared import run_on_sqlite
 
 log = logging.getLogger(__name__)

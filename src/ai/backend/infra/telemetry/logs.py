@@ -17,8 +17,7 @@ import msgspec
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings.tables import LoggingSettings
-from ai.backend.infra.telemetry.recent import RecentRecords
-from ai.backend.infra.telemetry.records import encodable, message_of
+from ai.backend.infra.telemetry.recent import RecentRecords, encodable, message_of
 from ai.backend.infra.telemetry.tracing import trace_ids
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.redaction import Cleaner, secrets_in
 from ai.backend.infra.settings.tables import MonitorSettings
-from ai.backend.infra.telemetry.records import encodable, message_of
+from ai.backend.infra.telemetry.recent import encodable, message_of
 from ai.backend.plugin.entries import load_class, settings_for
 from ai.backend.plugin.monitors import (
     ERROR_MONITOR_GROUP,

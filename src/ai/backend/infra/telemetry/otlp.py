@@ -35,7 +35,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from ai.backend.common.release import release_version
 from ai.backend.infra.settings.tables import OtelSettings
-from ai.backend.infra.telemetry.records import encodable, message_of
+from ai.backend.infra.telemetry.recent import encodable, message_of
 from ai.backend.infra.telemetry.tracing import HEADER, NO_SPAN, Attributes, Span, SpanKind
 
 _SCOPE = "ai.backend"
@@ -48,7 +48,7 @@ _KINDS = {
     "consumer": trace.SpanKind.CONSUMER,
 }
 _LIMITS = SpanLimits(max_attributes=32, max_links=32, max_events=8, max_attribute_length=256)
-_READS = frozenset({"GET", "HEAD"})
+_SAMPLED_METHODS = frozenset({"GET", "HEAD"})
 _BATCH = 512
 _SEND_INTERVAL_MS = 1000
 _CLOSE_S = 2.0
@@ -166,7 +166,7 @@ class _RequestSampler:
         """Returns the decision for a trace. A read that is taken counts towards the limit."""
         if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._ratio.bound:
             return False
-        if kind != "server" or name not in _READS:
+        if kind != "server" or name not in _SAMPLED_METHODS:
             return True
         return (self._continued if is_continued else self._begun).has_room()
 

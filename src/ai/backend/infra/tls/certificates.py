@@ -37,12 +37,12 @@ class TlsIdentity:
 
 def create_server_identity(name: str = "backendai") -> TlsIdentity:
     """Returns a new self-signed identity, whose peers trust exactly this certificate: it has no period of validity."""
-    return _self_signed(name, _constraints(is_authority=False))
+    return self_signed(name, basic_constraints(is_authority=False))
 
 
 def create_authority(name: str = "backendai authority") -> TlsIdentity:
     """Returns a new authority for client certificates. Its name is unique, so that verifiers can choose it by name."""
-    return _self_signed(f"{name} {secrets.token_hex(16)}", _constraints(is_authority=True))
+    return self_signed(f"{name} {secrets.token_hex(16)}", basic_constraints(is_authority=True))
 
 
 def create_request(name: str) -> tuple[str, str]:
@@ -67,7 +67,7 @@ def issue_client_certificate(
     now = now or datetime.now(UTC)
     builder = x509.CertificateBuilder(issuer.subject, _name(name), public_key, x509.random_serial_number())
     for extension, is_critical in (
-        (_constraints(is_authority=False), True),
+        (basic_constraints(is_authority=False), True),
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), True),
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), False),
     ):
@@ -120,7 +120,7 @@ def fingerprint_of(certificate: str) -> bytes:
     return load_certificate(certificate).fingerprint(hashes.SHA256())
 
 
-def _self_signed(name: str, constraints: x509.BasicConstraints) -> TlsIdentity:
+def self_signed(name: str, constraints: x509.BasicConstraints) -> TlsIdentity:
     key = Ed25519PrivateKey.generate()
     builder = x509.CertificateBuilder(_name(name), _name(name), key.public_key(), x509.random_serial_number())
     builder = builder.add_extension(constraints, critical=True)
@@ -142,7 +142,7 @@ def _requested_key(request: str) -> Ed25519PublicKey:
     raise InvalidInput("the text is not a certificate signing request in PEM with an Ed25519 key")
 
 
-def _constraints(*, is_authority: bool) -> x509.BasicConstraints:
+def basic_constraints(*, is_authority: bool) -> x509.BasicConstraints:
     return x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None)
 
 

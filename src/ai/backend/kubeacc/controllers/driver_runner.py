@@ -62,7 +62,7 @@ class DriverRunner:
         self._written: dict[str, bytes] = {}
         self._executions: dict[str, OrderExecution] = {}
         self._discovering = asyncio.Lock()
-        self.discovery = PeriodicCall(f"discovery of {driver.name}", _DISCOVERY_S, self._discover)
+        self.discovery = PeriodicCall(f"discovery of {driver.name}", _DISCOVERY_S, self.discover_devices)
         self._queue: WorkQueue[Key] = WorkQueue(f"orders of {driver.name}", self._reconcile)
         view.operations.subscribe(self._on_operation)
 
@@ -81,7 +81,7 @@ class DriverRunner:
         if operation is not None and operation.status.executor == f"{DRIVER}{self._driver.name}":
             self._queue.add(operation.key)
 
-    async def _discover(self) -> None:
+    async def discover_devices(self) -> None:
         """Writes the devices of the driver; one discovery at a time, so that none writes what an earlier one saw."""
         async with self._discovering:
             await self._write_devices()
@@ -189,7 +189,7 @@ class DriverRunner:
             return None
         if report.outcome is not None:
             self._note_program(operation, report)
-            await self._discover_now()
+            await self.discover_now()
         body = {"metadata": {"uid": operation.metadata.uid}, "status": {"report": msgspec.to_builtins(report)}}
         written = await self._api.apply(
             OPERATIONS, name, body, namespace, manager=DRIVER_MANAGER, force=True, subresource="status"
@@ -207,9 +207,9 @@ class DriverRunner:
         message = f"the cluster has no node {attach.node_name}"
         return Report(sequence=order.sequence, outcome=Outcome.FAILED, reason="NoSuchNode", message=message)
 
-    async def _discover_now(self) -> None:
+    async def discover_now(self) -> None:
         """Shows the new state of the device before the report, which the controllers compare with it."""
         try:
-            await self._discover()
+            await self.discover_devices()
         except BackendError as e:
             log.warning("the devices of %s are not known anew: %s", self._driver.name, e)

@@ -55,7 +55,7 @@ class OperationExecutor(PeriodicLoop):
         self._store = store
         self._executions: dict[str, OrderExecution] = {}
         self._written: dict[str, Report] = {}
-        self._reflector: Reflector[AcceleratorOperation] = Reflector(
+        self.reflector: Reflector[AcceleratorOperation] = Reflector(
             api,
             OPERATIONS,
             field_selector=f"status.executor=node/{node}",
@@ -66,7 +66,7 @@ class OperationExecutor(PeriodicLoop):
     async def follow(self) -> None:
         """Watches the operations of this node until cancelled, as soon as the cluster has the resource."""
         await wait_until_served(self._api, OPERATIONS)
-        await self._reflector.run()
+        await self.reflector.run()
 
     async def close(self) -> None:
         """Stops what runs; the next process executes it again."""
@@ -76,7 +76,7 @@ class OperationExecutor(PeriodicLoop):
     async def once(self) -> None:
         if not self._tracker.is_complete.is_set():
             return
-        present = {operation.metadata.uid: operation for operation in self._reflector.objects.values()}
+        present = {operation.metadata.uid: operation for operation in self.reflector.objects.values()}
         for uid in self._executions.keys() - present.keys():
             await self._executions.pop(uid).close()
             self._written.pop(uid, None)

@@ -67,7 +67,7 @@ class SlicePublication(PeriodicLoop):
         self._others: dict[str, str] = {}
         self.changed: Callable[[], None] = lambda: None
         """Called when another DRA driver offers other devices."""
-        self._reflector = Reflector(
+        self.reflector = Reflector(
             api,
             RESOURCE_SLICES,
             field_selector=f"spec.nodeName={node}",
@@ -88,7 +88,7 @@ class SlicePublication(PeriodicLoop):
 
     def _note_others(self) -> None:
         """Notes which devices other DRA drivers offer on this node."""
-        slices = list(self._reflector.objects.values())
+        slices = list(self.reflector.objects.values())
         others = devices_of_drivers(one.spec for one in slices if one.spec.driver != self._settings.driver_name)
         if others != self._others:
             self._others = others
@@ -105,7 +105,7 @@ class SlicePublication(PeriodicLoop):
 
     async def follow(self) -> None:
         """Watches the slices of this node until cancelled."""
-        await self._reflector.run()
+        await self.reflector.run()
 
     def offered(self) -> list[OfferedDevice]:
         """Returns the devices that claims may select, with their taints."""
@@ -170,7 +170,7 @@ class SlicePublication(PeriodicLoop):
     async def once(self) -> None:
         if not self._tracker.is_complete.is_set():
             return
-        await self._reflector.synced.wait()
+        await self.reflector.synced.wait()
         await self._probe()
         offered = self.offered()
         driver = self._settings.driver_name
@@ -178,7 +178,7 @@ class SlicePublication(PeriodicLoop):
         content = json.dumps(slice_specs(offered, generation=0, **options), sort_keys=True)
         if content == self._written:
             return
-        slices = self._reflector.objects.values()
+        slices = self.reflector.objects.values()
         present = {slice_.metadata.name: slice_ for slice_ in slices if slice_.spec.driver == driver}
         newest = max((slice_.spec.pool.generation for slice_ in present.values()), default=0)
         self._generation = max(self._generation, newest) + 1

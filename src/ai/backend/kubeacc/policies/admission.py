@@ -12,9 +12,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ai.backend.kubeacc.crd.definitions import to_yaml
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationStatus
 from ai.backend.kubeacc.crd.policies import AcceleratorPolicySpec
 from ai.backend.kubeacc.crd.vocabulary import GROUP, OPERATION_FINALIZER, VERSION, SubjectKind
+from ai.backend.kubeacc.policies import roles
 from ai.backend.kubeacc.policies.evaluation import subject_user_name
 from ai.backend.kubeacc.policies.roles import CONTROLLERS_USER, NAMESPACE, NODE_ACCOUNT
 
@@ -240,3 +242,14 @@ def manifests() -> list[dict[str, Any]]:
         NODE_POLICY: node_policy(),
     }
     return [made for name, policy in policies.items() for made in (policy, binding(name))]
+
+
+def access_yaml() -> str:
+    """Returns namespace, roles and admission policies, for kubectl apply --server-side -f -."""
+    return to_yaml([roles.namespace(), *roles.manifests(), *manifests()])
+
+
+def chart_access_yaml() -> str:
+    """Returns the text of ``deploy/helm/kube-acc/templates/access.yaml``: Helm makes the namespace."""
+    objects = to_yaml([*roles.manifests(), *manifests()])
+    return f"# Written by `python -m tools.docs` from src/ai/backend/kubeacc/policies; do not edit.\n{objects}"

@@ -38,10 +38,6 @@ class Caller:
         return f"request of {self.access_key}"
 
     @property
-    def is_superadmin(self) -> bool:
-        return self.role is UserRole.SUPERADMIN
-
-    @property
     def sees_all(self) -> bool:
         """Returns whether the caller sees objects of every domain."""
         return self.role in (UserRole.SUPERADMIN, UserRole.MONITOR)

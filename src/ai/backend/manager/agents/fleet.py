@@ -78,8 +78,8 @@ def _hardware_of(devices: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _letter(device: Mapping[str, Any], taken: Mapping[tuple[str, str], Decimal]) -> str:
-    """Returns the letter of a device: by the slot of which most is in use."""
+def _state_letter(device: Mapping[str, Any], taken: Mapping[tuple[str, str], Decimal]) -> str:
+    """Returns the letter that shows how much of a device is in use, by its most used slot, or that it has failed."""
     if device.get("health", DeviceHealth.HEALTHY.value) != DeviceHealth.HEALTHY.value:
         return _FAILED
     used = Decimal(0)
@@ -130,7 +130,7 @@ def fleet_view(agents: Sequence[Agent], holdings: Iterable[KernelOccupancy]) -> 
                 available,
                 occupied,
                 sum(not holding.is_claim for holding in held.get(agent.id, ())),
-                "".join(_letter(device, taken) for device in devices),
+                "".join(_state_letter(device, taken) for device in devices),
             )
         )
     return FleetView(

@@ -12,7 +12,7 @@ from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.manager.agents.model import Agent, AgentState, SlotTypeInfo
-from ai.backend.manager.db.fence import check_fence
+from ai.backend.manager.leadership.memory import check_fence
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import ListQuery, Page
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
@@ -34,10 +35,13 @@ from ai.backend.manager.agents.model import Agent, SlotTypeInfo
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore, PresenceComparison
-from ai.backend.manager.agents.versions import check_version
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.topics import AGENTS, LAUNCH, SCHEDULE
 
+OLDEST_RELEASE = (26, 11)
+"""Year and month of the oldest release whose agents this manager takes: the one before its own, once there are two."""
+_CALENDAR_VERSION = re.compile(r"(\d{2})\.(\d{1,2})(?:\.|$)")
+_SHOWN = 32
 _ASSIGNMENTS_KEY = "manager/assigned-agents"
 MAX_PORT = 65_535
 _BROADCAST_ADDRESS = IPv4Address("255.255.255.255")
@@ -386,3 +390,16 @@ def _without_slots(report: AgentReport, refused: Mapping[str, str]) -> AgentRepo
         for plugin in report.plugins
     ]
     return msgspec.structs.replace(report, devices=devices, plugins=plugins)
+
+
+def check_version(agent_id: str, version: str) -> None:
+    """Raises InvalidInput for an agent of an earlier release. Versions that do not count by the calendar, as those of a
+    source tree, are taken."""
+    match = _CALENDAR_VERSION.match(version)
+    if match is not None and (int(match[1]), int(match[2])) < OLDEST_RELEASE:
+        oldest = ".".join(map(str, OLDEST_RELEASE))
+        raise InvalidInput(
+            f"The agent {agent_id} is of version {version[:_SHOWN]}, this manager takes {oldest} and newer: install"
+            " a newer version on its node, and restart it. Its sessions run on.",
+            data={"version": "too old"},
+        )

@@ -9,8 +9,8 @@ from sqlalchemy import Boolean, Column, String, Table
 from ai.backend.common.states import AgentStatus, SlotType
 from ai.backend.common.wire.reports import ImageReport, OverlayReport, PluginReport, RuntimeClassReport
 from ai.backend.infra.database import JSONText, QuantityMap, UTCDateTime, Whole
-from ai.backend.infra.database.columns import EnumText, JSONTuple
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.infra.database.columns import EnumText, JSONTuple, required
+from ai.backend.manager.db import metadata
 
 agents = Table(
     "agents",

@@ -9,9 +9,9 @@ from sqlalchemy.types import TypeDecorator
 
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
 from ai.backend.infra.database import GUID, JSONText, UTCDateTime, Whole
-from ai.backend.infra.database.columns import EnumText, JSONTuple
+from ai.backend.infra.database.columns import EnumText, JSONTuple, required
 from ai.backend.manager.artifacts.model import Stages
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.db import metadata
 
 
 class _StagesText(TypeDecorator[Stages]):

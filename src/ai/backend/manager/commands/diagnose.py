@@ -30,8 +30,7 @@ from ai.backend.infra.redaction import Cleaner, secrets_in
 from ai.backend.manager.commands.running import on_config, on_database
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.db import SCHEMA_HEAD
-from ai.backend.manager.db.metadata import metadata
+from ai.backend.manager.db import SCHEMA_HEAD, metadata
 from ai.backend.manager.secrets.config import SealedConfigStore
 
 _MAX_LOG_BYTES = 2 << 20
@@ -130,17 +129,17 @@ def write_bundle(settings: ManagerSettings, output: Path, known_secrets: Iterabl
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
-            for name, make in parts.items():
-                _add_part(bundle, name, make, cleaner)
+            for name, make_text in parts.items():
+                _add_part(bundle, name, make_text, cleaner)
     except BaseException:
         output.unlink(missing_ok=True)
         raise
     return list(parts)
 
 
-def _add_part(bundle: tarfile.TarFile, name: str, make: Callable[[], str], cleaner: Cleaner) -> None:
+def _add_part(bundle: tarfile.TarFile, name: str, make_text: Callable[[], str], cleaner: Cleaner) -> None:
     try:
-        text = make()
+        text = make_text()
     except (BackendError, OSError, click.ClickException) as e:
         text = f"This part cannot be had: {e}"
     content = cleaner.clean(text, has_values=name not in _WITHOUT_VALUES).encode(errors="backslashreplace")

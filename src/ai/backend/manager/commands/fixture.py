@@ -19,7 +19,7 @@ from ai.backend.infra.database.columns import EnumText, JSONTuple
 from ai.backend.manager.commands.running import on_database, read_json
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.db import metadata as t
+from ai.backend.manager.db import metadata
 from ai.backend.manager.secrets.sealer import sealed
 
 _LINK_COLUMNS = {
@@ -78,9 +78,9 @@ class _TableWriter:
         self._name = name
         self._seal = seal
         own_name = "scaling_group_links" if name in _LINK_COLUMNS else _TABLE_NAMES.get(name, name)
-        if own_name not in t.metadata.tables:
+        if own_name not in metadata.tables:
             raise InvalidInput(f"there is no table {name!r}", data={"table": name})
-        self._table = t.metadata.tables[own_name]
+        self._table = metadata.tables[own_name]
 
     def put(self, row: Any, *, overwrite: bool, only_update: bool) -> str:
         """Writes a row and returns ``new``, ``changed`` or ``kept``."""

@@ -30,12 +30,11 @@ from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.hooks import load_hooks
-from ai.backend.manager.idempotency.spent_tokens import SpentTokens
 from ai.backend.manager.identity.members import MemberService
 from ai.backend.manager.identity.passwords import PasswordService
 from ai.backend.manager.identity.proofs import ProofService
 from ai.backend.manager.identity.service import IdentityService
-from ai.backend.manager.identity.sign_in import SignInService
+from ai.backend.manager.identity.sign_in import SignInService, SpentTokens
 from ai.backend.manager.identity.sign_up import SignUpService
 from ai.backend.manager.identity.site_users import SiteUsers
 from ai.backend.manager.identity.ssh_keys import SshKeyService

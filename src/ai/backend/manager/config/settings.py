@@ -30,7 +30,7 @@ from ai.backend.manager.graphql.settings import GraphQLSettings
 from ai.backend.manager.hooks import HookSettings
 from ai.backend.manager.identity.settings import AccountSettings
 from ai.backend.manager.maintenance.loop import RetentionSettings
-from ai.backend.manager.metrics.settings import MetricSettings
+from ai.backend.manager.metrics.history import MetricSettings
 from ai.backend.manager.service_ports.settings import TunnelSettings
 from ai.backend.manager.serving.settings import ServingSettings
 from ai.backend.manager.sessions.settings import FileSettings, SessionSettings

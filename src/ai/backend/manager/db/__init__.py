@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sqlalchemy import MetaData
+
+from ai.backend.infra.database.columns import naming_convention
+
 MIGRATIONS = Path(__file__).parent / "migrations"
 SCHEMA_HEAD = "0038"
 """The newest revision in ``migrations``; known here so that a start need not load alembic."""
+metadata = MetaData(naming_convention=naming_convention)
+"""The tables of all features (peer facts 4.4). Columns are named as the fields of the model."""

@@ -9,10 +9,10 @@ from sqlalchemy import Column, ColumnElement, Connection, String, Table, Text, a
 
 from ai.backend.common.ids import AccessKey
 from ai.backend.infra.database import Database
-from ai.backend.infra.database.columns import EnumText
+from ai.backend.infra.database.columns import EnumText, required
 from ai.backend.infra.database.prepared import IsOneOf, Prepared, parameter
 from ai.backend.infra.database.rows import row_of
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, with_dotfile
 from ai.backend.manager.identity.tables import domains, groups, keypairs
 

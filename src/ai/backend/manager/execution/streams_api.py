@@ -42,14 +42,6 @@ MAX_FRAME_CHARS = 262_144
 _TEXT_KINDS = ("stdout", "stderr")
 
 
-class AppQuery(Schema, frozen=True):
-    app: Annotated[str, Meta(max_length=64)] | None = None
-    service: Annotated[str, Meta(max_length=64)] | None = None
-    port: int | None = None
-    arguments: str | None = None
-    envs: str | None = None
-
-
 _Cells = Annotated[int, Meta(ge=1, le=4_096)]
 
 

@@ -12,8 +12,8 @@ from ai.backend.common.folders import (
     UsageMode,
 )
 from ai.backend.infra.database import GUID, UTCDateTime
-from ai.backend.infra.database.columns import EnumText
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.infra.database.columns import EnumText, required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.folders.model import InvitationState
 
 _KEEPS_NAME = text(f"status NOT IN ({', '.join(repr(status.value) for status in sorted(DELETED_FOLDER_STATUSES))})")

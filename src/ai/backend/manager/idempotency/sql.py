@@ -10,9 +10,10 @@ from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import InternalError
 from ai.backend.infra.database import GUID, Database, JSONText, UTCDateTime, Whole
+from ai.backend.infra.database.columns import required
 from ai.backend.infra.database.prepared import Prepared, insertion, parameter, updating
 from ai.backend.infra.http.client_tokens import Answer, KnownCall
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.idempotency.store import KEPT_BYTES, KEPT_CALLS
 from ai.backend.manager.secrets.sealer import Sealer
 

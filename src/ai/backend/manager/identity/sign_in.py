@@ -8,6 +8,7 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from uuid import uuid4
 
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
@@ -15,11 +16,12 @@ from cryptography.fernet import Fernet, InvalidToken
 from ai.backend.common.errors import AuthenticationFailed, BackendError
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.hooks import Hooks
+from ai.backend.manager.idempotency.store import AnswerStore
 from ai.backend.manager.identity.model import NewKeypair, SignInRecord, User
 from ai.backend.manager.identity.passwords import PasswordService, check_address, wrong_password
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.site_users import SiteUsers
-from ai.backend.manager.identity.store import AccountStore, IdentityStore, SpentTokens
+from ai.backend.manager.identity.store import AccountStore, IdentityStore
 from ai.backend.manager.identity.totp import TotpService
 from ai.backend.manager.identity.totp_registration import TotpRegistration
 from ai.backend.manager.query.model import Page
@@ -31,6 +33,8 @@ TICKET_S = 600
 MAX_TOKEN_LIFE = timedelta(hours=1)
 """The longest time that a token of another site may still be good."""
 _MAX_BUFFERED_RECORDS = 10_000
+_SIGN_IN_BY_TOKEN = "sign-in by token"
+"""Stands where calls have their access key; it is none."""
 
 
 class _Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +49,23 @@ class RedirectTicket:
 
     url: str
     ticket: str = field(repr=False)
+
+
+@dataclass(eq=False, slots=True)
+class SpentTokens:
+    """Stores which tokens of other sites have signed somebody in, for ``life``, among the calls that are done once."""
+
+    _calls: AnswerStore
+    _clock: Clock
+    life: timedelta
+
+    async def spend(self, digest: str) -> bool:
+        """Stores a token; returns False if it is there, also where two do so at once."""
+        now = self._clock.now()
+        earlier_call = await self._calls.begin(
+            _SIGN_IN_BY_TOKEN, digest, digest, call_id=uuid4(), now=now, since=now - self.life
+        )
+        return earlier_call is None
 
 
 @dataclass(eq=False, slots=True)

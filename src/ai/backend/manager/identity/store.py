@@ -242,17 +242,6 @@ class AccountStore(Protocol):
     async def purge_sign_ins(self, *, before: datetime) -> None: ...
 
 
-class SpentTokens(Protocol):
-    """Stores which tokens of other sites have signed somebody in."""
-
-    life: timedelta
-    """How long a token stays stored."""
-
-    async def spend(self, digest: str) -> bool:
-        """Stores a token; returns False if it is there, also where two do so at once."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeypairSecret:
     """A keypair with its secret, to be stored."""

@@ -8,8 +8,8 @@ from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, String, T
 from ai.backend.common.states import GroupType, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole
-from ai.backend.infra.database.columns import EnumText, JSONTuple
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.infra.database.columns import EnumText, JSONTuple, required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.identity.model import ALL_REGISTRIES
 
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from ai.backend.common.ids import SessionId
-from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.idle.store import Activity
+from ai.backend.manager.leadership.memory import check_fence
 from ai.backend.manager.sessions.memory import Memory
 
 

@@ -11,7 +11,8 @@ from sqlalchemy import Column, Connection, ForeignKey, Table, insert, select, up
 from ai.backend.common.ids import SessionId
 from ai.backend.infra.database import GUID, Database, JSONText, UTCDateTime
 from ai.backend.infra.database.batching import chunks
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.infra.database.columns import required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.idle.store import Activity
 from ai.backend.manager.sessions.tables import sessions
 

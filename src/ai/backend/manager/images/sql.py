@@ -31,8 +31,9 @@ from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.common.images import ImageName
 from ai.backend.infra.database import Database, JSONText, UTCDateTime
 from ai.backend.infra.database.batching import chunks
+from ai.backend.infra.database.columns import required
 from ai.backend.infra.database.prepared import IsOneOf, Prepared
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.images.model import ImageAlias, RegisteredImage, ScannedImage
 
 ANY_ARCHITECTURE = ""

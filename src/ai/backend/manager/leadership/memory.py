@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from ai.backend.common.errors import Conflict
-from ai.backend.manager.db.fence import check_fence, write_fence
 from ai.backend.manager.leadership.store import Lease
+
+write_fence: ContextVar[Callable[[], None] | None] = ContextVar("memory_write_fence", default=None)
+"""Raises Conflict if the current task may no longer write."""
+
+
+def check_fence() -> None:
+    """Raises Conflict if another manager has taken over the lease."""
+    fence = write_fence.get()
+    if fence is not None:
+        fence()
+
 
 _FORGOTTEN_AFTER = timedelta(days=1)
 

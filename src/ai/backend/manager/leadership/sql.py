@@ -10,8 +10,9 @@ from sqlalchemy import BigInteger, Column, Connection, String, Table, delete, in
 
 from ai.backend.common.errors import Conflict
 from ai.backend.infra.database import Database, UTCDateTime
+from ai.backend.infra.database.columns import required
 from ai.backend.infra.database.engine import write_fence
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.leadership.store import Lease
 
 leases = Table(

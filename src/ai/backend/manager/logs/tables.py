@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Boolean, Column, Integer, String, Table, Text
 
 from ai.backend.infra.database import GUID, JSONText, UTCDateTime, Whole
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.infra.database.columns import required
+from ai.backend.manager.db import metadata
 
 error_logs = Table(
     "error_logs",

@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pydantic import Field, SecretStr
+
+from ai.backend.infra.settings import Settings
+
 Span = Literal["hour", "day"]
 STEPS: Mapping[Span, tuple[int, int]] = {"hour": (5, 720), "day": (60, 1440)}
 """The seconds of a step, and the number of steps that are kept."""
-_BYTES_OF_SERIES = sum(steps for _, steps in STEPS.values()) * 4
+BYTES_OF_SERIES = sum(steps for _, steps in STEPS.values()) * 4
 _MAX_METRICS = 64
 """Of one kernel or agent; metrics beyond are not kept."""
 _MAX_NAME_LENGTH = 128
@@ -85,7 +89,7 @@ class MetricHistory:
     dropped; if all of it is in use, newcomers are not kept."""
 
     def __init__(self, *, max_bytes: int = 64 << 20, wall_clock: Callable[[], float] = time.time) -> None:
-        self._max_series = max(1, max_bytes // _BYTES_OF_SERIES)
+        self._max_series = max(1, max_bytes // BYTES_OF_SERIES)
         self._wall_clock = wall_clock
         self._subjects: dict[str, _Subject] = {}
         self._count = 0
@@ -147,3 +151,17 @@ def numbers_of_agent(node: Mapping[str, Any], devices: Mapping[str, Any]) -> dic
             for device, metric in metric_of_device.items():
                 values.update(numbers_of({f"{name}/{device}": metric}))
     return values
+
+
+class MetricSettings(Settings):
+    """The history of sessions and agents, which is kept in memory, and what Prometheus may ask for."""
+
+    history_mib: int = Field(
+        64,
+        ge=1,
+        le=65_536,
+        description="Memory for the last day of sessions and agents, in MiB; one metric takes 9 kB.",
+    )
+    targets_token: SecretStr | None = Field(
+        None, description="The bearer token with which Prometheus lists what it scrapes; unset: nobody does."
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Boolean, Column, ForeignKey, String, Table, Text
 
 from ai.backend.infra.database import JSONText, UTCDateTime
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.infra.database.columns import required
+from ai.backend.manager.db import metadata
 
 resource_groups = Table(
     "scaling_groups",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import Column, String, Table, delete, select
 
 from ai.backend.infra.database import Database, QuantityMap, Whole
-from ai.backend.infra.database.columns import JSONTuple
+from ai.backend.infra.database.columns import JSONTuple, required
 from ai.backend.infra.database.rows import put_row, row_of
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.resources.model import ResourcePreset
 
 presets = Table(

@@ -42,13 +42,13 @@ log = logging.getLogger(__name__)
 
 _SLOW_PASS_S = 5.0
 _CAUSE = "schedule loop"
-_COMPARE_EVERY = 100
+COMPARE_EVERY = 100
 _REWORD_S, _MAX_REWORDED = 10.0, 200
 """The age from which the text of an unchanged reason is stored again, and for how many sessions in one pass."""
 
 
 @dataclass(slots=True)
-class _GroupState:
+class GroupState:
     """The state of a resource group between passes of the loop. The scheduler is updated from the store in each pass,
     and compared with a new one in every hundredth."""
 
@@ -64,7 +64,7 @@ class _GroupState:
         with collector_paused():
             if scheduler is None or not scheduler.update(snapshot):
                 scheduler = IncrementalScheduler(snapshot, self.node_classes)
-            elif self.passes % _COMPARE_EVERY == 0:
+            elif self.passes % COMPARE_EVERY == 0:
                 new_scheduler = IncrementalScheduler(snapshot, self.node_classes)
                 if new_scheduler.free != scheduler.free:
                     log.error(
@@ -105,7 +105,7 @@ class ScheduleLoop(PeriodicLoop):
             self.images,
         )
         self._node_classes = NodeClassCache()
-        self._group_states: dict[str, _GroupState] = {}
+        self._group_states: dict[str, GroupState] = {}
 
     async def once(self) -> None:
         try:
@@ -144,7 +144,7 @@ class ScheduleLoop(PeriodicLoop):
         self, name: str, sessions: Sequence[Session], claims: NamedClaims | None = None
     ) -> tuple[Snapshot, Policy]:
         """Returns the scheduler's input for a group, and its policy."""
-        memory = self._group_states.setdefault(name, _GroupState(self._node_classes))
+        memory = self._group_states.setdefault(name, GroupState(self._node_classes))
         return await self._reader.snapshot(name, sessions, last_agent=memory.last_agent, claims=claims)
 
     async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:

@@ -8,8 +8,8 @@ from sqlalchemy import Column, Connection, String, Table, delete, insert, select
 
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import Database, JSONText, UTCDateTime
-from ai.backend.manager.db.fence import check_fence
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.infra.database.columns import required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.scheduling.store import ShareHistory
 
 share_histories = Table(
@@ -51,17 +51,3 @@ class SqlShareStore:
             conn.execute(insert(share_histories), row)
 
         await self._db.run_write(work)
-
-
-class MemoryShareStore:
-    """Implements :class:`ai.backend.manager.scheduling.store.ShareStore`."""
-
-    def __init__(self) -> None:
-        self._histories: dict[str, ShareHistory] = {}
-
-    async def history(self, resource_group: str) -> ShareHistory | None:
-        return self._histories.get(resource_group)
-
-    async def put_history(self, resource_group: str, history: ShareHistory) -> None:
-        check_fence()
-        self._histories[resource_group] = history

@@ -8,8 +8,8 @@ from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevis
 from ai.backend.core.serving.autoscale import ScalingPolicy, ScalingRule
 from ai.backend.core.serving.model import RolloutPolicy
 from ai.backend.infra.database import GUID, JSONText, UTCDateTime, Whole
-from ai.backend.infra.database.columns import EnumText
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.infra.database.columns import EnumText, required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.serving.model import ReplicaRoute, RevisionSpec, ScalingNote
 
 endpoints = Table(

@@ -15,7 +15,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
-from ai.backend.manager.db.fence import check_fence
+from ai.backend.manager.leadership.memory import check_fence
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions import model

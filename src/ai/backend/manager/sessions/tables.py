@@ -10,8 +10,8 @@ from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, LargeBinary, S
 from ai.backend.common import states
 from ai.backend.common.claims import ClaimStatus
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole
-from ai.backend.infra.database.columns import EnumText, JSONTuple
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.infra.database.columns import EnumText, JSONTuple, required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.sessions.model import SessionNetwork
 

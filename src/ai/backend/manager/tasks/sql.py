@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from ai.backend.common.ids import TaskId
 from ai.backend.infra.database import GUID, Database, UTCDateTime
-from ai.backend.infra.database.columns import EnumText
+from ai.backend.infra.database.columns import EnumText, required
 from ai.backend.infra.database.rows import row_of
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.tasks.model import Task, TaskStatus, busy_with
 
 tasks = sa.Table(

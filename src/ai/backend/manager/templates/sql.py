@@ -8,9 +8,9 @@ from sqlalchemy import Column, String, Table, delete, insert, select, update
 
 from ai.backend.common.ids import TemplateId, UserId
 from ai.backend.infra.database import GUID, Database, JSONText, UTCDateTime
-from ai.backend.infra.database.columns import EnumText
+from ai.backend.infra.database.columns import EnumText, required
 from ai.backend.infra.database.rows import row_of
-from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.db import metadata
 from ai.backend.manager.templates.model import Template, TemplateKind
 
 _TEMPLATE_TABLE = Table(

@@ -129,14 +129,14 @@ class UsageApi:
         query = call.query
         group_ids = [GroupId(group_id) for group_id in query.group_ids or ()] or None
         usages = await self._usage.of_month(caller_of(call), query.month, group_ids)
-        return await asyncio.to_thread(lambda: [_group_report(usage) for usage in usages])
+        return await asyncio.to_thread(lambda: [group_report(usage) for usage in usages])
 
     @route("GET", "/resource/usage/period", query=PeriodQuery, reply=GroupUsageReport)
     async def period(self, call: Call[Nothing, PeriodQuery]) -> dict[str, Any]:
         """Report the usage of a group between two days, for administrators; an empty object if there is none."""
         query = call.query
         usage = await self._usage.of_period(caller_of(call), GroupId(query.group_id), query.start_date, query.end_date)
-        return await asyncio.to_thread(_group_report, usage) if usage is not None else {}
+        return await asyncio.to_thread(group_report, usage) if usage is not None else {}
 
     @route("GET", "/resource/stats/user/month", reply=list[UsageBin])
     async def own_statistics(self, call: Call) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ def _used_amounts(metrics: Mapping[str, Decimal], prefix: str = "") -> dict[str,
     return {**used_amounts, f"{prefix}cpu_used": round(float(metrics.get("cpu_used", 0)) / _MS_PER_S, 3)}
 
 
-def _group_report(usage: GroupUsage) -> dict[str, Any]:
+def group_report(usage: GroupUsage) -> dict[str, Any]:
     return {
         "g_id": str(usage.group_id),
         "g_name": usage.group_name,

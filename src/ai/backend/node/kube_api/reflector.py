@@ -126,7 +126,7 @@ class Reflector(Generic[ObjectT]):
         listed_objects, version = await self._api.list_readable(
             self._resource, self._namespace, label_selector=self._labels, field_selector=self._fields
         )
-        self._replace(listed_objects, version)
+        self.replace(listed_objects, version)
 
     async def _follow(self) -> bool:
         """Follows the changes since ``_version``, without one after all present objects, until the server ends the
@@ -145,7 +145,7 @@ class Reflector(Generic[ObjectT]):
                     if listing is None:
                         self._apply(event.type, event.object)
                     elif self._is_listed(event, listing):
-                        self._replace(listing.values(), event.object.metadata.resource_version)
+                        self.replace(listing.values(), event.object.metadata.resource_version)
                         listing = None
                         patience.reschedule(None)
                     else:
@@ -186,7 +186,7 @@ class Reflector(Generic[ObjectT]):
         self._delays.reset()
         self.failure = ""
 
-    def _replace(self, listed_objects: Iterable[ObjectT | Undecodable], version: str) -> None:
+    def replace(self, listed_objects: Iterable[ObjectT | Undecodable], version: str) -> None:
         previous_objects, present_objects = self._objects, dict[Key, ObjectT]()
         undecodable: dict[Key, Undecodable] = {}
         for obj in listed_objects:

@@ -72,12 +72,12 @@ def apply(mark: int, lines: Collection[SecuredLine]) -> None:
     if another agent encrypts for a peer's port.
     """
     with Ipsec(mark) as ipsec:
-        states = {(state.target, state.spi): state for line in lines for state in _states_of(line)}
+        states = {(state.target, state.spi): state for line in lines for state in states_of(line)}
         kernel_states = ipsec.states()
         for state in states.values():
             if (state.target, state.spi) not in kernel_states:
                 ipsec.add_state(state)
-        policies = {policy for line in lines for policy in _policies_of(line)}
+        policies = {policy for line in lines for policy in policies_of(line)}
         kernel_policies = ipsec.policies()
         for policy in sorted(policies.difference(kernel_policies), key=lambda policy: policy.rule):
             ipsec.set_policy(
@@ -130,14 +130,14 @@ class _Policy:
         return self.direction, self.source, self.target, self.port
 
 
-def _states_of(line: SecuredLine) -> Iterable[_State]:
+def states_of(line: SecuredLine) -> Iterable[_State]:
     own_address, peer_address = line.local[0], line.peer[0]
     if not line.is_encrypted:
         return ()
     return _State(own_address, peer_address, line.key_out), _State(peer_address, own_address, line.key_in)
 
 
-def _policies_of(line: SecuredLine) -> Iterable[_Policy]:
+def policies_of(line: SecuredLine) -> Iterable[_Policy]:
     (own_address, own_port), (peer_address, peer_port) = line.local, line.peer
     if line.is_encrypted:
         yield _Policy(_DIRECTION_OUT, own_address, peer_address, peer_port)

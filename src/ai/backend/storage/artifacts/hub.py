@@ -74,7 +74,7 @@ _outbound: ContextVar[_Outbound] = ContextVar("outbound requests of the hub's li
 
 
 @cache
-def _install_transport() -> None:
+def install_transport() -> None:
     try:
         import httpx2
         from huggingface_hub import set_client_factory
@@ -109,7 +109,7 @@ class Hub:
     async def _run(self, library_call: Callable[[HfApi], T]) -> T:
         """Runs calls of the library in a thread. Raises ArtifactNotFound, ArtifactRejected, RegistryRefused,
         RegistryUnavailable, AddressRefused, NotSupported."""
-        _install_transport()
+        install_transport()
         from huggingface_hub import HfApi
 
         api = HfApi(endpoint=self._url, token=self._token or False)

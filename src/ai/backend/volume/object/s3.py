@@ -76,7 +76,7 @@ class S3Options(PluginSettings):
 
 
 @cache
-def _session() -> Any:
+def shared_session() -> Any:
     """Returns the botocore session that all storages share, so that S3's description is loaded once."""
     import aiobotocore.session
 
@@ -98,7 +98,7 @@ class S3Storage(ObjectStorage):
         if (self.options.access_key is None) != (self.options.secret_key is None):
             raise InvalidInput(f"object-storage.{name}: access-key and secret-key go together.")
         try:
-            self._session = _session()
+            self._session = shared_session()
         except ImportError:
             raise InvalidInput(f"object-storage.{name}: install the extra for it: backendai[s3].") from None
         self._prefix = check_prefix(self.options.prefix.strip("/") + "/" if self.options.prefix.strip("/") else "")

@@ -162,3 +162,16 @@ class Bootstrap(Step):
             await kernel.runs.cancel(RUN_ID, "bootstrap-timeout")
             note = f"the bootstrap script took longer than {timeout_s:g} s and was ended"
         return note
+
+
+class CloseRoutes(Step):
+    """Closes the routes of a kernel before anything else of it is released. Routes outlast a restart in place."""
+
+    name = "routes"
+
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
+        gateway = self.context.gateway
+        (gateway.cut_kernel if step.restarting else gateway.end_kernel)(kernel.id)
+
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        """Does nothing: routes are opened while the kernel runs."""

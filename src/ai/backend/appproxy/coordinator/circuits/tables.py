@@ -7,10 +7,10 @@ from uuid import UUID
 from sqlalchemy import Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
 
 from ai.backend.appproxy.coordinator.circuits.model import Setup
-from ai.backend.appproxy.coordinator.db.metadata import metadata, required
+from ai.backend.appproxy.coordinator.db import metadata
 from ai.backend.common.wire.appproxy import AppMode, Circuit, InferenceUsage
 from ai.backend.infra.database import GUID, JSONText, UTCDateTime, Whole
-from ai.backend.infra.database.columns import EnumText
+from ai.backend.infra.database.columns import EnumText, required
 
 circuits = Table(
     "circuits",

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.appproxy.coordinator.workers.authority import Authority
 from ai.backend.appproxy.coordinator.workers.schemas import (
     CoordinatorStatus,
     Health,
@@ -19,7 +18,7 @@ from ai.backend.appproxy.coordinator.workers.schemas import (
     WorkerList,
     WorkerStatus,
 )
-from ai.backend.appproxy.coordinator.workers.service import WorkerService, id_of
+from ai.backend.appproxy.coordinator.workers.service import Authority, WorkerService, id_of
 from ai.backend.common.appproxy_errors import NoSuchObject
 from ai.backend.common.wire.appproxy import FrontendMode, Slot, WorkerInfo, WorkerRegistration
 from ai.backend.infra.http.routes import Call, route

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
 from ai.backend.appproxy.coordinator.workers.model import Worker
-from ai.backend.appproxy.coordinator.workers.store import SlotUse, WorkerStore
+from ai.backend.appproxy.coordinator.workers.store import AuthorityStore, SlotUse, WorkerStore
 from ai.backend.common.appproxy_errors import NoSuchObject
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.wire.appproxy import FrontendMode, Slot, WorkerInfo, WorkerRegistration
 from ai.backend.infra.clock import Clock
+from ai.backend.infra.tls.certificates import TlsIdentity, create_authority, issue_client_certificate
 
 _HOST_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:]+")
 _DOMAIN_PATTERN = re.compile(r"(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+")
@@ -116,3 +117,24 @@ def _checked(registration: WorkerRegistration) -> WorkerRegistration:
     if problems:
         raise InvalidInput("; ".join(f"{name}: {text}" for name, text in problems.items()), data=problems)
     return registration
+
+
+@dataclass(slots=True)
+class Authority:
+    """Makes the authority at its first use; all coordinators of a database have the same."""
+
+    store: AuthorityStore
+    _identity: TlsIdentity | None = field(default=None, init=False)
+
+    async def certificate(self) -> str:
+        """Returns the certificate of the authority as PEM."""
+        return (await self._load()).certificate
+
+    async def sign(self, request: str) -> str:
+        """Returns a client certificate of a worker. Raises InvalidInput for a malformed request."""
+        return issue_client_certificate(await self._load(), request, "app proxy worker")
+
+    async def _load(self) -> TlsIdentity:
+        if self._identity is None:
+            self._identity = await self.store.authority(create_authority("app proxy"))
+        return self._identity

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import Boolean, Column, ForeignKey, Integer, String, Table, Text
 
-from ai.backend.appproxy.coordinator.db.metadata import metadata, required
+from ai.backend.appproxy.coordinator.db import metadata
 from ai.backend.common.wire.appproxy import AppFilter, AppMode, FrontendMode, ProxyProtocol
 from ai.backend.infra.database import GUID, UTCDateTime, Whole
-from ai.backend.infra.database.columns import EnumText, JSONTuple
+from ai.backend.infra.database.columns import EnumText, JSONTuple, required
 
 workers = Table(
     "workers",

@@ -250,3 +250,13 @@ def _join(term: Term | None, constraints: Sequence[Constraint]) -> str:
     if term is not None:
         texts.insert(0, f"({term})" if texts and isinstance(term, AnyOf) else str(term))
     return " && ".join(texts)
+
+
+def check_condition(text: str) -> None:
+    """Raises ValueError for an expression that cannot be read, or that says more than what one device is."""
+    try:
+        request = RequestCompiler().compile(text)
+    except InvalidInput as e:
+        raise ValueError(e.message) from None
+    if request.term is None or request.constraints or request.tolerated or request.amounts:
+        raise ValueError("it judges one device: constraints, amounts and tolerations have no place in it")

@@ -19,9 +19,30 @@ from keystoneauth1 import exceptions, loading
 from keystoneauth1.service_token import ServiceTokenAuthWrapper
 from keystoneauth1.session import Session
 
-from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotFound, StorageFull
-from ai.backend.kubeacc.drivers.cyborg.errors import CloudRefused, CloudUnavailable
+from ai.backend.common.errors import (
+    BackendError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    PeerRefused,
+    StorageFull,
+    Unavailable,
+)
 from ai.backend.kubeacc.drivers.cyborg.settings import CyborgSettings
+
+
+class CloudUnavailable(
+    Unavailable, code="cloud-unavailable", title="A service of the cloud does not answer, or not sensibly; try again."
+): ...
+
+
+class BindFailed(
+    CloudUnavailable, code="bind-failed", title="The cloud has not bound the accelerator to the machine."
+): ...
+
+
+class CloudRefused(PeerRefused, code="cloud-refused", title="A service of the cloud refuses what we ask."): ...
+
 
 T = TypeVar("T")
 _VERSIONS = {"accelerator": "accelerator 2.3", "placement": "placement 1.38", "compute": "compute 2.79", "image": ""}
@@ -157,8 +178,8 @@ class Cloud:
             )
         if response.status_code >= 300:
             with response:
-                text = _fault_text(next(self._chunks(service, response, None), b""))
-            raise _refusal(name, response.status_code, text)
+                text = fault_text(next(self._chunks(service, response, None), b""))
+            raise refusal_of(name, response.status_code, text)
         return response
 
     def _endpoint(self, service: str) -> str:
@@ -206,7 +227,7 @@ class _translated:  # noqa: N801  # used as a function
             raise CloudUnavailable(f"{name} does not answer: {type(error).__name__}") from None
 
 
-def _refusal(name: str, status: int, text: str) -> BackendError:
+def refusal_of(name: str, status: int, text: str) -> BackendError:
     """Returns the error of an answer that is no success."""
     message = f"{name} answers {status}: {text}" if text else f"{name} answers {status}"
     if status == 404:
@@ -224,7 +245,7 @@ def _refusal(name: str, status: int, text: str) -> BackendError:
     return CloudRefused(f"{message}: a redirect, which is not followed")
 
 
-def _fault_text(body: bytes) -> str:
+def fault_text(body: bytes) -> str:
     """Returns what an answer says of its fault, in one line of at most 300 characters."""
     text = body[:4096].decode(errors="replace")
     with suppress(msgspec.MsgspecError, RecursionError):

@@ -24,8 +24,7 @@ from ai.backend.common.device_operations import OperationVerb
 from ai.backend.common.errors import BackendError, Conflict, InsufficientResource, InvalidInput, NotFound
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.crd.vocabulary import AcceleratorType, Attachment, AttachState
-from ai.backend.kubeacc.drivers.cyborg.connection import Cloud
-from ai.backend.kubeacc.drivers.cyborg.errors import BindFailed, CloudRefused, CloudUnavailable
+from ai.backend.kubeacc.drivers.cyborg.connection import BindFailed, Cloud, CloudRefused, CloudUnavailable
 from ai.backend.kubeacc.drivers.cyborg.images import ImageLibrary
 from ai.backend.kubeacc.drivers.cyborg.model import (
     BIND_STARTED,

@@ -16,8 +16,7 @@ from uuid import UUID
 
 from ai.backend.common.errors import BackendError, InvalidInput, NotFound
 from ai.backend.kubeacc.crd.operations import Artifact
-from ai.backend.kubeacc.drivers.cyborg.connection import Cloud
-from ai.backend.kubeacc.drivers.cyborg.errors import CloudUnavailable
+from ai.backend.kubeacc.drivers.cyborg.connection import Cloud, CloudUnavailable
 from ai.backend.kubeacc.drivers.cyborg.model import GlanceImage, GlanceImages
 
 _ACTIVE = "active"

@@ -16,7 +16,7 @@ from ai.backend.common.images import is_path, is_tag
 from ai.backend.infra.bounded import bounded
 from ai.backend.infra.http.registry import CONCURRENCY, RegistryHttp
 from ai.backend.manager.images.client import manifests
-from ai.backend.manager.images.client.tags import MAX_TAGS, Tag
+from ai.backend.manager.images.client.manifests import MAX_TAGS, Tag
 from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 
 _PAGE_ITEMS = 500

@@ -13,8 +13,7 @@ from ai.backend.common.errors import RegistryUnavailable
 from ai.backend.common.images import architecture_name, is_digest, is_path, is_tag
 from ai.backend.infra.bounded import bounded
 from ai.backend.infra.http.registry import CONCURRENCY, RegistryHttp
-from ai.backend.manager.images.client.manifests import Unreadable, clean_labels
-from ai.backend.manager.images.client.tags import MAX_TAGS, Tag
+from ai.backend.manager.images.client.manifests import MAX_TAGS, Tag, Unreadable, clean_labels
 from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 
 _PAGE_ITEMS = 100

@@ -5,14 +5,17 @@ They follow Docker's schema 2 or the OCI image specification, each as an image o
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from ai.backend.common.images import architecture_name, is_digest
+from ai.backend.manager.images.model import ScannedImage
 
+MAX_TAGS = 200_000
 _INDEX_TYPES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _MANIFEST_TYPES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 _CONFIG_TYPES = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
@@ -126,3 +129,10 @@ def clean_labels(labels: dict[str, Any]) -> dict[str, str]:
     if sum(len(key) + len(text) for key, text in clean.items()) > MAX_LABELS_LENGTH:
         raise Unreadable("its labels are too large")
     return clean
+
+
+class Tag(NamedTuple):
+    """A tag of a registry; ``read`` fetches its images, one per architecture. Raises Unreadable or BackendError."""
+
+    name: str
+    read: Callable[[], Awaitable[Sequence[ScannedImage]]]

@@ -10,8 +10,7 @@ from ai.backend.infra.bounded import bounded
 from ai.backend.infra.http.registry import CONCURRENCY, RegistryHttp
 from ai.backend.manager.images.client.docker_v2 import DockerTags
 from ai.backend.manager.images.client.harbor_v2 import HarborTags
-from ai.backend.manager.images.client.manifests import Unreadable
-from ai.backend.manager.images.client.tags import Tag
+from ai.backend.manager.images.client.manifests import Tag, Unreadable
 from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, ScannedImage, ScanStep
 
 _MAX_CONSECUTIVE_FAILURES = 10

@@ -13,7 +13,7 @@ from ai.backend.common.errors import StaleVersion
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.db.fence import check_fence
+from ai.backend.manager.leadership.memory import check_fence
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions.claims.model import (
     Claim,

@@ -109,15 +109,15 @@ class RuntimeConnectionContract(RuntimeSuite):
     async def test_a_port_inside_is_connected_to_until_the_workload_ends(self, runtime: AbstractRuntime) -> None:
         self.need(runtime, "ports")
         self.need(runtime, "exec")
-        talk = await self.start(runtime)
+        conversation = await self.start(runtime)
         with socket.create_server(("127.0.0.1", 0)) as outside:
-            assert await runtime.port_exposure(talk.key) in PortExposure
+            assert await runtime.port_exposure(conversation.key) in PortExposure
             with pytest.raises(Unavailable):  # what listens on the host is nobody's service
-                await runtime.open_port(talk.key, outside.getsockname()[1])
-        await talk.run(self.echo)
-        port = int(talk.text())
+                await runtime.open_port(conversation.key, outside.getsockname()[1])
+        await conversation.run(self.echo)
+        port = int(conversation.text())
         sent = bytes(range(256)) * 8192
-        first, held = [await runtime.open_port(talk.key, port) for _ in range(2)]
+        first, held = [await runtime.open_port(conversation.key, port) for _ in range(2)]
         async with asyncio.timeout(self.patience_s):
             writing = asyncio.create_task(_send_all(first, sent))
             assert await _read_all(first) == sent
@@ -127,11 +127,11 @@ class RuntimeConnectionContract(RuntimeSuite):
             await first.close()
             with pytest.raises(Unavailable):
                 await first.read()
-            await runtime.stop(talk.key, grace_s=0.0)
+            await runtime.stop(conversation.key, grace_s=0.0)
             with suppress(Unavailable):  # reset, if it was in the middle of something
                 assert await held.read() == b""
         with pytest.raises(Unavailable):
-            await runtime.open_port(talk.key, port)
+            await runtime.open_port(conversation.key, port)
         await held.close()
 
     echo: ClassVar[str] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.manager.agents.versions import check_version
+from ai.backend.manager.agents.registration import check_version
 
 
 @pytest.mark.parametrize("version", ["26.11", "26.11.0", "26.11.0rc1", "26.12.3", "27.2.0", "0", "", "1", "main-26.1"])
