@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from ai.backend.agent.devices.cut_devices import CutDevices
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.common.states import SessionStatus
 from ai.backend.manager.sessions.model import CreateSession, Session
@@ -77,16 +78,16 @@ def test_devices_are_cut_and_joined_under_faults(first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "instead", "violation"),
+    ("place", "method", "instead", "violation"),
     [
-        ("held_in_parts", lambda self, kernel_id: [], r"whole, of which g\d/\d is cut"),
-        ("_holders_of", lambda self, device_ids, slot_names: [], r"is given \d times|which a workload has"),
+        (CutDevices, "held_in_parts", lambda self, kernel_id: [], r"whole, of which g\d/\d is cut"),
+        (Inventory, "_holders_of", lambda self, device_ids, slot_names: [], r"is given \d times|which a workload has"),
     ],
 )
 def test_a_fault_of_partitions_is_found(
-    monkeypatch: pytest.MonkeyPatch, method: str, instead: Callable[..., Any], violation: str
+    monkeypatch: pytest.MonkeyPatch, place: type, method: str, instead: Callable[..., Any], violation: str
 ) -> None:
-    monkeypatch.setattr(Inventory, method, instead)
+    monkeypatch.setattr(place, method, instead)
     found: list[str] = []
     for seed in range(20):
         try:

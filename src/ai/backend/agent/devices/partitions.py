@@ -11,86 +11,25 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from decimal import Decimal
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from ai.backend.common.devices import ComputeDevice, DeviceSlot, SlotDisplay
-from ai.backend.common.errors import BackendError, Conflict, CreationDeferred, NotFound
+from ai.backend.agent.devices.cut_devices import CutDevices
+from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.operations import DeviceOperations
+from ai.backend.agent.devices.partition_profiles import profiles_of
+from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.common.devices import ComputeDevice
+from ai.backend.common.errors import BackendError, Conflict, CreationDeferred
 from ai.backend.common.ids import DeviceId, SlotName
-from ai.backend.common.states import SlotType
 from ai.backend.common.wire.agent import OperateDevice
-from ai.backend.plugin.accelerator import Partitionable, PartitionProfile
-
-if TYPE_CHECKING:
-    from ai.backend.agent.devices.inventory import Inventory
-    from ai.backend.agent.devices.operations import DeviceOperations
-    from ai.backend.agent.devices.plugins import PluginSet
-    from ai.backend.pluginhost.handle import PluginHandle
+from ai.backend.plugin.accelerator import Partitionable
+from ai.backend.pluginhost.handle import PluginHandle
 
 log = logging.getLogger(__name__)
-_GROUP = "partitions"
-
-
-def with_uncut_partitions(
-    device: ComputeDevice, profiles: Sequence[PartitionProfile], displays: Sequence[SlotDisplay]
-) -> ComputeDevice:
-    """Returns a device that also offers the partitions that it can still be cut into.
-
-    What is left of its memory, and of its slices where the plugin tells them, is at least what the most of one kind
-    take. A device whose slots do not exclude each other is left as it is: a part of it would have to exclude all.
-    """
-    cuttable: dict[SlotName, PartitionProfile] = {}
-    for profile in profiles:
-        if profile.available > 0 and profile.memory_size > 0 and profile.amount == 1:
-            cuttable.setdefault(profile.slot_name, profile)
-    groups = {slot.exclusive_group for slot in device.slots}
-    names = {slot.slot_name for slot in device.slots}
-    if not cuttable or len(groups) > 1 or (groups == {None} and len(device.slots) > 1) or names & cuttable.keys():
-        return device
-    group = next(iter(groups), None) or _GROUP
-    memory = max(profile.available * profile.memory_size for profile in cuttable.values())
-    slices = max(profile.available * profile.slices for profile in cuttable.values())
-    slot_types = {display.slot_name: display.slot_type for display in displays}
-    uncut = [
-        DeviceSlot(
-            slot_name=slot_name,
-            slot_type=slot_types.get(slot_name, SlotType.COUNT),
-            amount=Decimal(profile.available),
-            exclusive_group=group,
-            counters=(("memory", profile.memory_size), *((("slices", profile.slices),) if profile.slices else ())),
-        )
-        for slot_name, profile in cuttable.items()
-    ]
-    whole = [replace(slot, exclusive_group=group) for slot in device.slots]
-    return replace(device, slots=(*whole, *uncut), counters=(("memory", memory), ("slices", slices)))
 
 
 def _offers(device: ComputeDevice, slot_name: SlotName) -> bool:
     return any(slot.slot_name == slot_name for slot in device.slots)
-
-
-async def list_uncut_partitions(
-    handle: PluginHandle, devices: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]
-) -> tuple[ComputeDevice, ...]:
-    """Returns a plugin's devices with what each can still be cut into. Raises PluginError."""
-    if not handle.plugin.capabilities.partitionable:
-        return tuple(devices)
-    result = []
-    for device in devices:
-        if device.partitioning_support and device.parent_id is None:
-            device = with_uncut_partitions(device, await _profiles_of(handle, device.device_id), displays)
-        result.append(device)
-    return tuple(result)
-
-
-async def _profiles_of(handle: PluginHandle, device_id: DeviceId) -> Sequence[PartitionProfile]:
-    try:
-        return await handle.call(
-            "partition_profiles", lambda plugin: cast("Partitionable", plugin).partition_profiles(device_id)
-        )
-    except NotFound:
-        return ()
 
 
 class Partitioner:
@@ -109,6 +48,7 @@ class Partitioner:
         """``names``: the plugins. ``idle_s``: after how long an idle partition is joined; None: never."""
         self._plugins = plugins
         self._inventory = inventory
+        self._cut_devices = CutDevices(inventory)
         self._operations = operations
         self._names = names
         self._idle_s = idle_s
@@ -122,14 +62,14 @@ class Partitioner:
         Raises CreationDeferred if a plugin cannot do what it offered, with its reason.
         """
         is_changed = False
-        while (uncut := self._inventory.uncut(kernel_id)) is not None:
+        while (uncut := self._cut_devices.uncut(kernel_id)) is not None:
             plugin_key, slot_name, device_id = uncut
             is_changed = True
             async with self._changing(plugin_key, f"{device_id} was not cut for {slot_name}") as handle:
-                await self._inventory.replace_uncut(
+                await self._cut_devices.replace_uncut(
                     kernel_id, handle, slot_name, device_id, self._cutting(handle, device_id, slot_name)
                 )
-        for plugin_key, device_id in self._inventory.held_in_parts(kernel_id):
+        for plugin_key, device_id in self._cut_devices.held_in_parts(kernel_id):
             async with self._changing(plugin_key, f"{device_id} was not joined") as handle:
                 await self._inventory.relist_after(handle, self._joining(handle, device_id))
         return is_changed
@@ -147,12 +87,12 @@ class Partitioner:
         self, handle: PluginHandle, device_id: DeviceId, slot_name: SlotName
     ) -> Callable[[], Awaitable[DeviceId]]:
         async def create() -> DeviceId:
-            idle = self._inventory.idle_partitions(handle.key, device_id)
+            idle = self._cut_devices.idle_partitions(handle.key, device_id)
             if existing := next((part for part in idle if _offers(part, slot_name)), None):
                 return existing.device_id
             # The smallest first: what is joined in vain may be needed again.
             for part in (*sorted(idle, key=lambda part: (part.memory_size, part.device_id)), None):
-                profiles = await _profiles_of(handle, device_id)
+                profiles = await profiles_of(handle, device_id)
                 if names := [one.name for one in profiles if one.slot_name == slot_name and one.available > 0]:
                     return await self._cut(handle, device_id, names[0])
                 if part is not None:
@@ -168,8 +108,8 @@ class Partitioner:
 
     def _joining(self, handle: PluginHandle, device_id: DeviceId) -> Callable[[], Awaitable[None]]:
         async def join() -> None:
-            idle_ids = [part.device_id for part in self._inventory.idle_partitions(handle.key, device_id)]
-            if others := sorted(set(self._inventory.partition_ids(handle.key, device_id)) - set(idle_ids)):
+            idle_ids = [part.device_id for part in self._cut_devices.idle_partitions(handle.key, device_id)]
+            if others := sorted(set(self._cut_devices.partition_ids(handle.key, device_id)) - set(idle_ids)):
                 raise Conflict(f"its partition {others[0]} is held, or not healthy")
             for partition_id in idle_ids:
                 await self._join(handle, partition_id)
@@ -192,7 +132,7 @@ class Partitioner:
             return
         now, idle_since = self._clock(), {}
         for key in self._names:
-            for device in self._inventory.idle_partitions(key):
+            for device in self._cut_devices.idle_partitions(key):
                 idle_since[key, device.device_id] = self._idle_since.get((key, device.device_id), now)
         self._idle_since = idle_since
         due = [entry for entry, since in idle_since.items() if now - since >= self._idle_s]
