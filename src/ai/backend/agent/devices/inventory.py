@@ -571,11 +571,12 @@ class Inventory:
         healthy_ids = set()
         for slot, devices in plan.slots.items():
             kind = self.kinds.get(self.owner_of(slot) or "")
-            healthy = (
-                {device.device_id for device in kind.devices if device.health is DeviceHealth.HEALTHY}
-                if kind
-                else set()
-            )
+            healthy = {
+                device_id
+                for device in (kind.devices if kind else ())
+                if device.health is DeviceHealth.HEALTHY
+                for device_id in (device.device_id, *device.partition_ids)
+            }
             healthy_ids |= healthy & devices.keys()
         return frozenset(healthy_ids)
 

@@ -9,7 +9,7 @@ kernel holds takes nothing of it, since it is joined when its room is needed.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -44,8 +44,10 @@ class Partitioner:
         names: Sequence[str],
         idle_s: float | None,
         clock: Callable[[], float],
+        kept: Callable[[], Awaitable[Collection[DeviceId]]],
     ) -> None:
-        """``names``: the plugins. ``idle_s``: after how long an idle partition is joined; None: never."""
+        """``names``: the plugins. ``idle_s``: after how long an idle partition is joined; None: never. ``kept`` returns
+        the devices of claims, and raises BackendError if they are not known; then no partition is joined or reused."""
         self._plugins = plugins
         self._inventory = inventory
         self._cut_devices = CutDevices(inventory)
@@ -53,6 +55,7 @@ class Partitioner:
         self._names = names
         self._idle_s = idle_s
         self._clock = clock
+        self._kept = kept
         self._idle_since: dict[tuple[str, DeviceId], float] = {}
 
     async def cut(self, kernel_id: str) -> bool:
@@ -66,13 +69,31 @@ class Partitioner:
             plugin_key, slot_name, device_id = uncut
             is_changed = True
             async with self._changing(plugin_key, f"{device_id} was not cut for {slot_name}") as handle:
+                free_ids = await self._free_ids_if_said(plugin_key, device_id)
                 await self._cut_devices.replace_uncut(
-                    kernel_id, handle, slot_name, device_id, self._cutting(handle, device_id, slot_name)
+                    kernel_id, handle, slot_name, device_id, self._cutting(handle, device_id, slot_name, free_ids)
                 )
         for plugin_key, device_id in self._cut_devices.held_in_parts(kernel_id):
             async with self._changing(plugin_key, f"{device_id} was not joined") as handle:
-                await self._inventory.relist_after(handle, self._joining(handle, device_id))
+                free_ids = await self._free_ids_if_said(plugin_key, device_id)
+                await self._inventory.relist_after(handle, self._joining(handle, device_id, free_ids))
         return is_changed
+
+    async def _free_ids(self, plugin_key: str, parent_id: DeviceId | None = None) -> frozenset[DeviceId]:
+        """Returns the partitions that are idle now and that no claim keeps. Raises BackendError.
+
+        What becomes idle after the question may be a claim's that the answer has not, and is left out.
+        """
+        idle_ids = frozenset(part.device_id for part in self._cut_devices.idle_partitions(plugin_key, parent_id))
+        return idle_ids.difference(await self._kept()) if idle_ids else idle_ids
+
+    async def _free_ids_if_said(self, plugin_key: str, parent_id: DeviceId) -> frozenset[DeviceId]:
+        """Returns the partitions of a device that may be joined or reused, none if nobody says what claims keep."""
+        try:
+            return await self._free_ids(plugin_key, parent_id)
+        except BackendError as e:
+            log.warning("idle partitions of %s stay: which of them claims keep is not known: %s", plugin_key, e)
+            return frozenset()
 
     @asynccontextmanager
     async def _changing(self, plugin_key: str, problem: str) -> AsyncIterator[PluginHandle]:
@@ -84,10 +105,11 @@ class Partitioner:
             raise CreationDeferred(f"{problem}: {e.message}") from e
 
     def _cutting(
-        self, handle: PluginHandle, device_id: DeviceId, slot_name: SlotName
+        self, handle: PluginHandle, device_id: DeviceId, slot_name: SlotName, free_ids: Collection[DeviceId]
     ) -> Callable[[], Awaitable[DeviceId]]:
         async def create() -> DeviceId:
-            idle = self._cut_devices.idle_partitions(handle.key, device_id)
+            partitions = self._cut_devices.idle_partitions(handle.key, device_id)
+            idle = [part for part in partitions if part.device_id in free_ids]
             if existing := next((part for part in idle if _offers(part, slot_name)), None):
                 return existing.device_id
             # The smallest first: what is joined in vain may be needed again.
@@ -106,11 +128,14 @@ class Partitioner:
             "create_partition", lambda plugin: cast("Partitionable", plugin).create_partition(device_id, profile)
         )
 
-    def _joining(self, handle: PluginHandle, device_id: DeviceId) -> Callable[[], Awaitable[None]]:
+    def _joining(
+        self, handle: PluginHandle, device_id: DeviceId, free_ids: Collection[DeviceId]
+    ) -> Callable[[], Awaitable[None]]:
         async def join() -> None:
-            idle_ids = [part.device_id for part in self._cut_devices.idle_partitions(handle.key, device_id)]
+            partitions = self._cut_devices.idle_partitions(handle.key, device_id)
+            idle_ids = [part.device_id for part in partitions if part.device_id in free_ids]
             if others := sorted(set(self._cut_devices.partition_ids(handle.key, device_id)) - set(idle_ids)):
-                raise Conflict(f"its partition {others[0]} is held, or not healthy")
+                raise Conflict(f"its partition {others[0]} is held, kept by a claim, or not healthy")
             for partition_id in idle_ids:
                 await self._join(handle, partition_id)
 
@@ -127,7 +152,7 @@ class Partitioner:
             raise
 
     async def join_idle(self) -> None:
-        """Joins the partitions that no kernel has held for ``idle_s``. A failure is logged, and tried again later."""
+        """Joins the partitions that no kernel has held for ``idle_s`` and no claim keeps; tries a failure again."""
         if self._idle_s is None:
             return
         now, idle_since = self._clock(), {}
@@ -138,6 +163,9 @@ class Partitioner:
         due = [entry for entry, since in idle_since.items() if now - since >= self._idle_s]
         for key, device_id in due:
             try:
+                if device_id not in await self._free_ids(key):
+                    self._idle_since[key, device_id] = now
+                    continue
                 await self._operations.operate(
                     OperateDevice(device_name=key, device_id=device_id, action="unpartition")
                 )

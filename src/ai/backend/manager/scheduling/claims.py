@@ -12,6 +12,7 @@ from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.devices import DeviceAllocation, DeviceHealth
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.allocation.node import listed_devices
 from ai.backend.core.allocation.sharing import is_shareable
 from ai.backend.core.allocation.variants import HOST_PLUGINS
 from ai.backend.core.lifecycle.claim import ClaimTrigger
@@ -73,7 +74,7 @@ def problem_of(agent_id: AgentId, view: core.AgentView | None, devices: DeviceAl
     """Returns why the devices of a claim cannot be used now; empty if they can."""
     if view is None or not view.is_schedulable:
         return f"its agent {agent_id} is lost, or takes no sessions"
-    listed = {device.device_id: device for plugin in view.plugins for device in plugin.devices}
+    listed = listed_devices(view.plugins)
     for device_id in sorted(devices.device_ids()):
         device = listed.get(device_id)
         if device is None:
