@@ -69,7 +69,9 @@ class CuttingAgent(FakeAgent):
 
 @pytest.fixture
 async def node(cluster: Cluster) -> CuttingAgent:
-    return await cluster.join(CuttingAgent(agent_id="i-01"))
+    agent = CuttingAgent(agent_id="i-01")
+    await cluster.join(agent)
+    return agent
 
 
 async def start(cluster: Cluster, **values: Any) -> Session:
@@ -108,12 +110,13 @@ async def test_an_idle_claim_keeps_its_partition(cluster: Cluster, node: Cutting
     kept = await node.reports.kept_devices(KeptDevicesOf(agent_id="i-01"))
     assert kept == KeptDevices(devices={str(view.claim.id): {HALF: {"a-0": "1"}}})
     await cluster.manager.loops.claims.once()
-    cluster.clock.set_forward += 1_000  # longer than an agent may miss a device
+    cluster.clock.set_forward += 1  # longer than an agent may miss a device
     await node.beat()
     await cluster.manager.loops.claims.once()
     assert (await cluster.manager.services.claims.get(cluster.user, "part")).claim.status is ClaimStatus.IDLE
     whole = await start(cluster, resources={WHOLE: 2}, max_wait_s=0, enqueue_only=True)
     assert await waiting_reason(cluster, whole) == "insufficient-resource"
+    await cluster.manager.services.sessions.destroy(cluster.user, str(whole.id))  # it was first in the queue
     assert (await start(cluster, resources={WHOLE: 1})).main.devices[WHOLE] == {"b": "1"}
     again = await start(cluster, claim="part")
     assert (again.status, again.main.devices[HALF]) == (SessionStatus.RUNNING, {"a-0": "1"})
