@@ -188,8 +188,8 @@ async def test_devices_that_are_only_counted_are_kept_by_no_claim(cluster: Clust
     await claim_at(cluster, ClaimStatus.IDLE)
     await cluster.manager.services.claims.release(cluster.user, "gpus")
     await claim_at(cluster, ClaimStatus.UNALLOCATED)
-    await naming.close()
-    await cluster.leave(naming)
+    assert naming.reports is not None
+    await naming.reports.heartbeat(naming.report(plugins=counting.report().plugins, generation=2))
     with pytest.raises(InvalidInput, match=r"A claim cannot keep mock\.device"):
         await start(cluster)
     assert not counting.created

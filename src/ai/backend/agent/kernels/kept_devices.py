@@ -31,7 +31,7 @@ class KeptDevices:
         """
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                await self.observer.settle()
+                await self.observer.wait_acknowledged()
         except TimeoutError:
             raise DeadlineExceeded("the manager has not acknowledged what was observed of kernels") from None
         kept = await self.manager.kept_devices(KeptDevicesOf(agent_id=self.agent_id))

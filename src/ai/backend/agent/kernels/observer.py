@@ -80,7 +80,7 @@ class ObservationQueue:
         """Returns the observed ends of kernels that the manager has not acknowledged."""
         return [observation for observation in self._pending if observation.status.is_final]
 
-    async def settle(self) -> None:
+    async def wait_acknowledged(self) -> None:
         """Returns once the manager has acknowledged everything that has been observed until now."""
         seq = self._seq
         while self._pending and self._pending[0].seq <= seq:
