@@ -34,7 +34,8 @@ def cluster_of(seed: int) -> Cluster:
 
 def partitioned_cluster_of(seed: int) -> Cluster:
     """The world of a seed in which devices are cut for sessions and joined again."""
-    plan = Plan(policy=POLICIES[seed % len(POLICIES)], agents=2, busy_s=45.0, requests=10, has_gpus=True)
+    policy, claims = POLICIES[seed % len(POLICIES)], seed % 2 * 2
+    plan = Plan(policy=policy, agents=2, busy_s=45.0, requests=10, claims=claims, has_gpus=True)
     return Cluster(seed, Faults(), plan)
 
 

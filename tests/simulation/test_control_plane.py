@@ -20,7 +20,10 @@ from typing import Any
 
 import pytest
 
+from ai.backend.agent.devices.cut_devices import CutDevices
 from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.kernels.kept_devices import KeptDevices
+from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import SessionStatus
 from ai.backend.manager.sessions.model import CreateSession, Session
 from ai.backend.simulator.cluster import Cluster, Plan
@@ -76,17 +79,23 @@ def test_devices_are_cut_and_joined_under_faults(first: int) -> None:
         tell(seed, partitioned_cluster_of(seed))
 
 
+async def nothing_kept(self: KeptDevices) -> list[DeviceId]:
+    """An answer that leaves out what claims keep."""
+    return []
+
+
 @pytest.mark.parametrize(
-    ("method", "instead", "violation"),
+    ("place", "method", "instead", "violation"),
     [
-        ("held_in_parts", lambda self, kernel_id: [], r"whole, of which g\d/\d is cut"),
-        ("_holders_of", lambda self, device_ids, slot_names: [], r"is given \d times|which a workload has"),
+        (CutDevices, "held_in_parts", lambda self, kernel_id: [], r"whole, of which g\d/\d is cut"),
+        (KeptDevices, "ids", nothing_kept, r"which the claim claim-\d keeps"),
+        (Inventory, "_holders_of", lambda self, device_ids, slot_names: [], r"is given \d times|which a workload has"),
     ],
 )
 def test_a_fault_of_partitions_is_found(
-    monkeypatch: pytest.MonkeyPatch, method: str, instead: Callable[..., Any], violation: str
+    monkeypatch: pytest.MonkeyPatch, place: type, method: str, instead: Callable[..., Any], violation: str
 ) -> None:
-    monkeypatch.setattr(Inventory, method, instead)
+    monkeypatch.setattr(place, method, instead)
     found: list[str] = []
     for seed in range(20):
         try:

@@ -28,6 +28,8 @@ from ai.backend.common.wire.reports import (
     BeatReply,
     BeatReport,
     HeartbeatReply,
+    KeptDevices,
+    KeptDevicesOf,
     KernelObservation,
     KernelPresence,
     ObservationReport,
@@ -383,6 +385,7 @@ class FakeManager:
         self.stats: list[StatReport] = []
         self.unknown: list[KernelPresence] = []
         self.unobserved: list[KernelPresence] = []
+        self.kept: dict[str, dict[str, dict[str, str]]] = {}
         self.deaf = False
         self.news = asyncio.Event()
         self._beat = asyncio.Event()
@@ -407,6 +410,10 @@ class FakeManager:
         self._listen()
         self.stats.append(report)
         self.news.set()
+
+    async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
+        self._listen()
+        return KeptDevices(devices=self.kept)
 
     async def next_heartbeat(self) -> None:
         self._beat.clear()

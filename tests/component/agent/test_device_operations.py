@@ -18,7 +18,14 @@ from ai.backend.common.errors import Conflict, InsufficientResource, InvalidInpu
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import KernelStatus
-from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, DeviceOptionsOf, KernelSpec, OperateDevice
+from ai.backend.common.wire.agent import (
+    ClaimSpec,
+    CreateKernels,
+    DestroyKernel,
+    DeviceOptionsOf,
+    KernelSpec,
+    OperateDevice,
+)
 from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange
 from ai.backend.plugin.discovery import PluginSource
 from tests.component.agent.conftest import Bench
@@ -391,6 +398,69 @@ async def test_a_part_that_is_idle_is_joined_and_never_under_a_session(bench: Be
     await _supervisor(agent).context.partitioner.join_idle()
     assert await _listed(agent) == ["a", "b"]
     await bench.run(agent, slots={"mock.device": "2"})
+
+
+CLAIM = "11111111-1111-4111-8111-111111111111"
+
+
+def claim_of(slot: str, devices: dict[str, str] | None = None) -> ClaimSpec:
+    """A claim of one partition, bound where it has devices."""
+    return ClaimSpec(
+        id=CLAIM, slots={slot: "1"}, devices={} if devices is None else {slot: devices}, is_bound=devices is not None
+    )
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_part_that_a_claim_keeps_is_neither_joined_nor_given_to_others(
+    bench: Bench, slow: type[Slow], is_restarted: bool
+) -> None:
+    _on_demand(bench, 0.0)
+    agent = await bench.start()
+    slot = await _part_slot(agent)
+    first = await bench.run(agent, slots={slot: "1"}, claim=claim_of(slot))
+    bench.manager.kept = {CLAIM: {slot: {"a/1g.10gb/0": "1"}}}
+    await _end(bench, agent, first)
+    if is_restarted:
+        await agent.stop()
+        agent = await bench.start()
+    for _ in range(2):
+        await _supervisor(agent).context.partitioner.join_idle()
+    assert "a/1g.10gb/0" in await _listed(agent)
+    whole = CreateKernels(kernels=[bench.spec(slots={"mock.device": "2"})], kept=bench.manager.kept)
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(whole)
+    spec = bench.spec(slots={slot: "1"})
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec], kept=bench.manager.kept))
+    await bench.until(spec, KernelStatus.RUNNING)
+    assert _supervisor(agent).kernels[spec.kernel_id].record.allocation[slot] == {"a/1g.10gb/1": "1"}
+    bound = claim_of(slot, {"a/1g.10gb/0": "1"})
+    again = await bench.run(agent, slots={slot: "1"}, claim=bound)
+    assert _supervisor(agent).kernels[again.kernel_id].record.allocation[slot] == {"a/1g.10gb/0": "1"}
+    for ended in (spec, again):
+        await _end(bench, agent, ended)
+    bench.manager.kept = {}
+    await bench.run(agent, slots={"mock.device": "2"})
+
+
+async def test_nothing_is_joined_while_nobody_says_what_claims_keep(bench: Bench, slow: type[Slow]) -> None:
+    """The manager binds a claim by what it hears: an agent that it has not heard out must not trust its answer."""
+    _on_demand(bench, 0.0)
+    agent = await bench.start()
+    slot = await _part_slot(agent)
+    first = await bench.run(agent, slots={slot: "1"}, claim=claim_of(slot))
+    bench.manager.deaf = True
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=first.kernel_id, attempt=1, forced=True))
+    supervisor = _supervisor(agent)
+    async with asyncio.timeout(20):
+        while supervisor.kernels:  # noqa: ASYNC110  # there is no event for it
+            await asyncio.sleep(0.01)
+    joining = asyncio.create_task(supervisor.context.partitioner.join_idle())
+    await asyncio.sleep(0.1)
+    assert not joining.done(), "it waits until its observations have been heard"
+    bench.manager.kept = {CLAIM: {slot: {"a/1g.10gb/0": "1"}}}
+    bench.manager.deaf = False
+    await joining
+    assert "a/1g.10gb/0" in await _listed(agent)
 
 
 async def test_a_part_that_the_plugin_cannot_cut_defers_the_session(bench: Bench, slow: type[Slow]) -> None:

@@ -7,9 +7,12 @@ the hardware. ``docs/reference/accelerators/proofs.md`` lists them.
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import msgspec
 import pytest
 
 from ai.backend.accelerator.cuda.plugin import CudaPlugin
@@ -18,8 +21,10 @@ from ai.backend.accelerator.cuda.settings import CudaSettings
 from ai.backend.accelerator.rocm.plugin import RocmPlugin
 from ai.backend.accelerator.sysfs import families
 from ai.backend.agent.composition import Agent
+from ai.backend.common.errors import ResourceError
+from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import KernelStatus
-from ai.backend.common.wire.agent import DestroyKernel
+from ai.backend.common.wire.agent import ClaimSpec, CreateKernels, DestroyKernel
 from ai.backend.common.wire.reports import AgentReport
 from ai.backend.plugin.accelerator import AbstractComputePlugin
 from ai.backend.plugin.discovery import PluginSource
@@ -36,16 +41,18 @@ VARIABLES = {
     "gaudi3": "HABANA_VISIBLE_DEVICES", "tt-n300": "TT_VISIBLE_DEVICES",
 }  # fmt: skip
 """The variables by which programs learn their devices; IPU and LPU have none."""
+IN_SHARES = CudaSettings(allocation_mode="fractional")
 
 
-def nvml_plugin(fixture: str) -> type[AbstractComputePlugin]:
+def nvml_plugin(fixture: str, settings: CudaSettings | None = None) -> type[AbstractComputePlugin]:
+    values = settings or CudaSettings()
     machine = Machine(fixture)
 
     class Plugin(CudaPlugin):
         capabilities = type(CudaPlugin.capabilities)(process_metrics=True)  # in the agent's own process
 
         def __init__(self, settings: Any = None) -> None:
-            super().__init__(CudaSettings(), nvml=machine, host=ReplayHost(machine.recording))
+            super().__init__(values, nvml=machine, host=ReplayHost(machine.recording))
 
     return Plugin
 
@@ -121,6 +128,54 @@ async def replay(bench: Bench, plugin: type[AbstractComputePlugin]) -> None:
 @pytest.mark.parametrize("fixture", NVML)
 async def test_an_nvml_machine_serves_sessions(bench: Bench, fixture: str) -> None:
     await replay(bench, nvml_plugin(fixture))
+
+
+@pytest.mark.parametrize("fixture", NVML)
+async def test_sessions_of_a_claim_use_a_gpu_at_once_in_time_slices(bench: Bench, fixture: str) -> None:
+    """In the mode of shares, on every machine: each session of the claim sees the same whole GPUs, and nobody else."""
+    bench.options = {"kernel-lifecycles": {"plugin-timeout": 20.0}}
+    agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=[source_of(nvml_plugin(fixture, IN_SHARES))])
+    bench._agents.append(agent)
+    await agent.start()
+    report = await offering(bench, "cuda")
+    (state,) = [plugin for plugin in report.plugins if plugin.name == "cuda"]
+    assert state.alloc_map is not None
+    assert state.alloc_map["shareable"]
+    amounts = {
+        device["device_id"]: format_quantity(Decimal(slot["amount"]))
+        for device in report.devices
+        for slot in device["slots"]
+        if slot["slot_name"] == "cuda.shares" and device.get("health") == "healthy" and float(slot["amount"])
+    }
+    if not amounts:  # its GPUs are in MIG mode, whose instances are given whole, to one session at a time
+        assert any(slot["slot_name"] != "cuda.shares" for device in report.devices for slot in device["slots"])
+        return
+    device_id, total = next(iter(amounts.items()))
+    plan = {"cuda.shares": {device_id: total}}
+    claim = ClaimSpec(id=str(uuid4()), slots={"cuda.shares": total})
+    first = await bench.run(
+        agent, slots={"cuda.shares": total}, devices=plan, generation=report.generation, claim=claim
+    )
+    assert (await bench.until(first, S.RUNNING)).devices == plan
+    bound = msgspec.structs.replace(claim, devices=plan, is_bound=True)
+    second = await bench.run(agent, slots={"cuda.shares": total}, claim=bound)
+    assert (await bench.until(second, S.RUNNING)).devices == plan
+    configs = [
+        workload.config
+        for spec in (first, second)
+        for workload in bench.runtime.specs.values()
+        if str(workload.key.kernel_id) == spec.kernel_id
+    ]
+    assert configs[0].devices == configs[1].devices
+    assert configs[0].env_vars == configs[1].env_vars
+    for ended in (first, second):
+        stranger = CreateKernels(kernels=[bench.spec(slots={"cuda.shares": total}, devices=plan)])
+        if len(amounts) == 1:
+            with pytest.raises(ResourceError):
+                await agent.commands.create_kernels(stranger)
+        await agent.commands.destroy_kernel(DestroyKernel(kernel_id=ended.kernel_id, attempt=1))
+        await bench.until(ended, S.TERMINATED)
+    await agent.stop()
 
 
 @pytest.mark.parametrize("tree", SYSFS)

@@ -16,7 +16,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import msgspec
 import pytest
 
 from ai.backend.accelerator.cuda.plugin import CudaPlugin
@@ -25,7 +27,7 @@ from ai.backend.accelerator.cuda.settings import CudaSettings
 from ai.backend.agent.composition import Agent
 from ai.backend.common.errors import PluginError
 from ai.backend.common.states import KernelStatus
-from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec
+from ai.backend.common.wire.agent import ClaimSpec, CreateKernels, DestroyKernel, KernelSpec
 from ai.backend.plugin.discovery import PluginSource
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from tests.component.agent.conftest import Bench
@@ -134,6 +136,42 @@ async def test_holders_of_a_gpu_share_its_daemon_which_ends_with_the_last(bench:
         assert not is_mounted(mps_dir / first / "shm")
         assert (mps_dir / second / "pipe" / "control").exists()
         await node.end(agent, other)
+    finally:
+        await agent.stop()
+
+
+async def test_sessions_of_a_claim_use_a_whole_gpu_at_once_by_one_daemon(bench: Bench, mps_dir: Path) -> None:
+    """Each may use all of it, and the daemon ends behind the last; nobody else gets a share meanwhile."""
+    node = Node(bench, mps_dir, unit_mem=2 * GIB)
+    uuid, other = node.uuids
+    agent = node.agent()
+    await agent.start()
+    try:
+        await bench.manager.next_heartbeat()
+        whole = next(
+            slot["amount"]
+            for device in bench.manager.heartbeats[-1].devices
+            for slot in device["slots"]
+            if device["device_id"] == uuid
+        )
+        claim = ClaimSpec(id=str(uuid4()), slots={"cuda.shares": str(whole)})
+        first = await node.run(agent, uuid, str(whole), claim=claim)
+        bound = msgspec.structs.replace(claim, devices={"cuda.shares": {uuid: str(whole)}}, is_bound=True)
+        second = await node.run(agent, uuid, str(whole), claim=bound)
+        limits = [node.workload(spec).config.env_vars for spec in (first, second)]
+        assert limits[0] == limits[1]
+        assert limits[0]["NVIDIA_VISIBLE_DEVICES"] == uuid
+        assert limits[0]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
+        assert [line for line in node.log(uuid) if line.startswith("daemon")] == [f"daemon of {uuid} as 0"]
+        stranger = bench.spec(slots={"cuda.shares": "1"}, devices={"cuda.shares": {uuid: "1"}}, generation=-1)
+        await agent.commands.create_kernels(CreateKernels(kernels=[stranger]))
+        seen = await bench.until(stranger, S.RUNNING)
+        assert (seen.devices or {})["cuda.shares"] == {other: "1"}
+        await node.end(agent, first)
+        assert (mps_dir / uuid / "pipe" / "control").exists(), "the second session goes on"
+        await node.end(agent, second)
+        assert node.log(uuid)[-1] == "quit -t 5"
+        await node.end(agent, stranger)
     finally:
         await agent.stop()
 

@@ -166,6 +166,35 @@ async def test_sessions_share_devices_where_the_plugin_allows_it(cluster: Cluste
     await claim_at(cluster, ClaimStatus.IDLE)
 
 
+class CountingAgent(FakeAgent):
+    """Its devices are counted only: others choose which one a session gets, as a kubelet does."""
+
+    def report(self, **changes: Any) -> AgentReport:
+        plugin = PluginReport(name="mock", version="1", alloc_map={"kind": "discrete", "anonymous": True})
+        return super().report(**{"plugins": [plugin], **changes})
+
+
+async def test_devices_that_are_only_counted_are_kept_by_no_claim(cluster: Cluster) -> None:
+    """The next session would get another one, so it is refused before anything is accepted."""
+    counting = await cluster.join(CountingAgent())
+    with pytest.raises(InvalidInput, match=r"A claim cannot keep mock\.device") as refused:
+        await make(cluster, count=1)
+    assert refused.value.data == {"resources": "mock.device: devices without an identity"}
+    naming = await cluster.join(FakeAgent(agent_id="agent-2"))
+    await make(cluster, count=1)
+    session = await start(cluster)
+    assert (session.status, session.main.agent) == (SessionStatus.RUNNING, "agent-2")
+    await end(cluster, session)
+    await claim_at(cluster, ClaimStatus.IDLE)
+    await cluster.manager.services.claims.release(cluster.user, "gpus")
+    await claim_at(cluster, ClaimStatus.UNALLOCATED)
+    assert naming.reports is not None
+    await naming.reports.heartbeat(naming.report(plugins=counting.report().plugins, generation=2))
+    with pytest.raises(InvalidInput, match=r"A claim cannot keep mock\.device"):
+        await start(cluster)
+    assert not counting.created
+
+
 async def test_kernels_of_a_cluster_share_a_claim(cluster: Cluster, agent: FakeAgent) -> None:
     await make(cluster)
     with pytest.raises(InvalidInput, match="only where all agents let them share"):

@@ -36,6 +36,8 @@ from ai.backend.common.wire.reports import (
     BeatReply,
     BeatReport,
     HeartbeatReply,
+    KeptDevices,
+    KeptDevicesOf,
     LogLine,
     ObservationReport,
     StatReport,
@@ -241,6 +243,7 @@ class Reports:
         self.beats: list[BeatReport] = []
         self.observed: list[ObservationReport] = []
         self.stats: list[StatReport] = []
+        self.asked_for_kept: list[KeptDevicesOf] = []
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         self.heartbeats.append(report)
@@ -256,6 +259,10 @@ class Reports:
 
     async def report_stats(self, report: StatReport) -> None:
         self.stats.append(report)
+
+    async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
+        self.asked_for_kept.append(req)
+        return KeptDevices(devices={"claim": {"mock.device": {f"of {req.agent_id}": "1"}}})
 
 
 class Link(Protocol):

@@ -44,6 +44,7 @@ from ai.backend.common.wire.execution import (
 )
 from ai.backend.common.wire.reports import (
     AgentReport,
+    KeptDevicesOf,
     KernelObservation,
     MetricFamily,
     MetricSample,
@@ -111,6 +112,10 @@ class TestLinkContract:
             families=[MetricFamily(name="x_total", kind="counter", help="X.", samples=[sample])],
         )
         await end.reports.report_stats(stats)
+        kept = await end.reports.kept_devices(KeptDevicesOf(agent_id="i-1"))
+        assert kept.devices == {"claim": {"mock.device": {"of i-1": "1"}}}
+        with pytest.raises(Forbidden):
+            await end.reports.kept_devices(KeptDevicesOf(agent_id="i-2"))
         assert pair.reports.observed == [observed]
         (told,) = pair.reports.stats
         assert told.of_kernel("k") == {"mem": {"current": "1"}}

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +17,7 @@ from sqlalchemy import select
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.ids import UserId
 from ai.backend.common.states import SessionStatus
+from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.database import Database
 from ai.backend.manager.logs.model import AuditRecord
 from ai.backend.manager.logs.sql import SqlAuditStore
@@ -24,10 +26,13 @@ from ai.backend.manager.maintenance.history import History
 from ai.backend.manager.maintenance.model import HistoryKind, Rows
 from ai.backend.manager.maintenance.parquet import ParquetArchive
 from ai.backend.manager.maintenance.sql_history import SqlHistoryStore
+from ai.backend.manager.sessions.claims.model import advance
+from ai.backend.manager.sessions.claims.sql import write_claims
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.sql import SqlSessionStore
-from ai.backend.manager.sessions.tables import sessions
+from ai.backend.manager.sessions.tables import claim_spans, sessions
 from tests.contract.store.builders import NOW, ended, event, make_session, placed
+from tests.contract.store.test_claims import allocated, make_claim
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server
 
@@ -146,6 +151,27 @@ async def test_audit_records_move_in_their_order(kept: Kept) -> None:
     assert sorted(row["request_id"] for row in rows) == [f"r{number}" for number in range(5)]
     assert json.loads(rows[0]["detail"])["n"] in range(5)
     assert [record.request_id for record in await kept.audit.recent(9)] == ["r7", "r6", "r5"]
+
+
+async def test_the_periods_of_claims_move_when_reports_of_usage_have_had_them(kept: Kept) -> None:
+    """Each end of an allocation leaves a row, so a claim that is used in turn for years left them for ever."""
+    for number in range(5):
+        claim = make_claim(f"claim-{number}")
+        await kept.sessions.insert_claim(claim, max_claims=None)
+        placed_change = allocated(claim)
+        placed_claim = replace(placed_change.new, version=2)
+        left = advance(placed_claim, ClaimTrigger.LEFT, now=NOW + (number + 1) * DAY)
+        assert left is not None
+        for change in (placed_change, left):
+            await kept.database.run_write(partial(write_claims, changes=[change]))
+    removed = await kept.history.remove(HistoryKind.CLAIM_SPANS, before=NOW + 3 * DAY)
+    assert removed == {"claim spans": 2}
+    rows = kept.archived("claim_spans")
+    assert [row["terminated_at"] for row in rows] == [NOW + DAY, NOW + 2 * DAY]
+    assert json.loads(rows[0]["slots"]) == {"cuda.shares": "0.5"}
+    stayed = await kept.database.fetch(select(claim_spans.c.terminated_at).order_by(claim_spans.c.id))
+    assert [row.terminated_at for row in stayed] == [NOW + days * DAY for days in (3, 4, 5)]
+    assert await kept.history.remove(HistoryKind.CLAIM_SPANS, before=NOW + 3 * DAY) == {}
 
 
 @pytest.mark.parametrize("point", ["before the files", "between the files", "before the deletion", "after it"])

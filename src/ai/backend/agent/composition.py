@@ -23,8 +23,9 @@ from ai.backend.agent.devices.whole_devices import WholeDevices
 from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import DirectoryState
+from ai.backend.agent.kernels.kept_devices import KeptDevices
 from ai.backend.agent.kernels.observer import ObservationQueue
-from ai.backend.agent.kernels.store import DurableState, Outbox
+from ai.backend.agent.kernels.store import DurableState
 from ai.backend.agent.kit.build import KitStore
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.device_failures import HealthLoop
@@ -149,11 +150,13 @@ class Agent:
             heartbeat.wake()
 
         cordons = Cordons(host.state.cordons(), host.wall_clock)
-        upkeep = DeviceUpkeep.make(plugins, inventory, cordons, node, clock=now, refresh=refresh_and_report)
+        observer = ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock)
+        kept = KeptDevices(self._manager, observer, node.id).ids
+        upkeep = DeviceUpkeep.make(plugins, inventory, cordons, node, clock=now, refresh=refresh_and_report, kept=kept)
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         gateway = ServiceGateway(settings, host.state.gateway_values(), partial(self._connect, ports))
-        context = self._context(epoch, outbox, ports, gateway, plugins, inventory, upkeep.partitioner)
+        context = self._context(epoch, observer, ports, gateway, plugins, inventory, upkeep.partitioner)
         statistics = Statistics(runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
         supervisor = self.supervisor = Supervisor(context, statistics)
         statistics.metric_rules = upkeep.metric_rules
@@ -226,7 +229,7 @@ class Agent:
     def _context(
         self,
         epoch: int,
-        outbox: Outbox,
+        observer: ObservationQueue,
         ports: PortForwarder,
         gateway: ServiceGateway,
         plugins: PluginSet,
@@ -248,9 +251,7 @@ class Agent:
             cdi=CdiSpecifications(plugins, lambda: runtime.info().cdi_directories, agent_id=settings.agent.id),
             records=host.state.kernel_records(),
             leftovers=host.state.leftovers(),
-            observer=ObservationQueue(
-                outbox, self._manager, agent_id=settings.agent.id, epoch=epoch, wall_clock=host.wall_clock
-            ),
+            observer=observer,
             wall_clock=host.wall_clock,
         )
 

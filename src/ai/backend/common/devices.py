@@ -234,9 +234,11 @@ class AffinityPolicy(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocMapSpec:
     """A standard alloc map (``discrete`` or ``fractional``) as data, so that the manager can plan without the vendor's
-    package. ``shareable``: a device that is given whole may serve several workloads of one device claim at once."""
+    package. ``shareable``: a device that is given whole may serve several workloads of one device claim at once.
+    ``anonymous``: the ids only count devices, and others choose which one a workload gets; no claim can keep one."""
 
     kind: str
     strategy: AllocationStrategy = AllocationStrategy.EVENLY
     affinity_policy: AffinityPolicy = AffinityPolicy.PREFER_SINGLE_NODE
     shareable: bool = False
+    anonymous: bool = False

@@ -106,6 +106,7 @@ class Cluster:
         if plan.has_gpus:
             for node in self.nodes:
                 node.plugins[gpus.KEY] = gpus.SimulatedGpu
+                node.keepers_of = partial(self._keepers_of, node)
         self.invariants = Invariants(world, self.memory, self.nodes)
         stores = with_faults(world, self.stores, self.invariants.committed)
         self.managers = {
@@ -115,6 +116,17 @@ class Cluster:
         self.agents = [
             AgentDaemon(world, node, self.managers, _agent_settings(number, has_gpus=plan.has_gpus), self._clock())
             for number, node in enumerate(self.nodes)
+        ]
+
+    def _keepers_of(self, node: Node, device_id: str) -> list[str]:
+        """Returns the claims whose devices a device or partition of a node belongs to."""
+        agent_id = f"i-{self.nodes.index(node)}"
+        return [
+            claim.name
+            for claim in self.memory.claims.values()
+            if claim.agent == agent_id
+            and claim.status in (ClaimStatus.IN_USE, ClaimStatus.IDLE)
+            and any(device_id in devices for devices in claim.devices.values())
         ]
 
     def _clock(self) -> SkewedClock:
@@ -183,7 +195,7 @@ class Cluster:
         for number in range(self.plan.claims):
             request = CreateClaim(
                 name=f"claim-{number}",
-                resources={"mock.shares": self._claim_users.choice(["0.5", "1", "2"])},
+                resources=self._claimed_resources(),
                 idle_timeout_s=self._claim_users.choice([5.0, 0.0]),
             )
             for _ in range(20):
@@ -191,6 +203,11 @@ class Cluster:
                     break
                 await self._ask_about_claims(partial(_create_claim, self._caller(), request))
                 await asyncio.sleep(0.5)  # simulated: a user tries again
+
+    def _claimed_resources(self) -> dict[str, str | int | float]:
+        if self.plan.has_gpus:
+            return {self._claim_users.choice(list(gpus.SIZES)): 1}
+        return {"mock.shares": self._claim_users.choice(["0.5", "1", "2"])}
 
     async def _ask_about_claims(self, call: Callable[[ClaimService], Coroutine[Any, Any, object]]) -> None:
         """Asks a manager once."""

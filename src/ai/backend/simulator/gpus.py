@@ -103,6 +103,10 @@ class SimulatedGpu(SimulatedPlugin):
         await self._misbehave("destroy_partition")
         if self.node.holders_of(partition_id):
             self.node.broken.append(f"{self.node.name} joins {partition_id}, which a workload has")
+        self.node.broken += [
+            f"{self.node.name} joins {partition_id}, which the claim {claim} keeps"
+            for claim in self.node.keepers_of(partition_id)
+        ]
         self.node.partitions.pop(partition_id, None)
 
 

@@ -83,6 +83,7 @@ class Node:
         self.is_plugin_broken = False
         self.plugins: dict[str, type[SimulatedPlugin]] = dict.fromkeys(DEVICE_KINDS, SimulatedPlugin)
         self.partitions: dict[str, tuple[str, str]] = {}
+        self.keepers_of: Callable[[str], list[str]] = lambda device_id: []
 
     def runtime(self) -> SimulatedRuntime:
         """Returns a runtime for one process of the agent."""

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import pytest
 
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.devices import inventory as module
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.common.devices import (
@@ -123,7 +122,7 @@ def _same(plugin: type[FakePlugin]) -> type[FakePlugin]:
 
 @pytest.fixture
 async def node(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    monkeypatch.setattr(module, "ANSWER_PATIENCE_S", 0.01)
+    monkeypatch.setattr("ai.backend.agent.devices.queries.ANSWER_PATIENCE_S", 0.01)
     monkeypatch.setattr("ai.backend.agent.devices.plugins.START_PATIENCE_S", 0.01)
     made = Node()
     yield made

@@ -15,6 +15,7 @@ import pytest
 from ai.backend.accelerator.mock import MockPlugin
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.cordons import Cordons
+from ai.backend.agent.devices.holdings import ClaimedDevices
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.partitions import Partitioner
@@ -79,6 +80,8 @@ class Node:
                 await falter()
                 if node.inventory.holders("mock", partition_id):
                     node.violations.append(f"{partition_id} was joined under a kernel")
+                if any(partition_id == device_id for _, device_id in node.claims.values()):
+                    node.violations.append(f"{partition_id} was joined, and a claim keeps it")
                 await super().destroy_partition(partition_id)
 
         (path / "mock-accelerator.toml").write_text(DECLARATION)
@@ -91,31 +94,71 @@ class Node:
             self.plugins, self.inventory, Cordons(Values(), lambda: 0.0), refresh=self.refresh
         )
         self.partitioner = Partitioner(
-            self.plugins, self.inventory, self.operations, names=["mock"], idle_s=5.0, clock=lambda: self.now
+            self.plugins,
+            self.inventory,
+            self.operations,
+            names=["mock"],
+            idle_s=5.0,
+            clock=lambda: self.now,
+            kept=self.kept_ids,
         )
         self.running: dict[str, SlotName] = {}
+        self.claims: dict[str, tuple[SlotName, DeviceId]] = {}
+        self.holders: dict[str, str] = {}
+
+    async def kept_ids(self) -> list[DeviceId]:
+        """What the claims keep, which is said after a while."""
+        ids = [device_id for _, device_id in self.claims.values()]
+        await asyncio.sleep(0)
+        return ids
 
     async def refresh(self) -> None:
         await self.inventory.refresh(asyncio.get_running_loop().time())
 
     async def start_kernel(self, kernel_id: str) -> None:
         slot = self.rng.choice(list(SIZES))
+        kept = {
+            claim_id: DeviceAllocation(slots={claimed: {device_id: Decimal(1)}})
+            for claim_id, (claimed, device_id) in self.claims.items()
+        }
+        claim = None
+        if self.rng.random() < 0.4:
+            claim_id = self.rng.choice("xy")
+            if claim_id in self.holders.values():
+                return
+            slot = self.claims[claim_id][0] if claim_id in self.claims else slot
+            claim = ClaimedDevices(claim_id=claim_id, slots=frozenset({slot}), bound=kept.get(claim_id))
         try:
-            self.inventory.bind(kernel_id, ResourceSlot({slot: Decimal(1)}), DeviceAllocation(), -1)
-        except ResourceError:
+            self.inventory.bind(
+                kernel_id, ResourceSlot({slot: Decimal(1)}), DeviceAllocation(), -1, claim=claim, kept=kept
+            )
+        except ResourceError as e:
+            if claim is not None and claim.bound is not None and "missing" in e.message:
+                self.violations.append(f"the claim {claim.claim_id} has lost its device: {e.message}")
             return
+        if claim is not None:
+            self.holders[kernel_id] = claim.claim_id
         try:
             await self.partitioner.cut(kernel_id)
         except CreationDeferred:
             self.inventory.free(kernel_id)
+            self.holders.pop(kernel_id, None)
             return
         self.running[kernel_id] = slot
+        if claim is not None:  # at once, as the agent asks for it when the manager has heard of the kernel
+            (device_id,) = self.inventory.holding(kernel_id).device_ids()
+            if claim.bound is not None and device_id not in claim.bound.device_ids():
+                self.violations.append(f"the claim {claim.claim_id} got {device_id} instead of its own")
+            self.claims[claim.claim_id] = slot, DeviceId(device_id)
 
     async def end_kernel(self) -> None:
         if self.running:
             kernel_id = self.rng.choice(sorted(self.running))
             del self.running[kernel_id]
             self.inventory.free(kernel_id)
+            claim_id = self.holders.pop(kernel_id, None)
+            if claim_id is not None and self.rng.random() < 0.3:
+                del self.claims[claim_id]
 
     def check(self) -> None:
         """Every running kernel holds one whole device or a partition that exists, and no piece has two owners."""
@@ -158,6 +201,7 @@ async def test_any_order_of_kernels_leaves_one_owner_for_each_piece(tmp_path: Pa
         for kernel_id in list(node.running):
             node.inventory.free(kernel_id)
         node.running.clear()
+        node.claims.clear()
         await node.refresh()
         if not refusals:  # whatever is left in pieces, nobody holds it
             for name in "abc":

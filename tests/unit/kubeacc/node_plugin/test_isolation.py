@@ -130,6 +130,27 @@ async def test_a_device_whose_object_cannot_be_read_is_given_to_nobody(tmp_path:
     assert changes == ["changed", "changed"]
 
 
+async def test_a_quarantined_device_is_given_to_nobody_until_it_is_reset(tmp_path: Path) -> None:
+    """Nobody knows its state since an operation was interrupted, so a workload could get anything of it."""
+    made = reports(Server(), tmp_path, device("a"))
+    changes: list[str] = []
+    made.changed = lambda: changes.append("changed")
+    name = accelerator_name(NODE, "mock", "a")
+
+    def accelerator(status: str, version: str) -> Accelerator:
+        at = "2026-01-01T00:00:00Z"
+        condition = {"type": "Quarantined", "status": status, "reason": "X", "lastTransitionTime": at}
+        metadata = {"name": name, "uid": "a", "resourceVersion": version}
+        body = {"metadata": metadata, "status": {"conditions": [condition]}}
+        return msgspec.convert(body, Accelerator)
+
+    made._reflector._replace([accelerator("True", "1")], "1")
+    assert made.withheld(("mock", cast("Any", "a"))) == "quarantined: its state is not known; reset or detach it"
+    made._reflector._replace([accelerator("False", "2")], "2")
+    assert made.withheld(("mock", cast("Any", "a"))) == ""
+    assert changes == ["changed", "changed"], "slices are written anew each time"
+
+
 async def test_a_local_device_goes_with_its_node(tmp_path: Path) -> None:
     server = Server()
     await reports(server, tmp_path, device("a")).once()

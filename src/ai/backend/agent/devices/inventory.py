@@ -12,12 +12,10 @@ from types import MappingProxyType
 
 from ai.backend.agent.devices.holdings import ClaimedDevices, Holding, Holdings, split
 from ai.backend.agent.devices.kinds import DeviceKind, with_taint
-from ai.backend.agent.devices.network_cards import needs_cards, with_network_cards
-from ai.backend.agent.devices.partitions import list_uncut_partitions
 from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.agent.devices.queries import PluginQueries, query_devices
 from ai.backend.agent.devices.whole_devices import WholeDevices, with_partitions_counted
 from ai.backend.common.devices import (
-    AllocMapSpec,
     ComputeDevice,
     DeviceAllocation,
     DeviceHealth,
@@ -38,7 +36,7 @@ from ai.backend.core.allocation.node import NodeAllocator, PluginDevices
 from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.core.allocation.sharing import is_shareable
 from ai.backend.core.allocation.stock_maps import build_alloc_map
-from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, responses, slot_totals
+from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, slot_totals
 from ai.backend.plugin.sysfs.tree import Tree
 from ai.backend.pluginhost import Allocate, ExternalAllocMap, allocator
 from ai.backend.pluginhost.handle import PluginHandle
@@ -50,12 +48,6 @@ INTRINSIC = frozenset({"cpu", "mem"})
 _LOST_REASON = "its plugin lists it no more"
 KEPT_PARTITION_S = 60.0
 """How long a partition that its plugin refused to join is left alone."""
-ANSWER_PATIENCE_S = 3.0
-"""How long :meth:`Inventory.refresh` waits for slow plugins."""
-
-
-async def _alloc_map_spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | None:
-    return plugin.alloc_map_spec()
 
 
 async def _allocate_function_of(plugin: AbstractComputePlugin) -> Allocate:
@@ -86,8 +78,7 @@ class Inventory:
         self._plugins = plugins
         self._whole_devices = whole_devices if whole_devices is not None else WholeDevices()
         self._kept_partitions: dict[tuple[str, DeviceId], float] = {}
-        self._tree = tree if tree is not None else Tree()
-        self._cut_on_demand = frozenset(cut_on_demand)
+        self.cut_on_demand = frozenset(cut_on_demand)
         self.generation = epoch << 20
         self.kinds: dict[str, DeviceKind] = {}
         self._health: dict[str, DeviceHealthTracker] = {}
@@ -100,10 +91,18 @@ class Inventory:
         self._holdings = Holdings()
         self._offering_keys: frozenset[str] = frozenset()
         self._built_devices: dict[str, tuple[ComputeDevice, ...]] = {}
-        self._refreshing = asyncio.Lock()
-        self._queries: dict[PluginHandle, asyncio.Task[DeviceKind]] = {}
-        self._late: dict[PluginHandle, asyncio.Task[None]] = {}
-        self._info_queries: dict[PluginHandle, asyncio.Task[None]] = {}
+        self._queries = PluginQueries(
+            partial(
+                query_devices,
+                other_owner_of=self._other_owner_of,
+                cut_on_demand=self.cut_on_demand,
+                tree=tree if tree is not None else Tree(),
+            ),
+            apply=self._apply,
+            apply_info=self._apply_info,
+            finish=self._finish_refresh,
+            report=self._report_change,
+        )
         self._failed_ids: dict[str, frozenset[DeviceId]] = {}
         self.failed: Callable[[str, DeviceId], None] = lambda plugin_key, device_id: None
         """Called for each device that fails, by itself and not by an administrator."""
@@ -113,49 +112,26 @@ class Inventory:
     async def refresh(self, now: float) -> bool:
         """Queries every plugin; returns True if any device or slot changed. A failed plugin keeps its last devices.
 
-        A slow plugin is waited for ``ANSWER_PATIENCE_S``; its answer is applied when it comes, and then ``changed`` is
-        called.
+        The answer of a slow plugin is applied when it comes, and then ``changed`` is called.
         """
-        async with self._refreshing:  # the older of two concurrent answers must not win
+        async with self._queries.lock:
             await self._plugins.start(now)
             handles = self._plugins.started()
-            for handle in handles:
-                if handle not in self._queries:
-                    self._queries[handle] = asyncio.create_task(self._query(handle), name=f"agent-query-{handle.key}")
-            if self._queries:
-                await asyncio.wait(self._queries.values(), timeout=ANSWER_PATIENCE_S)
-            changed = False
-            for handle in [handle for handle in self._plugins.handles if handle in self._queries]:
-                if self._queries[handle].done():
-                    changed |= self._apply(handle, self._queries.pop(handle))
-                elif handle not in self._late:
-                    self._late[handle] = asyncio.create_task(self._apply_late(handle), name=f"agent-late-{handle.key}")
+            changed = await self._queries.ask(handles, lambda: self._plugins.handles)
             offering = frozenset(handle.key for handle in self._plugins.started())
             changed, self._offering_keys = changed or offering != self._offering_keys, offering
-            await self._finish_refresh(is_changed=changed)
-            await self._refresh_info(handles)
+            await self._finish_refresh(changed)
+            await self._queries.ask_info([handle for handle in handles if handle.key in self.kinds])
             return changed
 
-    async def _finish_refresh(self, *, is_changed: bool) -> None:
+    async def _finish_refresh(self, is_changed: bool) -> None:
         if is_changed or self.is_stale:
             await self.rebuild()
         if is_changed:
             self.generation += 1
 
-    async def _apply_late(self, handle: PluginHandle) -> None:
-        """Applies the answer of a slow plugin as soon as it is there."""
-        query = self._queries[handle]
-        try:
-            await asyncio.wait([query])
-            async with self._refreshing:
-                if self._queries.get(handle) is not query:
-                    return  # a refresh has applied it meanwhile
-                is_changed = self._apply(handle, self._queries.pop(handle))
-                await self._finish_refresh(is_changed=is_changed)
-        finally:
-            self._late.pop(handle, None)
-        if is_changed:
-            self.changed()
+    def _report_change(self) -> None:
+        self.changed()
 
     def holders_of(self, plugin_key: str) -> list[str]:
         """Returns the kernels that hold devices of a plugin."""
@@ -167,56 +143,12 @@ class Inventory:
 
     async def close(self) -> None:
         """Cancels queries that have not been answered."""
-        tasks = [*self._queries.values(), *self._late.values(), *self._info_queries.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._queries.clear()
-        self._info_queries.clear()
+        await self._queries.close()
 
     @property
     def is_stale(self) -> bool:
         """Returns True while the alloc maps lack changes of the devices, so that a rebuild is due."""
         return self._built_devices != {key: kind.devices for key, kind in self.kinds.items()}
-
-    async def _query(self, handle: PluginHandle) -> DeviceKind:
-        """Returns what a plugin offers now. Raises BackendError."""
-        other_owner_of_slot = partial(self._other_owner_of, handle.key)
-        queried_at = asyncio.get_running_loop().time()
-        displays = await handle.call(
-            "configurable_slots",
-            lambda plugin: plugin.configurable_slots(),
-            check=partial(responses.displays, foreign=other_owner_of_slot),
-        )
-        listed_devices = await handle.call(
-            "list_devices",
-            lambda plugin: plugin.list_devices(),
-            check=partial(responses.devices, key=handle.key, displays=tuple(displays), foreign=other_owner_of_slot),
-        )
-        slots = await handle.call(
-            "available_slots",
-            lambda plugin: plugin.available_slots(),
-            check=partial(responses.slots, listed=listed_devices, displays=tuple(displays)),
-        )
-        namespaces = await handle.call(
-            "variant_namespaces", lambda plugin: plugin.variant_namespaces(), check=responses.namespaces
-        )
-        alloc_map_spec = await handle.call(
-            "alloc_map_spec", _alloc_map_spec_of, check=partial(responses.alloc_map, listed=listed_devices)
-        )
-        if needs_cards(listed_devices):
-            listed_devices = await asyncio.to_thread(with_network_cards, listed_devices, self._tree)
-        if handle.key in self._cut_on_demand and alloc_map_spec is not None:
-            listed_devices = await list_uncut_partitions(handle, listed_devices, displays)
-        return DeviceKind(
-            devices=tuple(listed_devices),
-            answered=tuple(listed_devices),
-            queried_at=queried_at,
-            displays=tuple(displays),
-            slots=dict(slots),
-            spec=alloc_map_spec,
-            namespaces=tuple(namespaces),
-        )
 
     def _apply(self, handle: PluginHandle, query: asyncio.Task[DeviceKind]) -> bool:
         """Takes over the answer of a plugin; returns True if its devices or slots changed."""
@@ -234,7 +166,7 @@ class Inventory:
             kind.info = old_kind.info
             if lost_device_ids := self._lost_devices(old_kind, kind):
                 return self._keep_lost_devices(handle, old_kind, kind, lost_device_ids)
-        if handle.key in self._cut_on_demand:
+        if handle.key in self.cut_on_demand:
             self._whole_devices.update(handle.key, kind.answered)
         self._update_health(handle.key, kind)
         if old_kind is not None and kind == old_kind:
@@ -243,26 +175,8 @@ class Inventory:
         self.kinds[handle.key] = kind
         return True
 
-    async def _refresh_info(self, handles: Sequence[PluginHandle]) -> None:
-        """Asks each plugin for the versions of its node. One that still owes an answer is not asked or waited for."""
-        asked = [handle for handle in handles if handle not in self._info_queries and handle.key in self.kinds]
-        for handle in asked:
-            query = asyncio.create_task(self._query_info(handle), name=f"agent-info-{handle.key}")
-            self._info_queries[handle] = query
-        if asked:
-            await asyncio.wait([self._info_queries[handle] for handle in asked], timeout=ANSWER_PATIENCE_S)
-        for handle in [handle for handle, query in self._info_queries.items() if query.done()]:
-            del self._info_queries[handle]
-
-    async def _query_info(self, handle: PluginHandle) -> None:
-        """Takes over the versions of a plugin's node; a failed plugin keeps its last ones."""
-        try:
-            node_info = await handle.call("get_node_info", lambda plugin: plugin.get_node_info(), check=responses.info)
-        except BackendError as e:
-            log.debug("the versions of %s are not renewed: %s", handle.key, e)
-            return
-        versions = {"driver_version": node_info.driver_version, "runtime_version": node_info.runtime_version}
-        info = {**node_info.extra, **{component: version for component, version in versions.items() if version}}
+    def _apply_info(self, handle: PluginHandle, info: dict[str, str]) -> None:
+        """Takes over the versions of a plugin's node."""
         kind = self.kinds.get(handle.key)
         if kind is not None and kind.info != info:
             kind.info = info
@@ -329,7 +243,7 @@ class Inventory:
             else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
             for device in kind.evaluated
         )
-        if plugin_key in self._cut_on_demand:
+        if plugin_key in self.cut_on_demand:
             is_joinable = partial(self._is_held_or_joinable, plugin_key, kind.slot_names)
             kind.devices = with_partitions_counted(kind.devices, self._whole_devices.of(plugin_key), is_joinable)
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
@@ -351,23 +265,14 @@ class Inventory:
             and self._kept_partitions.get(key, 0.0) <= asyncio.get_running_loop().time()
         )
 
-    def idle_partitions(self, plugin_key: str, parent_id: DeviceId | None = None) -> list[ComputeDevice]:
-        """Returns the partitions, of one device or all, that no kernel holds and that may be joined."""
-        kind = self.kinds.get(plugin_key)
-        excluded = {**self._reason_of_uncounted, **self._reason_of_cordoned, **self._reason_of_withheld}
-        return [
-            device
-            for device in (kind.evaluated if kind is not None else ())
-            if device.parent_id is not None
-            and parent_id in (None, device.parent_id)
-            and (plugin_key, device.device_id) not in excluded
+    def is_idle_partition(self, plugin_key: str, device: ComputeDevice) -> bool:
+        """Returns True for a partition that no kernel holds and that may be joined."""
+        excluded = (self._reason_of_uncounted, self._reason_of_cordoned, self._reason_of_withheld)
+        return (
+            not any((plugin_key, device.device_id) in reasons for reasons in excluded)
             and self._is_idle(plugin_key, device)
-            and not self._holders_of([device.device_id], kind.slot_names if kind is not None else ())
-        ]
-
-    def partition_ids(self, plugin_key: str, parent_id: DeviceId) -> list[DeviceId]:
-        """Returns all partitions of a device."""
-        return [device.device_id for device in self.kinds[plugin_key].answered if device.parent_id == parent_id]
+            and not self._holders_of([device.device_id], self.kinds[plugin_key].slot_names)
+        )
 
     def keep_partition(self, plugin_key: str, partition_id: DeviceId) -> None:
         """Counts a partition as a device of its own for a while, since its plugin refuses to join it."""
@@ -632,7 +537,7 @@ class Inventory:
         """Takes the planned devices, or equivalent ones. Raises as :meth:`bind`."""
         missing_ids = plan.device_ids() - self._healthy_ids(plan)
         # A partition that was cut for one kernel may be planned for another before the manager hears of the first.
-        is_changing = any(self.owner_of(slot) in self._cut_on_demand for slot in plan.slots)
+        is_changing = any(self.owner_of(slot) in self.cut_on_demand for slot in plan.slots)
         if plan_generation == self.generation and not is_changing:
             if missing_ids:
                 raise InvalidAllocation(f"planned devices are missing or not healthy: {', '.join(sorted(missing_ids))}")
@@ -666,11 +571,12 @@ class Inventory:
         healthy_ids = set()
         for slot, devices in plan.slots.items():
             kind = self.kinds.get(self.owner_of(slot) or "")
-            healthy = (
-                {device.device_id for device in kind.devices if device.health is DeviceHealth.HEALTHY}
-                if kind
-                else set()
-            )
+            healthy = {
+                device_id
+                for device in (kind.devices if kind else ())
+                if device.health is DeviceHealth.HEALTHY
+                for device_id in (device.device_id, *device.partition_ids)
+            }
             healthy_ids |= healthy & devices.keys()
         return frozenset(healthy_ids)
 
@@ -692,70 +598,29 @@ class Inventory:
         if any(holding.taken.slots != holding.allocation.slots for holding in freed):
             self._update_uncounted()
 
-    def uncut(self, kernel_id: str) -> tuple[str, SlotName, DeviceId] | None:
-        """Returns a plugin, slot and device of which a kernel holds a partition that is not cut yet; None if none."""
-        for slot_name, quantities in self.holding(kernel_id).slots.items():
-            key = self.owner_of(slot_name)
-            if key is None or key not in self._cut_on_demand:
-                continue
-            for device in self.kinds[key].devices:
-                is_uncut = any(slot.slot_name == slot_name and slot.counters for slot in device.slots)
-                if is_uncut and device.device_id in quantities:
-                    return key, slot_name, device.device_id
-        return None
-
-    def held_in_parts(self, kernel_id: str) -> list[tuple[str, DeviceId]]:
-        """Returns the plugins and devices that a kernel holds as a whole and that are still cut."""
-        return [
-            (key, device.device_id)
-            for slot_name, quantities in self.holding(kernel_id).slots.items()
-            if (key := self.owner_of(slot_name)) is not None and key in self._cut_on_demand
-            for device in self.kinds[key].devices
-            if device.partition_ids and device.device_id in quantities
-            if any(slot.slot_name == slot_name and not slot.counters for slot in device.slots)
-        ]
-
-    async def replace_uncut(
-        self,
-        kernel_id: str,
-        handle: PluginHandle,
-        slot_name: SlotName,
-        device_id: DeviceId,
-        create: Callable[[], Awaitable[DeviceId]],
-    ) -> None:
-        """Creates or finds one partition, gives it to a kernel in place of what is not cut yet, and lists the devices
-        again.
-
-        No list is taken over meanwhile, so that nobody else gets the partition. Raises BackendError, of ``create``.
-        """
-
-        async def give() -> None:
-            partition_id = await create()
-            holdings, holder = self._holdings.holder_of(kernel_id, slot_name)
-            if (holding := holdings.get(holder)) is not None:  # else the kernel has ended, and the partition is idle
-                slots = {slot: dict(quantities) for slot, quantities in holding.allocation.slots.items()}
-                remaining = slots[slot_name].pop(device_id, Decimal(0)) - 1
-                if remaining > 0:
-                    slots[slot_name][device_id] = remaining
-                slots[slot_name][partition_id] = Decimal(1)
-                holdings[holder] = Holding(DeviceAllocation(slots=slots), holding.taken)
-
-        await self.relist_after(handle, give)
+    def replace_device(self, kernel_id: str, slot_name: SlotName, device_id: DeviceId, partition_id: DeviceId) -> None:
+        """Gives a kernel, or its claim, a partition in place of one that was not cut yet of a device; a kernel that has
+        ended gets nothing. :meth:`rebuild` must follow."""
+        holdings, holder = self._holdings.holder_of(kernel_id, slot_name)
+        if (holding := holdings.get(holder)) is None:
+            return
+        slots = {slot: dict(quantities) for slot, quantities in holding.allocation.slots.items()}
+        remaining = slots[slot_name].pop(device_id, Decimal(0)) - 1
+        if remaining > 0:
+            slots[slot_name][device_id] = remaining
+        slots[slot_name][partition_id] = Decimal(1)
+        holdings[holder] = Holding(DeviceAllocation(slots=slots), holding.taken)
 
     async def relist_after(self, handle: PluginHandle, change: Callable[[], Awaitable[None]]) -> None:
         """Changes the devices of a plugin and lists them again; no list is taken over meanwhile.
 
         Raises BackendError, of ``change``; the devices are listed then, too.
         """
-        async with self._refreshing:
+        async with self._queries.lock:
             try:
                 await change()
             finally:
-                if (older_query := self._queries.pop(handle, None)) is not None:
-                    older_query.cancel()
-                query = asyncio.create_task(self._query(handle), name=f"agent-query-{handle.key}")
-                await asyncio.wait([query])
-                if self._apply(handle, query):
+                if await self._queries.ask_anew(handle):
                     self.generation += 1
                 await self.rebuild()  # also where only what a kernel holds has changed
         self.changed()

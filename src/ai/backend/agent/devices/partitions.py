@@ -9,88 +9,27 @@ kernel holds takes nothing of it, since it is joined when its room is needed.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from decimal import Decimal
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from ai.backend.common.devices import ComputeDevice, DeviceSlot, SlotDisplay
-from ai.backend.common.errors import BackendError, Conflict, CreationDeferred, NotFound
+from ai.backend.agent.devices.cut_devices import CutDevices
+from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.operations import DeviceOperations
+from ai.backend.agent.devices.partition_profiles import profiles_of
+from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.common.devices import ComputeDevice
+from ai.backend.common.errors import BackendError, Conflict, CreationDeferred
 from ai.backend.common.ids import DeviceId, SlotName
-from ai.backend.common.states import SlotType
 from ai.backend.common.wire.agent import OperateDevice
-from ai.backend.plugin.accelerator import Partitionable, PartitionProfile
-
-if TYPE_CHECKING:
-    from ai.backend.agent.devices.inventory import Inventory
-    from ai.backend.agent.devices.operations import DeviceOperations
-    from ai.backend.agent.devices.plugins import PluginSet
-    from ai.backend.pluginhost.handle import PluginHandle
+from ai.backend.plugin.accelerator import Partitionable
+from ai.backend.pluginhost.handle import PluginHandle
 
 log = logging.getLogger(__name__)
-_GROUP = "partitions"
-
-
-def with_uncut_partitions(
-    device: ComputeDevice, profiles: Sequence[PartitionProfile], displays: Sequence[SlotDisplay]
-) -> ComputeDevice:
-    """Returns a device that also offers the partitions that it can still be cut into.
-
-    What is left of its memory, and of its slices where the plugin tells them, is at least what the most of one kind
-    take. A device whose slots do not exclude each other is left as it is: a part of it would have to exclude all.
-    """
-    cuttable: dict[SlotName, PartitionProfile] = {}
-    for profile in profiles:
-        if profile.available > 0 and profile.memory_size > 0 and profile.amount == 1:
-            cuttable.setdefault(profile.slot_name, profile)
-    groups = {slot.exclusive_group for slot in device.slots}
-    names = {slot.slot_name for slot in device.slots}
-    if not cuttable or len(groups) > 1 or (groups == {None} and len(device.slots) > 1) or names & cuttable.keys():
-        return device
-    group = next(iter(groups), None) or _GROUP
-    memory = max(profile.available * profile.memory_size for profile in cuttable.values())
-    slices = max(profile.available * profile.slices for profile in cuttable.values())
-    slot_types = {display.slot_name: display.slot_type for display in displays}
-    uncut = [
-        DeviceSlot(
-            slot_name=slot_name,
-            slot_type=slot_types.get(slot_name, SlotType.COUNT),
-            amount=Decimal(profile.available),
-            exclusive_group=group,
-            counters=(("memory", profile.memory_size), *((("slices", profile.slices),) if profile.slices else ())),
-        )
-        for slot_name, profile in cuttable.items()
-    ]
-    whole = [replace(slot, exclusive_group=group) for slot in device.slots]
-    return replace(device, slots=(*whole, *uncut), counters=(("memory", memory), ("slices", slices)))
 
 
 def _offers(device: ComputeDevice, slot_name: SlotName) -> bool:
     return any(slot.slot_name == slot_name for slot in device.slots)
-
-
-async def list_uncut_partitions(
-    handle: PluginHandle, devices: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]
-) -> tuple[ComputeDevice, ...]:
-    """Returns a plugin's devices with what each can still be cut into. Raises PluginError."""
-    if not handle.plugin.capabilities.partitionable:
-        return tuple(devices)
-    result = []
-    for device in devices:
-        if device.partitioning_support and device.parent_id is None:
-            device = with_uncut_partitions(device, await _profiles_of(handle, device.device_id), displays)
-        result.append(device)
-    return tuple(result)
-
-
-async def _profiles_of(handle: PluginHandle, device_id: DeviceId) -> Sequence[PartitionProfile]:
-    try:
-        return await handle.call(
-            "partition_profiles", lambda plugin: cast("Partitionable", plugin).partition_profiles(device_id)
-        )
-    except NotFound:
-        return ()
 
 
 class Partitioner:
@@ -105,14 +44,18 @@ class Partitioner:
         names: Sequence[str],
         idle_s: float | None,
         clock: Callable[[], float],
+        kept: Callable[[], Awaitable[Collection[DeviceId]]],
     ) -> None:
-        """``names``: the plugins. ``idle_s``: after how long an idle partition is joined; None: never."""
+        """``names``: the plugins. ``idle_s``: after how long an idle partition is joined; None: never. ``kept`` returns
+        the devices of claims, and raises BackendError if they are not known; then no partition is joined or reused."""
         self._plugins = plugins
         self._inventory = inventory
+        self._cut_devices = CutDevices(inventory)
         self._operations = operations
         self._names = names
         self._idle_s = idle_s
         self._clock = clock
+        self._kept = kept
         self._idle_since: dict[tuple[str, DeviceId], float] = {}
 
     async def cut(self, kernel_id: str) -> bool:
@@ -122,17 +65,35 @@ class Partitioner:
         Raises CreationDeferred if a plugin cannot do what it offered, with its reason.
         """
         is_changed = False
-        while (uncut := self._inventory.uncut(kernel_id)) is not None:
+        while (uncut := self._cut_devices.uncut(kernel_id)) is not None:
             plugin_key, slot_name, device_id = uncut
             is_changed = True
             async with self._changing(plugin_key, f"{device_id} was not cut for {slot_name}") as handle:
-                await self._inventory.replace_uncut(
-                    kernel_id, handle, slot_name, device_id, self._cutting(handle, device_id, slot_name)
+                free_ids = await self._free_ids_if_said(plugin_key, device_id)
+                await self._cut_devices.replace_uncut(
+                    kernel_id, handle, slot_name, device_id, self._cutting(handle, device_id, slot_name, free_ids)
                 )
-        for plugin_key, device_id in self._inventory.held_in_parts(kernel_id):
+        for plugin_key, device_id in self._cut_devices.held_in_parts(kernel_id):
             async with self._changing(plugin_key, f"{device_id} was not joined") as handle:
-                await self._inventory.relist_after(handle, self._joining(handle, device_id))
+                free_ids = await self._free_ids_if_said(plugin_key, device_id)
+                await self._inventory.relist_after(handle, self._joining(handle, device_id, free_ids))
         return is_changed
+
+    async def _free_ids(self, plugin_key: str, parent_id: DeviceId | None = None) -> frozenset[DeviceId]:
+        """Returns the partitions that are idle now and that no claim keeps. Raises BackendError.
+
+        What becomes idle after the question may be a claim's that the answer has not, and is left out.
+        """
+        idle_ids = frozenset(part.device_id for part in self._cut_devices.idle_partitions(plugin_key, parent_id))
+        return idle_ids.difference(await self._kept()) if idle_ids else idle_ids
+
+    async def _free_ids_if_said(self, plugin_key: str, parent_id: DeviceId) -> frozenset[DeviceId]:
+        """Returns the partitions of a device that may be joined or reused, none if nobody says what claims keep."""
+        try:
+            return await self._free_ids(plugin_key, parent_id)
+        except BackendError as e:
+            log.warning("idle partitions of %s stay: which of them claims keep is not known: %s", plugin_key, e)
+            return frozenset()
 
     @asynccontextmanager
     async def _changing(self, plugin_key: str, problem: str) -> AsyncIterator[PluginHandle]:
@@ -144,15 +105,16 @@ class Partitioner:
             raise CreationDeferred(f"{problem}: {e.message}") from e
 
     def _cutting(
-        self, handle: PluginHandle, device_id: DeviceId, slot_name: SlotName
+        self, handle: PluginHandle, device_id: DeviceId, slot_name: SlotName, free_ids: Collection[DeviceId]
     ) -> Callable[[], Awaitable[DeviceId]]:
         async def create() -> DeviceId:
-            idle = self._inventory.idle_partitions(handle.key, device_id)
+            partitions = self._cut_devices.idle_partitions(handle.key, device_id)
+            idle = [part for part in partitions if part.device_id in free_ids]
             if existing := next((part for part in idle if _offers(part, slot_name)), None):
                 return existing.device_id
             # The smallest first: what is joined in vain may be needed again.
             for part in (*sorted(idle, key=lambda part: (part.memory_size, part.device_id)), None):
-                profiles = await _profiles_of(handle, device_id)
+                profiles = await profiles_of(handle, device_id)
                 if names := [one.name for one in profiles if one.slot_name == slot_name and one.available > 0]:
                     return await self._cut(handle, device_id, names[0])
                 if part is not None:
@@ -166,11 +128,14 @@ class Partitioner:
             "create_partition", lambda plugin: cast("Partitionable", plugin).create_partition(device_id, profile)
         )
 
-    def _joining(self, handle: PluginHandle, device_id: DeviceId) -> Callable[[], Awaitable[None]]:
+    def _joining(
+        self, handle: PluginHandle, device_id: DeviceId, free_ids: Collection[DeviceId]
+    ) -> Callable[[], Awaitable[None]]:
         async def join() -> None:
-            idle_ids = [part.device_id for part in self._inventory.idle_partitions(handle.key, device_id)]
-            if others := sorted(set(self._inventory.partition_ids(handle.key, device_id)) - set(idle_ids)):
-                raise Conflict(f"its partition {others[0]} is held, or not healthy")
+            partitions = self._cut_devices.idle_partitions(handle.key, device_id)
+            idle_ids = [part.device_id for part in partitions if part.device_id in free_ids]
+            if others := sorted(set(self._cut_devices.partition_ids(handle.key, device_id)) - set(idle_ids)):
+                raise Conflict(f"its partition {others[0]} is held, kept by a claim, or not healthy")
             for partition_id in idle_ids:
                 await self._join(handle, partition_id)
 
@@ -187,17 +152,20 @@ class Partitioner:
             raise
 
     async def join_idle(self) -> None:
-        """Joins the partitions that no kernel has held for ``idle_s``. A failure is logged, and tried again later."""
+        """Joins the partitions that no kernel has held for ``idle_s`` and no claim keeps; tries a failure again."""
         if self._idle_s is None:
             return
         now, idle_since = self._clock(), {}
         for key in self._names:
-            for device in self._inventory.idle_partitions(key):
+            for device in self._cut_devices.idle_partitions(key):
                 idle_since[key, device.device_id] = self._idle_since.get((key, device.device_id), now)
         self._idle_since = idle_since
         due = [entry for entry, since in idle_since.items() if now - since >= self._idle_s]
         for key, device_id in due:
             try:
+                if device_id not in await self._free_ids(key):
+                    self._idle_since[key, device_id] = now
+                    continue
                 await self._operations.operate(
                     OperateDevice(device_name=key, device_id=device_id, action="unpartition")
                 )

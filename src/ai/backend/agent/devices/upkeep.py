@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,6 +14,7 @@ from ai.backend.agent.devices.metric_rules import MetricRules
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.partitions import Partitioner
 from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.common.ids import DeviceId
 from ai.backend.infra.loop import PeriodicCall, PeriodicLoop
 
 _CORDON_CHECKS = 3
@@ -39,13 +40,21 @@ class DeviceUpkeep:
         *,
         clock: Callable[[], float],
         refresh: Callable[[], Awaitable[None]],
+        kept: Callable[[], Awaitable[Collection[DeviceId]]],
     ) -> Self:
-        """Connects the parts with the inventory. ``refresh`` is awaited after each operation."""
+        """Connects the parts with the inventory. ``refresh`` is awaited after each operation; ``kept`` returns the
+        devices of claims, or raises BackendError."""
         operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh)
         health_rules = HealthRules(node.device_cordons, operations, clock=clock)
         inventory.failed = health_rules.on_failure
         partitioner = Partitioner(
-            plugins, inventory, operations, names=node.partition_on_demand, idle_s=node.partition_idle, clock=clock
+            plugins,
+            inventory,
+            operations,
+            names=node.partition_on_demand,
+            idle_s=node.partition_idle,
+            clock=clock,
+            kept=kept,
         )
         metric_rules = MetricRules(node.device_rules, inventory, operations, clock=clock)
         return cls(operations, partitioner, health_rules, metric_rules)

@@ -42,6 +42,8 @@ class ObservationQueue:
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _lasting: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     """Set by every observation that must not wait."""
+    _acknowledged: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Set by the next acknowledgement, and replaced then."""
     _seq: int = field(default=0, init=False)
     _is_outbox_stale: bool = field(default=False, init=False)
     """True while the outbox holds delivered observations because a write failed."""
@@ -77,6 +79,12 @@ class ObservationQueue:
     def undelivered_ends(self) -> list[KernelObservation]:
         """Returns the observed ends of kernels that the manager has not acknowledged."""
         return [observation for observation in self._pending if observation.status.is_final]
+
+    async def wait_acknowledged(self) -> None:
+        """Returns once the manager has acknowledged everything that has been observed until now."""
+        seq = self._seq
+        while self._pending and self._pending[0].seq <= seq:
+            await self._acknowledged.wait()
 
     async def deliver(self) -> None:
         """Sends observations in order until cancelled, with growing delays after failures."""
@@ -115,6 +123,8 @@ class ObservationQueue:
     def _forget_acknowledged(self, seq: int) -> None:
         self._pending = [observation for observation in self._pending if observation.seq > seq]
         self._store_pending()
+        self._acknowledged.set()
+        self._acknowledged = asyncio.Event()
 
     def _store_pending(self) -> bool:
         """Removes delivered observations from the outbox. Returns False if it cannot be written; they would only be

@@ -139,6 +139,10 @@ class CountedPlugin(NodePlugin):
     strategy = AllocationStrategy.EVENLY
     resource: ClassVar[str]
 
+    def alloc_map_spec(self) -> AllocMapSpec:
+        """Says that its devices have no identity: the kubelet chooses."""
+        return AllocMapSpec(kind="discrete", strategy=self.strategy, anonymous=True)
+
     async def list_devices(self) -> Sequence[ComputeDevice]:
         return type(self).facts().devices.get(self.resource, ())
 

@@ -28,6 +28,8 @@ from ai.backend.common.wire.reports import (
     BeatReply,
     BeatReport,
     HeartbeatReply,
+    KeptDevices,
+    KeptDevicesOf,
     ObservationReport,
     OverlayReport,
     StatReport,
@@ -86,6 +88,9 @@ class NodeReports:
         self._has_statistics = bool(report.node or report.devices or report.kernels or report.families)
         if not self._facts().lost and (had_statistics or self._has_statistics):
             await self._manager.report_stats(report)
+
+    async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
+        return await self._manager.kept_devices(req)
 
 
 class _ImageKits:

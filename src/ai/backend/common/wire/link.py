@@ -16,6 +16,8 @@ from ai.backend.common.wire.reports import (
     BeatReply,
     BeatReport,
     HeartbeatReply,
+    KeptDevices,
+    KeptDevicesOf,
     LogLine,
     ObservationReport,
     StatReport,
@@ -194,3 +196,7 @@ class ManagerReports(Protocol):
     @remote("repeatable")
     async def report_stats(self, report: StatReport) -> None:
         """Replaces the live statistics of the agent's kernels and devices."""
+
+    @remote("read", deadline_s=5.0)
+    async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
+        """Returns the devices that device claims keep on an agent, for which it joins no partition of theirs."""

@@ -247,6 +247,23 @@ class HeartbeatReply(Wire, frozen=True, kw_only=True):
     unobserved_kernels: list[KernelPresence] = []
 
 
+class KeptDevicesOf(Wire, frozen=True, kw_only=True):
+    """Requests the devices that device claims keep on an agent."""
+
+    agent_id: str
+
+    @property
+    def agent_ids(self) -> tuple[str, ...]:
+        """The agents of which the message is."""
+        return (self.agent_id,)
+
+
+class KeptDevices(Wire, frozen=True, kw_only=True):
+    """The devices that claims keep on an agent, in use or idle: claim -> slot -> device -> quantity."""
+
+    devices: dict[str, dict[str, dict[str, str]]] = {}
+
+
 class Beat(Wire, frozen=True, kw_only=True):
     """Stands for a heartbeat of this epoch and number whose content is that of the heartbeat ``unchanged_since``."""
 

@@ -51,6 +51,16 @@ class PluginDevices:
     namespaces: tuple[VariantNamespace, ...] = ()
 
 
+def listed_devices(plugins: Iterable[PluginDevices]) -> dict[DeviceId, ComputeDevice]:
+    """Returns the devices by their ids, and by those of the partitions that are counted at them."""
+    return {
+        device_id: device
+        for plugin in plugins
+        for device in plugin.devices
+        for device_id in (device.device_id, *device.partition_ids)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Grant:
     """A cached result of one map. ``nodes``: its NUMA nodes; ``hint``: for the plugins that choose later."""

@@ -1,4 +1,4 @@
-"""Says which devices may serve several workloads of one owner at once."""
+"""Says which devices may serve several workloads of one owner, at once or in turn."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ from collections.abc import Iterable
 
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.core.allocation.node import PluginDevices
+
+
+def unnamed_slots(plugins: Iterable[PluginDevices], slot_names: Iterable[str]) -> list[str]:
+    """Returns the slots whose devices have no identity: a later workload of a claim would get others."""
+    anonymous = {
+        slot.slot_name
+        for plugin in plugins
+        if plugin.alloc_map is not None and plugin.alloc_map.anonymous
+        for device in plugin.devices
+        for slot in device.slots
+    }
+    return sorted(name for name in slot_names if name in anonymous)
 
 
 def is_shareable(plugins: Iterable[PluginDevices], allocation: DeviceAllocation) -> bool:

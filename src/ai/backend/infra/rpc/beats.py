@@ -15,6 +15,8 @@ from ai.backend.common.wire.reports import (
     BeatReply,
     BeatReport,
     HeartbeatReply,
+    KeptDevices,
+    KeptDevicesOf,
     ObservationReport,
     StatReport,
 )
@@ -94,3 +96,6 @@ class ChangedReports:
 
     async def report_stats(self, report: StatReport) -> None:
         await self._manager.report_stats(report)
+
+    async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
+        return await self._manager.kept_devices(req)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 from ai.backend.common.errors import DeadlineExceeded, NotSupported, Unavailable
 from ai.backend.common.wire.link import ManagerReports
@@ -13,6 +14,8 @@ from ai.backend.common.wire.reports import (
     BeatReply,
     BeatReport,
     HeartbeatReply,
+    KeptDevices,
+    KeptDevicesOf,
     ObservationReport,
     StatReport,
 )
@@ -20,6 +23,7 @@ from ai.backend.infra.rpc.beats import GATHER_S, ChangedReports
 from ai.backend.infra.rpc.endpoints import AgentEndpoint, ServedAgents
 
 log = logging.getLogger(__name__)
+_ReplyT = TypeVar("_ReplyT")
 _AWAY_ERRORS = (Unavailable, DeadlineExceeded)
 
 
@@ -140,16 +144,23 @@ class _Reports:
         raise NotSupported("heartbeats go to several managers as a whole")
 
     async def observe(self, report: ObservationReport) -> int:
+        return await self._ask_one(lambda manager: manager.observe(report))
+
+    async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
+        return await self._ask_one(lambda manager: manager.kept_devices(req))
+
+    async def _ask_one(self, call: Callable[[ManagerReports], Awaitable[_ReplyT]]) -> _ReplyT:
+        """Calls one manager after the other until one replies, the one that has replied last first."""
         endpoints = self._ends.endpoints
         failure: Exception = Unavailable("no manager is listed")
         for address in sorted(endpoints, key=lambda listed: listed != self._last):
             try:
-                seq = await endpoints[address].observe(report)
+                reply = await call(endpoints[address])
             except _AWAY_ERRORS as e:
                 failure = e
                 continue
             self._last = address
-            return seq
+            return reply
         raise failure
 
     async def report_stats(self, report: StatReport) -> None:

@@ -127,7 +127,7 @@ def _refusal(situation: Situation) -> Step | None:
     if spec.attach is not None and device.status.attach_state is AttachState.ATTACHED:
         message = f"the device is attached to {device.spec.node_name or 'a machine that is no node'}: detach it first"
         return Step(trigger=T.REFUSED, reason="AlreadyAttached", message=message)
-    if is_quarantined(device) and spec.operation not in CURES_QUARANTINE | REPORT_ONLY:
+    if device.status.is_quarantined and spec.operation not in CURES_QUARANTINE | REPORT_ONLY:
         message = "the device is quarantined: its state is not known since an operation was interrupted; reset it"
         return Step(trigger=T.REFUSED, reason="Quarantined", message=message)
     if situation.artifact_problem:
@@ -135,13 +135,6 @@ def _refusal(situation: Situation) -> Step | None:
     if not situation.policy.is_allowed and not situation.policy.must_wait:
         return Step(trigger=T.REFUSED, reason=situation.policy.reason, message=situation.policy.message)
     return None
-
-
-def is_quarantined(device: Accelerator) -> bool:
-    return any(
-        condition.type == ControllerCondition.QUARANTINED and condition.status == "True"
-        for condition in device.status.conditions
-    )
 
 
 def _is_classified(device: Accelerator) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 from ai.backend.common.device_operations import OperationPhase
 from ai.backend.common.errors import ArtifactRejected, NotFound
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
-from ai.backend.kubeacc.controllers.decision import CURES_QUARANTINE, Situation, is_quarantined, next_step
+from ai.backend.kubeacc.controllers.decision import CURES_QUARANTINE, Situation, next_step
 from ai.backend.kubeacc.controllers.devices import ownership_of
 from ai.backend.kubeacc.controllers.progress import advance, ended, timestamp
 from ai.backend.kubeacc.crd.accelerators import OperationRef
@@ -284,7 +284,7 @@ class OperationController:
             for condition in device.status.conditions
             if condition.type == ControllerCondition.QUARANTINED and quarantined is None
         ]
-        if quarantined is not None and (quarantined or is_quarantined(device)):
+        if quarantined is not None and (quarantined or device.status.is_quarantined):
             conditions = [
                 Condition(
                     type=ControllerCondition.QUARANTINED,

@@ -31,6 +31,7 @@ from ai.backend.kubeacc.crd.vocabulary import (
     AcceleratorType,
     Attachment,
     AttachState,
+    ControllerCondition,
     LifecycleOwner,
     PowerState,
     VerbSet,
@@ -215,3 +216,11 @@ class AcceleratorStatus(Resource, frozen=True, kw_only=True):
     )
     attached_by: Annotated[OperationRef, Meta(description="The operation that attached a remote device.")] | None = None
     conditions: Conditions = ()
+
+    @property
+    def is_quarantined(self) -> bool:
+        """True after an operation ended without anybody knowing the device's state, until it is reset or detached."""
+        return any(
+            condition.type == ControllerCondition.QUARANTINED and condition.status == "True"
+            for condition in self.conditions
+        )

@@ -35,7 +35,7 @@ def _add(table: Table, *values: object) -> None:
 
 def health_of(device: Accelerator) -> str:
     """Returns the health of a device, and the reason why it accepts no workloads."""
-    if any(c.type == "Quarantined" and c.status == "True" for c in device.status.conditions):
+    if device.status.is_quarantined:
         return "quarantined"
     if device.spec.unschedulable:
         return "cordoned"

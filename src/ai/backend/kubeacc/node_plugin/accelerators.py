@@ -312,6 +312,8 @@ def _withheld(accelerator: Accelerator) -> str:
         return spec.unschedulable_reason or "cordoned"
     if status.operation is not None:
         return f"operation {status.operation.name}"
+    if status.is_quarantined:
+        return "quarantined: its state is not known; reset or detach it"
     if status.class_name is not None and status.managed_by is not LifecycleOwner.KUBE_ACC:
         return "another device plugin has the life cycle" if status.managed_by is not None else "two owners"
     return ""

@@ -29,6 +29,7 @@ from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.topics import AGENTS
 
 DRAIN = "drain"
+CORDONS = frozenset({"cordon", "taint", "uncordon"})
 TOKEN_KEY = "config/watcher/token"
 DEFAULT_PORT = 6009
 
@@ -104,21 +105,16 @@ class AgentService:
 
         Raises:
             Forbidden: not a superadmin. NotFound: no such agent or device. InvalidInput: no operation of the device.
-            Conflict: the agent is not alive, or a session holds the device.
+            Conflict: the agent is not alive, or a session or a device claim holds the device.
         """
         commands = await self._commands_of(caller, agent_id)
         if operation.action != DRAIN:
+            await self._check_unclaimed(agent_id, operation)
             return await commands.operate_device(operation)
         done = await commands.operate_device(msgspec.structs.replace(operation, action="cordon"))
         agent = await self._existing_agent(agent_id)
-        slots = _slots_of_plugin(agent, operation.device_name)
         held = await self.occupancy.held([agent.id])
-        drained_ids = _ids_of_device(agent, operation.device_name, operation.device_id)
-        holding_device = [
-            holding
-            for holding in held
-            if any(not drained_ids.isdisjoint(devices) for slot, devices in holding.devices.items() if slot in slots)
-        ]
+        holding_device = _holding_device(held, agent, operation)
         claim_ids = {holding.claim_id for holding in holding_device if holding.is_claim}
         holders = {
             holding.session_id
@@ -127,6 +123,18 @@ class AgentService:
         }
         await self.drainage.end(sorted(holders), start_over=start_over, stimulus_id=caller.stimulus_id)
         return done
+
+    async def _check_unclaimed(self, agent_id: str, operation: OperateDevice) -> None:
+        """Raises Conflict if a claim holds the device: an agent knows only of those in use. A cordon changes nothing of
+        a device, nor does a taint."""
+        if operation.action in CORDONS:
+            return
+        agent = await self._existing_agent(agent_id)
+        held = [holding for holding in await self.occupancy.held([agent.id]) if holding.is_claim]
+        if claims := _holding_device(held, agent, operation):
+            ids = [str(claim.claim_id) for claim in claims]
+            message = f"A device claim keeps {operation.device_id[:128]}: {ids[0]}. Release it first."
+            raise Conflict(message, data={"claims": ids})
 
     async def device_options(self, caller: Caller, agent_id: str, device_name: str) -> DeviceOptions:
         """Returns the operations that the devices of a plugin offer. Raises as :meth:`operate_device`."""
@@ -218,6 +226,19 @@ class WatcherService:
         return await self._gateway.call(method, str(host), str(port or DEFAULT_PORT), path, token=str(token))
 
 
+def _holding_device(
+    held: Sequence[KernelOccupancy], agent: Agent, operation: OperateDevice
+) -> Sequence[KernelOccupancy]:
+    """Returns what holds a device or a partition of it."""
+    slots = _slots_of_plugin(agent, operation.device_name)
+    ids = _ids_of_device(agent, operation.device_name, operation.device_id)
+    return [
+        holding
+        for holding in held
+        if any(not ids.isdisjoint(devices) for slot, devices in holding.devices.items() if slot in slots)
+    ]
+
+
 def _slots_of_plugin(agent: Agent, device_name: str) -> frozenset[str]:
     """Returns the slots behind which the devices of a plugin are."""
     return frozenset(
@@ -229,9 +250,10 @@ def _slots_of_plugin(agent: Agent, device_name: str) -> frozenset[str]:
 
 
 def _ids_of_device(agent: Agent, device_name: str, device_id: str) -> frozenset[str]:
-    """Returns the id of a device and those of its partitions."""
+    """Returns the id of a device and those of its partitions, counted at it or listed beside it."""
     ids = {device_id}
     for device in agent.devices:
-        if device.get("device_name") == device_name and str(device.get("device_id")) == device_id:
+        own_id, parent_id = str(device.get("device_id")), device.get("parent_id")
+        if device.get("device_name") == device_name and device_id in (own_id, parent_id):
             ids.update(counted_ids(device))
     return frozenset(ids)

@@ -122,6 +122,7 @@ def _parse_days(_: click.Context, __: click.Parameter, value: str) -> float:
 def clear_history(settings: ManagerSettings, retention: float, archive: Path | None, vacuum_full: bool) -> None:
     """Delete sessions that ended before the retention period, with their kernels, logs, events and audit records.
 
+    The periods in which device claims held devices go with them.
     It works in small batches beside a running manager, and may be interrupted and run again.
     """
     cutoff = datetime.now(UTC) - timedelta(days=retention)
@@ -131,7 +132,7 @@ def clear_history(settings: ManagerSettings, retention: float, archive: Path | N
     async def work(database: Database) -> dict[str, int]:
         store = SqlHistoryStore(database)
         history = History(store, ParquetArchive(folder, store.columns) if folder is not None else None)
-        counts = {"events": 0, "sessions": 0, "records": 0}
+        counts = {"events": 0, "sessions": 0, "records": 0, "claim spans": 0}
         for kind in HistoryKind:
             counts |= await history.remove(kind, before=cutoff)
         counts["tasks"] = await database.run_write(

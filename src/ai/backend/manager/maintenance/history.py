@@ -1,4 +1,4 @@
-"""Moves old history out of the database: ended sessions with their kernels and events, and audit records.
+"""Moves old history out of the database: ended sessions and what is theirs, audit records, and periods of claims.
 
 A batch is written to files before its rows are deleted. A note beside the files names the rows of the batch until they
 are deleted, so that a process that was killed in between leaves no row in two files and none in neither.

@@ -29,8 +29,8 @@ class RetentionSettings(Settings):
     sessions_days: float | None = Field(
         None,
         gt=0,
-        description="How long ended sessions stay with their kernels and events, in days; for ever if not set. "
-        "Lists and usage reports have what is in the database.",
+        description="How long ended sessions stay with their kernels and events, and the periods in which claims held "
+        "devices, in days; for ever if not set. Lists and usage reports have what is in the database.",
     )
     audit_days: float | None = Field(
         None, gt=0, description="How long records of the audit trail stay, in days; for ever if not set."
@@ -87,7 +87,11 @@ class RetentionLoop(PeriodicLoop):
         await self._errors.purge_errors(before=now - timedelta(days=self._settings.errors_days))
         await self._accounts.purge_sign_ins(before=now - self._sign_ins)
         if self._history is not None:
-            days = {HistoryKind.SESSIONS: self._settings.sessions_days, HistoryKind.AUDIT: self._settings.audit_days}
+            days = {
+                HistoryKind.SESSIONS: self._settings.sessions_days,
+                HistoryKind.AUDIT: self._settings.audit_days,
+                HistoryKind.CLAIM_SPANS: self._settings.sessions_days,
+            }
             for kind, kept_days in days.items():
                 if kept_days is not None:
                     await self._history.remove(kind, before=now - timedelta(days=kept_days))

@@ -16,3 +16,4 @@ class HistoryKind(StrEnum):
 
     SESSIONS = "sessions"
     AUDIT = "records"
+    CLAIM_SPANS = "claim spans"

@@ -25,13 +25,13 @@ from ai.backend.common.states import FINAL_SESSION_STATUSES
 from ai.backend.infra.database import Database, UTCDateTime
 from ai.backend.manager.logs.tables import audit_logs
 from ai.backend.manager.maintenance.model import Columns, HistoryKind, Rows
-from ai.backend.manager.sessions.tables import kernels, session_dependencies, session_events, sessions
+from ai.backend.manager.sessions.tables import claim_spans, kernels, session_dependencies, session_events, sessions
 
 _SECRET = frozenset({"environ", "sealed_environ", "bootstrap_script", "callback_url", "network", "role_options"})
 """Columns that may hold secrets, or keys of networks: they are never archived."""
 _ARCHIVED: Mapping[str, Sequence[Column[Any]]] = {
     table.name: [column for column in table.c if column.name not in _SECRET]
-    for table in (sessions, kernels, session_events, audit_logs)
+    for table in (sessions, kernels, session_events, audit_logs, claim_spans)
 }
 _PLAIN: Mapping[type, type] = {UTCDateTime: datetime, Boolean: bool, Integer: int, Float: float}
 """Types of columns that are not archived as the text that is stored."""
@@ -53,8 +53,12 @@ class SqlHistoryStore:
         return {table: {column.name: _kind(column) for column in columns} for table, columns in _ARCHIVED.items()}
 
     async def expired(self, kind: HistoryKind, *, before: datetime, limit: int) -> Sequence[str]:
-        query = _expired_sessions(before) if kind is HistoryKind.SESSIONS else _expired_records(before)
-        return [str(row.id) for row in await self._db.fetch(query.limit(limit))]
+        queries = {
+            HistoryKind.SESSIONS: _expired_sessions,
+            HistoryKind.AUDIT: _expired_records,
+            HistoryKind.CLAIM_SPANS: _expired_spans,
+        }
+        return [str(row.id) for row in await self._db.fetch(queries[kind](before).limit(limit))]
 
     async def rows(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, Rows]:
         def read(conn: Connection, table: Any, column: Any) -> Rows:
@@ -68,6 +72,7 @@ class SqlHistoryStore:
                 (session_events, session_events.c.session_id),
             ),
             HistoryKind.AUDIT: ((audit_logs, audit_logs.c.id),),
+            HistoryKind.CLAIM_SPANS: ((claim_spans, claim_spans.c.id),),
         }
         return await self._db.run_read(
             lambda conn: {table.name: read(conn, table, column) for table, column in sources[kind]}
@@ -82,6 +87,7 @@ class SqlHistoryStore:
                 "sessions": delete(sessions).where(sessions.c.id.in_(keys), is_final),
             },
             HistoryKind.AUDIT: {"records": delete(audit_logs).where(audit_logs.c.id.in_(keys))},
+            HistoryKind.CLAIM_SPANS: {"claim spans": delete(claim_spans).where(claim_spans.c.id.in_(keys))},
         }
         return await self._db.run_write(
             lambda conn: {name: conn.execute(deletion).rowcount for name, deletion in deletions[kind].items()}
@@ -118,3 +124,8 @@ def _expired_sessions(before: datetime) -> Select[Any]:
 
 def _expired_records(before: datetime) -> Select[Any]:
     return select(audit_logs.c.id).where(audit_logs.c.at < before).order_by(audit_logs.c.id)
+
+
+def _expired_spans(before: datetime) -> Select[Any]:
+    ended_at = claim_spans.c.terminated_at
+    return select(claim_spans.c.id).where(ended_at < before).order_by(ended_at, claim_spans.c.id)

@@ -11,7 +11,7 @@ from ai.backend.manager.maintenance.model import Columns, HistoryKind, Rows
 
 
 class HistoryStore(Protocol):
-    """Reads and deletes history. An id is that of a session or of an audit record, as text."""
+    """Reads and deletes history. An id is that of a session, an audit record or a span of a claim, as text."""
 
     @property
     def columns(self) -> Columns:

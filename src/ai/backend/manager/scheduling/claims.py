@@ -12,7 +12,8 @@ from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.devices import DeviceAllocation, DeviceHealth
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.allocation.sharing import is_shareable
+from ai.backend.core.allocation.node import listed_devices
+from ai.backend.core.allocation.sharing import is_shareable, unnamed_slots
 from ai.backend.core.allocation.variants import HOST_PLUGINS
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.core.scheduling import snapshot as core
@@ -54,6 +55,14 @@ def with_claim(
     )
     pending_claim = core.PendingClaim(claim_id=str(claim.id), name=claim.name, holders=holders)
     if claim.status is ClaimStatus.UNALLOCATED:
+        if unnamed := [
+            agent_id for agent_id, view in agents.items() if unnamed_slots(view.plugins, claim.requested_slots)
+        ]:
+            chosen = pending.designated_agents or tuple(agents)
+            keepers = tuple(agent_id for agent_id in chosen if agent_id not in unnamed)
+            if not keepers:
+                pending_claim = replace(pending_claim, problem="no node knows its devices apart, to keep them")
+            pending = replace(pending, designated_agents=keepers)
         first, *others = pending.kernels
         kernels = (replace(first, slots=first.slots + claim.requested_slots), *others)
         return replace(pending, kernels=kernels, device_requests=claim.device_requests, claim=pending_claim)
@@ -73,7 +82,7 @@ def problem_of(agent_id: AgentId, view: core.AgentView | None, devices: DeviceAl
     """Returns why the devices of a claim cannot be used now; empty if they can."""
     if view is None or not view.is_schedulable:
         return f"its agent {agent_id} is lost, or takes no sessions"
-    listed = {device.device_id: device for plugin in view.plugins for device in plugin.devices}
+    listed = listed_devices(view.plugins)
     for device_id in sorted(devices.device_ids()):
         device = listed.get(device_id)
         if device is None:

@@ -13,6 +13,7 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity.model import ResourcePolicy
 from ai.backend.manager.images.model import Image
 from ai.backend.manager.sessions.claims.model import Claim
+from ai.backend.manager.sessions.claims.naming import check_identity
 from ai.backend.manager.sessions.creation.alternatives import check_alternatives
 from ai.backend.manager.sessions.creation.factory import SessionFactory
 from ai.backend.manager.sessions.creation.feasibility import PlannedKernel
@@ -77,6 +78,7 @@ class ClaimFactory:
             for architecture in architectures
         ]
         await factory.checker.check_fits(probe, choices, candidates)
+        check_identity(factory.devices, candidates.agents, slots, field="resources")
         policies = await factory.identities.policies(name=owner.resource_policy)
         policy = policies[0] if policies else None
         _check_amounts(slots, policy)

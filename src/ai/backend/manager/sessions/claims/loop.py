@@ -9,8 +9,9 @@ from uuid import UUID
 
 from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.errors import BackendError, StaleVersion
-from ai.backend.common.ids import AgentId
+from ai.backend.common.ids import AgentId, DeviceId
 from ai.backend.common.states import AgentStatus
+from ai.backend.core.allocation.node import listed_devices
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
@@ -135,8 +136,8 @@ class ClaimLoop(PeriodicLoop):
     def _gone_device(self, claim: Claim, agent: Agent) -> str:
         """Returns a device that the agent has not listed for so long that it counts as removed; plugins may list theirs
         some time after a restart."""
-        listed = {device.device_id for plugin in self.devices.plugins_of(agent) for device in plugin.devices}
-        held = {device_id for devices in claim.devices.values() for device_id in devices}
+        listed = listed_devices(self.devices.plugins_of(agent)).keys()
+        held = {DeviceId(device_id) for devices in claim.devices.values() for device_id in devices}
         missing = sorted(held - listed)
         if not missing:
             self._missing_since.pop(claim.id, None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode
+from ai.backend.core.allocation.sharing import unnamed_slots
 from ai.backend.core.allocation.variants import HOST_PLUGINS
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.capabilities import DeviceReader
@@ -54,6 +55,8 @@ class ClaimNaming:
         if request.device_requests or request.variant_requirements:
             message = f"The claim {claim.name} says what its devices must be, not the session."
             raise InvalidInput(message, data={_FIELD: "not with requests for devices"})
+        if not claim.status.holds:
+            check_identity(self.devices, agents, claim.requested_slots, field=_FIELD)
         if request.cluster_size > 1:
             self._check_cluster(request, claim, agents)
 
@@ -83,6 +86,24 @@ class ClaimNaming:
                         f"{name} is not shared so."
                     )
                     raise InvalidInput(message, data={"clusterSize": "not with this claim"})
+
+
+def check_identity(devices: DeviceReader, agents: Sequence[Agent], slots: ResourceSlot, *, field: str) -> None:
+    """Checks that some agent can give a claim the same devices again. Raises InvalidInput."""
+    names = [name for name in slots.nonzero() if name not in HOST_PLUGINS]
+    plugins_of_agent = [devices.plugins_of(agent) for agent in agents]
+    for name in names:
+        offering = [
+            plugins
+            for plugins in plugins_of_agent
+            if any(slot.slot_name == name for plugin in plugins for device in plugin.devices for slot in device.slots)
+        ]
+        if offering and all(unnamed_slots(plugins, [name]) for plugins in offering):
+            message = (
+                f"A claim cannot keep {name}: the nodes that have it count such devices only, and others choose which "
+                "one a session gets, so the next session of the claim would get another."
+            )
+            raise InvalidInput(message, data={field: f"{name}: devices without an identity"})
 
 
 def own_slots(slots: ResourceSlot, claim: Claim, image: Image) -> ResourceSlot:

@@ -11,6 +11,7 @@ from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import Forbidden, NotFound, StaleVersion
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import AgentStatus
+from ai.backend.core.allocation.node import listed_devices
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
@@ -135,9 +136,7 @@ class ClaimService:
             if agent is None or agent.status is not AgentStatus.ALIVE:
                 problems[claim.id] = "the node of its devices does not answer"
                 continue
-            listed = {
-                device.device_id: device for plugin in self.devices.plugins_of(agent) for device in plugin.devices
-            }
+            listed = listed_devices(self.devices.plugins_of(agent))
             for device_id in sorted({device_id for devices in claim.devices.values() for device_id in devices}):
                 device = listed.get(DeviceId(device_id))
                 if device is None:

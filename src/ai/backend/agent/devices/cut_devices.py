@@ -1,0 +1,77 @@
+"""Says which partitions of a node's devices are idle, and gives partitions to kernels in place of what is not cut."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.common.devices import ComputeDevice
+from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.pluginhost.handle import PluginHandle
+
+
+class CutDevices:
+    """Views the devices of an inventory that are cut on demand."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+
+    def idle_partitions(self, plugin_key: str, parent_id: DeviceId | None = None) -> list[ComputeDevice]:
+        """Returns the partitions, of one device or all, that no kernel holds and that may be joined."""
+        kind = self._inventory.kinds.get(plugin_key)
+        return [
+            device
+            for device in (kind.evaluated if kind is not None else ())
+            if device.parent_id is not None
+            and parent_id in (None, device.parent_id)
+            and self._inventory.is_idle_partition(plugin_key, device)
+        ]
+
+    def partition_ids(self, plugin_key: str, parent_id: DeviceId) -> list[DeviceId]:
+        """Returns all partitions of a device."""
+        answered = self._inventory.kinds[plugin_key].answered
+        return [device.device_id for device in answered if device.parent_id == parent_id]
+
+    def uncut(self, kernel_id: str) -> tuple[str, SlotName, DeviceId] | None:
+        """Returns a plugin, slot and device of which a kernel holds a partition that is not cut yet; None if none."""
+        inventory = self._inventory
+        for slot_name, quantities in inventory.holding(kernel_id).slots.items():
+            key = inventory.owner_of(slot_name)
+            if key is None or key not in inventory.cut_on_demand:
+                continue
+            for device in inventory.kinds[key].devices:
+                is_uncut = any(slot.slot_name == slot_name and slot.counters for slot in device.slots)
+                if is_uncut and device.device_id in quantities:
+                    return key, slot_name, device.device_id
+        return None
+
+    def held_in_parts(self, kernel_id: str) -> list[tuple[str, DeviceId]]:
+        """Returns the plugins and devices that a kernel holds as a whole and that are still cut."""
+        inventory = self._inventory
+        return [
+            (key, device.device_id)
+            for slot_name, quantities in inventory.holding(kernel_id).slots.items()
+            if (key := inventory.owner_of(slot_name)) is not None and key in inventory.cut_on_demand
+            for device in inventory.kinds[key].devices
+            if device.partition_ids and device.device_id in quantities
+            if any(slot.slot_name == slot_name and not slot.counters for slot in device.slots)
+        ]
+
+    async def replace_uncut(
+        self,
+        kernel_id: str,
+        handle: PluginHandle,
+        slot_name: SlotName,
+        device_id: DeviceId,
+        create: Callable[[], Awaitable[DeviceId]],
+    ) -> None:
+        """Creates or finds one partition, gives it to a kernel in place of what is not cut yet, and lists the devices
+        again.
+
+        No list is taken over meanwhile, so that nobody else gets the partition. Raises BackendError, of ``create``.
+        """
+
+        async def give() -> None:
+            self._inventory.replace_device(kernel_id, slot_name, device_id, await create())
+
+        await self._inventory.relist_after(handle, give)

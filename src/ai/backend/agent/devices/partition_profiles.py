@@ -1,0 +1,75 @@
+"""Offers devices by what they can still be cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import cast
+
+from ai.backend.common.devices import ComputeDevice, DeviceSlot, SlotDisplay
+from ai.backend.common.errors import NotFound
+from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.common.states import SlotType
+from ai.backend.plugin.accelerator import Partitionable, PartitionProfile
+from ai.backend.pluginhost.handle import PluginHandle
+
+_GROUP = "partitions"
+
+
+def with_uncut_partitions(
+    device: ComputeDevice, profiles: Sequence[PartitionProfile], displays: Sequence[SlotDisplay]
+) -> ComputeDevice:
+    """Returns a device that also offers the partitions that it can still be cut into.
+
+    What is left of its memory, and of its slices where the plugin tells them, is at least what the most of one kind
+    take. A device whose slots do not exclude each other is left as it is: a part of it would have to exclude all.
+    """
+    cuttable: dict[SlotName, PartitionProfile] = {}
+    for profile in profiles:
+        if profile.available > 0 and profile.memory_size > 0 and profile.amount == 1:
+            cuttable.setdefault(profile.slot_name, profile)
+    groups = {slot.exclusive_group for slot in device.slots}
+    names = {slot.slot_name for slot in device.slots}
+    if not cuttable or len(groups) > 1 or (groups == {None} and len(device.slots) > 1) or names & cuttable.keys():
+        return device
+    group = next(iter(groups), None) or _GROUP
+    memory = max(profile.available * profile.memory_size for profile in cuttable.values())
+    slices = max(profile.available * profile.slices for profile in cuttable.values())
+    slot_types = {display.slot_name: display.slot_type for display in displays}
+    uncut = [
+        DeviceSlot(
+            slot_name=slot_name,
+            slot_type=slot_types.get(slot_name, SlotType.COUNT),
+            amount=Decimal(profile.available),
+            exclusive_group=group,
+            counters=(("memory", profile.memory_size), *((("slices", profile.slices),) if profile.slices else ())),
+        )
+        for slot_name, profile in cuttable.items()
+    ]
+    whole = [replace(slot, exclusive_group=group) for slot in device.slots]
+    return replace(device, slots=(*whole, *uncut), counters=(("memory", memory), ("slices", slices)))
+
+
+async def list_uncut_partitions(
+    handle: PluginHandle, devices: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]
+) -> tuple[ComputeDevice, ...]:
+    """Returns a plugin's devices with what each can still be cut into. Raises PluginError."""
+    if not handle.plugin.capabilities.partitionable:
+        return tuple(devices)
+    result = []
+    for device in devices:
+        if device.partitioning_support and device.parent_id is None:
+            device = with_uncut_partitions(device, await profiles_of(handle, device.device_id), displays)
+        result.append(device)
+    return tuple(result)
+
+
+async def profiles_of(handle: PluginHandle, device_id: DeviceId) -> Sequence[PartitionProfile]:
+    """Returns what a device can be cut into now; nothing for one that cannot be cut. Raises PluginError."""
+    try:
+        return await handle.call(
+            "partition_profiles", lambda plugin: cast("Partitionable", plugin).partition_profiles(device_id)
+        )
+    except NotFound:
+        return ()
