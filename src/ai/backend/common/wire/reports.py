@@ -23,7 +23,8 @@ class PluginReport(Wire, frozen=True, kw_only=True):
     """The state of a plugin. ``alloc_map`` is its :class:`~ai.backend.common.devices.AllocMapSpec` or None,
     ``variant_namespaces`` are :class:`~ai.backend.common.devices.VariantNamespace`; both as builtins.
     ``options_schema`` is the JSON Schema of the options that sessions may give to it; None: none. ``diagnosable``: it
-    shows its devices to sessions that do not hold them; None from agents that do not say, and while it is not started."""
+    shows its devices to sessions that do not hold them; None while it is not started, and from agents that do not say.
+    """
 
     name: str
     version: str
