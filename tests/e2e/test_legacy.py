@@ -92,6 +92,20 @@ def test_a_session_gets_what_a_v1_plugin_gives(cluster: Cluster) -> None:
     )
 
 
+@pytest.mark.timeout(180)
+def test_a_v1_plugin_shows_its_devices_to_no_diagnosis(tmp_path: Path) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text(vendor_config(tmp_path))
+    with running_cluster(tmp_path / "data", "--agent-config", str(config), env={"PYTHONPATH": str(SITE)}) as cluster:
+        wait_until(lambda: offered(cluster) == {"acme.device": "2"}, what="the slots of the v1 plugin")
+        devices = ("--assign-agent", "i-local", "--diagnose", "acme/ACME-0")
+        refused = cluster.run("run", "--rm", *SMALL, *devices, "-c", "print(1)", "python", admin=True)
+        assert refused.returncode != 0
+        said = " ".join((refused.stdout + refused.stderr).split())
+        assert "The plugin acme of the agent i-local shows its devices only to sessions that hold them" in said
+        assert cluster.json("ps", admin=True)["count"] == 0
+
+
 @pytest.mark.needs("docker", "root")
 @pytest.mark.timeout(180)
 def test_a_container_gets_what_a_v1_plugin_gives(tmp_path: Path, docker_engine: DockerEngine) -> None:

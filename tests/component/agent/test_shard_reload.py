@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, cast
 
@@ -11,6 +15,7 @@ import pytest
 
 from ai.backend.agent.config.kubernetes import CountedSettings, DriverSettings, KubernetesSettings
 from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.shard.composition import _Reloads
 from ai.backend.agent.shard.devices import device_name_of, numbered_devices, slot_of
 from ai.backend.agent.shard.inventory import NodeInventory
 from ai.backend.agent.shard.nodes import NodeFacts
@@ -22,6 +27,7 @@ from ai.backend.common.states import KernelStatus, SlotType
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec
 from tests.component.agent.conftest import Bench
 from tests.support.agent_fakes import FakeRuntime
+from tests.support.scripted_kube import ScriptedKube
 
 GPU, NPU = "gpu.example.com", "npu.example.com"
 NODES = ("n1", "n2")
@@ -122,6 +128,19 @@ async def test_drivers_come_and_go_on_every_node(site: Site) -> None:
     assert site.bench.statuses(spec)[-1] is KernelStatus.RUNNING
 
 
+async def test_a_shard_says_that_its_devices_cannot_be_diagnosed_and_withholds_nothing(site: Site) -> None:
+    await site.offers("gpu-example-com.device")
+    newest = site.bench.manager.heartbeats[-1]
+    assert {plugin.name: plugin.diagnosable for plugin in newest.plugins if plugin.name != "cpu"} == {
+        "gpu-example-com": False,
+        "mem": False,
+    }
+    spec = site.bench.spec(slots={"cpu": "1"}, diagnosed_devices={"gpu-example-com": ["D0"]})
+    await site.shard.agents["c.n1"].create_kernels(CreateKernels(kernels=[spec]))
+    assert "shows no devices for a diagnosis" in str(await site.bench.until(spec, KernelStatus.ERROR))
+    await site.start_session(gpu__example__com_device="2")  # a refused diagnosis holds neither of the two
+
+
 async def test_names_of_a_driver_change_while_it_runs(site: Site) -> None:
     changed = site.settings(GPU)
     named = {GPU: DriverSettings(slot="gpu-example-com.whole")}
@@ -139,3 +158,178 @@ async def test_a_cluster_that_lacks_what_a_driver_needs_changes_nothing(site: Si
     spec = await site.start_session(gpu__example__com_device="1")
     await site.shard.agents["c.n1"].destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1, forced=True))
     await site.bench.until(spec, KernelStatus.TERMINATED)
+
+
+def event(kind: str, **obj: Any) -> bytes:
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+END = event("BOOKMARK", metadata={"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}})
+NODE = event(
+    "ADDED",
+    metadata={"name": "n1", "uid": "u1", "resourceVersion": "1"},
+    spec={"taints": [{"key": "backend.ai/dedicated", "value": "true", "effect": "NoSchedule"}]},
+    status={
+        "allocatable": {"cpu": "8", "memory": "8Gi", "pods": "9"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    },
+)
+
+
+def slice_of(driver: str, *devices: str) -> bytes:
+    described = [{"name": d.lower(), "attributes": {"uuid": {"string": d}}} for d in devices]
+    pool = {"name": driver, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": driver, "nodeName": "n1", "pool": pool, "devices": described}
+    return event("ADDED", metadata={"name": f"n1-{driver}", "uid": driver, "resourceVersion": "2"}, spec=spec)
+
+
+class ClusterApi(ScriptedKube):
+    """Answers the watch of each kind of objects; what is ``silent`` says nothing until it speaks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = {
+            "nodes": [NODE, END],
+            "pods": [END],
+            "resourceslices": [slice_of(GPU, "D0", "D1"), slice_of(NPU, "N0"), END],
+        }
+        self.speaks = asyncio.Event()
+        self.silent = ""
+        self.watches: Counter[str] = Counter()
+
+    async def is_served(self, resource: Any) -> bool:
+        return True
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, query: Mapping[str, str], *, silence_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        kind = path.rsplit("/", 1)[-1]
+        self.watches[kind] += 1
+
+        async def chunks() -> AsyncIterator[bytes]:
+            if kind == self.silent:
+                await self.speaks.wait()
+            for chunk in self.answers[kind]:
+                yield chunk
+            await asyncio.Event().wait()
+
+        yield chunks()
+
+
+@dataclass
+class OnApi:
+    """A shard of one node that reads the cluster's API."""
+
+    bench: Bench
+    kube: ClusterApi
+    shard: Shard
+    inventory: NodeInventory
+
+    def settings(self, *drivers: str) -> AgentSettings:
+        raw = {
+            "agent": {"data-dir": str(self.bench.data_dir)},
+            "kubernetes": {"drivers": {driver: {} for driver in drivers}, "cluster": "c"},
+        }
+        return AgentSettings.model_validate(raw)
+
+    async def reload(self, *drivers: str) -> dict[str, str]:
+        return await self.shard.reload(self.settings(*drivers), self.inventory)
+
+    async def offers(self, *slots: str) -> None:
+        """Waits until the node's agent offers these slots besides cores and memory."""
+        async with asyncio.timeout(20):
+            while True:
+                await self.bench.manager.next_heartbeat()
+                newest = self.bench.manager.heartbeats[-1]
+                if {s.slot_name for s in newest.slots if Decimal(s.amount)} == {"cpu", "mem", *slots}:
+                    return
+
+
+@pytest.fixture
+async def on_api(bench: Bench) -> AsyncIterator[OnApi]:
+    kube, runtime = ClusterApi(), FakeRuntime()
+    raw = {"agent": {"data-dir": str(bench.data_dir)}, "kubernetes": {"cluster": "c"}}
+    settings = AgentSettings.model_validate(raw)
+    shard = Shard(settings, lambda _name: runtime, bench.manager)
+    inventory = NodeInventory(kube.api, settings.kubernetes, "default", shard.note_change)
+    await inventory.start()
+    following = asyncio.create_task(shard.run(inventory))
+    made = OnApi(bench, kube, shard, inventory)
+    await made.offers()
+    yield made
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await inventory.close()
+    await shard.close()
+
+
+async def test_the_first_driver_begins_the_watch_of_slices_and_a_held_one_is_read_on(on_api: OnApi) -> None:
+    assert on_api.kube.watches == {"nodes": 1, "pods": 1}, "nobody has asked for devices"
+    assert await on_api.reload(GPU) == {}
+    await on_api.offers("gpu-example-com.device")
+    spec = on_api.bench.spec(slots={"gpu-example-com.device": "1"})
+    (agent,) = on_api.shard.agents.values()
+    await agent.create_kernels(CreateKernels(kernels=[spec]))
+    await on_api.bench.until(spec, KernelStatus.RUNNING)
+    refused = await on_api.reload(NPU)
+    assert refused == {"c.n1 gpu-example-com": "it is allowed no more, and 1 kernels hold its devices"}
+    assert set(on_api.inventory.settings.drivers) == {GPU, NPU}
+    await on_api.offers("gpu-example-com.device", "npu-example-com.device")
+    await agent.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1, forced=True))
+    await on_api.bench.until(spec, KernelStatus.TERMINATED)
+    assert await on_api.reload(NPU) == {}
+    await on_api.offers("npu-example-com.device")
+    assert on_api.kube.watches["resourceslices"] == 1
+
+
+async def test_devices_are_not_taken_over_before_all_of_them_are_read(
+    on_api: OnApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ai.backend.agent.shard.inventory.SYNC_TIMEOUT_S", 0.05)
+    on_api.kube.silent = "resourceslices"
+    for _ in range(2):  # the second one as well: the watch that the first began has still read nothing
+        with pytest.raises(Unavailable, match="cannot be listed"):
+            await on_api.reload(GPU)
+        assert on_api.inventory.settings.drivers == {}
+    on_api.kube.speaks.set()
+    monkeypatch.undo()
+    assert await on_api.reload(GPU) == {}
+    await on_api.offers("gpu-example-com.device")
+
+
+async def test_a_hang_up_reloads_what_may_change_and_the_next_term_begins_with_it(on_api: OnApi) -> None:
+    newest = on_api.settings(GPU)
+    other = newest.model_copy(update={"kubernetes": newest.kubernetes.model_copy(update={"cluster": "other"})})
+    reloads = _Reloads(on_api.settings(), lambda: other)
+    applied: asyncio.Queue[AgentSettings] = asyncio.Queue()
+
+    async def apply(settings: AgentSettings) -> dict[str, str]:
+        applied.put_nowait(settings)
+        return await on_api.shard.reload(settings, on_api.inventory)
+
+    reloads.apply = apply
+    reloads.begin()
+    async with asyncio.timeout(20):
+        taken = await applied.get()
+    assert (list(taken.kubernetes.drivers), taken.kubernetes.cluster) == ([GPU], "c")
+    await on_api.offers("gpu-example-com.device")
+    assert reloads.settings is taken
+
+
+async def test_a_cluster_that_does_not_answer_is_logged_and_the_process_goes_on(
+    on_api: OnApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    reloads = _Reloads(on_api.settings(), lambda: on_api.settings(GPU))
+    over = asyncio.Event()
+
+    async def apply(settings: AgentSettings) -> dict[str, str]:
+        over.set()
+        raise Unavailable("no answer")
+
+    reloads.apply = apply
+    reloads.begin()
+    async with asyncio.timeout(20):
+        await over.wait()
+    await asyncio.sleep(0)
+    assert "plugins stay as they are: no answer" in caplog.text

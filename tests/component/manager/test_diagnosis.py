@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
+from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, UnsupportedResource
 from ai.backend.common.states import SessionStatus, UserRole
+from ai.backend.common.wire.reports import AgentReport
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.sessions.model import CreateSession
+from ai.backend.manager.sessions.model import CreateSession, SessionQuery
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.test_variants import GpuAgent
 from tests.component.manager.test_variants import request as holding
@@ -71,3 +73,31 @@ async def test_what_cannot_be_diagnosed_is_refused(
     caller: Caller = cluster.admin
     with pytest.raises(error):
         await cluster.manager.services.sessions.create(caller, diagnosis(**values))
+
+
+@dataclass
+class DiscreetAgent(GpuAgent):
+    """Says of its plugin whether it shows devices to sessions that do not hold them."""
+
+    diagnosable: bool | None = False
+
+    def report(self, **changes: Any) -> AgentReport:
+        report = super().report(**changes)
+        return structs.replace(report, plugins=[structs.replace(report.plugins[0], diagnosable=self.diagnosable)])
+
+
+@pytest.mark.parametrize("diagnosable", [False, None, True])
+async def test_a_plugin_without_the_power_is_refused_before_anything_is_stored(
+    cluster: Cluster, diagnosable: bool | None
+) -> None:
+    agent = DiscreetAgent(agent_id="i-01", gpus=[("8.0", "A100")], diagnosable=diagnosable)
+    await cluster.join(agent)
+    sessions = cluster.manager.services.sessions
+    if diagnosable is not False:  # of an agent that does not say, it is the agent who refuses
+        assert (await sessions.create(cluster.admin, diagnosis())).session.status is SessionStatus.RUNNING
+        return
+    with pytest.raises(UnsupportedResource, match="only to sessions that hold them, as plugins of Interface v1") as e:
+        await sessions.create(cluster.admin, diagnosis())
+    assert e.value.data == {"config.diagnosed_devices.cuda": "cannot be diagnosed"}
+    assert (await sessions.search(cluster.admin, SessionQuery())).total_count == 0
+    assert agent.created == []

@@ -224,3 +224,23 @@ async def test_the_list_of_what_there_is(cluster: Cluster, old: GpuAgent, new: G
     ]
     with pytest.raises(NotFound):
         await cluster.manager.services.resources.variants(cluster.user, "elsewhere")
+
+
+async def test_a_session_waits_where_all_devices_are_tainted(cluster: Cluster) -> None:
+    @dataclass
+    class TaintedAgent(GpuAgent):
+        def report(self, **changes: Any) -> AgentReport:
+            devices = super().report().devices
+            taint = {"namespace": "taint", "feature": "key", "value": "burn-in"}
+            tainted = [{**each, "variant_properties": [*each["variant_properties"], taint]} for each in devices]
+            return super().report(**{"devices": tainted, **changes})
+
+    await cluster.join(TaintedAgent(agent_id="i-01", gpus=[("8.0", "A100")]))
+    sessions = cluster.manager.services.sessions
+    made = (await sessions.create(cluster.user, request(enqueue_only=True))).session
+    explained = await cluster.manager.services.explanations.explain_session(cluster.user, str(made.id))
+    assert "devices for it are tainted: gpu-0 on i-01 (burn-in)" in explained.message
+    tolerant = CreateSession(
+        image="python", resources={"cuda.device": 1}, device_requests=('tolerates("burn-in")',), max_wait_s=10
+    )
+    assert (await sessions.create(cluster.user, tolerant)).session.status is SessionStatus.RUNNING

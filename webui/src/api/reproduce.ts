@@ -12,6 +12,10 @@ export interface SessionRequest {
   project: string;
   resourceGroup: string;
   mounts: string[];
+  /** What says which devices: the claim that provides them, or what they must be. */
+  claim?: string;
+  variants?: string[];
+  deviceRequests?: string[];
 }
 
 /** Returns the line of the command line that starts such a session. */
@@ -20,6 +24,9 @@ export function commandOf(request: SessionRequest): string {
   if (request.name) words.push('-t', request.name);
   if (request.type === 'batch') words.push('--type', 'batch', '-c', request.command);
   for (const [slot, amount] of request.amounts) words.push('-r', `${slot}=${amount}`);
+  if (request.claim) words.push('--claim', request.claim);
+  for (const variant of request.variants ?? []) words.push('--variant', variant);
+  for (const text of request.deviceRequests ?? []) words.push('--device-request', text);
   if (request.clusterSize > 1) words.push('--cluster-size', String(request.clusterSize));
   if (request.clusterMode === 'multi-node') words.push('--cluster-mode', request.clusterMode);
   if (request.project) words.push('--group', request.project);
@@ -36,6 +43,9 @@ export function programOf(request: SessionRequest): string {
     ...(request.name ? [`name=${text(request.name)}`] : []),
     ...(request.type === 'batch' ? ['type_="batch"', `startup_command=${text(request.command)}`] : []),
     `resources={${request.amounts.map(([slot, amount]) => `${text(slot)}: ${text(amount)}`).join(', ')}}`,
+    ...(request.claim ? [`claim=${text(request.claim)}`] : []),
+    ...(request.variants?.length ? [`variant_requirements=${text(request.variants)}`] : []),
+    ...(request.deviceRequests?.length ? [`device_requests=${text(request.deviceRequests)}`] : []),
     ...(request.clusterSize > 1 ? [`cluster_size=${request.clusterSize}`] : []),
     ...(request.clusterMode === 'multi-node' ? ['cluster_mode="multi-node"'] : []),
     ...(request.project ? [`group_name=${text(request.project)}`] : []),

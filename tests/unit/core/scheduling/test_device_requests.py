@@ -253,6 +253,24 @@ def test_tainted_devices_are_for_requests_that_tolerate_them() -> None:
     assert devices_for("distinct(id)") == {"1"}
 
 
+def test_a_session_that_finds_tainted_devices_alone_waits_and_says_so() -> None:
+    taint = (VariantProperty.parse("taint::key::burn-in"),)
+    view = agent("i-1", cuda=2)
+    plugins = tuple(
+        replace(plugin, devices=tuple(replace(device, variant_properties=taint) for device in plugin.devices))
+        if plugin.name == "cuda"
+        else plugin
+        for plugin in view.plugins
+    )
+    who = session("s", slots(cpu=1, cuda_device=1))
+    snapshot = Snapshot(resource_group="g", agents=(replace(view, plugins=plugins),), pending=(who,))
+    (skipped,) = decide(snapshot, Policy(), now=NOW, rng=random.Random(1)).skips
+    assert (skipped.reason, skipped.message) == (
+        SkipReason.DEVICES_FAILED,
+        "needs 1 cpu, 1 cuda.device; devices for it are tainted: 0 on i-1 (burn-in), 1 on i-1 (burn-in)",
+    )
+
+
 # ---- amounts
 
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, InvalidName, LimitExceeded, NotFound
-from ai.backend.common.ids import AccessKey, DomainName, UserId
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import UserRole
+from ai.backend.core.serving.autoscale import Comparator, MetricSource
 from ai.backend.core.serving.model import RolloutKind
 from ai.backend.infra.bus import Bus
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.serving.model import EndpointQuery, RevisionSpec, Service
+from ai.backend.manager.serving.claims import ReplicaClaims
+from ai.backend.manager.serving.model import EndpointQuery, RevisionSpec, Service, ServingChange
 from ai.backend.manager.serving.requests import CreateService, ModifyService, RevisionRequest
+from ai.backend.manager.serving.scaling import ScalingService
 from ai.backend.manager.serving.service import ServingService
 from ai.backend.manager.serving.settings import ServingSettings
 from ai.backend.manager.sessions.model import Session
@@ -38,7 +42,15 @@ class Builder:
         self, _caller: Caller, owner: Caller, request: RevisionRequest, _place: Mapping[str, Any]
     ) -> tuple[RevisionSpec, Session]:
         session = make_session(user_id=owner.user_id, access_key=owner.access_key)
-        return make_spec(request.startup_command or "serve", environ=dict(request.environ)), session
+        spec = make_spec(request.startup_command or "serve", environ=dict(request.environ), claim=request.claim)
+        return spec, session
+
+
+class SharedClaims:
+    """Says that the claim ``shared`` may be used at once, and no other."""
+
+    async def unshared_slot(self, _user_id: UserId, _group_id: GroupId, name: str) -> str | None:
+        return None if name == "shared" else "mock.device"
 
 
 def make_services(world: World, **settings: Any) -> ServingService:
@@ -53,6 +65,7 @@ def make_services(world: World, **settings: Any) -> ServingService:
         coordinators=world,
         resource_groups=cast(Any, world),
         identity=cast(Any, world),
+        claims=ReplicaClaims(SharedClaims()),
         bus=Bus(),
         clock=cast(Any, world.clock),
         id_generator=cast(Any, world.ids),
@@ -224,3 +237,71 @@ async def test_a_destroyed_endpoint_is_changed_no_more() -> None:
     assert (await services.get(OWNER, str(service.endpoint.id))).endpoint.status is EndpointStatus.DESTROYED
     with pytest.raises(NotFound):
         await services.get(OWNER, "my-service")
+
+
+def claiming(claim: str, **changes: Any) -> CreateService:
+    return replace(REQUEST, revision=replace(REQUEST.revision, claim=claim), **changes)
+
+
+IN_TURN = {"kind": "rolling", "max_surge": 0, "max_unavailable": 1}
+RULE = {
+    "metric_name": "load",
+    "threshold": Decimal(4),
+    "comparator": Comparator.GREATER_THAN,
+    "step_size": 1,
+    "cooldown_seconds": 20.0,
+    "metric_source": MetricSource.PROXY,
+}
+
+
+async def test_replicas_hold_a_claim_at_once_only_where_it_may_be_used_at_once() -> None:
+    world = World()
+    services = make_services(world)
+    with pytest.raises(InvalidInput, match=r"in turn, since .* mock\.device\. my-service has one replica at most"):
+        await services.create(OWNER, claiming("gpus", replicas=2))
+    await services.create(OWNER, claiming("gpus"))
+    with pytest.raises(InvalidInput, match="one replica at most"):
+        await services.scale(OWNER, "my-service", 2)
+    for replicas in (0, 1):
+        assert (await services.scale(OWNER, "my-service", replicas)).endpoint.desired == replicas
+    scaling = ScalingService(services)
+    with pytest.raises(InvalidInput, match="by hand and by autoscaling"):
+        await scaling.set(OWNER, "my-service", {"min_replicas": 0, "max_replicas": 3})
+    with pytest.raises(InvalidInput, match="by hand and by autoscaling"):
+        await scaling.add_rule(OWNER, "my-service", RULE)
+    await scaling.set(OWNER, "my-service", {"min_replicas": 0, "max_replicas": 1})
+    assert (await services.get(OWNER, "my-service")).rules == ()
+    shared = await services.create(OWNER, claiming("shared", name="other-service", replicas=3))
+    assert (await services.scale(OWNER, "other-service", 5)).endpoint.id == shared.endpoint.id
+
+
+async def test_a_new_revision_takes_a_claim_over_only_after_the_old_one() -> None:
+    world = World()
+    services = make_services(world)
+    made = await services.create(OWNER, claiming("gpus"))
+    active = replace(made.revisions[0], status=ServedRevisionStatus.ACTIVE)
+    change = ServingChange(version=made.endpoint.version, endpoint=made.endpoint, revisions=[active])
+    await world.store.save(change)
+    same = {"claim": "gpus", "environ": {"A": "1"}}
+    with pytest.raises(InvalidInput, match="after the old one has ended") as refused:
+        await services.modify(OWNER, "my-service", ModifyService(revision=same))
+    assert "policy" in refused.value.data
+    for policy in ({"kind": "canary"}, {"kind": "blue-green", "max_surge": 0, "max_unavailable": 1}):
+        with pytest.raises(InvalidInput, match="after the old one has ended"):
+            await services.modify(OWNER, "my-service", ModifyService(revision=same, policy=policy))
+    changed = await services.modify(OWNER, "my-service", ModifyService(revision=same, policy=IN_TURN))
+    assert [each.spec.claim for each in changed.revisions] == ["gpus", "gpus"]
+    with pytest.raises(InvalidInput, match="after the old one has ended"):
+        await services.modify(OWNER, "my-service", ModifyService(policy={"max_surge": 1}))
+    assert (await services.modify(OWNER, "my-service", ModifyService(replicas=0))).endpoint.desired == 0
+
+
+@pytest.mark.parametrize("claim", ["other", ""])
+async def test_a_new_revision_with_another_claim_is_rolled_out_as_any(claim: str) -> None:
+    world = World()
+    services = make_services(world)
+    made = await services.create(OWNER, claiming("gpus"))
+    active = replace(made.revisions[0], status=ServedRevisionStatus.ACTIVE)
+    await world.store.save(ServingChange(version=made.endpoint.version, endpoint=made.endpoint, revisions=[active]))
+    changed = await services.modify(OWNER, "my-service", ModifyService(revision={"claim": claim}))
+    assert changed.revisions[0].number == 2

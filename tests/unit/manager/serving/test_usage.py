@@ -48,6 +48,7 @@ class Scene:
             coordinators=self.world,
             resource_groups=cast(Any, self.world),
             identity=cast(Any, None),
+            claims=cast(Any, None),
             bus=cast(Any, None),
             clock=cast(Any, self.world.clock),
             id_generator=cast(Any, self.world.ids),

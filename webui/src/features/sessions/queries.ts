@@ -26,7 +26,7 @@ export const sessionQuery = graphql(`
       id name type tag status status_info status_data status_history image architecture user_email access_key
       group_name domain_name scaling_group cluster_mode cluster_size requested_slots occupying_slots resource_opts mounts
       created_at starts_at started_at terminated_at startup_command result service_ports idle_checks agents
-      array_name array_index variant_requirements runtime_class
+      array_name array_index variant_requirements device_requests claim runtime_class
       dependencies { id name status }
       containers { id cluster_role cluster_idx cluster_hostname status status_info exit_code agent attached_devices occupied_slots }
     }

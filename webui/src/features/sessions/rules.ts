@@ -207,6 +207,9 @@ export function requestOf(session: {
   group_name?: string | null;
   scaling_group?: string | null;
   mounts?: readonly (string | null)[] | null;
+  claim?: string | null;
+  variant_requirements?: readonly (string | null)[] | null;
+  device_requests?: readonly (string | null)[] | null;
 }): SessionRequest {
   const slots = Object.entries(parseObject(session.requested_slots)).filter(([, amount]) => Number(amount) > 0);
   return {
@@ -220,5 +223,8 @@ export function requestOf(session: {
     project: session.group_name ?? '',
     resourceGroup: session.scaling_group ?? '',
     mounts: (session.mounts ?? []).filter((mount): mount is string => Boolean(mount)),
+    claim: session.claim ?? '',
+    variants: (session.variant_requirements ?? []).filter((text): text is string => Boolean(text)),
+    deviceRequests: (session.device_requests ?? []).filter((text): text is string => Boolean(text)),
   };
 }

@@ -207,6 +207,13 @@ describe('one session', () => {
     expect(await screen.findByRole('heading', { level: 1, name: 'train-1' })).toBeDefined();
     expect(screen.getByText(/for 5 s/)).toBeDefined();
   });
+  it('shows the claim that provides its devices, also in the command that starts another one', async () => {
+    server.graphql('compute_session', () => ({ compute_session: { ...details, claim: 'my-gpus' } }));
+    openPage('/sessions/id-1', server);
+    expect(await screen.findByText('Device claim')).toBeDefined();
+    expect(screen.getByText('my-gpus')).toBeDefined();
+    expect(await screen.findByText(/--claim my-gpus/)).toBeDefined();
+  });
   it('says that there is none', async () => {
     server.graphql('compute_session', () => ({ compute_session: null }));
     openPage('/sessions/id-1', server);

@@ -190,6 +190,7 @@ class HeartbeatReporter:
                     if kind is not None
                     else [],
                     options_schema=None if handle.options_schema is None else dict(handle.options_schema),
+                    diagnosable=handle.plugin.capabilities.diagnosable if handle.started else None,
                     alloc_map=msgspec.to_builtins(kind.spec) if kind is not None and kind.spec is not None else None,
                 )
             )

@@ -56,7 +56,7 @@ class NodeInventory:
         self._others: dict[str, Requests] = {}
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._watches_slices = False
+        self._watched: list[Reflector[Any]] = []
         self.nodes: Reflector[Node] = Reflector(
             api, NODES, label_selector=settings.node_selector, on_change=self._on_node
         )
@@ -80,8 +80,9 @@ class NodeInventory:
     async def reconfigure(self, settings: KubernetesSettings) -> None:
         """Takes over the drivers and the counted resources; the facts of all nodes follow them. Raises Unavailable, and
         changes nothing then."""
-        if settings.drivers and not self._watches_slices:
-            await self._check_slices()
+        if settings.drivers:
+            if self.slices not in self._watched:
+                await self._check_slices()
             await self._watch(self.slices)
         self._settings = self._settings.model_copy(update={"drivers": settings.drivers, "counted": settings.counted})
         for name in self.names():
@@ -92,9 +93,10 @@ class NodeInventory:
             raise Unavailable("kubernetes.drivers are set, and this cluster has no resource.k8s.io/v1")
 
     async def _watch(self, *reflectors: Reflector[Any]) -> None:
-        self._watches_slices = self._watches_slices or self.slices in reflectors
         for reflector in reflectors:
-            self._start(reflector.run())
+            if reflector not in self._watched:
+                self._watched.append(reflector)
+                self._start(reflector.run())
         try:
             async with asyncio.timeout(SYNC_TIMEOUT_S):
                 for reflector in reflectors:

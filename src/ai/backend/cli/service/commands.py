@@ -83,6 +83,11 @@ _revision_options = options(
         metavar="JSON",
         help='How new revisions are rolled out, such as {"kind": "canary"}.',
     ),
+    click.option(
+        "--claim",
+        metavar="NAME",
+        help="The device claim whose devices its replicas get, instead of accelerators among -r; --claim '' ends it.",
+    ),
     resources_option,
     env_option,
 )
@@ -114,7 +119,8 @@ _creation_options = options(
 
 
 def _given(values: Mapping[str, Any]) -> Any:
-    return {name: value for name, value in values.items() if value not in (None, "", {}, ())}
+    given = {name: value for name, value in values.items() if value not in (None, "", {}, ())}
+    return {**given, "claim": ""} if values.get("claim") == "" else given
 
 
 @service.command("create", cls=Leaf)
@@ -187,6 +193,7 @@ async def info(api: AsyncSession, name: str) -> None:
             ("replicas wanted", detail["desired_session_count"]),
             ("model", f"{detail['model_name']} at {detail['model_mount_destination']}"),
             ("image", detail["image"]),
+            *([("claim", detail["claim"])] if detail.get("claim") else []),
             ("tokens per second", _rate(detail.get("tokens_per_s"))),
             ("revisions", ", ".join(f"{each['number']} {each['status']}" for each in detail["revisions"])),
             ("created at", readable_time(detail["created_at"])),

@@ -56,14 +56,16 @@ def creation_of(values: Mapping[str, Any]) -> CreateOptions:
 
 
 def config_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the Creation Config Object of the options for resources, variables and mounts, without those not used."""
+    """Returns the Creation Config Object of the options for resources, variables, mounts and the device claim, without
+    those not used; an empty claim is none."""
     creation = creation_of(values)
     config = {
         "resources": values["resources"],
         "environ": values["envs"],
         **{name: creation[name] for name in ("mounts", "mount_map", "mount_options")},
     }
-    return {name: value for name, value in config.items() if value}
+    claim = {"claim": values["claim"]} if values.get("claim") is not None else {}
+    return {**{name: value for name, value in config.items() if value}, **claim}
 
 
 def _pairs_as_mapping(_ctx: click.Context, _param: click.Parameter, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -143,6 +145,11 @@ mount_option = click.option(
     help="A virtual folder to mount, at /home/work/FOLDER or PATH. Repeat for more; also written "
     "source=FOLDER,target=PATH,perm=ro. artifact:NAME[@VERSION][:PATH] mounts an artifact.",
 )
+claim_option = click.option(
+    "--claim",
+    metavar="NAME",
+    help="The device claim whose devices it gets, instead of accelerators among -r; see `backend.ai claim`.",
+)
 creation_options = options(
     click.option("-t", "--name", metavar="NAME", help="Name of the session, 4 to 64 characters.  [default: made up]"),
     click.option("--tag", help="A word of your own, to find the session by."),
@@ -164,11 +171,7 @@ creation_options = options(
         '\'model in ["A100", "H100"] && same(numa_node)\'. Repeat for alternatives, the preferred first; '
         "each may say what it takes, such as 'amount(\"cuda.device\", 2)'.",
     ),
-    click.option(
-        "--claim",
-        metavar="NAME",
-        help="The device claim whose devices it gets, instead of accelerators among -r; see `backend.ai claim`.",
-    ),
+    claim_option,
     click.option(
         "--plugin-option",
         "plugin_options",

@@ -35,7 +35,7 @@ FIELDS = {
         "status_changed", "result", "tag", "created_at", "occupying_slots", "registry", "cluster_template",
         "cluster_mode", "cluster_size", "domain_name", "group_id", "agent_ids", "user_email", "user_id",
         "terminated_at", "starts_at", "scheduled_at", "startup_command", "variant_requirements", "device_requests",
-        "plugin_options", "resource_opts", "scaling_group", "service_ports", "mounts", "dependencies",
+        "plugin_options", "claim", "resource_opts", "scaling_group", "service_ports", "mounts", "dependencies",
         "abusing_reports", "idle_checks",
     )
 }  # fmt: skip
@@ -45,15 +45,15 @@ _FIELD_ALIASES = {"session_id": "id", "project": "group_name", "group": "group_n
 
 DEFAULT_FIELDS = (
     "name", "access_key", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info",
-    "status_changed", "result",
+    "status_changed", "result", "claim",
 )  # fmt: skip
-CONSOLE_FIELDS = ("name", "id", "image", "status", "status_info", "status_changed")
+CONSOLE_FIELDS = ("name", "id", "image", "status", "status_info", "claim", "status_changed")
 DEAD_FIELDS = ("name", "id", "image", "status", "result", "status_changed")
 ROOMY_FIELDS = ("type", "group_name", "access_key", "main_kernel_id")
 """Fields of the specification's default that are shown where the terminal has room (docs/decisions/0033)."""
 DETAIL_FIELDS = (
     "name", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info", "status_changed", "result",
-    "tag", "created_at", "occupying_slots",
+    "tag", "created_at", "occupying_slots", "claim",
 )  # fmt: skip
 PAGE_SIZE = 20
 LIMIT = 10
@@ -206,7 +206,11 @@ def _make_list_command(name: str) -> click.Command:
                 displays = await slot_displays(api) if "occupying_slots" in fields else {}
                 rows = [{**item, **described_slots(item, displays)} for item in items]
                 is_own = all(item.get("access_key") == api.config.access_key for item in items)
-                shown = [name for name in fields if screen.is_wide or name != "access_key" or not is_own]
+                without = {name for name, is_omitted in (
+                    ("access_key", is_own and not screen.is_wide),
+                    ("claim", not format_ and not any(item.get("claim") for item in items)),
+                ) if is_omitted}  # fmt: skip
+                shown = [name for name in fields if name not in without]
                 columns = columns_of(shown, is_wide=screen.is_wide, roomy=ROOMY_FIELDS)
                 (screen.blocks if detail else screen.table)(rows, columns)
                 if total > offset + len(items):

@@ -20,7 +20,7 @@ from ai.backend.client.wire import segment
 SERVICE_FIELDS = (
     "endpoint_id", "name", "status", "image", "domain", "project", "resource_group", "resource_slots", "url", "model",
     "model_mount_destination", "created_user", "session_owner", "tag", "startup_command", "bootstrap_script",
-    "callback_url", "environ", "resource_opts", "desired_session_count", "cluster_mode", "cluster_size",
+    "callback_url", "environ", "resource_opts", "claim", "desired_session_count", "cluster_mode", "cluster_size",
     "open_to_public", "created_at", "routings { routing_id session status traffic_ratio }",
 )  # fmt: skip
 """The fields of an endpoint that :meth:`AsyncService.info` returns."""
@@ -37,7 +37,9 @@ LIST_FIELDS = (
 
 
 class ServiceOptions(TypedDict, total=False):
-    """Parameters of a new service beyond its image and model. ``policy`` says how later revisions are rolled out."""
+    """Parameters of a new service beyond its image and model. ``policy`` says how later revisions are rolled out;
+    ``claim`` is the name of a device claim, whose devices its replicas get in place of accelerators among its
+    ``resources``."""
 
     service_name: str | None
     model_version: str | int | None
@@ -50,6 +52,7 @@ class ServiceOptions(TypedDict, total=False):
     port: int | None
     resources: Mapping[str, str | int | float] | None
     resource_opts: Mapping[str, str | int | bool] | None
+    claim: str | None
     cluster_size: int
     cluster_mode: str
     domain_name: str | None
@@ -236,7 +239,7 @@ class AsyncServices(Area):
         # Older servers do not know these: they are sent only if they say something.
         extra = {name: options.get(name) for name in ("runtime_variant", "port", "policy")}
         body |= {name: value for name, value in extra.items() if value is not None}
-        for name in ("model_definition_path", "model_name"):
+        for name in ("model_definition_path", "model_name", "claim"):
             if options.get(name):
                 body["config"][name] = options[name]
         return body

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LIST_FIELDS = (
     "name", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info", "status_changed", "result",
+    "claim",
 )  # fmt: skip
 UPLOAD_BATCH = 20
 DOWNLOAD_BATCH = 5

@@ -22,7 +22,9 @@ class SlotReport(Wire, frozen=True, kw_only=True):
 class PluginReport(Wire, frozen=True, kw_only=True):
     """The state of a plugin. ``alloc_map`` is its :class:`~ai.backend.common.devices.AllocMapSpec` or None,
     ``variant_namespaces`` are :class:`~ai.backend.common.devices.VariantNamespace`; both as builtins.
-    ``options_schema`` is the JSON Schema of the options that sessions may give to it; None: none."""
+    ``options_schema`` is the JSON Schema of the options that sessions may give to it; None: none. ``diagnosable``: it
+    shows its devices to sessions that do not hold them; None while it is not started, and from agents that do not say.
+    """
 
     name: str
     version: str
@@ -32,6 +34,7 @@ class PluginReport(Wire, frozen=True, kw_only=True):
     alloc_map: dict[str, Any] | None = None
     variant_namespaces: list[dict[str, Any]] = []
     options_schema: dict[str, Any] | None = None
+    diagnosable: bool | None = None
 
 
 class ImageReport(Wire, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from ai.backend.common.devices import (
     KEY,
     TAINT,
     ComputeDevice,
+    DeviceHealth,
     VariantFeature,
     VariantMatchMode,
     VariantNamespace,
@@ -185,6 +186,14 @@ class PluginVariants:
 
     def offering(self, slot: SlotName) -> list[ComputeDevice]:
         return [device for device in self.devices if any(device_slot.slot_name == slot for device_slot in device.slots)]
+
+
+def repaired_device(device: ComputeDevice) -> ComputeDevice:
+    """Returns a device as it is once it has recovered and nobody taints it; the same one if it is so."""
+    if device.health is DeviceHealth.HEALTHY and all(prop.namespace != TAINT for prop in device.variant_properties):
+        return device
+    others = tuple(prop for prop in device.variant_properties if prop.namespace != TAINT)
+    return replace(device, health=DeviceHealth.HEALTHY, variant_properties=others)
 
 
 ANY_TAINT = "*"

@@ -102,10 +102,11 @@ def _no_match(index: AgentIndex, session: PendingSession) -> Verdict:
 def _too_large(index: AgentIndex, demand: Demand) -> Verdict:
     agents = index.members(demand.supporting_mask)
     refusals = {agent.agent_id: agent.node_class.refusal(demand.requests, agent.view.reserved) for agent in agents}
+    tolerated = demand.device_request.tolerated if demand.device_request is not None else frozenset[str]()
     if repairable := [
         agent for agent in agents if agent.node_class.repaired is not agent.node_class and _fits_repaired(agent, demand)
     ]:
-        return SkipReason.DEVICES_FAILED, explain.failed(demand.total, repairable)
+        return SkipReason.DEVICES_FAILED, explain.failed(demand.total, repairable, tolerated)
     supported = [agent for agent in agents if not isinstance(refusals[agent.agent_id], UnsupportedResource)] or agents
     why = next((refusal.message for refusal in refusals.values() if refusal is not None), "")
     if not why:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ai.backend.common.devices import DeviceHealth, VariantFeature, VariantProperty
+from ai.backend.common.devices import TAINT, DeviceHealth, VariantFeature, VariantProperty
 from ai.backend.common.slots import BinarySize, ResourceSlot, format_quantity
-from ai.backend.core.allocation.variants import FeatureKey, ascending, features_of, missing, values_by_feature
+from ai.backend.core.allocation.variants import (
+    ANY_TAINT,
+    FeatureKey,
+    ascending,
+    features_of,
+    missing,
+    values_by_feature,
+)
 from ai.backend.core.scheduling.index.agent_state import AgentState
 
 
@@ -103,16 +110,24 @@ def scattered(total: ResourceSlot, kernels: int, agents: Iterable[AgentState]) -
     return f"{needs}; free on all nodes together is {format_amounts(idle)}"
 
 
-def failed(request: ResourceSlot, agents: Iterable[AgentState]) -> str:
-    """Lists the failed devices of agents that could serve the request if all devices were healthy."""
-    failed_devices = [
-        f"{device.device_id} on {agent.agent_id}" + (f" ({device.health_reason:.80})" if device.health_reason else "")
-        for agent in agents
-        for plugin in agent.view.plugins
-        for device in plugin.devices
-        if device.health is not DeviceHealth.HEALTHY and any(request[slot.slot_name] for slot in device.slots)
-    ]
-    return f"needs {format_amounts(request)}; devices for it have failed: {join_first(failed_devices, 3)}"
+def failed(request: ResourceSlot, agents: Iterable[AgentState], tolerated: Collection[str] = ()) -> str:
+    """Lists the failed and the tainted devices of agents that could serve the request if there were none of either.
+    ``tolerated``: the keys of taints that the request tolerates."""
+    failed_devices: list[str] = []
+    tainted_devices: list[str] = []
+    places = [(each, device) for each in agents for plugin in each.view.plugins for device in plugin.devices]
+    for agent, device in places:
+        if not any(request[slot.slot_name] for slot in device.slots):
+            continue
+        place = f"{device.device_id} on {agent.agent_id}"
+        keys = sorted(prop.value for prop in device.variant_properties if prop.namespace == TAINT)
+        if device.health is not DeviceHealth.HEALTHY:
+            failed_devices.append(place + (f" ({device.health_reason:.80})" if device.health_reason else ""))
+        elif ANY_TAINT not in tolerated and not set(keys) <= set(tolerated):
+            tainted_devices.append(f"{place} ({', '.join(keys):.80})")
+    lists = {"have failed": failed_devices, "are tainted": tainted_devices}
+    texts = [f"devices for it {verb}: {join_first(devices, 3)}" for verb, devices in lists.items() if devices]
+    return "; ".join([f"needs {format_amounts(request)}", *texts])
 
 
 def too_large(request: ResourceSlot, agents: Iterable[AgentState], refusal_text: str) -> str:

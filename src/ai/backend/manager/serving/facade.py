@@ -13,6 +13,7 @@ from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.secrets.sealer import Sealer
+from ai.backend.manager.serving.claims import ReplicaClaims
 from ai.backend.manager.serving.gateway import EndpointCoordinators, ModelFolders
 from ai.backend.manager.serving.gauges import EngineReader, Gauges, KernelReader, MetricReader, PrometheusReader
 from ai.backend.manager.serving.loads import Autoscaler
@@ -88,6 +89,7 @@ class Serving:
             coordinators=coordinators,
             resource_groups=resource_groups,
             identity=identity,
+            claims=ReplicaClaims(creation.factory),
             bus=bus,
             clock=clock,
             id_generator=id_generator,

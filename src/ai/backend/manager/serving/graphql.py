@@ -77,6 +77,7 @@ def endpoint_view(service: Service) -> View:
         "callback_url": spec.callback_url,
         "environ": json.dumps(spec.environ),
         "resource_opts": json.dumps(spec.resource_opts),
+        "claim": spec.claim,
         "replicas": endpoint.desired,
         "desired_session_count": endpoint.desired,
         "ready_count": sum(each.status is ReplicaStatus.READY for each in service.replicas),

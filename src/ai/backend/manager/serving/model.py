@@ -95,6 +95,7 @@ class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     startup_command: str | None = None
     bootstrap_script: str | None = None
     callback_url: str | None = None
+    claim: str | None = None
 
 
 class ReplicaRoute(msgspec.Struct, frozen=True, kw_only=True):

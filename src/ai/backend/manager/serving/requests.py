@@ -14,7 +14,7 @@ class RevisionRequest:
     """The parts that replicas are to have (client wire contract 2.8). ``model`` is the name or id of a folder, or an
     artifact as ``artifact:NAME[@VERSION]``. ``model_name`` chooses one of the models of its definition, or, without a
     definition, names the model. ``resources`` are as the user wrote them. ``sealed_environ`` are the
-    secrets of the revision before."""
+    secrets of the revision before. An empty ``claim`` is none."""
 
     image: str
     model: str
@@ -35,6 +35,7 @@ class RevisionRequest:
     bootstrap_script: str | None = None
     callback_url: str | None = None
     port: int | None = None
+    claim: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,10 @@ from ai.backend.manager.sessions.creation.request import check_environ
 from ai.backend.manager.sessions.model import CreateSession, Session
 
 _NO_ENDPOINT = UUID(int=0)
-SESSION_FIELDS = ("image", "architecture", "cluster_size", "cluster_mode", "tag", "bootstrap_script", "callback_url")
+SESSION_FIELDS = (
+    *("image", "architecture", "cluster_size", "cluster_mode", "tag", "bootstrap_script", "callback_url"),
+    "claim",
+)
 """The fields of a revision that are those of the sessions of its replicas."""
 
 
@@ -54,7 +57,7 @@ class RevisionBuilder:
         """
         variant = variant_named(request.runtime_variant)
         destination = check_target(request.model, request.model_mount_destination)
-        request = replace(request, model_mount_destination=destination)
+        request = replace(request, model_mount_destination=destination, claim=request.claim or None)
         served = await self._served_model(owner, request, variant)
         environ, sealed = self._environ(request, variant)
         spec = RevisionSpec(

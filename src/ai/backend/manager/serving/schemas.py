@@ -20,13 +20,15 @@ _Model = Annotated[str, Meta(min_length=1, max_length=512)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[!-~]+$")]
 _Count = Annotated[int, Meta(ge=0, le=1_024)]
 _Policy = dict[str, Any]
+_ClaimName = Annotated[str, Meta(max_length=64)]
 _LAST_SECOND = 253_402_300_799
 """Unix time of the end of the year 9999, the last one of a datetime."""
 
 
 class ServiceConfig(Schema, frozen=True):
     """The part ``config`` of a creation. ``model`` is a folder, or an artifact as ``artifact:NAME``. A
-    ``model_definition_path`` is relative to the folder; ``model_name`` chooses one of the models of the definition."""
+    ``model_definition_path`` is relative to the folder; ``model_name`` chooses one of the models of the definition.
+    ``claim`` is the name of a device claim, which provides the accelerators."""
 
     model: _Model
     model_version: str | int | None = None
@@ -37,6 +39,7 @@ class ServiceConfig(Schema, frozen=True):
     scaling_group: Word | None = None
     resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
     resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] | None = None
+    claim: _ClaimName | None = None
 
 
 class CreateServiceBody(Schema, frozen=True):
@@ -79,7 +82,7 @@ CREATE_ALIASES = {
 
 class ModifyServiceBody(Schema, frozen=True):
     """Changes of an endpoint; what is absent stays. Any field from ``image`` on makes a new revision, which is rolled
-    out as ``policy`` says."""
+    out as ``policy`` says. An empty ``claim`` is none."""
 
     name: Annotated[str, Meta(min_length=4, max_length=48)] | None = None
     desired_session_count: _Count | None = None
@@ -100,6 +103,7 @@ class ModifyServiceBody(Schema, frozen=True):
     startup_command: LongText | None = None
     bootstrap_script: LongText | None = None
     port: Port | None = None
+    claim: _ClaimName | None = None
 
 
 class ScaleBody(Schema, frozen=True):
@@ -248,6 +252,7 @@ class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     resource_group: str
     created_at: str
+    claim: str | None
     policy: dict[str, Any]
     tokens_per_s: float | None
 

@@ -32,6 +32,7 @@ from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.service_ports.app_proxies import coordinator_of
+from ai.backend.manager.serving.claims import ReplicaClaims
 from ai.backend.manager.serving.gateway import EndpointCoordinators
 from ai.backend.manager.serving.model import (
     Endpoint,
@@ -65,6 +66,7 @@ class ServingService:
     coordinators: EndpointCoordinators
     resource_groups: ResourceGroupStore
     identity: IdentityService
+    claims: ReplicaClaims
     bus: Bus
     clock: Clock
     id_generator: IdGenerator
@@ -109,6 +111,7 @@ class ServingService:
             changed_at=now,
         )
         service = Service(endpoint=endpoint, revisions=(self._revision(endpoint, 1, spec, now),))
+        await self.claims.check(endpoint, service.revisions)
         event = event_of(endpoint, now, "endpoint", {"replicas": request.replicas, "by": caller.access_key})
         await self.store.insert(service, event, limit=self.settings.max_endpoints)
         self.bus.publish(SERVING)
@@ -383,6 +386,7 @@ class ServingService:
             step = change(service, self.clock.now())
             if step is None:
                 return service
+            await self.claims.check_change(service, step)
             try:
                 await self.store.save(step)
             except StaleVersion:

@@ -38,6 +38,7 @@ _REVISION_FIELDS = (
         "startup_command",
         "bootstrap_script",
         "port",
+        "claim",
     ),
 )
 
@@ -64,6 +65,7 @@ def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -
         bootstrap_script=body.bootstrap_script,
         callback_url=body.callback_url,
         port=body.port,
+        claim=config.claim,
     )
     return CreateService(
         name=body.name,
@@ -164,6 +166,7 @@ def service_reply(service: Service, tokens_per_s: float | None = None) -> schema
         project=endpoint.group_name,
         resource_group=endpoint.resource_group,
         created_at=endpoint.created_at.isoformat(),
+        claim=spec.claim,
         policy=policy,
         tokens_per_s=tokens_per_s,
     )

@@ -64,7 +64,8 @@ class TemplateQuery(Schema, frozen=True):
 
 
 class FromTemplateConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup", "agent_list": "agentList"}):
-    """The Creation Config Object; fields that are missing or null are as in the template."""
+    """The Creation Config Object; fields that are missing or null are as in the template, and an empty ``claim`` is
+    none."""
 
     mounts: Annotated[list[Word], Meta(max_length=128)] | None = None
     mount_map: Annotated[dict[str, Path], Meta(max_length=128)] | None = None
@@ -78,6 +79,7 @@ class FromTemplateConfig(Schema, frozen=True, rename={"scaling_group": "scalingG
     scaling_group: Word | None = None
     preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] | None = None
     agent_list: Annotated[list[Word], Meta(max_length=256)] | None = None
+    claim: Annotated[str, Meta(max_length=64)] | None = None
 
 
 class FromTemplateBody(

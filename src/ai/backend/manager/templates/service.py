@@ -25,7 +25,9 @@ from ai.backend.manager.templates.model import Template, TemplateKind
 from ai.backend.manager.templates.store import TemplateStore
 from ai.backend.manager.templates.syntax import ClusterTemplate, SessionTemplate, read_template
 
-_COPIED_FIELDS = ("scaling_group", "cluster_size", "cluster_mode", "priority", "starts_at", "runtime_class")
+_COPIED_FIELDS = ("scaling_group", "cluster_size", "cluster_mode", "priority", "starts_at", "runtime_class", "claim")
+_SHARED_FIELDS = ("claim", "variant_requirements", "device_requests", "plugin_options")
+"""Fields that all kernels of a session have from the template of main."""
 _MERGED_MAPS = ("environ", "resources", "resource_opts")
 """Fields of which a request replaces single entries."""
 
@@ -183,6 +185,7 @@ class TemplateService:
             templates.append(read_template(used.document, SessionTemplate))
             mounts = {**templates[-1].spec.mounts, **mounts}
             mount_options = {**_creation_values(templates[-1])["mount_options"], **mount_options}
+        _check_roles(cluster, templates)
         roles = [
             _kernel_role(node.role, node.replicas, template)
             for node, template in zip(cluster.nodes, templates, strict=True)
@@ -263,6 +266,21 @@ def _kernel_role(name: str, replicas: int, template: SessionTemplate) -> KernelR
     )
 
 
+def _check_roles(cluster: ClusterTemplate, templates: Sequence[SessionTemplate]) -> None:
+    """Raises InvalidInput for a role whose template says something else of devices than that of main: all kernels of a
+    session have one device claim, and the same requests for devices."""
+    main = templates[0].spec
+    for node, template in zip(cluster.nodes, templates, strict=True):
+        for name in _SHARED_FIELDS:
+            value = getattr(template.spec, name)
+            if value and value != getattr(main, name):
+                message = (
+                    f"The template of the role {node.role} has another {name} than that of main; all kernels of a "
+                    "session have the one of main."
+                )
+                raise InvalidInput(message, data={"template_id": f"{node.role}: {name} differs from that of main"})
+
+
 def _session_request(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> CreateSession:
     """Returns the request for a session: the values of the template, overridden by those of the request."""
     result = {**values, **overrides}
@@ -273,6 +291,7 @@ def _session_request(values: Mapping[str, Any], overrides: Mapping[str, Any]) ->
                 result[name] = result[name] or {}
     if overrides.get("domain") not in (None, values["domain"]) and "group" not in overrides:
         result["group"] = None  # the template's group is in its own domain
+    result["claim"] = result["claim"] or None
     result["mounts"] = overrides.get("mounts") or values["mounts"]
     for name in ("mount_map", "mount_options"):  # those of the template's mounts that the request keeps
         kept = {mount: value for mount, value in values[name].items() if mount in result["mounts"]}

@@ -51,6 +51,7 @@ _FREE_KEYS = ("environ", "mounts", "resources", "resource_opts", "mount_options"
 Text = Annotated[str, Meta(max_length=512, pattern=_NO_NUL_PATTERN)]
 Script = Annotated[str, Meta(max_length=65_536, pattern=_NO_NUL_PATTERN)]
 Texts = dict[str, Script]
+ClaimName = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
 
 
 class _TemplatePart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,6 +140,7 @@ class SessionSpec(_TemplatePart, frozen=True):
     device_requests: Annotated[list[Annotated[str, Meta(min_length=1, max_length=2048)]], Meta(max_length=8)] = []
     plugin_options: Annotated[dict[str, dict[str, Any]], Meta(max_length=16)] = {}
     runtime_class: Annotated[str, Meta(max_length=64)] = ""
+    claim: ClaimName | None = None
 
     def __post_init__(self) -> None:
         try:

@@ -74,6 +74,8 @@ export function OverviewTab({ session }: { session: SessionDetails }) {
               [t('fact.array'), session.array_name ? `${session.array_name} [${session.array_index}]` : null],
               [t('fact.mounts'), (session.mounts ?? []).join(', ')],
               [t('fact.variants'), (session.variant_requirements ?? []).join(', ')],
+              [t('fact.deviceRequests'), (session.device_requests ?? []).join(' / ')],
+              [t('fact.claim'), session.claim],
               [
                 t('fact.command'),
                 session.startup_command ? (

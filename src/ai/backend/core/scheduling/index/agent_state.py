@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from ai.backend.common.devices import DeviceAllocation, DeviceHealth, VariantProperty
+from ai.backend.common.devices import DeviceAllocation, VariantProperty
 from ai.backend.common.errors import BackendError, InvalidQuantity, ResourceError, UnsupportedResource
 from ai.backend.common.ids import AgentId, KernelId, SlotName
 from ai.backend.common.slots import ResourceSlot
@@ -14,6 +14,7 @@ from ai.backend.core.allocation.node import NodeAllocator, PluginDevices, Prepar
 from ai.backend.core.allocation.proximity import fabric_domains
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, RequestCompiler
 from ai.backend.core.allocation.slot_pool import SlotPool
+from ai.backend.core.allocation.variants import repaired_device
 from ai.backend.core.scheduling.index.part_values import PartValueCache
 from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel
 
@@ -107,9 +108,9 @@ class NodeClass:
 
     @cached_property
     def repaired(self) -> NodeClass:
-        """The same class with every device healthy; itself if no device has failed."""
+        """The same class with every device healthy and untainted; itself if no device has failed or is tainted."""
         plugins = tuple(
-            replace(plugin, devices=tuple(replace(device, health=DeviceHealth.HEALTHY) for device in plugin.devices))
+            replace(plugin, devices=tuple(repaired_device(device) for device in plugin.devices))
             for plugin in self.plugins
         )
         return self if plugins == self.plugins else self._cache.get(plugins, self.order)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.ids import GroupId, UserId
+from ai.backend.common.slots import ResourceSlot, parse_quantity
 from ai.backend.common.states import ClusterMode
 from ai.backend.core.allocation.sharing import unnamed_slots
 from ai.backend.core.allocation.variants import HOST_PLUGINS
-from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.capabilities import DeviceReader
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.identity.model import Group
 from ai.backend.manager.images.model import Image
 from ai.backend.manager.sessions.claims.model import Claim, ClaimQuery, no_such_claim
 from ai.backend.manager.sessions.claims.store import ClaimStore
@@ -29,9 +28,9 @@ class ClaimNaming:
     store: ClaimStore
     devices: DeviceReader
 
-    async def find(self, owner: Caller, group: Group, name: str) -> Claim:
+    async def find(self, user_id: UserId, group_id: GroupId, name: str) -> Claim:
         """Returns the claim of an owner in a project. Raises NotFound, also for one that is to be deleted."""
-        page = await self.store.claims(ClaimQuery(user_id=owner.user_id, group_id=group.id, name=name, limit=1))
+        page = await self.store.claims(ClaimQuery(user_id=user_id, group_id=group_id, name=name, limit=1))
         claim = next(iter(page.items), None)
         if claim is None or claim.is_deleting:
             raise no_such_claim(name)
@@ -42,8 +41,8 @@ class ClaimNaming:
         requested = {
             name
             for resources in (request.resources, *(role.resources for role in request.roles))
-            for name in resources or ()
-            if name not in HOST_PLUGINS
+            for name, amount in (resources or {}).items()
+            if name not in HOST_PLUGINS and parse_quantity(amount)
         }
         if requested:
             message = (
@@ -63,6 +62,16 @@ class ClaimNaming:
     def _check_cluster(self, request: CreateSession, claim: Claim, agents: Sequence[Agent]) -> None:
         if request.cluster_mode is not ClusterMode.SINGLE_NODE:
             raise InvalidInput("The devices of a claim are on one node.", data={"clusterMode": "not with a claim"})
+        if (slot := self.unshared_slot(claim, agents)) is not None:
+            message = (
+                f"Several kernels hold a claim at once only where all agents let them share whole devices; "
+                f"{slot} is not shared so."
+            )
+            raise InvalidInput(message, data={"clusterSize": "not with this claim"})
+
+    def unshared_slot(self, claim: Claim, agents: Sequence[Agent]) -> str | None:
+        """Returns a slot of a claim that workloads do not share on one of the agents; None if they may hold the claim
+        at once on every one."""
         for agent in agents:
             plugins = self.devices.plugins_of(agent)
             shareable = {
@@ -81,11 +90,8 @@ class ClaimNaming:
             for name, quantity in claim.requested_slots.items():
                 sizes = {amount for slot_name, amount in offered if slot_name == name}
                 if any((name, size) not in shareable or quantity % size for size in sizes):
-                    message = (
-                        f"Several kernels hold a claim at once only where all agents let them share whole devices; "
-                        f"{name} is not shared so."
-                    )
-                    raise InvalidInput(message, data={"clusterSize": "not with this claim"})
+                    return name
+        return None
 
 
 def check_identity(devices: DeviceReader, agents: Sequence[Agent], slots: ResourceSlot, *, field: str) -> None:

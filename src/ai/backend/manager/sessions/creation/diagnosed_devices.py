@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
+from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, UnsupportedResource
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
@@ -22,6 +22,7 @@ def check_diagnosed_devices(
         Forbidden: the caller is no superadmin, or the session belongs to somebody else.
         InvalidInput: not one kernel on one agent.
         NotFound: no such device on the agent.
+        UnsupportedResource: the plugin shows devices only to sessions that hold them.
     """
     if not request.diagnosed_devices:
         return {}
@@ -42,4 +43,11 @@ def check_diagnosed_devices(
             if device_id not in ids_by_plugin.get(name, ()):
                 message = f"The agent {agent_id} has no device {device_id[:128]!r} of a plugin {name[:64]!r}."
                 raise NotFound(message, data={f"{_FIELD}.{name[:64]}": "unknown"})
+        if any(report.name == name and report.diagnosable is False for report in agent.plugins):
+            message = (
+                f"The plugin {name[:64]} of the agent {agent_id} shows its devices only to sessions that hold them, as "
+                "plugins of Interface v1 and nodes of a Kubernetes cluster do. Taint the device, and request it in a "
+                "session that tolerates the taint."
+            )
+            raise UnsupportedResource(message, data={f"{_FIELD}.{name[:64]}": "cannot be diagnosed"})
     return {name: list(dict.fromkeys(device_ids)) for name, device_ids in request.diagnosed_devices.items()}

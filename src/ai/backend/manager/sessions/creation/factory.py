@@ -9,7 +9,7 @@ from decimal import Decimal
 from uuid import UUID
 
 from ai.backend.common.errors import ImageNotFound, InvalidInput, InvalidQuantity, LimitExceeded, UnsupportedResource
-from ai.backend.common.ids import KernelId, SessionId, SlotName
+from ai.backend.common.ids import GroupId, KernelId, SessionId, SlotName, UserId
 from ai.backend.common.names import check_slot_name
 from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
 from ai.backend.common.states import SessionStatus, SlotType
@@ -154,12 +154,18 @@ class SessionFactory:
         if request.claim is None:
             return await self.checker.find(caller, owner, request), None
         located, _ = await self.checker.locate(caller, owner, request)
-        claim = await self._naming.find(owner, located.group, request.claim)
+        claim = await self._naming.find(owner.user_id, located.group.id, request.claim)
         if request.scaling_group not in (None, claim.scaling_group):
             message = f"The claim {claim.name} is in the resource group {claim.scaling_group}."
             raise InvalidInput(message, data={"config.scalingGroup": "not that of the claim"})
         request = replace(request, scaling_group=claim.scaling_group)
         return await self.checker.find(caller, owner, request), claim
+
+    async def unshared_slot(self, user_id: UserId, group_id: GroupId, name: str) -> str | None:
+        """Returns a slot of a claim that workloads do not share on every agent of the claim's resource group; None if
+        sessions may use the claim at once. Raises NotFound."""
+        claim = await self._naming.find(user_id, group_id, name)
+        return self._naming.unshared_slot(claim, await self.agents.agents(scaling_group=claim.scaling_group))
 
     def _environ(self, owner: Caller, requested: Mapping[str, str]) -> dict[str, str]:
         """Returns the checked variables of a session; only an administrator says that its user may become root."""

@@ -8,11 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 from ai.backend.common import errors
-from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.ids import AgentId, DomainName, ResourceGroupName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, ClusterMode, GroupType
 from ai.backend.core.allocation.node import NodeAllocator
+from ai.backend.core.allocation.variants import repaired_device
 from ai.backend.core.scheduling.options import USUAL_PRIORITY, read
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, scope_of
@@ -37,9 +37,9 @@ def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: Device
         return
     placement_error: errors.ResourceError | None = None
     for agent in agents:
-        # Failed devices may recover.
+        # Failed devices may recover, and taints end.
         healthy_plugins = [
-            replace(plugin, devices=tuple(replace(device, health=DeviceHealth.HEALTHY) for device in plugin.devices))
+            replace(plugin, devices=tuple(repaired_device(device) for device in plugin.devices))
             for plugin in devices.plugins_of(agent)
         ]
         try:

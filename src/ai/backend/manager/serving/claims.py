@@ -1,0 +1,77 @@
+"""Checks that the replicas of an endpoint hold a device claim at once only where it may be used at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.ids import GroupId, UserId
+from ai.backend.common.serving import ServedRevisionStatus
+from ai.backend.core.serving.model import RolloutKind, RolloutPolicy
+from ai.backend.manager.serving.model import Endpoint, Revision, Service, ServingChange
+
+_TARGETS = frozenset({ServedRevisionStatus.PENDING, ServedRevisionStatus.ROLLING_OUT})
+_LIVE = _TARGETS | {ServedRevisionStatus.ACTIVE}
+
+
+class ClaimSharing(Protocol):
+    """Says whether several sessions may hold a claim at once."""
+
+    async def unshared_slot(self, user_id: UserId, group_id: GroupId, name: str) -> str | None:
+        """Returns a slot of a claim that workloads do not share on every agent of the claim's resource group; None if
+        sessions may use the claim at once. Raises NotFound."""
+
+
+class _Cause(StrEnum):
+    REPLICAS = "replicas"
+    ROLL_OUT = "roll-out"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaClaims:
+    """Refuses changes of endpoints by which replicas would wait for each other's claim for ever."""
+
+    sharing: ClaimSharing
+
+    async def check(self, endpoint: Endpoint, revisions: Iterable[Revision], before: Service | None = None) -> None:
+        """Raises InvalidInput for an endpoint that would hold a claim several times, unless it did so before or the
+        claim may be used at once; NotFound for a claim that does not exist."""
+        earlier = _held_at_once(before.endpoint, before.revisions) if before is not None else frozenset()
+        for name, cause in sorted(_held_at_once(endpoint, revisions) - earlier):
+            slot = await self.sharing.unshared_slot(endpoint.user_id, endpoint.group_id, name)
+            if slot is None:
+                continue
+            use = f"Sessions use the claim {name} in turn, since not all agents let them share whole devices of {slot}."
+            if cause is _Cause.REPLICAS:
+                message = f"{use} {endpoint.name} has one replica at most, by hand and by autoscaling."
+                raise InvalidInput(message, data={"desired_session_count": "several replicas not with this claim"})
+            message = (
+                f"{use} A new revision takes it over after the old one has ended: give the policy "
+                '{"kind": "rolling", "max_surge": 0, "max_unavailable": 1}, or another claim.'
+            )
+            raise InvalidInput(message, data={"policy": "both revisions at once not with this claim"})
+
+    async def check_change(self, service: Service, change: ServingChange) -> None:
+        """Checks a change of an endpoint as :meth:`check` does."""
+        changed_ids = {revision.id for revision in change.revisions}
+        kept = [revision for revision in service.revisions if revision.id not in changed_ids]
+        await self.check(change.endpoint, [*change.revisions, *kept], service)
+
+
+def _held_at_once(endpoint: Endpoint, revisions: Iterable[Revision]) -> frozenset[tuple[str, _Cause]]:
+    """Returns the claims that several replicas of an endpoint may come to need at the same time."""
+    live = [revision for revision in revisions if revision.status in _LIVE and revision.spec.claim]
+    most = max(endpoint.desired, endpoint.scaling.max_replicas if endpoint.scaling is not None else 0)
+    several = {(str(revision.spec.claim), _Cause.REPLICAS) for revision in live if most > 1}
+    active = {revision.spec.claim for revision in live if revision.status is ServedRevisionStatus.ACTIVE}
+    targets = [str(revision.spec.claim) for revision in live if revision.status in _TARGETS]
+    both = set(targets) & active | {name for name in targets if targets.count(name) > 1}
+    return frozenset(several | {(str(name), _Cause.ROLL_OUT) for name in both if not _is_in_turn(endpoint.policy)})
+
+
+def _is_in_turn(policy: RolloutPolicy) -> bool:
+    """Returns True if a replica of the old revision ends before one of the new revision starts."""
+    return policy.kind is RolloutKind.ROLLING and policy.max_surge == 0 and policy.max_unavailable > 0
