@@ -172,10 +172,12 @@ class DestroyKernel(Wire, frozen=True, kw_only=True):
 
 
 class RestartKernel(Wire, frozen=True, kw_only=True):
-    """Restarts a kernel in place with the same devices and home; ``attempt`` is the new one."""
+    """Restarts a kernel in place with the same devices and home; ``attempt`` is the new one. ``registries`` are the
+    present credentials of its image's registry."""
 
     kernel_id: str
     attempt: int
+    registries: list[RegistryAccess] = []
 
 
 class ImageJob(Wire, frozen=True, kw_only=True):

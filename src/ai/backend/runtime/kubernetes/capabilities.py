@@ -75,4 +75,5 @@ def describe(
             }
         ),
         no_multi_node_networks=NO_MULTI_NODE_NETWORKS,
+        pulls_in_create=True,
     )

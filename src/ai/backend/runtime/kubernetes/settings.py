@@ -91,6 +91,11 @@ class KubernetesRuntimeSettings(Settings):
     image_pull_secrets: tuple[str, ...] = Field(
         (), description="Names of Secrets with registry credentials in the namespace of sessions."
     )
+    registry_credentials: Literal["pull-secret", "none"] = Field(
+        "pull-secret",
+        description="How kubelets get the credentials that the manager has for the registry of a session's image: by a"
+        " Secret of the session's pod, which ends with the pod; or not at all.",
+    )
     priority_class: str = Field(
         "", description="Priority class of sessions' pods; one with `preemptionPolicy: Never` is advised."
     )

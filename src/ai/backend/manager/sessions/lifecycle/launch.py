@@ -229,8 +229,9 @@ class LaunchLoop(PeriodicLoop):
                 continue
             crash_point("before-agent-restart")
             try:
+                access = await self.image_pulls.access([kernel.image]) if self.image_pulls is not None else []
                 await self.gateway.agent(kernel.agent).restart_kernel(
-                    RestartKernel(kernel_id=str(kernel.id), attempt=kernel.attempt)
+                    RestartKernel(kernel_id=str(kernel.id), attempt=kernel.attempt, registries=access)
                 )
             except errors.BackendError as e:
                 log.warning("agent %s does not restart kernel %s (yet): %s", kernel.agent, kernel.id, e)
