@@ -85,6 +85,11 @@ class KubernetesRuntimeSettings(Settings):
     lost_node_s: int = Field(
         300, ge=0, description="How long pods stay on a node that is not reachable before the cluster deletes them."
     )
+    removed_node_s: int = Field(
+        24 * 3600,
+        ge=0,
+        description="How long homes and pods of sessions stay whose node was removed from the cluster.",
+    )
     image_pull_policy: Literal["if-not-present", "always", "never"] = Field(
         "if-not-present", description="When nodes pull images of sessions."
     )
