@@ -221,7 +221,7 @@ class RuntimeInfo:
     ``class_handlers`` the program that starts it, where the runtime knows them. ``cdi_directories`` are where the
     runtime looks CDI names up, lowest priority first; the agent writes the specifications of its plugins into the last
     one. Empty without CDI. ``pulls_in_create``: the node pulls images within ``create``, and ``lacks_image`` is never
-    True."""
+    True. ``mounts_sub_paths``: folders are mounted as parts of volumes."""
 
     name: str
     version: str
@@ -237,6 +237,7 @@ class RuntimeInfo:
     class_handlers: Mapping[str, str] = field(default_factory=dict)
     cdi_directories: tuple[str, ...] = ()
     pulls_in_create: bool = False
+    mounts_sub_paths: bool = False
 
 
 class PortExposure(StrEnum):
