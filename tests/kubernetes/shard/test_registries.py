@@ -87,7 +87,7 @@ def pods(site: Site) -> list[str]:
     return [pod["metadata"]["name"] for pod in site.pods() if mine <= pod["metadata"]["labels"].items()]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_sessions_run_on_images_of_a_registry_that_asks_for_a_password(
     installation: Installation, registry: DockerRegistry, site: Site
 ) -> None:
