@@ -26,6 +26,8 @@ MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
+NEXT_PASSWORD = "next word"
+_NEXT_HTPASSWD = "reader:$2b$04$DmpV2y9N99c1fy1RH5VPIuWpVQTnX4be8zH9rlIi.cQBSvhzV/VIC\n"
 _START_S = 30.0
 
 
@@ -38,6 +40,7 @@ class DockerRegistry:
     is_closed: bool
     process: subprocess.Popen[bytes] | None = None
     certificate: Path | None = None
+    password: str = PASSWORD
 
     @property
     def name(self) -> str:
@@ -68,6 +71,13 @@ class DockerRegistry:
             self.process.wait(20)
             self.process = None
 
+    def rotate(self) -> None:
+        """Asks for :data:`NEXT_PASSWORD` from now on."""
+        self.stop()
+        (self.directory / "htpasswd").write_text(_NEXT_HTPASSWD)
+        self.password = NEXT_PASSWORD
+        self.start()
+
     def answers(self) -> bool:
         try:
             return self.call("GET", "/v2/")[0] == 200
@@ -82,7 +92,7 @@ class DockerRegistry:
             url, body, {"Content-Type": kind, "Accept": f"{MANIFEST}, {INDEX}"}, method=method
         )
         if self.is_closed:
-            login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+            login = base64.b64encode(f"{USER}:{self.password}".encode()).decode()
             request.add_header("Authorization", f"Basic {login}")
         try:
             context = ssl.create_default_context(cafile=self.certificate) if self.certificate else None
@@ -168,7 +178,7 @@ class DockerRegistry:
         """An image of the engine, under a name of this registry, which is gone from the engine afterwards."""
         name = f"{self.name}/{repository}"
         assert engine.call("POST", f"/images/{source}/tag?repo={name}&tag={tag}")[0] == 201
-        login = {"username": USER, "password": PASSWORD} if self.is_closed else {}
+        login = {"username": USER, "password": self.password} if self.is_closed else {}
         header = base64.urlsafe_b64encode(json.dumps(login).encode()).decode()
         status, said = engine.call("POST", f"/images/{name}/push?tag={tag}", headers={"X-Registry-Auth": header})
         assert status == 200, said
@@ -179,9 +189,13 @@ class DockerRegistry:
 
 @contextmanager
 def running_registry(
-    directory: Path, *, is_closed: bool = False, certificate: tuple[Path, Path] | None = None
+    directory: Path,
+    *,
+    is_closed: bool = False,
+    certificate: tuple[Path, Path] | None = None,
+    address: str = "127.0.0.1",
 ) -> Iterator[DockerRegistry]:
-    """A registry with nothing in it; with a certificate and its key it speaks TLS only."""
+    """A registry with nothing in it, listening at ``address``; with a certificate and its key it speaks TLS only."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -194,7 +208,7 @@ def running_registry(
     (directory / "config.yml").write_text(
         f"version: 0.1\nlog: {{level: warn, accesslog: {{disabled: true}}}}\n"
         f"storage: {{filesystem: {{rootdirectory: {directory}/data}}, delete: {{enabled: true}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'{tls}}}\n{auth}"
+        f"http: {{addr: '{address}:{port}'{tls}}}\n{auth}"
     )
     registry = DockerRegistry(port, directory, is_closed, certificate=certificate[0] if certificate else None)
     registry.start()

@@ -123,6 +123,11 @@ class Cluster:
         return self.folder / "cdi"
 
     @property
+    def registries_folder(self) -> Path:
+        """Where containerd looks how to reach a registry, in ``HOST:PORT/hosts.toml``; it reads them at each pull."""
+        return self.folder / "registries"
+
+    @property
     def audit_log(self) -> Path:
         """Where the API server records requests, one JSON object a line, if ``is_audited``."""
         return self.folder / "audit.log"

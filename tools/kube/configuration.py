@@ -125,6 +125,8 @@ state = "/run/containerd"
 address = {json.dumps(str(socket))}
 [ttrpc]
 address = {json.dumps(str(socket) + ".ttrpc")}
+[plugins."io.containerd.cri.v1.images".registry]
+config_path = {json.dumps(str(folder / "registries"))}
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = {json.dumps(PAUSE_IMAGE)}
 [plugins."io.containerd.cri.v1.runtime"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,11 +21,19 @@ from ai.backend.common.errors import (
     StorageFull,
 )
 from ai.backend.common.states import KernelEventReason, KernelStatus
-from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, ImageJob, KernelSpec, RegistryAccess
+from ai.backend.common.wire.agent import (
+    CreateKernels,
+    DestroyKernel,
+    ImageJob,
+    KernelSpec,
+    RegistryAccess,
+    RestartKernel,
+)
 from ai.backend.plugin.runtime import (
     CommitRequest,
     CommittedImage,
     ImageRequest,
+    RuntimeInfo,
     TellProgress,
     WorkloadKey,
     WorkloadSpec,
@@ -50,6 +59,7 @@ class Registry(FakeRuntime):
         self.gate = asyncio.Event()
         self.gate.set()
         self.vanishes = False
+        self.requests: list[ImageRequest | None] = []
 
     @property
     def made(self) -> list[Any]:
@@ -74,6 +84,7 @@ class Registry(FakeRuntime):
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
         if self.vanishes:
             raise ImageMissing("this node has no image")
+        self.requests.append(spec.image_request)
         return await super().create(spec)
 
     async def commit(self, key: WorkloadKey, wanted: CommitRequest, tell: TellProgress) -> CommittedImage:
@@ -198,3 +209,54 @@ async def test_jobs_are_asked_after_until_they_are_done(house: tuple[Bench, Regi
     spec = await bench.run(agent)
     commit = ImageJob(job_id="5", action="commit", kernel_id=spec.kernel_id, folder="u", filename="f", wait_s=10)
     assert (await agent.commands.image_job(commit)).result["place"] == "/archives/u/f"
+
+
+class OfCluster(Registry):
+    """Nodes that pull by themselves within a creation, as those of a cluster do."""
+
+    async def lacks_image(self, wanted: ImageRequest) -> bool:
+        return False
+
+    def info(self) -> RuntimeInfo:
+        return replace(super().info(), pulls_in_create=True)
+
+
+@pytest.fixture
+def cluster(bench: Bench) -> tuple[Bench, OfCluster]:
+    bench.runtime = registry = OfCluster()
+    return bench, registry
+
+
+def logins(registry: Registry) -> list[tuple[str, str]]:
+    """Returns with which login each workload was to be made."""
+    return [(request.username, request.password) if request is not None else ("", "") for request in registry.requests]
+
+
+async def test_nodes_that_pull_by_themselves_get_the_login_of_the_day(cluster: tuple[Bench, OfCluster]) -> None:
+    bench, registry = cluster
+    agent = await bench.start()
+    request, spec = creation(bench)
+    await agent.commands.create_kernels(request)
+    await bench.manager.wait_for(lambda o: o.status is S.RUNNING)
+    rotated = RegistryAccess(registry="cr.test", username="u", password="the next one")
+    again = RestartKernel(kernel_id=spec.kernel_id, attempt=2, registries=[rotated])
+    await agent.commands.restart_kernel(again)
+    await bench.manager.wait_for(lambda o: o.status is S.RUNNING and o.attempt == 2)
+    assert logins(registry) == [("u", SECRET), ("u", "the next one")]
+    assert "the next one" not in repr((again, registry.requests))
+    for path in bench.data_dir.rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+    local, other = creation(bench, auto_pull="")
+    await agent.commands.create_kernels(local)
+    await bench.manager.wait_for(lambda o: o.kernel_id == other.kernel_id and o.status is S.RUNNING)
+    assert logins(registry)[2:] == [("", "")], "an image that nobody is to pull"
+
+
+async def test_an_image_that_such_nodes_cannot_have_ends_the_session(cluster: tuple[Bench, OfCluster]) -> None:
+    bench, registry = cluster
+    registry.vanishes = True
+    agent = await bench.start()
+    request, spec = creation(bench)
+    await agent.commands.create_kernels(request)
+    ended = await bench.manager.wait_for(lambda o: o.kernel_id == spec.kernel_id and o.status in (S.ERROR, S.PENDING))
+    assert (ended.status, ended.reason) == (S.ERROR, R.CREATION_DENIED), "it would be tried for ever"

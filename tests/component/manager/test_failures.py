@@ -118,6 +118,10 @@ async def test_a_lost_agent_degrades_and_is_given_up(cluster: Cluster, agent: Fa
     ended = await cluster.manager.services.sessions.get(cluster.user, str(reply.session.id))
     assert ended.status is SessionStatus.ERROR
     assert ended.reason is KernelEventReason.AGENT_LOST
+    assert ended.status_info == "agent-lost"
+    for status_data in (ended.status_data, ended.kernels[0].status_data):
+        assert status_data["error"]["agent"] == "agent-1"
+        assert "home is lost" in status_data["error"]["message"]
     assert (await cluster.manager.stores.sessions.audit()).is_clean
     assert await agent.beat() == [str(reply.session.id)], "what it still holds is an orphan"
 

@@ -15,7 +15,12 @@ from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 
 VM = RuntimeClassReport(
-    name="kata", kind="vm", overhead={"mem": str(256 << 20), "cpu": "1"}, whole_devices=True, max_devices=1
+    name="kata",
+    kind="vm",
+    overhead={"mem": str(256 << 20), "cpu": "1"},
+    whole_devices=True,
+    max_devices=1,
+    host_network=False,
 )
 
 
@@ -61,5 +66,8 @@ async def test_what_cannot_be_is_refused_with_its_reason(cluster: Cluster) -> No
         two = CreateSession(image="python", resources={"cpu": 1, "mock.device": 2}, runtime_class="kata")
         with pytest.raises(InvalidInput, match="1 device at most, and 2 of mock"):
             await create(cluster.user, two)
+        await cluster.manager.stores.resource_groups.change_resource_group("default", use_host_network=True)
+        with pytest.raises(InvalidInput, match="network of their node, which a virtual machine cannot share"):
+            await create(cluster.user, request(runtime_class="kata"))
     finally:
         await agent.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,14 +10,18 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tools.kube.cluster import Cluster
 from tools.runner_image import RUNNER_IMAGE
 
+from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
+from ai.backend.manager.images.model import ScannedImage
+from ai.backend.manager.images.sql import SqlImageStore
 from tests.kubernetes.runtime.sites import NAMESPACE, Site, free_port
 from tests.support.forked import ForkedPopen
 from tests.support.kube_volumes import STORAGE_CLASS
@@ -39,11 +44,17 @@ def render_chart(cluster: Cluster, namespace: str, *options: str, release: str =
     return done.stdout
 
 
+def helm(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs helm against the cluster, and returns how it ended."""
+    command = [str(cluster.program("helm")), f"--kubeconfig={cluster.kubeconfig}", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+
+
 class Installation:
     """The daemons of an installation, in a folder of their own; another ``cluster`` than the first has a namespace and
     an instance of its own."""
 
-    def __init__(self, root: Path, site: Site, cluster: str = CLUSTER) -> None:
+    def __init__(self, root: Path, site: Site, cluster: str = CLUSTER, *, pull_policy: str = "never") -> None:
         is_first = cluster == CLUSTER
         self.namespace = OWN_NAMESPACE if is_first else f"{OWN_NAMESPACE}-{cluster}"
         instance = "default" if is_first else cluster
@@ -55,7 +66,7 @@ class Installation:
         (root / "manager.toml").write_text(
             f'data-dir = "{root}/manager"\n'
             f'[manager]\nservice-addr = {{ host = "127.0.0.1", port = {self.api_port} }}\n'
-            f'[agent-link]\nbind = "tcp://127.0.0.1:{self.link_port}"\nagent-keys = "{root}/agents"\n'
+            f'[agent-link]\nbind = "tcp://0.0.0.0:{self.link_port}"\nagent-keys = "{root}/agents"\n'
             f'key-file = "{root}/manager.key_secret"\n[database]\nurl = "sqlite:///{root}/manager.db"\n'
         )
         migrated(root / "manager.db")
@@ -71,7 +82,7 @@ class Installation:
             f'namespace = "{self.namespace}"\n'
             f'[kubernetes.drivers."{DRIVER}"]\ndevice-name = "cuda"\n'
             f'[runtime]\nnamespace = "{NAMESPACE}"\ninstance = "{instance}"\n'
-            f'runner-image = "{RUNNER_IMAGE}"\nimage-pull-policy = "never"\n'
+            f'runner-image = "{RUNNER_IMAGE}"\nimage-pull-policy = "{pull_policy}"\n'
             f'home-volume = "claim"\nhome-storage-class = "{STORAGE_CLASS}"\n'
             f'relay-listen = "0.0.0.0:{relay_port}"\nrelay-target = "{site.cluster.host_address}:{relay_port}"\n'
         )
@@ -120,6 +131,19 @@ class Installation:
         assert process.returncode == 0, f"{words}\n{out}\n{err}\n{self.log()}"
         return str(out)
 
+    def attempt(self, *words: str, who: str, timeout_s: float = 90) -> tuple[int, str]:
+        """Runs a command of a user, and returns its exit code and all that it prints."""
+        kept: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        with self._start(*words, env=self.users[who], **kept) as process:
+            out, _ = process.communicate(timeout=timeout_s)
+        return process.returncode, str(out)
+
+    def fail(self, *words: str, who: str) -> str:
+        """Runs a command of a user that is to fail, and returns what it prints."""
+        code, out = self.attempt(*words, who=who)
+        assert code != 0, f"{words}\n{out}\n{self.log()}"
+        return out
+
     def daemon(self, name: str, *words: str) -> None:
         with (self.root / f"{name}.log").open("ab") as output:
             self.daemons[name] = self._start(*words, stdout=output, stderr=output, start_new_session=True)
@@ -152,6 +176,22 @@ class Installation:
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with sqlite3.connect(f"file:{self.root}/manager.db?mode=ro", uri=True) as database:
             return database.execute(query).fetchall()
+
+    def register_images(self, *names: str, labels: Mapping[str, str], registry: str = "docker.io") -> None:
+        """Records images as a scan of their registry does: no kubelet tells the labels of an image."""
+        images = [
+            ScannedImage(
+                name=name, architecture="x86_64", digest="", config_digest="", size_bytes=1, labels=dict(labels)
+            )
+            for name in names
+        ]
+
+        async def register() -> None:
+            database = Database(f"sqlite:///{self.root}/manager.db")
+            await SqlImageStore(database).record(registry, images, at=datetime.now(UTC))
+            await database.close()
+
+        asyncio.run(register())
 
     def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 150) -> None:
         deadline = time.monotonic() + timeout_s

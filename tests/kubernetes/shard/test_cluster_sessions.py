@@ -12,6 +12,7 @@ import pytest
 from tools.kube.cluster import Cluster
 
 from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL
+from tests.conformance.published import Published, ensure_published
 from tests.kubernetes.runtime.sites import NAMESPACE, PYTHON_IMAGE, Site
 from tests.kubernetes.shard.installation import Installation
 from tests.support.kube_policies import enforced
@@ -21,8 +22,9 @@ from tests.support.kubernetes import busybox_pod
 pytestmark = pytest.mark.needs("kubernetes")
 CLUSTER = "guarded"
 RESTRICTED = {"runAsNonRoot": True, "runAsUser": 59500, "seccompProfile": {"type": "RuntimeDefault"}}
-HOSTS = ("main1", "sub1", "sub2")[: os.cpu_count()]
-"""Three, where this machine has a core for each."""
+HOSTS = ("main1", "sub1", "sub2")
+CORES = "1" if (os.cpu_count() or 1) > len(HOSTS) else "0"
+"""Of each kernel: no limit where this machine has not a core for each, as the scheduler would bind two pods only."""
 SSHD_PORT = 2200
 GREET = f"""
 import os, socket
@@ -32,6 +34,11 @@ for host in hosts[1:]:
     with socket.create_connection((host, {SSHD_PORT}), 20) as connection:
         print(host, connection.recv(7).decode())
 """
+
+
+@pytest.fixture(scope="module")
+def published_python() -> Path:
+    return ensure_published()
 
 
 @pytest.fixture
@@ -47,21 +54,31 @@ def guarded(site: Site, tmp_path: Path) -> Iterator[Installation]:
             installation.stop()
 
 
-@pytest.mark.timeout(400)
-def test_pods_of_one_session_reach_each_other_alone(guarded: Installation, site: Site) -> None:
+@pytest.mark.timeout(600)
+def test_three_pods_of_a_session_of_the_published_client_reach_each_other_alone(
+    guarded: Installation, site: Site, published_python: Path, tmp_path: Path
+) -> None:
     guarded.until(lambda: tier(guarded) == "isolated-pod", "the probe of policies", 150)
-    create = ("session", "create", "--name", "wide", "--cluster-size", str(len(HOSTS)))
-    guarded.run(*create, "-r", "cpu=1", "-r", "mem=128m", PYTHON_IMAGE, who="user")
-    printed = guarded.run("run", "--name", "wide", "-c", GREET, PYTHON_IMAGE, who="user")
-    assert " ".join(HOSTS) in printed
+    labels = {"ai.backend.runtime-path": "/usr/bin/python3", "ai.backend.resource.min.cpu": "0"}
+    guarded.register_images(PYTHON_IMAGE, labels=labels)
+    keys = guarded.users["user"]
+    client = Published(published_python, keys["BACKEND_ENDPOINT"], keys, tmp_path / "client", timeout_s=90.0)
+    client.folder.mkdir()
+    create = ("session", "create", "-t", "wide", "--cluster-size", str(len(HOSTS)))
+    said = client(*create, "-r", f"cpu={CORES}", "-r", "mem=128m", PYTHON_IMAGE)
+    running = "SELECT count(*) FROM kernels WHERE status = 'RUNNING'"
+    what_happened = guarded.rows("SELECT status, status_info, status_data FROM kernels")
+    assert guarded.rows(running) == [(len(HOSTS),)], f"{said}\n{what_happened}\n{guarded.log()}"
+    said = client("run", "-t", "wide", "-c", GREET, PYTHON_IMAGE)
+    assert " ".join(HOSTS) in said.all, said
     for host in HOSTS[1:]:
-        assert f"{host} SSH-2.0" in printed
+        assert f"{host} SSH-2.0" in said.all, said
     pods = {pod["spec"]["hostname"]: pod["status"]["podIP"] for pod in session_pods(site)}
     assert set(pods) == set(HOSTS)
     for labels in ({INSTANCE_LABEL: CLUSTER}, {"app": "somebody"}):
-        said = stranger(site.cluster, labels, pods["sub1"])
-        assert said.endswith("no\n"), f"neither a session of another user nor other pods: {said}"
-    guarded.run("rm", "wide", who="user")
+        answer = stranger(site.cluster, labels, pods["sub1"])
+        assert answer.endswith("no\n"), f"neither a session of another user nor other pods: {answer}"
+    client("rm", "wide")
     policies = f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies"
     guarded.until(lambda: not session_pods(site), "the end of the pods")
     guarded.until(

@@ -20,6 +20,7 @@ from tools.runner_image import RUNNER_IMAGE
 from ai.backend.infra.rpc.zmq.keys import load_or_generate_keypair
 from ai.backend.manager.secrets.sealer import load_or_make_keys
 from tests.kubernetes.runtime.sites import NAMESPACE, PYTHON_IMAGE, Site, free_port
+from tests.kubernetes.shard.installation import helm
 from tests.support.daemon_image import IMAGE, write_daemon_image
 from tests.support.forked import ForkedPopen
 
@@ -37,11 +38,6 @@ CHECKS = {
     "proxy-coordinator.toml": "app-proxy-coordinator",
     "proxy-worker.toml": "app-proxy-worker",
 }
-
-
-def helm(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [str(cluster.program("helm")), f"--kubeconfig={cluster.kubeconfig}", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
 
 
 def render(cluster: Cluster, *options: str) -> subprocess.CompletedProcess[str]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from ai.backend.client.config import APIConfig
 from ai.backend.client.session import Session
-from ai.backend.infra.database import Database
-from ai.backend.manager.images.model import ScannedImage
-from ai.backend.manager.images.sql import SqlImageStore
 from tests.conformance.catalogue import run_check
 from tests.conformance.checks import Scene
 from tests.conformance.published import Published, ensure_published
@@ -35,21 +30,8 @@ def published_python() -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def registered(installation: Installation) -> None:
     """The manager has scanned the registry of the image: no kubelet tells the labels of an image."""
-    image = ScannedImage(
-        name=PYTHON_IMAGE,
-        architecture="x86_64",
-        digest="",
-        config_digest="",
-        size_bytes=1,
-        labels={"ai.backend.service-ports": "http:http:8080", "ai.backend.runtime-path": "/usr/bin/python3"},
-    )
-
-    async def register() -> None:
-        database = Database(f"sqlite:///{installation.root}/manager.db")
-        await SqlImageStore(database).record("docker.io", [image], at=datetime.now(UTC))
-        await database.close()
-
-    asyncio.run(register())
+    labels = {"ai.backend.service-ports": "http:http:8080", "ai.backend.runtime-path": "/usr/bin/python3"}
+    installation.register_images(PYTHON_IMAGE, labels=labels)
 
 
 @pytest.fixture(scope="module")

@@ -98,6 +98,8 @@ class WorkloadSpec:
         runtime_class: a name of ``RuntimeInfo.runtime_classes``; empty: what the runtime does by itself.
         program: the shell command of a batch session, which the first run will execute. A runtime may make it the
             workload's own (:attr:`WorkloadExit.program`) if it starts a runner before the first message that needs one.
+        image_request: the image with the login to its registry, for a runtime whose nodes pull the image within
+            ``create``; None where nothing is to be pulled.
     """
 
     key: WorkloadKey
@@ -117,6 +119,7 @@ class WorkloadSpec:
     runtime_class: str = ""
     program: str = ""
     secret_names: frozenset[str] = frozenset()
+    image_request: ImageRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +222,8 @@ class RuntimeInfo:
     ``class_overheads`` is the memory in bytes that a workload of such a class takes beyond its own, and
     ``class_handlers`` the program that starts it, where the runtime knows them. ``cdi_directories`` are where the
     runtime looks CDI names up, lowest priority first; the agent writes the specifications of its plugins into the last
-    one. Empty without CDI."""
+    one. Empty without CDI. ``pulls_in_create``: the node pulls images within ``create``, and ``lacks_image`` is never
+    True. ``mounts_sub_paths``: folders are mounted as parts of volumes."""
 
     name: str
     version: str
@@ -234,6 +238,8 @@ class RuntimeInfo:
     class_overheads: Mapping[str, int] = field(default_factory=dict)
     class_handlers: Mapping[str, str] = field(default_factory=dict)
     cdi_directories: tuple[str, ...] = ()
+    pulls_in_create: bool = False
+    mounts_sub_paths: bool = False
 
 
 class PortExposure(StrEnum):

@@ -28,7 +28,12 @@ def test_what_the_engine_lists_is_offered_by_its_name() -> None:
 def test_runtimes_of_virtual_machines_are_known() -> None:
     (found,) = reports_of({}, info("kata-fc"))
     assert found == RuntimeClassReport(
-        name="kata-fc", kind="vm", overhead={"mem": str(150 * MIB)}, whole_devices=True, max_devices=1
+        name="kata-fc",
+        kind="vm",
+        overhead={"mem": str(150 * MIB)},
+        whole_devices=True,
+        max_devices=1,
+        host_network=False,
     )
 
 
@@ -83,3 +88,16 @@ def test_the_overhead_that_a_cluster_counts_is_taken_off_the_limits() -> None:
     assert without_overhead(config, "kata", {}, cluster) == (2.0, (1 << 30) - (200 << 20))
     declared = {"kata": RuntimeClassSettings(kind="vm", overhead_mem=100 << 20)}
     assert without_overhead(config, "kata", declared, cluster) == (2.0, (1 << 30) - (100 << 20)), "the operator's word"
+
+
+def test_machines_mount_no_parts_of_volumes_unless_their_operator_says_so() -> None:
+    pods = replace(info("kata", "runc"), mounts_sub_paths=True)
+    assert {one.name: (one.folders, one.host_network) for one in reports_of({}, pods)} == {
+        "kata": (False, False),
+        "runc": (True, True),
+    }
+    assert [one.folders for one in reports_of({}, info("kata"))] == [True], "Docker binds whole directories"
+    declared = {"kata": RuntimeClassSettings(kind="vm", folders=True)}
+    assert [one.folders for one in reports_of(declared, replace(pods, runtime_classes=("kata",)))] == [True]
+    declared = {"runc": RuntimeClassSettings(folders=False)}
+    assert [one.folders for one in reports_of(declared, info("runc"))] == [False]

@@ -144,9 +144,9 @@ async def test_a_quarantined_device_is_given_to_nobody_until_it_is_reset(tmp_pat
         body = {"metadata": metadata, "status": {"conditions": [condition]}}
         return msgspec.convert(body, Accelerator)
 
-    made._reflector._replace([accelerator("True", "1")], "1")
+    made.reflector.replace([accelerator("True", "1")], "1")
     assert made.withheld(("mock", cast("Any", "a"))) == "quarantined: its state is not known; reset or detach it"
-    made._reflector._replace([accelerator("False", "2")], "2")
+    made.reflector.replace([accelerator("False", "2")], "2")
     assert made.withheld(("mock", cast("Any", "a"))) == ""
     assert changes == ["changed", "changed"], "slices are written anew each time"
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from ai.backend.common.errors import BackendError, InvalidInput, UnsupportedResource
+from ai.backend.common.ids import FolderId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode
 from ai.backend.common.wire.reports import OverlayReport, RuntimeClassReport
@@ -23,6 +25,7 @@ from ai.backend.manager.agents.capabilities import (
     with_networks,
 )
 from ai.backend.manager.agents.model import Agent
+from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.scheduling.snapshot import build_snapshot
 from tests.contract.store.builders import NOW, make_agent, make_session
 
@@ -80,6 +83,43 @@ def test_a_class_elsewhere_may_take_more() -> None:
         len(with_class([agent("a", vm())], "kata", [slots(cuda_shares="1"), slots(cpu="1")], "g", DeviceReader())[0])
         == 1
     )
+
+
+@pytest.mark.parametrize(
+    ("class_", "needs", "reason"),
+    [
+        ({"folders": False}, {"has_folders": True}, "mounts no virtual folders"),
+        ({"host_network": False}, {"uses_host_network": True}, "network of their node"),
+    ],
+)
+def test_what_a_machine_cannot_share_is_refused_before_a_session_is_accepted(
+    class_: dict[str, bool], needs: dict[str, bool], reason: str
+) -> None:
+    machine, container = agent("a", vm(**class_)), agent("b", RuntimeClassReport(name="kata"))
+    with pytest.raises(InvalidInput, match=reason):
+        with_class([machine], "kata", [slots(cpu="1")], "default", DeviceReader(), **needs)
+    accepting, _ = with_class([machine, container], "kata", [slots(cpu="1")], "default", DeviceReader(), **needs)
+    assert [a.id for a in accepting] == ["b"]
+    accepting, _ = with_class([machine], "kata", [slots(cpu="1")], "default", DeviceReader())
+    assert [a.id for a in accepting] == ["a"]
+
+
+def test_a_session_with_folders_is_planned_only_where_its_class_mounts_them() -> None:
+    machine, container = agent("a", vm(folders=False)), agent("b", RuntimeClassReport(name="kata"))
+    needs = needs_of(1, ClusterMode.SINGLE_NODE, "kata", has_folders=True)
+    assert not needs <= features_of(machine)
+    assert needs <= features_of(container)
+    assert needs_of(1, ClusterMode.SINGLE_NODE, "kata") <= features_of(machine)
+    folder_id = FolderId(UUID(int=1))
+    mount = FolderMount(folder_id=folder_id, name="d", source="/v/d", target="/home/work/d", read_only=False)
+    session = make_session(
+        starts_at=None, dependencies=(), designated_agents=(), runtime_class="kata", vfolder_mounts=(mount,)
+    )
+    session = replace(session, kernels=tuple(replace(k, requested_slots=slots(cpu="1")) for k in session.kernels))
+    for agents, hosts in ([machine, container], {"b"}), ([machine], set[str]()):
+        snapshot = build_snapshot("default", agents, [], [session], {}, {}, DeviceReader())
+        plan = decide(snapshot, Policy(), now=NOW, rng=random.Random(1))
+        assert {k.agent_id for p in plan.placements for k in p.kernels} == hosts
 
 
 def test_the_refusal_of_an_unknown_class_lists_the_available_ones() -> None:

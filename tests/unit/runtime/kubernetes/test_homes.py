@@ -74,6 +74,7 @@ async def test_a_home_has_its_class_and_size_and_serves_the_next_attempt(claims:
     (claim,) = claims.objects.values()
     assert claim["spec"]["storageClassName"] == "fast"
     assert claim["spec"]["resources"]["requests"]["storage"] == str(5 << 30)
+    assert claim["metadata"]["annotations"]["backend.ai/node"] == "n"
     await kept.ensure(replace(SPEC, key=replace(KEY, attempt=2)))
     assert list(claims.objects) == [NAME]
 

@@ -363,6 +363,11 @@ class RuntimeClassSettings(Settings):
         ge=0,
         description="Accelerators of one kernel; default: 1 in a virtual machine, none in gVisor, else any number.",
     )
+    folders: bool | None = Field(
+        None,
+        description="Whether sessions may mount virtual folders; default: not in virtual machines on Kubernetes, where"
+        " folders are parts of volumes (`subPath`), which Kata does not mount.",
+    )
 
     @property
     def needs_whole_devices(self) -> bool:

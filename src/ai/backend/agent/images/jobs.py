@@ -179,6 +179,16 @@ class KernelImages:
             kernel.save(status=KernelStatus.PULLING)
         await self._pull(kernel)
 
+    def is_tried_again(self, kernel: Kernel) -> bool:
+        """Returns True if another creation may have the image that this one lacked: the agent would pull it anew.
+
+        An image that nodes pull within a creation is not to be had, unless the agent had no credentials to give them:
+        these are not stored over its restart.
+        """
+        if self._runtime.info().pulls_in_create:
+            return bool(kernel.record.spec.auto_pull and kernel.record.resumes and not kernel.registries)
+        return bool(kernel.record.spec.auto_pull)
+
     async def _pull(self, kernel: Kernel) -> None:
         """Pulls the kernel's image. A pull is idempotent and never undone.
 

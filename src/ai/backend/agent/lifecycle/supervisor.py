@@ -160,7 +160,7 @@ class Supervisor:
         if kernel.attempt > req.attempt:
             raise _other_attempt(kernel, req.attempt)
         old_spec = kernel.record.spec
-        kernel.secrets = req.secret_environ
+        kernel.secrets, kernel.registries = req.secret_environ, req.registries
         operations = kernel.move(
             PhaseTrigger.RESTART_REQUESTED,
             cause=f"restart as attempt {req.attempt}",
@@ -322,7 +322,7 @@ class Supervisor:
         self._announce(kernel, R.RESTARTING if step.restarting else R.NEW_WORKLOAD_STARTED)
 
     async def _give_up(self, kernel: Kernel, error: Exception, *, restarting: bool = False) -> None:
-        if isinstance(error, ImageMissing) and kernel.record.spec.auto_pull and not restarting:
+        if isinstance(error, ImageMissing) and not restarting and self._images.is_tried_again(kernel):
             error = CreationDeferred(f"{error.message} any more", retry_after=0.0)  # it was removed after the pull
         failure = ending_of(error, kernel.exit, restarting=restarting)
         log_level = logging.INFO if isinstance(error, BackendError) else logging.ERROR

@@ -303,6 +303,13 @@ def _device_limit(declaration: RuntimeClassSettings, runtime: str) -> int | None
     return 0 if is_gvisor and declaration.max_devices is None else declaration.device_limit
 
 
+def _takes_folders(declaration: RuntimeClassSettings, info: RuntimeInfo) -> bool:
+    """Returns True if sessions of a class may mount folders: a virtual machine mounts whole volumes (spec 03-19)."""
+    if declaration.folders is not None:
+        return declaration.folders
+    return declaration.kind != "vm" or not info.mounts_sub_paths
+
+
 def classes_of(
     declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> dict[str, tuple[RuntimeClassSettings, str]]:
@@ -336,6 +343,8 @@ def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) 
             },
             whole_devices=declaration.needs_whole_devices,
             max_devices=_device_limit(declaration, info.class_handlers.get(runtime, runtime)),
+            folders=_takes_folders(declaration, info),
+            host_network=declaration.kind != "vm",
         )
         for name, (declaration, runtime) in sorted(classes_of(declared, info).items())
     ]

@@ -178,11 +178,13 @@ class DestroyKernel(Wire, frozen=True, kw_only=True):
 
 class RestartKernel(Wire, frozen=True, kw_only=True):
     """Restarts a kernel in place with the same devices and home; ``attempt`` is the new one. ``secret_environ`` as in
-    its specification, which agents do not store with them."""
+    its specification, which agents do not store with them; ``registries`` are the present credentials of its image's
+    registry."""
 
     kernel_id: str
     attempt: int
     secret_environ: dict[str, str] = {}
+    registries: list[RegistryAccess] = []
 
     def __repr__(self) -> str:
         return f"RestartKernel(kernel_id={self.kernel_id!r}, attempt={self.attempt!r})"

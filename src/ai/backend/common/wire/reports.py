@@ -52,7 +52,8 @@ class RuntimeClassReport(Wire, frozen=True, kw_only=True):
     """A runtime class that sessions on this agent can use (spec 03-19, 10.3).
 
     ``overhead`` are slots that each kernel takes in addition to its own. A kernel gets at most ``max_devices``
-    accelerators (None: any number), and only whole ones if ``whole_devices``.
+    accelerators (None: any number), and only whole ones if ``whole_devices``. ``folders``: it can mount virtual
+    folders; ``host_network``: it can share the network of its node.
     """
 
     name: str
@@ -60,6 +61,8 @@ class RuntimeClassReport(Wire, frozen=True, kw_only=True):
     overhead: dict[str, str] = {}
     whole_devices: bool = False
     max_devices: int | None = None
+    folders: bool = True
+    host_network: bool = True
 
 
 class OverlayReport(Wire, frozen=True, kw_only=True):

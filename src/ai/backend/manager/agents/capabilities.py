@@ -43,6 +43,10 @@ def class_feature(name: str) -> str:
     return f"runtime class {name}"
 
 
+def folders_feature(runtime_class: str) -> str:
+    return f"folders in the runtime class {runtime_class}"
+
+
 def options_feature(plugin_name: str) -> str:
     return f"options of {plugin_name}"
 
@@ -54,9 +58,12 @@ def needs_of(
     *,
     encrypted: bool = False,
     optioned_plugins: Iterable[str] = (),
+    has_folders: bool = False,
 ) -> frozenset[str]:
     """Returns the features that a session needs of its agents; it gives options to ``optioned_plugins``."""
     needed_features = {class_feature(runtime_class)} if runtime_class else set()
+    if runtime_class and has_folders:
+        needed_features.add(folders_feature(runtime_class))
     needed_features.update(map(options_feature, optioned_plugins))
     if cluster_size > 1:
         needed_features.add(
@@ -68,6 +75,7 @@ def needs_of(
 def features_of(agent: Agent) -> frozenset[str]:
     """Returns an agent's features. An agent without a report about networks counts as able to make local networks."""
     features = {class_feature(runtime_class.name) for runtime_class in agent.runtime_classes}
+    features |= {folders_feature(each.name) for each in agent.runtime_classes if each.folders}
     features |= {options_feature(plugin.name) for plugin in agent.plugins if plugin.options_schema is not None}
     if agent.enforcement.get(NETWORKS) != Enforcement.NONE.value:
         features.add(NETWORKS)
@@ -179,9 +187,19 @@ def _with_report(
 
 
 def with_class(
-    agents: Sequence[Agent], name: str, requests: Iterable[ResourceSlot], resource_group: str, devices: DeviceReader
+    agents: Sequence[Agent],
+    name: str,
+    requests: Iterable[ResourceSlot],
+    resource_group: str,
+    devices: DeviceReader,
+    *,
+    has_folders: bool = False,
+    uses_host_network: bool = False,
 ) -> tuple[list[Agent], ResourceSlot]:
     """Returns the agents whose runtime class accepts all requests, and the largest overhead of their classes.
+
+    ``has_folders``: the session mounts virtual folders. ``uses_host_network``: the resource group gives its sessions
+    the network of their node.
 
     Raises UnsupportedResource if no agent has the class, InvalidInput if none accepts, with the first agent's reason.
     """
@@ -200,7 +218,8 @@ def with_class(
         )
     requests = list(requests)
     refusals = [
-        next((reason for slots in requests if (reason := _refusal(agent, runtime_class, slots, devices))), "")
+        _unfit(runtime_class, has_folders=has_folders, uses_host_network=uses_host_network)
+        or next((reason for slots in requests if (reason := _refusal(agent, runtime_class, slots, devices))), "")
         for agent, runtime_class in candidates
     ]
     accepting = [candidate for candidate, reason in zip(candidates, refusals, strict=True) if not reason]
@@ -212,6 +231,17 @@ def with_class(
     slots = {slot for overhead in overheads for slot in overhead}
     largest = ResourceSlot({slot: max(overhead[slot] for overhead in overheads) for slot in slots})
     return [agent for agent, _ in accepting], largest.nonzero()
+
+
+def _unfit(runtime_class: RuntimeClassReport, *, has_folders: bool, uses_host_network: bool) -> str:
+    """Returns why a runtime class cannot have a session's folders or network; empty if it can."""
+    if has_folders and not runtime_class.folders:
+        return (
+            "it mounts no virtual folders there, as these are parts of volumes, and a virtual machine mounts whole ones"
+        )
+    if uses_host_network and not runtime_class.host_network:
+        return "the resource group gives sessions the network of their node, which a virtual machine cannot share"
+    return ""
 
 
 def _refusal(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlot, reader: DeviceReader) -> str:

@@ -113,6 +113,7 @@ def pending_session(
         session.runtime_class,
         encrypted=needs_encryption,
         optioned_plugins=session.plugin_options,
+        has_folders=bool(session.vfolder_mounts),
     )
     return core.PendingSession(
         session_id=session.id,

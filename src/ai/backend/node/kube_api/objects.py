@@ -74,8 +74,13 @@ class Container(Part, frozen=True, kw_only=True):
     resources: ResourceRequirements = ResourceRequirements()
 
 
+class SchedulingGate(Part, frozen=True, kw_only=True):
+    name: str = ""
+
+
 class PodSpec(Part, frozen=True, kw_only=True):
     node_name: str = ""
+    scheduling_gates: Sequence[SchedulingGate] = ()
     containers: Sequence[Container] = ()
     init_containers: Sequence[Container] = ()
     overhead: ResourceList = {}

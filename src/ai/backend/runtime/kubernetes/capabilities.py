@@ -75,4 +75,6 @@ def describe(
             }
         ),
         no_multi_node_networks=NO_MULTI_NODE_NETWORKS,
+        pulls_in_create=True,
+        mounts_sub_paths=True,
     )

@@ -46,6 +46,7 @@ from ai.backend.runtime.kubernetes.listener import Hello, RelayListener
 from ai.backend.runtime.kubernetes.manifest import TOKEN_AUDIENCE, ClusterFacts, compose_pod
 from ai.backend.runtime.kubernetes.policies import default_policy, default_policy_name
 from ai.backend.runtime.kubernetes.records import FINALIZER, INSTANCE_LABEL, RELAY
+from ai.backend.runtime.kubernetes.removed_nodes import RemovedNodes
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 from ai.backend.runtime.kubernetes.signals import container_status, has_ended, is_node_gone, is_running
 from ai.backend.runtime.kubernetes.streams import PodStream
@@ -58,6 +59,7 @@ EVENT_QUEUE_LIMIT = 10_000
 ABANDONED_S = 120.0
 """A pod whose runner has not begun after so long, and that nobody is creating, is removed."""
 SWEEP_INTERVAL_S = 30.0
+REMOVED_NODES_INTERVAL_S = 600.0
 DIAL_TIMEOUT_S = 10.0
 _FORCED_GRACE_S = 1
 """The shortest grace with which the kubelet still ends the pod itself; 0 would only delete the object."""
@@ -92,6 +94,9 @@ class ClusterConnection:
         self._info: RuntimeInfo | None = None
         self._runtime_classes: tuple[RuntimeClass, ...] = ()
         self._nodes: set[str] = set()
+        self._removed_nodes = RemovedNodes(
+            api, settings, self.handles, served=lambda: self._nodes, release=self._release_ended
+        )
         self._lock = asyncio.Lock()
 
     # ---- lifetime
@@ -137,6 +142,7 @@ class ClusterConnection:
             raise Unavailable(f"the pods of {settings.namespace} cannot be listed: {reason}") from None
         await self._learn(authority)
         self._start(self._sweep_loop(), "sweep")
+        self._start(self._removed_nodes_loop(), "removed-nodes")
         if settings.network_policy != "none" and settings.network_probe:
             self._start(self._probe_isolation(), "probe")
         self._start(self._remove_left_probes(), "left-probes")
@@ -333,6 +339,21 @@ class ClusterConnection:
                 with suppress(BackendError):
                     async with lock:
                         await self.delete(handle)
+
+    async def _removed_nodes_loop(self) -> None:
+        while True:
+            await asyncio.sleep(REMOVED_NODES_INTERVAL_S)
+            try:
+                await self._removed_nodes.sweep()
+            except BackendError as error:
+                log.warning("what removed nodes have left cannot be looked for now: %s", error)
+
+    async def _release_ended(self, handle: Handle) -> None:
+        """Removes the record of a workload that no agent looks after any more."""
+        lock = self.handles.lock(handle.key)
+        if not lock.locked():
+            async with lock:
+                await self.delete(handle)
 
     def _is_abandoned(self, handle: Handle) -> bool:
         """Returns True for a pod of our nodes whose runner has not begun for long, though its relay can be asked or

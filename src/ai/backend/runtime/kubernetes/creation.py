@@ -10,6 +10,7 @@ import asyncio
 import base64
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,9 @@ from ai.backend.common.errors import (
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.errors import (
     ApiRefusal,
+    Denial,
     NamespaceQuotaExceeded,
+    ObjectConflict,
     ObjectExists,
     ObjectInvalid,
     ObjectNotFound,
@@ -33,7 +36,7 @@ from ai.backend.node.kube_api.errors import (
     TooManyRequests,
 )
 from ai.backend.node.kube_api.objects import Pod
-from ai.backend.node.kube_api.resources import PODS, RESOURCE_CLAIMS
+from ai.backend.node.kube_api.resources import PODS, RESOURCE_CLAIMS, SECRETS
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime import workload
@@ -47,6 +50,12 @@ from ai.backend.runtime.kubernetes.manifest import (
     compose_pod,
     file_directories,
     single_files,
+)
+from ai.backend.runtime.kubernetes.pull_secrets import (
+    compose_pull_secret,
+    has_pull_secret_gate,
+    needs_pull_secret,
+    open_gate,
 )
 from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, pod_name
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
@@ -99,6 +108,9 @@ class Creation:
 
     async def finish(self, handle: Handle) -> Handle:
         """Waits for a pod that exists, and starts its runner unless it has begun."""
+        if handle.pod is not None and has_pull_secret_gate(handle.pod):
+            await self._give_pull_secret(handle.pod)
+            crash_point("create.credentialed")
         await self._await_relay(handle)
         crash_point("create.linked")
         if not handle.begun:
@@ -127,6 +139,35 @@ class Creation:
             await self.api.patch(RESOURCE_CLAIMS, self.name, body, self.settings.namespace)
         except BackendError as error:
             log.warning("the claim %s has no owner yet: %s", self.name, error)
+
+    async def _give_pull_secret(self, pod: Pod) -> None:
+        """Makes the Secret of a pod that waits for it, and then lets the cluster bind the pod.
+
+        The pod owns the Secret from its first moment, so whatever fails here, it ends with the pod.
+        """
+        request = self.spec.image_request
+        if request is None or not needs_pull_secret(self.spec, self.settings):
+            message = f"the agent has to ask for the credentials of {self.spec.image} anew"
+            raise CreationDeferred(message, retry_after=0.0)
+        secret = compose_pull_secret(pod, request, self.settings.instance)
+        try:
+            with suppress(ObjectExists):  # of this very attempt: its name is the pod's
+                await self.api.create(SECRETS, secret, self.settings.namespace)
+            await self.api.patch(PODS, self.name, open_gate(pod), self.settings.namespace, kind="strategic")
+        except RequestDenied as refusal:
+            if refusal.denial is Denial.PERMISSION:
+                message = (
+                    f"{refusal.message}. The agent gives kubelets the credentials of registries by Secrets: its role"
+                    " needs to create them, or its setting runtime.registry-credentials to be none."
+                )
+                raise CreationDenied(message) from refusal
+            raise _refusal_of(refusal, "the credentials of the registry") from refusal
+        except ApiRefusal as refusal:
+            if isinstance(refusal, ObjectNotFound | ObjectConflict):
+                raise CreationDeferred("the pod was removed while it started", retry_after=1.0) from refusal
+            raise _refusal_of(refusal, "the credentials of the registry") from refusal
+        except (Unavailable, DeadlineExceeded) as error:
+            raise CreationDeferred(f"the cluster cannot be asked: {error}", retry_after=API_RETRY_S) from error
 
     async def _create_pod(self, manifest: Mapping[str, Any]) -> Pod:
         """Creates the pod, or returns the one of this attempt that exists. Waits for one that is being deleted."""

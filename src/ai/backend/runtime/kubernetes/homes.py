@@ -27,6 +27,8 @@ from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 ATTEMPT_ANNOTATION = "backend.ai/attempt"
 """The attempt that made the home: with it the home goes, if its creation fails."""
+NODE_ANNOTATION = "backend.ai/node"
+"""The node whose pods mount the home."""
 GONE_CHECK_S, GONE_TIMEOUT_S, RETRY_S = 0.2, 30.0, 5.0
 
 
@@ -102,7 +104,7 @@ class Homes:
         metadata = {
             "name": home_name(spec.key.kernel_id, self._node),
             "labels": {INSTANCE_LABEL: self._settings.instance, "app.kubernetes.io/managed-by": "backend.ai"},
-            "annotations": {ATTEMPT_ANNOTATION: str(spec.key.attempt)},
+            "annotations": {ATTEMPT_ANNOTATION: str(spec.key.attempt), NODE_ANNOTATION: self._node},
         }
         return {"metadata": metadata, "spec": body}
 

@@ -20,6 +20,7 @@ from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.kubernetes.claims import claimed, counted_resources
 from ai.backend.runtime.kubernetes.homes import home_name
+from ai.backend.runtime.kubernetes.pull_secrets import PULL_SECRET_GATE, needs_pull_secret
 from ai.backend.runtime.kubernetes.records import (
     FINALIZER,
     INSTANCE_LABEL,
@@ -124,8 +125,12 @@ def compose_pod(
         **({"runtimeClassName": spec.runtime_class} if spec.runtime_class else {}),
         **({"priorityClassName": settings.priority_class} if settings.priority_class else {}),
     }
-    if settings.image_pull_secrets:
-        body["imagePullSecrets"] = [{"name": secret} for secret in settings.image_pull_secrets]
+    pull_secrets = list(settings.image_pull_secrets)
+    if needs_pull_secret(spec, settings):
+        pull_secrets.append(name)
+        body["schedulingGates"] = [{"name": PULL_SECRET_GATE}]
+    if pull_secrets:
+        body["imagePullSecrets"] = [{"name": secret} for secret in pull_secrets]
     if claimed(spec.config.devices):
         body["resourceClaims"] = [{"name": "devices", "resourceClaimName": name}]
     metadata = {

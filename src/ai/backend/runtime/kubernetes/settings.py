@@ -85,11 +85,21 @@ class KubernetesRuntimeSettings(Settings):
     lost_node_s: int = Field(
         300, ge=0, description="How long pods stay on a node that is not reachable before the cluster deletes them."
     )
+    removed_node_s: int = Field(
+        24 * 3600,
+        ge=0,
+        description="How long homes and pods of sessions stay whose node was removed from the cluster.",
+    )
     image_pull_policy: Literal["if-not-present", "always", "never"] = Field(
         "if-not-present", description="When nodes pull images of sessions."
     )
     image_pull_secrets: tuple[str, ...] = Field(
         (), description="Names of Secrets with registry credentials in the namespace of sessions."
+    )
+    registry_credentials: Literal["pull-secret", "none"] = Field(
+        "pull-secret",
+        description="How kubelets get the credentials that the manager has for the registry of a session's image: by a"
+        " Secret of the session's pod, which ends with the pod; or not at all.",
     )
     priority_class: str = Field(
         "", description="Priority class of sessions' pods; one with `preemptionPolicy: Never` is advised."

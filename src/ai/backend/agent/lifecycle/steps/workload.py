@@ -9,6 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from ai.backend.agent.devices.holdings import ClaimedDevices
+from ai.backend.agent.images.jobs import request_of
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import read_allocation, write_allocation
 from ai.backend.agent.lifecycle.context import Step, StepContext
@@ -78,6 +79,7 @@ class CreateWorkload(Step):
             network=kernel.network,
             runtime_class=oci_runtime_of(spec.runtime_class, declared, runtime_info),
             program=(spec.startup_command or "") if spec.session_type in MAIN_PROGRAM_TYPES else "",
+            image_request=request_of(kernel) if spec.auto_pull else None,
             labels={
                 "ai.backend.agent-id": self.context.settings.agent.id,
                 "ai.backend.kernel-id": spec.kernel_id,

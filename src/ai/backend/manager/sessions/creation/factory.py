@@ -94,11 +94,13 @@ class SessionFactory:
         alternatives, slots, planned = check_alternatives(
             request, slots, planned, self.request_compiler, self.slots.slot_types
         )
+        mounts = await self._resolve_mounts(owner, request)
         if request.runtime_class:
-            candidates, planned = feasibility.of_class(request.runtime_class, candidates, planned, self.devices)
+            candidates, planned = feasibility.of_class(
+                request.runtime_class, candidates, planned, self.devices, has_folders=bool(mounts)
+            )
         limits = await self._check_policy(owner, request, planned)
         await self.checker.check_fits(request, alternatives.kernels_by(planned), candidates)
-        mounts = await self._resolve_mounts(owner, request)
         bootstrap_script = await self.dotfiles.bootstrap_script_of(
             owner, candidates.domain, candidates.group.id, request.bootstrap_script, mounts
         )

@@ -62,7 +62,7 @@ def _slot_names(agent: Agent, devices: DeviceReader) -> frozenset[str]:
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """The project, resource group and agents for a session. ``open_groups``: all resource groups that its owner may
-    use."""
+    use. ``uses_host_network``: the resource group gives sessions the network of their node."""
 
     domain: DomainName
     group: Group
@@ -71,6 +71,7 @@ class Candidates:
     agents: Sequence[Agent]
     designated: tuple[AgentId, ...]
     priority: int = USUAL_PRIORITY
+    uses_host_network: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,17 @@ def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup)
 
 
 def of_class(
-    name: str, candidates: Candidates, planned: Sequence[PlannedKernel], devices: DeviceReader
+    name: str, candidates: Candidates, planned: Sequence[PlannedKernel], devices: DeviceReader, *, has_folders: bool
 ) -> tuple[Candidates, tuple[PlannedKernel, ...]]:
     """Returns candidates with agents of a runtime class, and kernels with its cost. Raises as ``with_class``."""
     agents, cost = with_class(
-        candidates.agents, name, [kernel.slots for kernel in planned], candidates.resource_group, devices
+        candidates.agents,
+        name,
+        [kernel.slots for kernel in planned],
+        candidates.resource_group,
+        devices,
+        has_folders=has_folders,
+        uses_host_network=candidates.uses_host_network,
     )
     return replace(candidates, agents=agents), tuple(replace(kernel, slots=kernel.slots + cost) for kernel in planned)
 
@@ -182,7 +189,16 @@ class FeasibilityChecker:
                 raise errors.NotFound(f"There is no agent {agent[:64]!r}.", data={"config.agentList": "unknown"})
         open_groups = frozenset(group.name for group in allowed_groups)
         designated = tuple(AgentId(agent_id) for agent_id in request.agent_list)
-        return Candidates(domain, group, chosen_group.name, open_groups, agents, designated), chosen_group
+        located = Candidates(
+            domain,
+            group,
+            chosen_group.name,
+            open_groups,
+            agents,
+            designated,
+            uses_host_network=chosen_group.use_host_network,
+        )
+        return located, chosen_group
 
     async def check_fits(
         self, request: CreateSession, choices: Sequence[Sequence[PlannedKernel]], candidates: Candidates

@@ -227,8 +227,12 @@ class LaunchLoop(PeriodicLoop):
                 continue
             crash_point("before-agent-restart")
             try:
-                secrets = self.open_environ(session.sealed_environ)
-                request = RestartKernel(kernel_id=str(kernel.id), attempt=kernel.attempt, secret_environ=dict(secrets))
+                request = RestartKernel(
+                    kernel_id=str(kernel.id),
+                    attempt=kernel.attempt,
+                    secret_environ=dict(self.open_environ(session.sealed_environ)),
+                    registries=await self.image_pulls.access([kernel.image]) if self.image_pulls is not None else [],
+                )
                 await self.gateway.agent(kernel.agent).restart_kernel(request)
             except errors.BackendError as e:
                 log.warning("agent %s does not restart kernel %s (yet): %s", kernel.agent, kernel.id, e)

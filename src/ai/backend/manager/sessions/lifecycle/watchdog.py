@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ai.backend.common import states
 from ai.backend.common.errors import BackendError
@@ -160,16 +161,38 @@ class WatchdogLoop(PeriodicLoop):
 
         def make_change(session: Session) -> Change | None:
             due = self._due_event(session, agents, pending_limits)
-            return (
-                advance(session, replace(due, stimulus_id="watchdog"), now=self.clock.now())
-                if due is not None
-                else None
-            )
+            if due is None:
+                return None
+            change = advance(session, replace(due, stimulus_id="watchdog"), now=self.clock.now())
+            if change is None or not isinstance(due, events.KernelsAbandoned) or change.new.status is S.PENDING:
+                return change
+            return _explained(change, due.kernel_ids)
 
         try:
             await self.writer.transition(session.id, make_change, point="commit-abandon")
         except BackendError as e:
             log.warning("the watchdog could not change session %s: %s", session.id, e)
+
+
+def _explained(change: Change, given_up: frozenset[KernelId]) -> Change:
+    """Adds to a session and its kernels that were given up what their user has lost with the agent."""
+
+    def details_of(agent: AgentId | None) -> dict[str, Any]:
+        message = (
+            f"The agent {agent} was lost and has not come back. What was in the session's home is lost with it;"
+            " virtual folders are not."
+        )
+        return {"error": {"code": states.KernelEventReason.AGENT_LOST.value, "message": message, "agent": agent}}
+
+    kernels = tuple(
+        replace(kernel, status_data={**kernel.status_data, **details_of(kernel.agent)})
+        if kernel.id in given_up
+        else kernel
+        for kernel in change.new.kernels
+    )
+    agent = next(kernel.agent for kernel in change.old.kernels if kernel.id in given_up)
+    status_data = {**change.new.status_data, **details_of(agent)}
+    return replace(change, new=replace(change.new, status_data=status_data, kernels=kernels))
 
 
 def _is_lost(agent: Agent | None) -> bool:
