@@ -89,8 +89,8 @@ class WorkloadSpec:
         environ: complete environment of the session's programs; no secret of the platform is ever in it.
         config: the merged configs of all plugins, with cpu, memory, cpuset and devices.
         files: small files to place before the start, by absolute path in the workload (resource.txt, ...).
-        secret_names: those of ``environ`` whose values no runtime stores longer than a start takes.
         private_files: those of them that the session's user alone may read.
+        secret_names: those of ``environ`` whose values no runtime stores longer than a start takes.
         home_bytes, pids: limits; None is the runtime's default.
         keep_home: reuse the home of an earlier attempt (restart in place).
         network: from ``create_network``; the workload has the address of its ``hostname`` there. None: the runtime's
