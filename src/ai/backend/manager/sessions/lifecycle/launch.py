@@ -31,7 +31,7 @@ from ai.backend.manager.dotfiles.model import InjectedFiles
 from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.images.registries import ImagePulls
 from ai.backend.manager.sessions.changes import Change
-from ai.backend.manager.sessions.claims.model import Claim, ClaimQuery
+from ai.backend.manager.sessions.claims.model import Claim
 from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.networks import Derive
@@ -49,7 +49,6 @@ _REQUIREMENTS = "requirements"
 """Key in the data of an UnsupportedResource if the slot exists, but no device meets the requirements any more; the
 session goes back to the scheduler."""
 _CAUSE = "launch loop"
-_MAX_CLAIMS = 100_000
 """More than any agent has devices."""
 _FIRST_REPORT_S = 0.1
 """How long the first report of an agent that has accepted a session is awaited."""
@@ -148,8 +147,7 @@ class LaunchLoop(PeriodicLoop):
 
     async def _kept_claims(self, agent_id: AgentId) -> dict[UUID, Claim]:
         """Returns the device claims that have devices on an agent."""
-        page = await self.store.claims(ClaimQuery(agents=[agent_id], limit=_MAX_CLAIMS))
-        return {claim.id: claim for claim in page.items}
+        return {claim.id: claim for claim in await self.store.claims_on(agent_id)}
 
     async def _mark_dispatched(self, session_id: SessionId, attempts: Mapping[KernelId, int]) -> None:
         """Moves the session to PREPARING, unless the agents' observations were faster."""
