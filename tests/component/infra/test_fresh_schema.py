@@ -23,6 +23,13 @@ def _definitions(connection: Connection) -> dict[str, list[str]]:
     return {name: definition.split() for name, definition in rows}
 
 
+def _rows(connection: Connection) -> dict[str, list[tuple[object, ...]]]:
+    """Returns the rows of each table that has any."""
+    names = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'")).scalars().all()
+    rows = {name: [tuple(row) for row in connection.execute(text(f'SELECT * FROM "{name}"'))] for name in names}
+    return {name: rows[name] for name in names if rows[name]}
+
+
 def _only_the_file(package: ModuleType, folder: Path) -> Path:
     """Returns a folder that has the generated file and no migration."""
     folder.mkdir()
@@ -41,6 +48,7 @@ async def test_a_fresh_database_is_a_migrated_one(package: ModuleType, tmp_path:
         expected = await migrated.run_read(_definitions)
         assert len(expected) > 10
         assert await fresh.run_read(_definitions) == expected
+        assert await fresh.run_read(_rows) == await migrated.run_read(_rows)
     finally:
         await fresh.close()
         await migrated.close()
