@@ -21,6 +21,8 @@ from ai.backend.common.wire.reports import (
     BeatReply,
     BeatReport,
     HeartbeatReply,
+    KeptDevices,
+    KeptDevicesOf,
     ObservationReport,
     StatReport,
 )
@@ -57,6 +59,9 @@ class CountingManager:
         return report.observations[-1].seq
 
     async def report_stats(self, report: StatReport) -> None: ...
+
+    async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
+        return KeptDevices()
 
 
 class _Nodes:

@@ -17,6 +17,10 @@ from pathlib import Path
 
 # file -> "module:function" that returns its text, or "module:function(word)" for a function of one word
 GENERATORS: dict[str, str] = {
+    "src/ai/backend/manager/db/migrations/fresh.sqlite.sql": "tools.fresh_schema:sql(ai.backend.manager.db)",
+    "src/ai/backend/appproxy/coordinator/db/migrations/fresh.sqlite.sql": (
+        "tools.fresh_schema:sql(ai.backend.appproxy.coordinator.db)"
+    ),
     "docs/reference/state-machines.md": "ai.backend.core.lifecycle.diagram:render",
     "docs/reference/rpc.md": "tools.rpc_page:page",
     "docs/reference/permissions.md": "ai.backend.manager.access.permissions:page",

@@ -104,7 +104,7 @@ def reports(server: Server, tmp_path: Path, *devices: ComputeDevice) -> Accelera
         NODE,
     )
     made._is_served = True
-    made._reflector.synced.set()
+    made.reflector.synced.set()
     return made
 
 
@@ -121,11 +121,11 @@ async def test_a_device_whose_object_cannot_be_read_is_given_to_nobody(tmp_path:
     changes: list[str] = []
     made.changed = lambda: changes.append("changed")
     name = accelerator_name(NODE, "mock", "a")
-    made._reflector.replace([Undecodable(ObjectMeta(name=name, uid="a", resource_version="5"), "odd")], "1")
+    made.reflector.replace([Undecodable(ObjectMeta(name=name, uid="a", resource_version="5"), "odd")], "1")
     assert made.withheld(("mock", cast("Any", "a"))) == "its Accelerator cannot be read"
     assert made.withheld(("mock", cast("Any", "b"))) == ""
     assert changes == ["changed"]
-    made._reflector.replace([], "2")
+    made.reflector.replace([], "2")
     assert made.withheld(("mock", cast("Any", "a"))) == ""
     assert changes == ["changed", "changed"]
 

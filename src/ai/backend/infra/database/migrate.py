@@ -11,7 +11,7 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from ai.backend.common.errors import Conflict, Unavailable
-from ai.backend.infra.database import online_indexes
+from ai.backend.infra.database import fresh, online_indexes
 
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ai.backend.infra.database.engine import Database
 
 log = logging.getLogger(__name__)
-_VERSION_TABLE = "alembic_version"
+VERSION_TABLE = "alembic_version"
 _LOCK_WAIT_MS, _PAUSE_S, _TRIES = 500, 1.0, 40
 _LOCK_NOT_AVAILABLE = "55P03"
 
@@ -34,9 +34,9 @@ def _load_scripts(folder: Path) -> ScriptDirectory:
 
 
 def _read_revision(connection: Connection) -> str | None:
-    if not inspect(connection).has_table(_VERSION_TABLE):
+    if not inspect(connection).has_table(VERSION_TABLE):
         return None
-    return connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar_one_or_none()
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one_or_none()
 
 
 async def current_revision(database: Database) -> str | None:
@@ -62,13 +62,21 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
 
     On PostgreSQL the indexes of :mod:`~ai.backend.infra.database.online_indexes` come after the commit, and a
     transaction that waits for somebody's lock for half a second gives up and is tried again: whoever comes behind it
-    would wait as well. ``head`` is the newest revision: if the database has it already, alembic is not loaded, which
-    takes longer than everything else of a start. Raises Conflict if the database is newer than this program, and
-    Unavailable if its tables are in use for a minute.
+    would wait as well. ``head`` is the newest revision: if the database has it already, or is an empty one of SQLite
+    (:mod:`~ai.backend.infra.database.fresh`), alembic is not loaded, which takes longer than everything else of a
+    start. Raises Conflict if the database is newer than this program, and Unavailable if its tables are in use for a
+    minute.
     """
     current = await current_revision(database)
     if head is not None and current == head:
         await online_indexes.finish(database)
+        return head
+    if (
+        head is not None
+        and current is None
+        and not database.is_shared
+        and await database.run_write(lambda connection: fresh.create_tables(connection, location, VERSION_TABLE, head))
+    ):
         return head
     scripts = _load_scripts(location)
     newest = scripts.get_current_head()

@@ -85,7 +85,7 @@ class AcceleratorReports(PeriodicLoop):
         self._is_served = False
         self._owner: dict[str, str] | None = None
         self._attachable_ids: dict[str, tuple[DeviceId, ...]] = {}
-        self._reflector: Reflector[Accelerator] = Reflector(
+        self.reflector: Reflector[Accelerator] = Reflector(
             api,
             ACCELERATORS,
             field_selector=f"spec.nodeName={node}",
@@ -109,7 +109,7 @@ class AcceleratorReports(PeriodicLoop):
         await wait_until_served(self._api, ACCELERATORS)
         self._is_served = True
         self.wake()
-        await self._reflector.run()
+        await self.reflector.run()
 
     def withheld(self, key: DeviceKey) -> str:
         """Returns why a device is given to no new workload; empty if it is. One whose object cannot be decoded is not:
@@ -117,9 +117,9 @@ class AcceleratorReports(PeriodicLoop):
         if other := self._tracker.other_plugin(key):
             return f"the plugin {other} has the device"
         name = accelerator_name(self._node, *key)
-        if ("", name) in self._reflector.undecodable:
+        if ("", name) in self.reflector.undecodable:
             return "its Accelerator cannot be read"
-        accelerator = self._reflector.get(name)
+        accelerator = self.reflector.get(name)
         return _withheld(accelerator) if accelerator is not None else ""
 
     def detached(self, plugin_key: str) -> list[ComputeDevice]:
@@ -127,7 +127,7 @@ class AcceleratorReports(PeriodicLoop):
         listed = {device.device_id for device in self._tracker.devices(plugin_key)}
         devices = []
         for device_id in self._attachable_ids.get(plugin_key, ()):
-            accelerator = self._reflector.get(accelerator_name(self._node, plugin_key, device_id))
+            accelerator = self.reflector.get(accelerator_name(self._node, plugin_key, device_id))
             if device_id in listed or accelerator is None:
                 continue  # without an object nothing could be ordered
             model = accelerator.status.device.model if accelerator.status.device is not None else ""
@@ -139,13 +139,13 @@ class AcceleratorReports(PeriodicLoop):
 
     def key_of(self, name: str) -> DeviceKey | None:
         """Returns the plugin and the device of an Accelerator of this node, also of one that is detached."""
-        accelerator = self._reflector.get(name)
+        accelerator = self.reflector.get(name)
         return (accelerator.spec.driver, DeviceId(accelerator.spec.device_id)) if accelerator is not None else None
 
     async def once(self) -> None:
         if not self._is_served or not self._tracker.is_complete.is_set():
             return
-        await self._reflector.synced.wait()
+        await self.reflector.synced.wait()
         attachable = {key: await self._attachable(key) for key in self._tracker.plugin_keys()}
         if attachable != self._attachable_ids:
             self._attachable_ids = attachable
@@ -166,7 +166,7 @@ class AcceleratorReports(PeriodicLoop):
                 except BackendError as e:  # a device that the server refuses keeps no other one from being reported
                     log.warning("the accelerator %s is not reported: %s", name, e.message)
                     failure = e
-        for (_, name), present in list(self._reflector.objects.items()):
+        for (_, name), present in list(self.reflector.objects.items()):
             is_ours = present.spec.driver in attachable  # a plugin that has not answered yet says nothing
             if name not in expected_names and is_ours and present.status.operation is None:
                 await self._api.delete(ACCELERATORS, name, uid=present.metadata.uid)
@@ -191,7 +191,7 @@ class AcceleratorReports(PeriodicLoop):
     async def _report(
         self, name: str, key: str, device_id: DeviceId, device: ComputeDevice | None, *, is_remote: bool
     ) -> None:
-        present = self._reflector.get(name)
+        present = self.reflector.get(name)
         spec = self._spec(key, device_id, present, is_remote=is_remote)
         if present is None or any(
             value != msgspec.to_builtins(present.spec).get(field) for field, value in spec.items()

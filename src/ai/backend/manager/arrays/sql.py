@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, case, func, select, update
 from ai.backend.common.ids import SessionId
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.batching import chunks
+from ai.backend.infra.database.prepared import Prepared
 from ai.backend.manager.arrays.model import HELD_UNTIL, ArrayQuery, SessionArray, Throttle, outcome
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions.changes import EventDraft
@@ -20,6 +21,14 @@ from ai.backend.manager.sessions.tables import LIVE, sessions
 
 _COLUMNS = sessions.c
 _IS_PENDING = (_COLUMNS.status == "PENDING", _COLUMNS.starts_at == HELD_UNTIL)
+_IS_HELD = case((_COLUMNS.starts_at == HELD_UNTIL, 1), else_=0)
+_FREE = func.max(_COLUMNS.array_parallel) - func.sum(1 - _IS_HELD)
+_THROTTLED = Prepared(
+    select(_COLUMNS.array_id, _FREE.label("free"))
+    .where(LIVE, _COLUMNS.array_parallel.is_not(None), _COLUMNS.array_id.is_not(None))
+    .group_by(_COLUMNS.array_id)
+    .having(func.sum(_IS_HELD) > 0, _FREE > 0)
+)
 
 
 class Elements(Protocol):
@@ -95,15 +104,7 @@ class SqlArrayStore:
         return await self._sessions(rows)
 
     async def throttled(self) -> list[Throttle]:
-        is_held = case((_COLUMNS.starts_at == HELD_UNTIL, 1), else_=0)
-        free = func.max(_COLUMNS.array_parallel) - func.sum(1 - is_held)
-        query = (
-            select(_COLUMNS.array_id, free.label("free"))
-            .where(LIVE, _COLUMNS.array_parallel.is_not(None), _COLUMNS.array_id.is_not(None))
-            .group_by(_COLUMNS.array_id)
-            .having(func.sum(is_held) > 0, free > 0)
-        )
-        return [Throttle(array_id=row.array_id, free=row.free) for row in await self._db.fetch(query)]
+        return [Throttle(array_id=row.array_id, free=row.free) for row in await self._db.fetch(_THROTTLED)]
 
     async def held(self, array_id: UUID, limit: int) -> list[Session]:
         is_of_array = (_COLUMNS.array_id == array_id, *_IS_PENDING)

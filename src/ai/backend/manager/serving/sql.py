@@ -197,6 +197,8 @@ def _load(conn: Connection, conditions: Sequence[ColumnElement[bool]]) -> list[S
     endpoints = [
         Endpoint(**row._mapping) for row in conn.execute(select(_ENDPOINTS).where(*conditions).order_by(*order))
     ]
+    if not endpoints:
+        return []
     ids = select(_ENDPOINTS.c.id).where(*conditions)
     revisions = _grouped(conn, _REVISIONS, ids, _REVISIONS.c.number.desc())
     replicas = _grouped(conn, _REPLICAS, ids, _REPLICAS.c.created_at)

@@ -352,7 +352,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
         def work(conn: Connection) -> list[KernelOccupancy]:
             kernels = [KernelOccupancy(**row._mapping) for row in _HELD.all(conn, {"agents": agent_ids})]
-            claims = held_claims(conn, tables.device_claims.c.agent.in_(list(agent_ids)))
+            claims = held_claims(conn, agent_ids)
             return [*map(own_devices, kernels), *map(as_occupancy, claims)]
 
         return await self._db.run_read(work)

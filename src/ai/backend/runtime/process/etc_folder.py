@@ -22,7 +22,7 @@ LOOK_INTERVAL_S = 5.0
 MAX_BYTES = 32 * 1024 * 1024
 MAX_ENTRIES = 20_000
 _PREFIX = "etc-"
-_Entry = tuple[str, Path, os.stat_result]
+_Entry = tuple[str, str, os.stat_result]
 
 
 class EtcFolder:
@@ -86,11 +86,11 @@ class EtcFolder:
     def _entries(self) -> Iterator[_Entry]:
         """Yields the files, folders and links to copy: those that every user may read."""
         for name in self._names:
-            path = self._host / name
+            path = f"{self._host}/{name}"
             with suppress(OSError):
-                yield from self._tree(name, path, path.stat())
+                yield from self._tree(name, path, os.stat(path))  # noqa: PTH116  # as text: hundreds at each look
 
-    def _tree(self, name: str, path: Path, status: os.stat_result) -> Iterator[_Entry]:
+    def _tree(self, name: str, path: str, status: os.stat_result) -> Iterator[_Entry]:
         if stat.S_ISLNK(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH):
             yield name, path, status
         elif stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IROTH and status.st_mode & stat.S_IXOTH:
@@ -99,7 +99,7 @@ class EtcFolder:
                 for child in sorted(children, key=lambda child: child.name):
                     with suppress(OSError):  # removed meanwhile
                         child_status = child.stat(follow_symlinks=False)
-                        yield from self._tree(f"{name}/{child.name}", path / child.name, child_status)
+                        yield from self._tree(f"{name}/{child.name}", child.path, child_status)
 
     def _copy(self, entries: Sequence[_Entry], folder: Path) -> None:
         folder.mkdir()
@@ -114,7 +114,7 @@ class EtcFolder:
                 target.mkdir(exist_ok=True)
                 target.chmod(0o755)
             elif stat.S_ISLNK(status.st_mode):
-                target.symlink_to(path.readlink())
+                target.symlink_to(os.readlink(path))  # noqa: PTH115  # as above
             else:
                 shutil.copyfile(path, target)
                 target.chmod(stat.S_IMODE(status.st_mode) & 0o755)

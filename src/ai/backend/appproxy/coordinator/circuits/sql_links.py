@@ -32,11 +32,13 @@ from ai.backend.common.wire.appproxy import (
     UsageRow,
 )
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.prepared import Prepared
 
 log = logging.getLogger(__name__)
 _NODES = worker_nodes.c
 _CIRCUITS = circuits.c
 _LOADS = endpoint_loads.c
+_VERSIONS = Prepared(select(workers.c.id, workers.c.version))
 
 
 class SqlLinks:
@@ -45,7 +47,7 @@ class SqlLinks:
     _db: Database
 
     async def versions(self) -> Mapping[UUID, int]:
-        return {row.id: row.version for row in await self._db.fetch(select(workers.c.id, workers.c.version))}
+        return {row.id: row.version for row in await self._db.fetch(_VERSIONS)}
 
     async def of_worker(self, worker_id: UUID) -> Sequence[Circuit]:
         return (await self.changes(worker_id, -1))[2]

@@ -103,6 +103,9 @@ class MemoryClaims(ABC):
     async def claims_by_id(self, claim_ids: Collection[UUID]) -> list[Claim]:
         return [claim for claim_id in claim_ids if (claim := self._memory.claims.get(claim_id)) is not None]
 
+    async def claims_on(self, agent_id: AgentId) -> list[Claim]:
+        return [claim for claim in self._memory.claims.values() if claim.agent == agent_id]
+
     async def claim_users(self, claim_ids: Collection[UUID]) -> list[ClaimUser]:
         return [
             ClaimUser(claim_id=session.claim_id, session_id=session.id, name=session.name, status=session.status)

@@ -12,9 +12,11 @@ from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.errors import StaleVersion
+from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import LIVE_SESSION_STATUSES
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.prepared import IsOneOf, Prepared
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions import tables
 from ai.backend.manager.sessions.claims.model import (
@@ -33,6 +35,9 @@ _FIELDS = tuple(field.name for field in fields(Claim))
 _C, _S = tables.device_claims.c, tables.sessions.c
 _IS_HELD = _C.agent.is_not(None)
 _IS_LIVE = _S.status.in_(LIVE_SESSION_STATUSES)  # one by one, so that the index of statuses is searched
+
+_HELD = Prepared(select(tables.device_claims).where(_IS_HELD))
+_HELD_ON = Prepared(select(tables.device_claims).where(IsOneOf(_C.agent, "agents")))
 
 
 def _row(claim: Claim) -> dict[str, Any]:
@@ -77,9 +82,10 @@ def check_named_claims(conn: Connection, claim_ids: Collection[UUID]) -> None:
         raise no_such_claim()
 
 
-def held_claims(conn: Connection, *conditions: ColumnElement[bool]) -> list[Claim]:
-    """Returns the claims that hold devices, by the caller's conditions."""
-    return [_claim(row) for row in conn.execute(select(tables.device_claims).where(_IS_HELD, *conditions)).all()]
+def held_claims(conn: Connection, agent_ids: Collection[AgentId] | None = None) -> list[Claim]:
+    """Returns the claims that hold devices, of all agents or of these."""
+    rows = _HELD.all(conn) if agent_ids is None else _HELD_ON.all(conn, {"agents": agent_ids})
+    return [_claim(row) for row in rows]
 
 
 def occupied_by_claims(conn: Connection, *conditions: ColumnElement[bool]) -> ResourceSlot:
@@ -143,6 +149,9 @@ class SqlClaims:
             return []
         query = select(tables.device_claims).where(_C.id.in_(claim_ids))
         return await self._db.run_read(lambda conn: [_claim(row) for row in conn.execute(query).all()])
+
+    async def claims_on(self, agent_id: AgentId) -> list[Claim]:
+        return await self._db.run_read(lambda conn: held_claims(conn, [agent_id]))
 
     async def claim_users(self, claim_ids: Collection[UUID]) -> list[ClaimUser]:
         if not claim_ids:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from ai.backend.common.ids import AgentId
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions.claims.model import Claim, ClaimChange, ClaimQuery, ClaimUser
 
@@ -24,6 +25,10 @@ class ClaimStore(Protocol):
     async def claims(self, query: ClaimQuery) -> Page[Claim]: ...
 
     async def claims_by_id(self, claim_ids: Collection[UUID]) -> list[Claim]: ...
+
+    async def claims_on(self, agent_id: AgentId) -> list[Claim]:
+        """Returns the claims that hold devices of an agent."""
+        ...
 
     async def claim_users(self, claim_ids: Collection[UUID]) -> list[ClaimUser]:
         """Returns the live sessions that name the claims, the oldest first."""

@@ -31,7 +31,7 @@ from ai.backend.manager.dotfiles.model import InjectedFiles
 from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.images.registries import ImagePulls
 from ai.backend.manager.sessions.changes import Change
-from ai.backend.manager.sessions.claims.model import MAX_CLAIMS_OF_AGENT, Claim, ClaimQuery
+from ai.backend.manager.sessions.claims.model import Claim
 from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.networks import Derive
@@ -146,8 +146,7 @@ class LaunchLoop(PeriodicLoop):
 
     async def _kept_claims(self, agent_id: AgentId) -> dict[UUID, Claim]:
         """Returns the device claims that have devices on an agent."""
-        page = await self.store.claims(ClaimQuery(agents=[agent_id], limit=MAX_CLAIMS_OF_AGENT))
-        return {claim.id: claim for claim in page.items}
+        return {claim.id: claim for claim in await self.store.claims_on(agent_id)}
 
     async def _mark_dispatched(self, session_id: SessionId, attempts: Mapping[KernelId, int]) -> None:
         """Moves the session to PREPARING, unless the agents' observations were faster."""
