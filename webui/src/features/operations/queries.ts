@@ -313,19 +313,6 @@ export function useRemoveCircuit(group: string) {
 
 // ---- scheduler ----
 
-export const groupNamesQuery = graphql(`
-  query { scaling_groups { name is_active scheduler } }
-`);
-
-export function useGroupNames() {
-  return useQuery({
-    queryKey: ['resource-groups', 'names'],
-    queryFn: async ({ signal }) =>
-      present((await query(groupNamesQuery, {}, { signal })).scaling_groups).map(({ name }) => name ?? ''),
-    staleTime: 60_000,
-  });
-}
-
 export function useFreeAmounts() {
   return useQuery({
     queryKey: ['fleet'],
