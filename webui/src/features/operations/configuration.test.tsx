@@ -188,7 +188,7 @@ describe('pages', () => {
 
     it('all images of a registry are forgotten after its name is typed', async () => {
       openPage('/registries', server);
-      await userEvent.click(await screen.findByRole('button', { name: 'Forget the images of r.io' }));
+      await userEvent.click(await screen.findByRole('button', { name: 'Forget images: r.io' }));
       const dialog = await screen.findByRole('dialog');
       expect(await within(dialog).findByText(/^1 image is not known/)).toBeDefined();
       await userEvent.type(within(dialog).getByLabelText('Type r.io to confirm'), 'r.io');

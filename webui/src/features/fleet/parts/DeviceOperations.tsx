@@ -1,5 +1,5 @@
 import { Button, Menu, NativeSelect, Stack, Text } from '@mantine/core';
-import { useState } from 'react';
+import { lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { Card } from '../../../components/Card';
 import { Notice } from '../../../components/Notice';
@@ -7,7 +7,9 @@ import { Query } from '../../../components/Query';
 import { SimpleTable } from '../../../components/SimpleTable';
 import { type Action, type OperableDevice, operableDevices, pluginsOf } from '../devices';
 import { type AgentDetails, useDeviceOptions } from '../queries';
-import { OperateDialog } from './OperateDialog';
+
+// With fields that the page has no other use for.
+const OperateDialog = lazy(() => import('./OperateDialog'));
 
 function ActionMenu({ device, onChoose }: { device: OperableDevice; onChoose: (action: Action) => void }) {
   const { t } = useTranslation('fleet');
@@ -92,21 +94,23 @@ export function DeviceOperations({ agent }: { agent: AgentDetails }) {
         </Query>
       </Stack>
       {act !== null && (
-        <OperateDialog
-          agent={agent}
-          plugin={plugin}
-          {...act}
-          onDone={(made) => {
-            const action = t(`operate.action.${act.action}`);
-            setDone(
-              made === act.device.id
-                ? t('operate.done', { action, id: made })
-                : t('operate.made', { made, id: act.device.id }),
-            );
-            setAct(null);
-          }}
-          onClose={() => setAct(null)}
-        />
+        <Suspense>
+          <OperateDialog
+            agent={agent}
+            plugin={plugin}
+            {...act}
+            onDone={(made) => {
+              const action = t(`operate.action.${act.action}`);
+              setDone(
+                made === act.device.id
+                  ? t('operate.done', { action, id: made })
+                  : t('operate.made', { made, id: act.device.id }),
+              );
+              setAct(null);
+            }}
+            onClose={() => setAct(null)}
+          />
+        </Suspense>
       )}
     </Card>
   );

@@ -150,3 +150,4 @@ export function OperateDialog({
     </FormDialog>
   );
 }
+export default OperateDialog;

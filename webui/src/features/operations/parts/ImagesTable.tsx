@@ -56,6 +56,7 @@ function Aliases({ image }: { image: OperatorImage }) {
             type="submit"
             size="xs"
             variant="default"
+            flex="none"
             loading={add.isPending}
             aria-label={t('registries.aliasAddOf', { name: reference })}
           >
