@@ -346,7 +346,10 @@ class FakeApi:
     async def _events(self, request: web.Request, told: list[tuple[str, dict[str, Any]]]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        last = int(request.headers.get("Last-Event-ID") or 0)
+        last_id = request.headers.get("Last-Event-ID", "")
+        last = int(last_id) if last_id.isdecimal() else 0
+        if last_id == "now":
+            await response.write(b"event: stream_position\nid: 0\ndata: {}\n\n")
         for number, (name, data) in enumerate([*told, ("server_close", {})], 1):
             if number > last:
                 text = f"event: {name}\nid: {number}\nretry: 10\ndata: {json.dumps(data)}\n\n"

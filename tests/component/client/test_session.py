@@ -172,7 +172,7 @@ async def test_events_resume_where_the_connection_broke(client: AsyncSession, ap
     told = [event.name async for event in session.events()]
     assert told == ["session_preparing", "cut", "session_started"]
     streams = [one for one in api.requests if one.path == "/events/session"]
-    assert [one.headers.get("Last-Event-ID") for one in streams] == [None, "2"]
+    assert [one.headers.get("Last-Event-ID") for one in streams] == ["now", "2"]
 
 
 async def test_progress_is_told_once_whatever_the_names(client: AsyncSession, api: FakeApi) -> None:

@@ -26,15 +26,9 @@ export function agentEventFrom(name: string, lastEventId: string, text: string):
 }
 
 /** The changes of all agents, for those who see agents. */
-export const liveAgents = new LiveEvents<AgentEvent>('backendai-agents', (after, onEvent, onState) => {
+export const liveAgents = new LiveEvents<AgentEvent>('backendai-agents', (after, listener) => {
   const search = after === '' ? '' : `?${new URLSearchParams({ lastEventId: after })}`;
-  return readStream(
-    `${apiBase}/events/agent${search}`,
-    ['agents_reset', 'agent_changed'],
-    agentEventFrom,
-    onEvent,
-    onState,
-  );
+  return readStream(`${apiBase}/events/agent${search}`, ['agents_reset', 'agent_changed'], agentEventFrom, listener);
 });
 
 /** Marks as out of date what events are about: an agent at once, the fleet at most every two seconds. */

@@ -1,5 +1,6 @@
 import { keepPreviousData, useQuery } from '@tanstack/react-query';
 import { dataOf, rest } from './client';
+import { graphql, query } from './graphql';
 
 /** The resource groups that a project may use. */
 export function useResourceGroups(project: string) {
@@ -22,6 +23,20 @@ export function useGroupSlots(group: string) {
       dataOf(rest.GET('/config/resource-slots/details', { params: { query: { sgroup: group } }, signal })),
     enabled: group !== '',
     placeholderData: keepPreviousData,
+    staleTime: 60_000,
+  });
+}
+
+export const groupNamesQuery = graphql(`
+  query { scaling_groups { name is_active scheduler } }
+`);
+
+/** The names of all resource groups, for administrators. */
+export function useGroupNames() {
+  return useQuery({
+    queryKey: ['resource-groups', 'names'],
+    queryFn: async ({ signal }) =>
+      ((await query(groupNamesQuery, {}, { signal })).scaling_groups ?? []).flatMap((group) => group?.name ?? []),
     staleTime: 60_000,
   });
 }

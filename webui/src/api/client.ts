@@ -8,6 +8,7 @@ import { Problem, problemFrom } from './problems';
 import { proofRequired, proofs } from './proof';
 
 export const apiBase = `${prefix}func`;
+const readsByPost = ['/check-presets', '/config/get'];
 
 /**
  * Sends a request to the manager through the web server and returns its successful response.
@@ -19,7 +20,7 @@ export const apiBase = `${prefix}func`;
  */
 export async function send(
   request: Request,
-  isRead = request.method === 'GET' || request.url.endsWith('/check-presets'),
+  isRead = request.method === 'GET' || readsByPost.some((path) => request.url.endsWith(path)),
   mayProve = true,
 ): Promise<Response> {
   markAttendance(request.headers);

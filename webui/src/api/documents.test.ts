@@ -4,7 +4,9 @@ import { describe, expect, it } from 'vitest';
 
 const maxDepth = 16;
 const schema = buildSchema(readFileSync('src/api/generated/schema.graphql', 'utf8'));
-const modules = import.meta.glob<Record<string, unknown>>('../{app,features,api}/**/{queries,me}.ts', { eager: true });
+const modules = import.meta.glob<Record<string, unknown>>('../{app,features,api}/**/{queries,me,choices}.ts', {
+  eager: true,
+});
 const documents = Object.entries(modules).flatMap(([path, module]) =>
   Object.entries(module)
     .filter((entry): entry is [string, string] => typeof entry[1] === 'string' && /^\s*(query|mutation)/.test(entry[1]))

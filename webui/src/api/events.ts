@@ -40,20 +40,23 @@ export function eventFrom(name: string, lastEventId: string, text: string): Sess
   }
 }
 
+/** Who listens to a stream. */
+export interface StreamListener<E> {
+  onEvent: (event: E) => void;
+  onState: (state: StreamState) => void;
+  /** Is called with an id to resume after where no event has brought one. */
+  onPosition: (id: string) => void;
+}
+
 /** Opens a stream of events after the one with an id, empty for none. Returns how to close it. */
-export type OpenStream<E> = (
-  after: string,
-  onEvent: (event: E) => void,
-  onState: (state: StreamState) => void,
-) => () => void;
+export type OpenStream<E> = (after: string, listener: StreamListener<E>) => () => void;
 
 /** Reads a stream of the manager: what `read` makes of the messages of these names. Returns how to close it. */
 export function readStream<E>(
   address: string,
   names: readonly string[],
   read: (name: string, lastEventId: string, text: string) => E | null,
-  onEvent: (event: E) => void,
-  onState: (state: StreamState) => void,
+  { onEvent, onState, onPosition }: StreamListener<E>,
 ): () => void {
   const source = new EventSource(address);
   for (const name of names) {
@@ -62,6 +65,7 @@ export function readStream<E>(
       if (event !== null) onEvent(event);
     });
   }
+  source.addEventListener('stream_position', (message) => onPosition(message.lastEventId));
   source.addEventListener('open', () => onState('open'));
   source.addEventListener('server_close', () => {
     source.close();
@@ -71,13 +75,8 @@ export function readStream<E>(
   return () => source.close();
 }
 
-/** Opens a stream of session events. `after` is the id of the last event that is known. Returns how to close it. */
-export function openEvents(
-  options: { sessionId?: string; after?: string },
-  onEvent: (event: SessionEvent) => void,
-  onState: (state: StreamState) => void = () => {},
-): () => void {
-  const search = new URLSearchParams({ sessionId: options.sessionId ?? '*' });
-  if (options.after) search.set('lastEventId', options.after);
-  return readStream(`${apiBase}/events/session?${search}`, eventNames, eventFrom, onEvent, onState);
+/** Opens the stream of session events after the one with an id; empty: from now on. Returns how to close it. */
+export function openEvents(after: string, listener: StreamListener<SessionEvent>): () => void {
+  const search = new URLSearchParams({ sessionId: '*', lastEventId: after || 'now' });
+  return readStream(`${apiBase}/events/session?${search}`, eventNames, eventFrom, listener);
 }

@@ -22,8 +22,7 @@ class ToldEventSource extends EventTarget {
   }
 }
 
-const ofSessions = () =>
-  new LiveEvents<SessionEvent>('test-events', (after, onEvent, onState) => openEvents({ after }, onEvent, onState));
+const ofSessions = () => new LiveEvents<SessionEvent>('test-events', openEvents);
 
 beforeEach(() => {
   vi.useFakeTimers();
@@ -64,6 +63,45 @@ describe('LiveEvents', () => {
     expect(ToldEventSource.opened[1]?.url).toContain('lastEventId=41');
     end();
     expect(ToldEventSource.opened[1]?.readyState).toBe(ToldEventSource.CLOSED);
+  });
+  it('resumes where its stream began when that ends before the first event', () => {
+    const live = ofSessions();
+    const bursts: unknown[] = [];
+    const end = live.subscribe((events) => bursts.push(events));
+    expect(ToldEventSource.opened[0]?.url).toContain('lastEventId=now');
+    ToldEventSource.opened[0]?.dispatchEvent(new MessageEvent('stream_position', { data: '{}', lastEventId: '7' }));
+    ToldEventSource.opened[0]?.refuse();
+    vi.advanceTimersByTime(1000);
+    expect(ToldEventSource.opened[1]?.url).toContain('lastEventId=7');
+    expect(bursts).toEqual([]);
+    end();
+  });
+  it('gives a new tab the position of the stream', () => {
+    const posted: unknown[] = [];
+    let tell: (data: unknown) => void = () => undefined;
+    vi.stubGlobal(
+      'BroadcastChannel',
+      class {
+        postMessage(message: unknown): void {
+          posted.push(message);
+        }
+        addEventListener(_: string, listener: (message: { data: unknown }) => void): void {
+          tell = (data) => listener({ data });
+        }
+        removeEventListener(): void {}
+      },
+    );
+    const live = ofSessions();
+    const end = live.subscribe(() => undefined);
+    expect(posted).toEqual([{ kind: 'question' }]);
+    tell({ kind: 'position', id: '9' });
+    tell({ kind: 'question' });
+    expect(posted.at(-1)).toEqual({ kind: 'position', id: '9' });
+    ToldEventSource.opened[0]?.refuse();
+    vi.advanceTimersByTime(1000);
+    expect(ToldEventSource.opened[1]?.url).toContain('lastEventId=9');
+    end();
+    vi.unstubAllGlobals();
   });
   it('has no stream while nobody listens', () => {
     const live = ofSessions();

@@ -4,7 +4,11 @@ const joinMs = 250;
 const hiddenMs = 5 * 60_000;
 
 type Listener<E> = (events: E[]) => void;
-type Message<E> = { kind: 'event'; event: E } | { kind: 'state'; state: StreamState };
+type Message<E> =
+  | { kind: 'event'; event: E }
+  | { kind: 'position'; id: string }
+  | { kind: 'question' }
+  | { kind: 'state'; state: StreamState };
 
 /** Returns how long to wait before the next try after so many failed ones, in milliseconds: up to half a minute. */
 export function retryDelay(failures: number, random: () => number = Math.random): number {
@@ -15,7 +19,8 @@ export function retryDelay(failures: number, random: () => number = Math.random)
  * Receives events of one kind, by one stream for all tabs of the browser.
  *
  * The tab that holds the lock has the stream and passes events on; when it is closed, another takes over and resumes
- * after the last event. Bursts are joined. A tab that is hidden for five minutes lets go of the lock.
+ * after the last event, or, before any came, where the stream began, which a new tab asks the others for. Bursts are
+ * joined. A tab that is hidden for five minutes lets go of the lock.
  */
 export class LiveEvents<E extends { id: string }> {
   private readonly listeners = new Set<Listener<E>>();
@@ -65,10 +70,10 @@ export class LiveEvents<E extends { id: string }> {
         let retryTimer: ReturnType<typeof setTimeout> | undefined;
         let close: () => void = () => undefined;
         const open = () => {
-          close = this.openStream(
-            this.lastId,
-            (event) => this.share({ kind: 'event', event }),
-            (state) => {
+          close = this.openStream(this.lastId, {
+            onEvent: (event) => this.share({ kind: 'event', event }),
+            onPosition: (id) => this.share({ kind: 'position', id }),
+            onState: (state) => {
               this.share({ kind: 'state', state });
               if (state === 'open') failures = 0;
               // A browser reconnects by itself after a broken connection, but not after a refusal.
@@ -79,7 +84,7 @@ export class LiveEvents<E extends { id: string }> {
                 failures += 1;
               }
             },
-          );
+          });
         };
         open();
         release = () => {
@@ -106,6 +111,7 @@ export class LiveEvents<E extends { id: string }> {
       else if (release === null) request();
     };
     document.addEventListener('visibilitychange', onVisibility);
+    this.channel?.postMessage({ kind: 'question' } satisfies Message<E>);
     request();
     this.stop = () => {
       abort.abort();
@@ -136,6 +142,14 @@ export class LiveEvents<E extends { id: string }> {
       for (const listener of this.stateListeners) listener();
       return;
     }
+    if (message.kind === 'question') {
+      if (this.lastId !== '') this.channel?.postMessage({ kind: 'position', id: this.lastId } satisfies Message<E>);
+      return;
+    }
+    if (message.kind === 'position') {
+      this.lastId ||= message.id;
+      return;
+    }
     this.lastId = message.event.id || this.lastId;
     this.pending.push(message.event);
     this.timer ??= setTimeout(() => this.deliver(), joinMs);
@@ -150,6 +164,4 @@ export class LiveEvents<E extends { id: string }> {
 }
 
 /** The events of all sessions that the user sees. */
-export const live = new LiveEvents<SessionEvent>('backendai-events', (after, onEvent, onState) =>
-  openEvents({ after }, onEvent, onState),
-);
+export const live = new LiveEvents<SessionEvent>('backendai-events', openEvents);

@@ -277,6 +277,13 @@ const systemSettings = createRoute({
   component: pageWithMessages('operations', () => import('../features/operations/pages/SettingsPage')),
 });
 
+const systemConfiguration = createRoute({
+  getParentRoute: () => shell,
+  path: '/system/configuration',
+  validateSearch: (search): { at?: string } => textsOf(search, 'at'),
+  component: pageWithMessages('operations', () => import('../features/operations/pages/ConfigurationPage')),
+});
+
 const systemAudit = createRoute({
   getParentRoute: () => shell,
   path: '/system/audit',
@@ -385,6 +392,14 @@ const usage = createRoute({
   component: pageWithMessages('usage', () => import('../features/usage/pages/UsagePage')),
 });
 
+const projectUsage = createRoute({
+  getParentRoute: () => shell,
+  path: '/usage/projects',
+  validateSearch: (search): { month?: string; project?: string; from?: string; to?: string } =>
+    textsOf(search, 'month', 'project', 'from', 'to'),
+  component: pageWithMessages('usage', () => import('../features/usage/pages/ProjectUsagePage')),
+});
+
 const queue = createRoute({
   getParentRoute: () => shell,
   path: '/queue',
@@ -434,6 +449,7 @@ const tree = root.addChildren([
     service,
     serviceTab,
     usage,
+    projectUsage,
     queue,
     fleet,
     agent,
@@ -454,6 +470,7 @@ const tree = root.addChildren([
     proxies,
     system,
     systemSettings,
+    systemConfiguration,
     systemAudit,
     systemErrors,
     systemRoles,

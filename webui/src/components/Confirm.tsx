@@ -1,7 +1,8 @@
-import { Button, Group, Modal, Stack, TextInput } from '@mantine/core';
-import { type ReactNode, useState } from 'react';
+import { Button, Group, Modal, Stack } from '@mantine/core';
+import type { ReactNode } from 'react';
 import { useTranslation } from 'react-i18next';
 import { ProblemAlert } from './ProblemAlert';
+import { useTypedName } from './TypedName';
 
 interface Props {
   isOpen: boolean;
@@ -32,19 +33,12 @@ export function Confirm({
   onClose,
 }: Props) {
   const { t } = useTranslation('components');
-  const [typed, setTyped] = useState('');
+  const { isTyped, field } = useTypedName(name);
   return (
     <Modal opened={isOpen} onClose={onClose} title={title} closeButtonProps={{ 'aria-label': t('close') }}>
       <Stack>
         {children}
-        {name !== undefined && (
-          <TextInput
-            label={t('confirm.typeName', { name })}
-            value={typed}
-            onChange={(event) => setTyped(event.currentTarget.value)}
-            autoComplete="off"
-          />
-        )}
+        {field}
         {error !== undefined && error !== null && <ProblemAlert error={error} />}
         <Group justify="flex-end">
           <Button variant="default" onClick={onClose} data-autofocus={name === undefined}>
@@ -53,7 +47,7 @@ export function Confirm({
           <Button
             {...(isDangerous ? { color: 'red.9' } : {})}
             loading={isBusy ?? false}
-            disabled={name !== undefined && typed !== name}
+            disabled={!isTyped}
             onClick={onConfirm}
           >
             {action}

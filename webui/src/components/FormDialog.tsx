@@ -2,6 +2,7 @@ import { Button, Group, Modal, Stack } from '@mantine/core';
 import type { FormEvent, ReactNode } from 'react';
 import { useTranslation } from 'react-i18next';
 import { ProblemAlert } from './ProblemAlert';
+import { useTypedName } from './TypedName';
 
 /** A dialog with fields, and what is wrong beside them. */
 export function FormDialog({
@@ -9,6 +10,8 @@ export function FormDialog({
   action,
   isBusy,
   error,
+  name,
+  isDangerous = false,
   onSubmit,
   onClose,
   children,
@@ -18,26 +21,31 @@ export function FormDialog({
   isBusy: boolean;
   /** Null where it is told at a field. */
   error: unknown;
+  /** What has to be typed first, for what cannot be undone. */
+  name?: string | undefined;
+  isDangerous?: boolean;
   onSubmit: () => void;
   onClose: () => void;
   children: ReactNode;
 }) {
   const { t } = useTranslation('components');
+  const { isTyped, field } = useTypedName(name);
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    onSubmit();
+    if (isTyped) onSubmit();
   };
   return (
     <Modal opened onClose={onClose} title={title} size="lg" closeButtonProps={{ 'aria-label': t('close') }}>
       <form onSubmit={submit} noValidate>
         <Stack gap="sm">
           {children}
+          {field}
           {error !== null && <ProblemAlert error={error} />}
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>
               {t('cancel')}
             </Button>
-            <Button type="submit" loading={isBusy}>
+            <Button type="submit" loading={isBusy} disabled={!isTyped} {...(isDangerous ? { color: 'red.9' } : {})}>
               {action}
             </Button>
           </Group>

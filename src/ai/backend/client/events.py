@@ -15,6 +15,10 @@ from ai.backend.client.transport import Transport
 from ai.backend.client.wire import Call
 
 CLOSING_EVENT = "server_close"
+POSITION_EVENT = "stream_position"
+"""Has only an id: that of the last event before the stream."""
+NOW = "now"
+"""Stands for the id of the last event where none is known: the stream then begins with its position."""
 _MAX_LINE_BYTES = 1024 * 1024
 _RETRY_S = 2.0
 
@@ -76,12 +80,17 @@ async def _read_lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
 
 
 async def follow(
-    transport: Transport, path: str, params: Mapping[str, str], *, opened: Callable[[], None] = lambda: None
+    transport: Transport,
+    path: str,
+    params: Mapping[str, str],
+    *,
+    after: str | None = None,
+    opened: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Event]:
     """Yields the events of ``path`` until the server says that no more will come.
 
-    A lost connection is made again and resumed after the last received event. ``opened`` is called for every
-    connection once the server listens.
+    A lost connection is made again and resumed after the last received event, or after ``after`` as long as there was
+    none. ``opened`` is called for every connection once the server listens.
 
     Raises:
         BackendAPIError: the server refuses the stream.
@@ -90,8 +99,9 @@ async def follow(
     parser = Parser()
     while True:
         headers = {"Accept": "text/event-stream"}
-        if parser.last_id:
-            headers["Last-Event-ID"] = parser.last_id
+        last_id = parser.last_id or after
+        if last_id:
+            headers["Last-Event-ID"] = last_id
         call = Call(method="GET", path=path, params=params, repeatable=True, headers=headers)
         try:
             async with transport.stream(call) as response:
@@ -102,7 +112,8 @@ async def follow(
                         continue
                     if event.name == CLOSING_EVENT:
                         return
-                    yield event
+                    if event.name != POSITION_EVENT:
+                        yield event
         except EndpointUnreachable:
             raise
         except (aiohttp.ClientError, ConnectionError, TimeoutError):

@@ -331,6 +331,9 @@ async def test_apps(api: Api) -> None:
 # ---- events --------------------------------------------------------------------------------------------------------
 
 
+NOW = {"Last-Event-ID": "now"}
+
+
 class Events:
     """An event stream read in the background."""
 
@@ -429,6 +432,23 @@ async def test_resuming_after_the_last_event(api: Api) -> None:
     again, writer = await listen(api.user, target, **{"Last-Event-ID": after})
     replayed = await again.until(b"session_started")
     assert [e["id"] for e in replayed] == [e["id"] for e in seen if int(e["id"]) > int(after)]
+    writer.close()
+
+
+@pytest.mark.parametrize("name", ["header", "query"])
+async def test_a_stream_that_breaks_before_its_first_event_loses_none(api: Api, name: str) -> None:
+    await api.create(name="earlier")
+    target, headers = ("/events/session?lastEventId=now", {}) if name == "query" else ("/events/session", NOW)
+    stream, writer = await listen(api.user, target, **headers)
+    (position,) = await stream.until(b"stream_position")
+    assert (position["event"], position["data"]) == ("stream_position", "{}")
+    writer.close()
+    told = await api.create(name="watched")
+    # A browser repeats the address of its stream, and has the id in the header.
+    again, writer = await listen(api.user, target, **{"Last-Event-ID": position["id"]})
+    events = await again.until(b"session_started")
+    assert events[0]["event"] == "session_enqueued"
+    assert {json.loads(event["data"])["sessionId"] for event in events} == {told["sessionId"]}
     writer.close()
 
 

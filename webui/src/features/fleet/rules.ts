@@ -139,6 +139,8 @@ export interface Device {
   health: string;
   reason: string;
   numa: number | null;
+  /** Its partitions that are counted at it. */
+  partitions: string[];
   links: { peer: string; kind: string; bandwidth: number | null }[];
   /** Slot -> amount, and what of it is allocated. */
   slots: { slot: string; amount: number; allocated: number }[];
@@ -165,6 +167,7 @@ export function devicesOf(json: string | null | undefined): Device[] {
         model: String(item.model_name ?? ''),
         health: String(item.health ?? 'healthy'),
         reason: String(item.health_reason ?? ''),
+        partitions: Array.isArray(item.partition_ids) ? item.partition_ids.map(String) : [],
         numa: typeof item.numa_node === 'number' ? item.numa_node : null,
         links: links.map((link) => ({
           peer: String(link?.peer ?? ''),
@@ -293,9 +296,10 @@ export interface Holder {
   devices: string[];
 }
 
-/** Returns which devices each kernel of an agent holds. */
+/** Returns which devices each kernel of an agent holds; with `plugin` those of this one. */
 export function holdersOf(
   containers: readonly ({ id?: unknown; session_id?: unknown; status?: unknown; attached_devices?: unknown } | null)[],
+  plugin?: string,
 ): Holder[] {
   return containers
     .filter((item) => item !== null)
@@ -303,8 +307,10 @@ export function holdersOf(
       id: String(item.id ?? ''),
       session: String(item.session_id ?? ''),
       status: String(item.status ?? ''),
-      devices: Object.entries(parseObject(item.attached_devices as string | null)).flatMap(([, list]) =>
-        Array.isArray(list) ? list.map((device) => String((device as { device_id?: unknown })?.device_id ?? '')) : [],
+      devices: Object.entries(parseObject(item.attached_devices as string | null)).flatMap(([name, list]) =>
+        Array.isArray(list) && (plugin === undefined || plugin === name)
+          ? list.map((device) => String((device as { device_id?: unknown })?.device_id ?? ''))
+          : [],
       ),
     }));
 }

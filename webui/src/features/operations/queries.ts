@@ -112,6 +112,30 @@ export const dealiasImage = graphql(`
   }
 `);
 
+export const preloadImage = graphql(`
+  mutation ($reference: String!, $agents: String!, $architecture: String) {
+    preload_image(reference: $reference, target_agents: $agents, architecture: $architecture) { ok msg task_id }
+  }
+`);
+
+export const unloadImage = graphql(`
+  mutation ($reference: String!, $agents: String!, $architecture: String) {
+    unload_image(reference: $reference, target_agents: $agents, architecture: $architecture) { ok msg task_id }
+  }
+`);
+
+export const forgetImage = graphql(`
+  mutation ($reference: String!, $architecture: String) {
+    forget_image(reference: $reference, architecture: $architecture) { ok msg }
+  }
+`);
+
+export const clearImages = graphql(`
+  mutation ($registry: String!) {
+    clear_images(registry: $registry) { ok msg }
+  }
+`);
+
 export const operatorImagesQuery = graphql(`
   query {
     images(is_operation: false) {
@@ -183,6 +207,44 @@ export function useDealiasImage() {
   const client = useQueryClient();
   return useMutation({
     mutationFn: (alias: string) => mutate(dealiasImage, { alias }),
+    onSuccess: () => client.invalidateQueries({ queryKey: ['images'] }),
+  });
+}
+
+interface PlacedImage {
+  reference: string;
+  architecture: string;
+  agents: string;
+}
+
+/** Starts fetching an image on agents. Returns the id of its background task. */
+export function usePreloadImage() {
+  return useMutation({
+    mutationFn: async (image: PlacedImage) => (await mutate(preloadImage, image)).preload_image?.task_id ?? '',
+  });
+}
+
+/** Starts removing an image from agents. Returns the id of its background task. */
+export function useUnloadImage() {
+  return useMutation({
+    mutationFn: async (image: PlacedImage) => (await mutate(unloadImage, image)).unload_image?.task_id ?? '',
+  });
+}
+
+/** Forgets an image of a registry until the next scan. */
+export function useForgetImage() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (image: { reference: string; architecture: string }) => mutate(forgetImage, image),
+    onSuccess: () => client.invalidateQueries({ queryKey: ['images'] }),
+  });
+}
+
+/** Forgets all images of a registry until the next scan. */
+export function useClearImages() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (registry: string) => mutate(clearImages, { registry }),
     onSuccess: () => client.invalidateQueries({ queryKey: ['images'] }),
   });
 }
@@ -312,19 +374,6 @@ export function useRemoveCircuit(group: string) {
 }
 
 // ---- scheduler ----
-
-export const groupNamesQuery = graphql(`
-  query { scaling_groups { name is_active scheduler } }
-`);
-
-export function useGroupNames() {
-  return useQuery({
-    queryKey: ['resource-groups', 'names'],
-    queryFn: async ({ signal }) =>
-      present((await query(groupNamesQuery, {}, { signal })).scaling_groups).map(({ name }) => name ?? ''),
-    staleTime: 60_000,
-  });
-}
 
 export function useFreeAmounts() {
   return useQuery({

@@ -1,3 +1,4 @@
+import { parseObject } from '../../api/filters';
 import type { components } from '../../api/generated/rest';
 
 type FleetView = components['schemas']['FleetView'];
@@ -81,6 +82,24 @@ export function usageOf(text: string | null | undefined): Usage | null {
   } catch {
     return null;
   }
+}
+
+const counters = [
+  'iops_read',
+  'iops_write',
+  'io_bytes_read',
+  'io_bytes_write',
+  'io_usec_read',
+  'io_usec_write',
+] as const;
+export type Counter = (typeof counters)[number];
+
+export const isOfBytes = (counter: Counter) => counter.startsWith('io_bytes');
+
+/** Returns the I/O counters of a storage host from the JSON of its `performance_metric`; those that it lacks are left out. */
+export function countersOf(text: string | null | undefined): { name: Counter; value: number }[] {
+  const values = parseObject(text);
+  return counters.flatMap((name) => (typeof values[name] === 'number' ? [{ name, value: values[name] }] : []));
 }
 
 /** Returns a setting's value as it is written in a file. */

@@ -1,6 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { dataOf, rest } from '../../api/client';
 import type { TokenUse } from '../../components/TokenUseTable';
+import { compact } from './projects';
 
 export type Scope = 'own' | 'all';
 
@@ -15,6 +16,31 @@ export function useTimeline(scope: Scope) {
           : rest.GET('/resource/stats/admin/month', { signal }),
       ),
     staleTime: 5 * 60_000,
+  });
+}
+
+/** The use of each project that the person sees in a month, in UTC. */
+export function useMonthOfProjects(month: string) {
+  return useQuery({
+    queryKey: ['usage', 'projects', month],
+    queryFn: ({ signal }) =>
+      dataOf(rest.GET('/resource/usage/month', { params: { query: { month: compact(month) } }, signal })),
+    staleTime: 60_000,
+  });
+}
+
+/** The use of a project between two days, both included, in UTC; without an id if there is none. */
+export function usePeriodOfProject(project: string, from: string, to: string) {
+  return useQuery({
+    queryKey: ['usage', 'projects', project, from, to],
+    queryFn: ({ signal }) =>
+      dataOf(
+        rest.GET('/resource/usage/period', {
+          params: { query: { group_id: project, start_date: compact(from), end_date: compact(to) } },
+          signal,
+        }),
+      ),
+    staleTime: 60_000,
   });
 }
 

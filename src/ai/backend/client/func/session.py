@@ -332,10 +332,11 @@ class AsyncComputeSession(Area):
         ``opened`` is called once the server listens: later events are not missed.
         """
 
-        from ai.backend.client.events import follow
+        from ai.backend.client.events import NOW, follow
 
         session_query = {"sessionId": str(self.id)} if self.id else self._owner(sessionName=self.name)
-        async for event in follow(self._transport, "/events/session", {**session_query, "scope": scope}, opened=opened):
+        params = {**session_query, "scope": scope}
+        async for event in follow(self._transport, "/events/session", params, after=NOW, opened=opened):
             yield event
 
     listen_events = events

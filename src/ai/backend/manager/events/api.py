@@ -23,6 +23,10 @@ from ai.backend.manager.sessions.service import SessionService
 LAST_EVENTS = frozenset({"session_terminated", "session_cancelled"})
 """The last events of a session."""
 
+NOW = "now"
+"""A last event id of clients that know none: the stream then begins with its position, to resume after."""
+POSITION_EVENT = "stream_position"
+
 Ref = Annotated[str, Meta(max_length=64)]
 
 
@@ -36,14 +40,18 @@ class SessionEventsQuery(
         "last_event_id": "lastEventId",
     },
 ):
-    """Selects events by ``sessionId`` or ``sessionName`` (``*`` for all), name of the ``group`` and ``scope``."""
+    """Selects events by ``sessionId`` or ``sessionName`` (``*`` for all), name of the ``group`` and ``scope``.
+
+    ``lastEventId`` is the id of the last event that is known, where the header cannot be set, or ``now``: the stream
+    then begins with ``stream_position``, an event without data whose id is to resume after until another event came.
+    """
 
     session_id: Ref | None = None
     session_name: Ref | None = None
     owner: Ref | None = None
     group: Ref = "*"
     scope: Literal["*", "session", "kernel", "session,kernel"] = "*"
-    last_event_id: Annotated[str, Meta(pattern="^[0-9]{0,18}$")] | None = None
+    last_event_id: Annotated[str, Meta(pattern="^(now|[0-9]{0,18})$")] | None = None
 
 
 class EventsApi:
@@ -68,7 +76,8 @@ class EventsApi:
         if ref != "*":
             # From now on the id: while the stream is open, the name may change or be used again.
             ref = str((await self._sessions.get(caller, ref, owner_access_key=owner)).id)
-        last_seen = _last_event_id(call.request.headers.get("Last-Event-ID") or query.last_event_id)
+        last_id_text = call.request.headers.get("Last-Event-ID") or query.last_event_id
+        last_seen = _last_event_id(last_id_text)
         event_filter = EventFilter(
             session_ref=None if ref == "*" else ref,
             scope="*" if query.scope == "session,kernel" else query.scope,
@@ -77,13 +86,26 @@ class EventsApi:
             # does once it has the head.
             after_id=await self._events.newest_id() if last_seen is None else last_seen,
         )
-        return await send_events(
-            call.request, self._relay_events(caller, event_filter, groups, resumes=last_seen is not None)
+        events = self._relay_events(
+            caller,
+            event_filter,
+            groups,
+            resumes=last_seen is not None,
+            shows_position=last_id_text == NOW,
         )
+        return await send_events(call.request, events)
 
     async def _relay_events(
-        self, caller: Caller, event_filter: EventFilter, groups: set[str] | None, *, resumes: bool
+        self,
+        caller: Caller,
+        event_filter: EventFilter,
+        groups: set[str] | None,
+        *,
+        resumes: bool,
+        shows_position: bool,
     ) -> AsyncIterator[SseEvent]:
+        if shows_position:
+            yield SseEvent(POSITION_EVENT, {}, str(event_filter.after_id))
         only_session_ref = event_filter.session_ref
         if only_session_ref is not None and not resumes:
             session = await self._sessions.get(caller, only_session_ref, owner_access_key=event_filter.owner_access_key)
@@ -113,7 +135,7 @@ class EventsApi:
 
 
 def _last_event_id(text: str | None) -> int | None:
-    if text is None or text == "":
+    if text is None or text in ("", NOW):
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise refuse({"Last-Event-ID": "not an event id"})

@@ -3,6 +3,7 @@ import { Link, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { parseObject, slotsOf } from '../../../api/filters';
+import { useRole } from '../../../api/me';
 import { Card } from '../../../components/Card';
 import { Chart } from '../../../components/Chart';
 import { EmptyState } from '../../../components/EmptyState';
@@ -14,8 +15,11 @@ import { SimpleTable } from '../../../components/SimpleTable';
 import { Slots } from '../../../components/Slots';
 import { StatusBadge } from '../../../components/StatusBadge';
 import { formatBytes, formatNumber } from '../../../i18n/format';
+import { DeviceOperations } from '../parts/DeviceOperations';
 import { DrainAgent } from '../parts/DrainAgent';
+import { MoveAgent } from '../parts/MoveAgent';
 import { TopologyDrawing } from '../parts/TopologyDrawing';
+import { WatcherCard } from '../parts/WatcherCard';
 import { type AgentDetails, type Span, useAgent, useAgentHistory } from '../queries';
 import { chartsOf, devicesOf, holdersOf, isOfBytes, usedPart } from '../rules';
 import classes from './AgentPage.module.css';
@@ -68,6 +72,7 @@ function Metrics({ id }: { id: string }) {
 
 function Agent({ agent }: { agent: NonNullable<AgentDetails> }) {
   const { t } = useTranslation('fleet');
+  const mayOperate = useRole() === 'superadmin';
   const devices = devicesOf(agent.devices);
   const accelerators = devices.filter((device) => device.name !== 'cpu' && device.name !== 'mem');
   const holders = holdersOf(agent.compute_containers ?? []);
@@ -140,12 +145,14 @@ function Agent({ agent }: { agent: NonNullable<AgentDetails> }) {
           />
         </Card>
       )}
+      {mayOperate && agent.status === 'ALIVE' && <DeviceOperations agent={agent} />}
       {enforcement.length > 0 && (
         <Card title={t('agent.enforcement')}>
           <Facts rows={enforcement.map(([name, level]) => [name, String(level)] as const)} />
         </Card>
       )}
       <Metrics id={agent.id ?? ''} />
+      {mayOperate && <WatcherCard id={agent.id ?? ''} />}
     </Stack>
   );
 }
@@ -172,6 +179,7 @@ export function AgentPage() {
           <Anchor component={Link} to="/fleet">
             {t('title')}
           </Anchor>
+          {agent && <MoveAgent agent={agent} />}
           {agent && <DrainAgent agent={agent} />}
         </>
       }

@@ -1,13 +1,11 @@
-import { Anchor, Button, List, Text } from '@mantine/core';
-import { Link } from '@tanstack/react-router';
+import { Button, Text } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useRole } from '../../../api/me';
 import { Confirm } from '../../../components/Confirm';
 import { type AgentDetails, useSetSchedulable } from '../queries';
 import { sessionsOn } from '../rules';
-
-const maxNamed = 5;
+import { SessionLinks } from './SessionLinks';
 
 /** Takes an agent out of scheduling, and back. Its sessions go on: they are named, so that nobody is surprised. */
 export function DrainAgent({ agent }: { agent: AgentDetails }) {
@@ -40,15 +38,7 @@ export function DrainAgent({ agent }: { agent: AgentDetails }) {
       >
         <Text>{t('drain.means')}</Text>
         <Text>{t('drain.sessions', { count: sessions.length })}</Text>
-        <List size="sm">
-          {sessions.slice(0, maxNamed).map((id) => (
-            <List.Item key={id}>
-              <Anchor component={Link} to="/sessions/$id" params={{ id } as never}>
-                {id}
-              </Anchor>
-            </List.Item>
-          ))}
-        </List>
+        <SessionLinks ids={sessions} />
       </Confirm>
     </>
   );

@@ -1,4 +1,4 @@
-import { Anchor, Checkbox, Group, Text } from '@mantine/core';
+import { Anchor, Checkbox, Group, SimpleGrid, Text } from '@mantine/core';
 import { Link, useNavigate, useSearch } from '@tanstack/react-router';
 import { useTranslation } from 'react-i18next';
 import { AnchorLink } from '../../../components/AnchorLink';
@@ -29,7 +29,7 @@ export function AuditPage() {
   return (
     <Page title={t('audit.title')}>
       <SystemTabs here="audit" />
-      <Group gap="sm" grow>
+      <SimpleGrid cols={{ base: 1, sm: 2 }} spacing="sm">
         <SearchField
           label={t('audit.email')}
           clearLabel={t('clear')}
@@ -43,7 +43,7 @@ export function AuditPage() {
           value={filter.text ?? ''}
           onChange={(text) => change({ text })}
         />
-      </Group>
+      </SimpleGrid>
       <Checkbox
         label={t('audit.refused')}
         checked={filter.refused ?? false}

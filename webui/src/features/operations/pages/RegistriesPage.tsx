@@ -1,6 +1,5 @@
 import { Button, Group, NativeSelect, Stack, TagsInput, Text, TextInput } from '@mantine/core';
 import { useQueryClient } from '@tanstack/react-query';
-import { useNavigate, useSearch } from '@tanstack/react-router';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useTask } from '../../../api/task';
@@ -10,11 +9,17 @@ import { gated } from '../../../components/gated';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
-import { SearchField } from '../../../components/SearchField';
 import { SimpleTable } from '../../../components/SimpleTable';
 import { TaskNotice } from '../../../components/TaskNotice';
-import { ImagesTable } from '../parts/ImagesTable';
-import { useCreateRegistry, useDeleteRegistry, useOperatorImages, useRegistries, useRescan } from '../queries';
+import { ImagesCard, LocalImagesCard } from '../parts/ImagesCard';
+import {
+  useClearImages,
+  useCreateRegistry,
+  useDeleteRegistry,
+  useOperatorImages,
+  useRegistries,
+  useRescan,
+} from '../queries';
 
 /** Adds a registry; it has to be scanned before its images are there. */
 function NewRegistry() {
@@ -102,6 +107,29 @@ function NewRegistry() {
   );
 }
 
+/** Forgets all images of a registry. Their short names do not come back with the next scan, so it asks for the name. */
+function ClearDialog({ registry, onClose }: { registry: string; onClose: () => void }) {
+  const { t } = useTranslation('operations');
+  const clear = useClearImages();
+  const images = useOperatorImages().data?.filter((image) => image.registry === registry) ?? [];
+  const aliases = images.flatMap((image) => image.aliases ?? []);
+  return (
+    <Confirm
+      isOpen
+      title={t('registries.clearTitle', { name: registry })}
+      action={t('registries.clear')}
+      name={registry}
+      isBusy={clear.isPending}
+      error={clear.error}
+      onConfirm={() => clear.mutate(registry, { onSuccess: onClose })}
+      onClose={onClose}
+    >
+      <Text>{t('registries.clearMeans', { count: images.length })}</Text>
+      {aliases.length > 0 && <Text>{t('images.aliasesLost', { names: aliases.join(', ') })}</Text>}
+    </Confirm>
+  );
+}
+
 function Registries() {
   const { t } = useTranslation('operations');
   const query = useRegistries();
@@ -109,6 +137,7 @@ function Registries() {
   const remove = useDeleteRegistry();
   const client = useQueryClient();
   const [doomed, setDoomed] = useState<string | null>(null);
+  const [cleared, setCleared] = useState<string | null>(null);
   const task = useTask(rescan.data ?? '', () => void client.invalidateQueries({ queryKey: ['images'] }));
   const isScanning = rescan.isPending || task?.state === 'running';
   return (
@@ -140,6 +169,14 @@ function Registries() {
                         onClick={() => rescan.mutate(row.hostname ?? null)}
                       >
                         {t('registries.scan')}
+                      </Button>
+                      <Button
+                        size="compact-xs"
+                        variant="default"
+                        aria-label={t('registries.clearOf', { name: row.hostname })}
+                        onClick={() => setCleared(row.hostname ?? null)}
+                      >
+                        {t('registries.clear')}
                       </Button>
                       <Button
                         size="compact-xs"
@@ -182,15 +219,14 @@ function Registries() {
       >
         <Text>{t('registries.means')}</Text>
       </Confirm>
+      {cleared !== null && <ClearDialog registry={cleared} onClose={() => setCleared(null)} />}
     </Stack>
   );
 }
 
-/** Registries of images, and the images with their short names and limits. */
+/** Registries of images, and the images with their short names, limits, and the agents that have them. */
 export function RegistriesPage() {
   const { t } = useTranslation('operations');
-  const { q = '' } = useSearch({ from: '/shell/registries' });
-  const navigate = useNavigate();
   return (
     <Page title={t('registries.title')}>
       <Stack>
@@ -200,19 +236,8 @@ export function RegistriesPage() {
         <Card title={t('registries.new')}>
           <NewRegistry />
         </Card>
-        <Card title={t('registries.images')}>
-          <Stack gap="sm">
-            <SearchField
-              label={t('registries.find')}
-              clearLabel={t('clear')}
-              value={q}
-              onChange={(text) =>
-                void navigate({ to: '/registries', search: text === '' ? {} : { q: text }, replace: true })
-              }
-            />
-            <Query query={useOperatorImages()}>{(images) => <ImagesTable images={images} q={q} />}</Query>
-          </Stack>
-        </Card>
+        <ImagesCard />
+        <LocalImagesCard />
       </Stack>
     </Page>
   );

@@ -1,6 +1,7 @@
 import { Button, Group, NativeSelect, Progress, SimpleGrid, Stack, Text } from '@mantine/core';
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useTranslation } from 'react-i18next';
+import { useGroupNames } from '../../../api/choices';
 import { apiBase } from '../../../api/client';
 import { formatSlot, slotLabel, useSlotDetails } from '../../../api/slots';
 import { AnchorLink } from '../../../components/AnchorLink';
@@ -13,7 +14,7 @@ import { Page } from '../../../components/Page';
 import { Query } from '../../../components/Query';
 import { SimpleTable } from '../../../components/SimpleTable';
 import { StatusBadge } from '../../../components/StatusBadge';
-import { useFreeAmounts, useGroupNames, useReplay } from '../queries';
+import { useFreeAmounts, useReplay } from '../queries';
 import { fragmentationOf, percentOf } from '../rules';
 
 /** How the free amounts of a resource group are spread: a sum that is free nowhere at once starts nothing. */

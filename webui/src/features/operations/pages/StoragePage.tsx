@@ -10,9 +10,9 @@ import { gated } from '../../../components/gated';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
-import { formatBytes } from '../../../i18n/format';
+import { formatBytes, formatNumber } from '../../../i18n/format';
 import { useQuotaScope, useSetQuota, useStorage } from '../queries';
-import { percentOf, usageOf } from '../rules';
+import { countersOf, isOfBytes, percentOf, usageOf } from '../rules';
 
 function Quota({ host, owner }: { host: string; owner: string }) {
   const { t, i18n } = useTranslation('operations');
@@ -121,6 +121,13 @@ export function StoragePage() {
                             [t('storage.backend'), volume.backend],
                             [t('storage.path'), volume.path],
                             [t('storage.capabilities'), (volume.capabilities ?? []).join(', ')],
+                            ...countersOf(volume.performance_metric).map(
+                              ({ name, value }) =>
+                                [
+                                  t(`storage.counter.${name}`),
+                                  (isOfBytes(name) ? formatBytes : formatNumber)(value, i18n.language),
+                                ] as const,
+                            ),
                           ]}
                         />
                       </Stack>

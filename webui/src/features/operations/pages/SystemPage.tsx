@@ -10,6 +10,7 @@ import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { StatusBadge } from '../../../components/StatusBadge';
+import { RecountCard } from '../parts/RecountCard';
 import { SystemTabs } from '../parts/SystemTabs';
 import { useAnnouncement, useManagerStatus, useSetAnnouncement, useSetStatus } from '../state';
 
@@ -160,6 +161,7 @@ export function SystemPage() {
             )}
           </Query>
         </Card>
+        {mayChange && <RecountCard />}
       </SimpleGrid>
     </Page>
   );

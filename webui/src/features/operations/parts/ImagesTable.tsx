@@ -9,6 +9,7 @@ import { StatusBadge } from '../../../components/StatusBadge';
 import { formatBytes } from '../../../i18n/format';
 import { limitText, referenceOf } from '../images';
 import { type OperatorImage, useAliasImage, useDealiasImage } from '../queries';
+import { ImageActions } from './ImageActions';
 
 const maxShown = 200;
 
@@ -55,6 +56,7 @@ function Aliases({ image }: { image: OperatorImage }) {
             type="submit"
             size="xs"
             variant="default"
+            flex="none"
             loading={add.isPending}
             aria-label={t('registries.aliasAddOf', { name: reference })}
           >
@@ -68,7 +70,15 @@ function Aliases({ image }: { image: OperatorImage }) {
 }
 
 /** The images that match, with where they are, what they need at least and at most, and their short names. */
-export function ImagesTable({ images, q }: { images: readonly OperatorImage[]; q: string }) {
+export function ImagesTable({
+  images,
+  q,
+  onTask,
+}: {
+  images: readonly OperatorImage[];
+  q: string;
+  onTask: (id: string) => void;
+}) {
   const { t, i18n } = useTranslation('operations');
   const { data: details } = useSlotDetails();
   const amount = (slot: string, value: string) =>
@@ -84,7 +94,7 @@ export function ImagesTable({ images, q }: { images: readonly OperatorImage[]; q
         label={t('registries.images')}
         rows={matching.slice(0, maxShown)}
         idOf={(image) => `${referenceOf(image)} ${image.architecture}`}
-        minWidth={900}
+        minWidth={1000}
         columns={[
           {
             label: t('column.image'),
@@ -110,6 +120,7 @@ export function ImagesTable({ images, q }: { images: readonly OperatorImage[]; q
             ),
           },
           { label: t('registries.alias'), cell: (image) => <Aliases image={image} /> },
+          { label: t('column.action'), cell: (image) => <ImageActions image={image} onTask={onTask} /> },
         ]}
       />
       {matching.length > maxShown && <Text c="dimmed">{t('more', { count: matching.length - maxShown })}</Text>}

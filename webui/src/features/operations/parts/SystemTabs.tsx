@@ -6,12 +6,13 @@ import { ButtonLink } from '../../../components/ButtonLink';
 const pages = [
   { to: '/system', name: 'installation' },
   { to: '/system/settings', name: 'settings' },
+  { to: '/system/configuration', name: 'configuration' },
   { to: '/system/audit', name: 'audit' },
   { to: '/system/errors', name: 'errors' },
   { to: '/system/roles', name: 'roles' },
 ] as const;
 
-const forSuperadmins: readonly string[] = ['settings', 'audit'];
+const forSuperadmins: readonly string[] = ['settings', 'configuration', 'audit'];
 
 /** Links between the pages about the installation; those that the role may not see are left out. */
 export function SystemTabs({ here }: { here: (typeof pages)[number]['name'] }) {

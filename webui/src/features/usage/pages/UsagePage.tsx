@@ -3,6 +3,7 @@ import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useTranslation } from 'react-i18next';
 import { useRole } from '../../../api/me';
 import { saveBlob } from '../../../api/save';
+import { AnchorLink } from '../../../components/AnchorLink';
 import { Card } from '../../../components/Card';
 import { Chart } from '../../../components/Chart';
 import { EmptyState } from '../../../components/EmptyState';
@@ -60,7 +61,10 @@ export function UsagePage() {
   const timeline = useTimeline(isAdministrator ? scope : 'own');
   const models = useModelUse();
   return (
-    <Page title={t('title')}>
+    <Page
+      title={t('title')}
+      actions={isAdministrator && <AnchorLink to="/usage/projects">{t('projects.title')}</AnchorLink>}
+    >
       <Stack>
         {isAdministrator && (
           <SegmentedControl
