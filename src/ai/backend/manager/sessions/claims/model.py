@@ -26,9 +26,6 @@ from ai.backend.core.lifecycle.claim import ClaimState, ClaimTrigger, step
 from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.query.model import ListQuery
 
-MAX_CLAIMS_OF_AGENT = 100_000
-"""More than any agent has devices."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:

@@ -28,7 +28,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck
-from ai.backend.manager.sessions.claims.model import MAX_CLAIMS_OF_AGENT, ClaimQuery, bind_claim
+from ai.backend.manager.sessions.claims.model import bind_claim
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.transitions import advance, deferred, fold, with_health
@@ -176,10 +176,10 @@ class ObservationService:
 
     async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
         """Returns what device claims have on an agent, in use or idle."""
-        page = await self.sessions.claims(ClaimQuery(agents=[AgentId(req.agent_id)], limit=MAX_CLAIMS_OF_AGENT))
+        claims = await self.sessions.claims_on(AgentId(req.agent_id))
         return KeptDevices(
             devices={
-                str(claim.id): {slot: dict(devices) for slot, devices in claim.devices.items()} for claim in page.items
+                str(claim.id): {slot: dict(amounts) for slot, amounts in claim.devices.items()} for claim in claims
             }
         )
 
