@@ -27,9 +27,9 @@ def sleeps(text: str) -> list[int]:
     if any(isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_SIMULATOR) for node in nodes):
         return []
     yields = {id(node.func) for node in nodes if isinstance(node, ast.Call) and _is_zero(node.args)}
-    named = {node.lineno for node in nodes if _is_sleep(node) and id(node) not in yields}
+    calls = {node.lineno for node in nodes if _is_sleep(node) and id(node) not in yields}
     imported = {node.lineno for node in nodes if isinstance(node, ast.ImportFrom) and _imports_sleep(node)}
-    return sorted(named | imported)
+    return sorted(calls | imported)
 
 
 def _is_sleep(node: ast.AST) -> TypeGuard[ast.Attribute]:
