@@ -16,6 +16,7 @@ const everybody = [
   '/sessions',
   '/folders',
   '/folders?view=trash',
+  '/folders/shares',
   `/folders/${site.folder}`,
   ...(site.file ? [`/folders/${site.folder}/files/?show=${encodeURIComponent(site.file)}`] : []),
   '/sessions/new',
@@ -34,7 +35,7 @@ const everybody = [
 const ofSession = ['', '/logs', '/cells', '/files', '/apps', '/metrics', '/devices', '/events', '/terminal'].map(
   (tab) => `/sessions/${site.hostile}${tab}`,
 );
-const administrators = ['/people', '/people/new', '/people?tab=keypairs', '/policies', '/system'];
+const administrators = ['/folders?view=all', '/people', '/people/new', '/people?tab=keypairs', '/policies', '/system'];
 
 const nameOf = (path) =>
   path

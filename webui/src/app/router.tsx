@@ -103,11 +103,17 @@ const terminal = createRoute({
 const folders = createRoute({
   getParentRoute: () => shell,
   path: '/folders',
-  validateSearch: (search): { q?: string; view?: 'trash' } => ({
+  validateSearch: (search): { q?: string; view?: 'trash' | 'all' } => ({
     ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
-    ...(search.view === 'trash' ? { view: 'trash' } : {}),
+    ...(search.view === 'trash' || search.view === 'all' ? { view: search.view } : {}),
   }),
   component: pageWithMessages('folders', () => import('../features/folders/pages/FoldersPage')),
+});
+
+const shares = createRoute({
+  getParentRoute: () => shell,
+  path: '/folders/shares',
+  component: pageWithMessages('folders', () => import('../features/folders/pages/SharesPage')),
 });
 
 /** The file of a directory whose content is shown. */
@@ -426,6 +432,7 @@ const tree = root.addChildren([
     session,
     sessionTab,
     folders,
+    shares,
     folder,
     folderFiles,
     launch,

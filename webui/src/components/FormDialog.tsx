@@ -9,6 +9,7 @@ export function FormDialog({
   action,
   isBusy,
   error,
+  size = 'lg',
   onSubmit,
   onClose,
   children,
@@ -18,6 +19,7 @@ export function FormDialog({
   isBusy: boolean;
   /** Null where it is told at a field. */
   error: unknown;
+  size?: 'md' | 'lg';
   onSubmit: () => void;
   onClose: () => void;
   children: ReactNode;
@@ -28,11 +30,11 @@ export function FormDialog({
     onSubmit();
   };
   return (
-    <Modal opened onClose={onClose} title={title} size="lg" closeButtonProps={{ 'aria-label': t('close') }}>
+    <Modal opened onClose={onClose} title={title} size={size} closeButtonProps={{ 'aria-label': t('close') }}>
       <form onSubmit={submit} noValidate>
         <Stack gap="sm">
           {children}
-          {error !== null && <ProblemAlert error={error} />}
+          {error !== null && error !== undefined && <ProblemAlert error={error} />}
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>
               {t('cancel')}
