@@ -29,6 +29,8 @@ const everybody = [
   '/services/new',
   '/projects',
   '/token-login',
+  '/sign-up',
+  '/verify-email',
   '/account',
   '/no-such-page',
 ];

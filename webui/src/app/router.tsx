@@ -63,6 +63,18 @@ const tokenLogin = createRoute({
   component: pageWithMessages('tokenLogin', () => import('../features/login/pages/TokenLoginPage')),
 });
 
+const signUp = createRoute({
+  getParentRoute: () => root,
+  path: '/sign-up',
+  component: pageWithMessages('signUp', () => import('../features/login/signup/SignUpPage')),
+});
+
+const verifyEmail = createRoute({
+  getParentRoute: () => root,
+  path: '/verify-email',
+  component: pageWithMessages('signUp', () => import('../features/login/signup/VerifyEmailPage')),
+});
+
 /** Leads who is not logged in to the login page, and back afterwards. */
 async function requireLogin({ context, location }: { context: Context; location: { href: string } }): Promise<void> {
   const known = await context.client.ensureQueryData(loginQuery);
@@ -424,6 +436,8 @@ const unknown = createRoute({ getParentRoute: () => shell, path: '$', component:
 const tree = root.addChildren([
   login,
   tokenLogin,
+  signUp,
+  verifyEmail,
   bare.addChildren([terminal]),
   shell.addChildren([
     home,
