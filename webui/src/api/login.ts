@@ -75,6 +75,16 @@ export async function signInByToken(token: string): Promise<Login> {
   return loggedIn(await post('token-login', token === '' ? {} : { token }));
 }
 
+/** Asks for an account, whose address is proved by a token that is sent there. Throws Problem. */
+export async function signUp(account: { email: string; password: string; full_name: string }): Promise<void> {
+  await read(await postJson('func/auth/signup', account));
+}
+
+/** Proves the address of a new account by the token that was sent there. Throws Problem. */
+export async function verifyEmail(token: string, password: string): Promise<void> {
+  await read(await postJson('func/auth/verify-email', { token, password }));
+}
+
 async function register(path: string, body: Record<string, string>): Promise<Record<string, unknown>> {
   return read(await postJson(`func/totp/anon${path}`, body));
 }

@@ -6,6 +6,8 @@ export interface SessionRequest {
   name: string;
   type: string;
   command: string;
+  /** The indices of an array of batch sessions; empty for a single session. */
+  array?: string;
   amounts: [slot: string, amount: string][];
   clusterSize: number;
   clusterMode: string;
@@ -18,11 +20,15 @@ export interface SessionRequest {
   deviceRequests?: string[];
 }
 
+const isArrayRequest = (request: SessionRequest) => request.type === 'batch' && Boolean(request.array);
+
 /** Returns the line of the command line that starts such a session. */
 export function commandOf(request: SessionRequest): string {
-  const words = ['backend.ai', 'start'];
+  const isArray = isArrayRequest(request);
+  const words = ['backend.ai', isArray ? 'submit' : 'start'];
   if (request.name) words.push('-t', request.name);
-  if (request.type === 'batch') words.push('--type', 'batch', '-c', request.command);
+  if (isArray) words.push('--array', request.array ?? '');
+  else if (request.type === 'batch') words.push('--type', 'batch', '-c', request.command);
   for (const [slot, amount] of request.amounts) words.push('-r', `${slot}=${amount}`);
   if (request.claim) words.push('--claim', request.claim);
   for (const variant of request.variants ?? []) words.push('--variant', variant);
@@ -32,16 +38,20 @@ export function commandOf(request: SessionRequest): string {
   if (request.project) words.push('--group', request.project);
   if (request.resourceGroup) words.push('--resource-group', request.resourceGroup);
   for (const mount of request.mounts) words.push('-m', mount);
-  return [...words, request.image || 'IMAGE'].map(shellWord).join(' ');
+  return [...words, request.image || 'IMAGE', ...(isArray ? [request.command] : [])].map(shellWord).join(' ');
 }
 
 /** Returns the program that starts such a session by the client library. JSON strings are strings of Python too. */
 export function programOf(request: SessionRequest): string {
   const text = (value: unknown) => JSON.stringify(value);
+  const isArray = isArrayRequest(request);
   const lines = [
     text(request.image || 'IMAGE'),
+    ...(isArray ? [text(request.array)] : []),
     ...(request.name ? [`name=${text(request.name)}`] : []),
-    ...(request.type === 'batch' ? ['type_="batch"', `startup_command=${text(request.command)}`] : []),
+    ...(request.type === 'batch'
+      ? [...(isArray ? [] : ['type_="batch"']), `startup_command=${text(request.command)}`]
+      : []),
     `resources={${request.amounts.map(([slot, amount]) => `${text(slot)}: ${text(amount)}`).join(', ')}}`,
     ...(request.claim ? [`claim=${text(request.claim)}`] : []),
     ...(request.variants?.length ? [`variant_requirements=${text(request.variants)}`] : []),
@@ -57,7 +67,8 @@ export function programOf(request: SessionRequest): string {
     'from ai.backend.client.session import Session',
     '',
     'with Session() as api:',
-    `    session = api.ComputeSession.get_or_create(\n${list}    )`,
-    '    print(session.id, session.status)',
+    ...(isArray
+      ? [`    array = api.SessionArray.create(\n${list}    )`, '    print(array.info())']
+      : [`    session = api.ComputeSession.get_or_create(\n${list}    )`, '    print(session.id, session.status)']),
   ].join('\n');
 }

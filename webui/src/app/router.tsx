@@ -63,6 +63,18 @@ const tokenLogin = createRoute({
   component: pageWithMessages('tokenLogin', () => import('../features/login/pages/TokenLoginPage')),
 });
 
+const signUp = createRoute({
+  getParentRoute: () => root,
+  path: '/sign-up',
+  component: pageWithMessages('signUp', () => import('../features/login/signup/SignUpPage')),
+});
+
+const verifyEmail = createRoute({
+  getParentRoute: () => root,
+  path: '/verify-email',
+  component: pageWithMessages('signUp', () => import('../features/login/signup/VerifyEmailPage')),
+});
+
 /** Leads who is not logged in to the login page, and back afterwards. */
 async function requireLogin({ context, location }: { context: Context; location: { href: string } }): Promise<void> {
   const known = await context.client.ensureQueryData(loginQuery);
@@ -103,11 +115,17 @@ const terminal = createRoute({
 const folders = createRoute({
   getParentRoute: () => shell,
   path: '/folders',
-  validateSearch: (search): { q?: string; view?: 'trash' } => ({
+  validateSearch: (search): { q?: string; view?: 'trash' | 'all' } => ({
     ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
-    ...(search.view === 'trash' ? { view: 'trash' } : {}),
+    ...(search.view === 'trash' || search.view === 'all' ? { view: search.view } : {}),
   }),
   component: pageWithMessages('folders', () => import('../features/folders/pages/FoldersPage')),
+});
+
+const shares = createRoute({
+  getParentRoute: () => shell,
+  path: '/folders/shares',
+  component: pageWithMessages('folders', () => import('../features/folders/pages/SharesPage')),
 });
 
 /** The file of a directory whose content is shown. */
@@ -433,6 +451,8 @@ const unknown = createRoute({ getParentRoute: () => shell, path: '$', component:
 const tree = root.addChildren([
   login,
   tokenLogin,
+  signUp,
+  verifyEmail,
   bare.addChildren([terminal]),
   shell.addChildren([
     home,
@@ -441,6 +461,7 @@ const tree = root.addChildren([
     session,
     sessionTab,
     folders,
+    shares,
     folder,
     folderFiles,
     launch,

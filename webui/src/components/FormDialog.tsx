@@ -12,6 +12,7 @@ export function FormDialog({
   error,
   name,
   isDangerous = false,
+  size = 'lg',
   onSubmit,
   onClose,
   children,
@@ -24,6 +25,7 @@ export function FormDialog({
   /** What has to be typed first, for what cannot be undone. */
   name?: string | undefined;
   isDangerous?: boolean;
+  size?: 'md' | 'lg';
   onSubmit: () => void;
   onClose: () => void;
   children: ReactNode;
@@ -35,12 +37,12 @@ export function FormDialog({
     if (isTyped) onSubmit();
   };
   return (
-    <Modal opened onClose={onClose} title={title} size="lg" closeButtonProps={{ 'aria-label': t('close') }}>
+    <Modal opened onClose={onClose} title={title} size={size} closeButtonProps={{ 'aria-label': t('close') }}>
       <form onSubmit={submit} noValidate>
         <Stack gap="sm">
           {children}
           {field}
-          {error !== null && <ProblemAlert error={error} />}
+          {error !== null && error !== undefined && <ProblemAlert error={error} />}
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>
               {t('cancel')}

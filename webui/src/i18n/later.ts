@@ -7,6 +7,7 @@ import type preview from '../features/folders/locale/preview/en.json';
 import type images from '../features/images/locale/en.json';
 import type launch from '../features/launch/locale/en.json';
 import type registration from '../features/login/registration/locale/en.json';
+import type signUp from '../features/login/signup/locale/en.json';
 import type tokenLogin from '../features/login/token/locale/en.json';
 import type operations from '../features/operations/locale/en.json';
 import type editing from '../features/people/editing/locale/en.json';
@@ -36,6 +37,7 @@ export interface LaterMessages {
   proof: typeof proof;
   queue: typeof queue;
   registration: typeof registration;
+  signUp: typeof signUp;
   tokenLogin: typeof tokenLogin;
   preview: typeof preview;
   services: typeof services;
@@ -106,6 +108,10 @@ export const later: Loaders = {
   registration: {
     en: () => import('../features/login/registration/locale/en.json'),
     ko: () => import('../features/login/registration/locale/ko.json'),
+  },
+  signUp: {
+    en: () => import('../features/login/signup/locale/en.json'),
+    ko: () => import('../features/login/signup/locale/ko.json'),
   },
   tokenLogin: {
     en: () => import('../features/login/token/locale/en.json'),

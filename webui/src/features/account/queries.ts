@@ -30,6 +30,15 @@ export function useNewSshKey() {
   });
 }
 
+/** Takes a public key of the person's own, whose private half stays with them. */
+export function useUploadSshKey() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (key: string) => dataOf(rest.POST('/auth/ssh-keypair', { body: { pubkey: key, privkey: '' } })),
+    onSuccess: () => client.invalidateQueries({ queryKey: sshKey }),
+  });
+}
+
 export function useChangePassword() {
   return useMutation({
     mutationFn: (body: { old_password: string; new_password: string; new_password2: string }) =>

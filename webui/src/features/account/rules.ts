@@ -27,3 +27,10 @@ export function clientName(agent: string): string {
   const system = nameIn(systems);
   return system === undefined ? browser : `${browser}, ${system}`;
 }
+
+/** Returns what is wrong with a public SSH key; null if nothing is. A private one must not leave its machine. */
+export function sshKeyFault(text: string): 'empty' | 'private' | 'malformed' | null {
+  if (text.trim() === '') return 'empty';
+  if (/PRIVATE KEY/.test(text)) return 'private';
+  return /^[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}( [^\r\n]*)?$/.test(text.trim()) ? null : 'malformed';
+}

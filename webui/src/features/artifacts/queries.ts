@@ -89,6 +89,36 @@ export const useFetch = () =>
       (await dataOf(rest.POST('/artifacts/fetch', { body }))).bgtask_id,
   });
 
+/** Says who may use an artifact: names of viewers, or null for what its registry says. */
+export const useShareArtifact = () =>
+  useChange(({ id, viewers }: { id: string; viewers: string[] | null }) =>
+    dataOf(rest.PATCH('/artifacts/{a}', { params: { path: { a: id } }, body: { viewers } })),
+  );
+
+/** Removes the record of an artifact until the next scan. */
+export const useDeleteArtifact = () => {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (id: string) => rest.DELETE('/artifacts/{a}', { params: { path: { a: id } } }),
+    // The page of the artifact is left: it is not asked for again.
+    onSuccess: () => client.invalidateQueries({ queryKey: all, refetchType: 'none' }),
+  });
+};
+
+/** Makes an image of an available revision on agents, in the background, and returns the id of the task. */
+export const useInstall = () =>
+  useMutation({
+    mutationFn: async ({ id, agents, image }: { id: string; agents: string; image: string }) =>
+      (
+        await dataOf(
+          rest.POST('/artifacts/revisions/{v}/install', {
+            params: { path: { v: id } },
+            body: { agents, ...(image === '' ? {} : { image }) },
+          }),
+        )
+      ).bgtask_id,
+  });
+
 /** Acts on one revision: begins or cancels its import, or removes its files. */
 export const useRevisionAct = () =>
   useChange(({ id, act }: { id: string; act: 'import' | 'cancel' | 'cleanup' }) =>

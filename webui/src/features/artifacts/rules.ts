@@ -33,6 +33,24 @@ export function percentOf(revision: Pick<Revision, 'progress'>): number | null {
 /** The reference by which a session mounts a revision. */
 export const mountOf = (artifact: string, version: string): string => `artifact:${artifact}@${version}`;
 
+/** The audiences of an artifact: what its registry says, everybody, nobody but superadmins, or some. */
+export type Audience = 'registry' | 'everyone' | 'nobody' | 'some';
+
+export function audienceOf(viewers: readonly string[] | null): Audience {
+  if (viewers === null) return 'registry';
+  if (viewers.length === 0) return 'nobody';
+  return viewers.length === 1 && viewers[0] === 'everyone' ? 'everyone' : 'some';
+}
+
+export function viewersOf(audience: Audience, names: readonly string[]): string[] | null {
+  if (audience === 'registry') return null;
+  if (audience === 'everyone') return ['everyone'];
+  return audience === 'nobody' ? [] : [...names];
+}
+
+/** Whether a text names a viewer: a domain, a project or a user. */
+export const isViewer = (text: string): boolean => /^(domain|group|user):\S+$/.test(text);
+
 /** How many revisions can be used, of how many. */
 export function countsOf(artifact: Pick<Artifact, 'revisions'>): { available: number; total: number } {
   const available = artifact.revisions.filter(({ status }) => status === 'AVAILABLE').length;

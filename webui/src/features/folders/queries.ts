@@ -1,10 +1,10 @@
 import { queryOptions, useInfiniteQuery, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { dataOf, rest } from '../../api/client';
-import { isBeingFilled, joinPath, type Permission, ticketUrl } from './rules';
+import { type FolderView, isBeingFilled, joinPath, type Permission, ticketUrl } from './rules';
 
 export const folderKeys = {
   all: ['folders'] as const,
-  list: (isTrash: boolean) => ['folders', 'list', isTrash] as const,
+  list: (view: FolderView) => ['folders', 'list', view] as const,
   one: (id: string) => ['folders', 'one', id] as const,
   files: (id: string, path: string) => ['folders', 'files', id, path] as const,
   invitations: ['folders', 'invitations'] as const,
@@ -12,11 +12,17 @@ export const folderKeys = {
 
 const filesPerPage = 100;
 
-/** The folders that the person may use, or those in their trash. */
-export function useFolders(isTrash: boolean) {
+/** The folders that the person may use, those in their trash, or those of everybody. */
+export function useFolders(view: FolderView) {
   return useQuery({
-    queryKey: folderKeys.list(isTrash),
-    queryFn: ({ signal }) => dataOf(rest.GET('/folders', { params: { query: { trash: isTrash } }, signal })),
+    queryKey: folderKeys.list(view),
+    queryFn: ({ signal }) =>
+      dataOf(
+        rest.GET('/folders', {
+          params: { query: { trash: view === 'trash', ...(view === 'all' ? { all: true } : {}) } },
+          signal,
+        }),
+      ),
     // The files of a folder that is deleted for ever go in the background, and then it.
     refetchInterval: ({ state }) => (state.data?.some(({ status }) => status === 'delete-ongoing') ? 2_000 : false),
   });
@@ -65,6 +71,26 @@ export function useInvitations() {
     queryFn: async ({ signal }) => (await dataOf(rest.GET('/folders/invitations/list', { signal }))).invitations,
   });
 }
+
+/** The invitations of the person that nobody has answered. */
+export function useSentInvitations() {
+  return useQuery({
+    queryKey: [...folderKeys.all, 'sent'],
+    queryFn: async ({ signal }) => (await dataOf(rest.GET('/folders/invitations/list-sent', { signal }))).invitations,
+  });
+}
+
+export type Invitation = NonNullable<ReturnType<typeof useSentInvitations>['data']>[number];
+
+/** With whom all folders of the person are shared. */
+export function useOwnShares() {
+  return useQuery({
+    queryKey: [...folderKeys.all, 'shares'],
+    queryFn: async ({ signal }) => (await dataOf(rest.GET('/folders/_/shared', { signal }))).shared,
+  });
+}
+
+export type Share = NonNullable<ReturnType<typeof useOwnShares>['data']>[number];
 
 /** Those whom a folder is shared with. */
 export function useShares(id: string) {
@@ -144,6 +170,26 @@ export const useAnswerInvitation = () =>
     isAccepted
       ? dataOf(rest.POST('/folders/invitations/accept', { body: { inv_id: id } }))
       : dataOf(rest.DELETE('/folders/invitations/delete', { params: { query: { inv_id: id } } })),
+  );
+
+/** Changes what an invitation offers. */
+export const useAmendInvitation = () =>
+  useChange(({ id, permission }: { id: string; permission: Permission }) =>
+    dataOf(
+      rest.POST('/folders/invitations/update/{inv_id}', {
+        params: { path: { inv_id: id } },
+        body: { perm: permission },
+      }),
+    ),
+  );
+
+export const useWithdrawInvitation = () =>
+  useChange((id: string) => dataOf(rest.DELETE('/folders/invitations/delete', { params: { query: { inv_id: id } } })));
+
+/** Gives the folder of a user to another user. */
+export const useChangeOwner = () =>
+  useChange(({ id, email }: { id: string; email: string }) =>
+    dataOf(rest.POST('/folders/_/change-ownership', { body: { vfolder: id, user_email: email } })),
   );
 
 export const useMakeDirectory = () =>

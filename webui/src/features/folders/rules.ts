@@ -22,6 +22,12 @@ export function permissionOf(text: string): 'ro' | 'rw' {
   return text === 'ro' ? 'ro' : 'rw';
 }
 
+/** Returns the permission that a share does not have. */
+export const otherPermission = (text: string): 'ro' | 'rw' => (permissionOf(text) === 'ro' ? 'rw' : 'ro');
+
+/** The folders that the list shows; those of everybody are for superadmins. */
+export type FolderView = 'live' | 'trash' | 'all';
+
 /** Returns whether a folder's name contains the words of a search. */
 export function matchesName(name: string, search: string): boolean {
   return search

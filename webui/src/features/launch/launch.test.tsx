@@ -95,6 +95,31 @@ describe('the page of a launch', () => {
     expect(server.requests.filter(({ key }) => key === 'POST /func/session')).toHaveLength(1);
   });
 
+  it('enqueues an array once with a token, and goes to the arrays', async () => {
+    const server = serverWith(() => ({ ...explanation, verdict: 'now' }));
+    let token: string | null = null;
+    server.on('POST /func/arrays', (_, request) => {
+      token = request.headers.get('X-BackendAI-Client-Token');
+      return { status: 201, body: { id: 'a1', name: 'sweep' } };
+    });
+    server.on('GET /func/arrays', () => ({ body: { items: [], totalCount: 0 } }));
+    const { router } = openPage('/sessions/new?image=python&type=batch&command=job&array=oops', server);
+    expect(await screen.findByText(/Not such as 1-1000/)).toBeTruthy();
+    await userEvent.click(screen.getByRole('button', { name: 'Put into the queue' }));
+    expect(server.requests.some(({ key }) => key === 'POST /func/arrays')).toBe(false);
+    const field = screen.getByLabelText<HTMLInputElement>('Array');
+    await userEvent.clear(field);
+    await userEvent.click(field);
+    await userEvent.paste('1-9%2');
+    await waitFor(() => expect(field.value).toBe('1-9%2'));
+    await userEvent.click(screen.getByRole('button', { name: 'Put into the queue' }));
+    await waitFor(() => expect(router.state.location.pathname).toBe('/sessions/arrays'));
+    expect(token).toMatch(/^[0-9a-f-]{36}$/);
+    expect(server.requests.filter(({ key }) => key === 'POST /func/arrays').map(({ body }) => body)).toMatchObject([
+      { indices: '1-9%2', session: { name: null, type: 'batch', startupCommand: 'job' } },
+    ]);
+  });
+
   it('asks for nothing before there is an image', async () => {
     const server = serverWith(() => explanation);
     openPage('/sessions/new', server);

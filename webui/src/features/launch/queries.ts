@@ -67,6 +67,22 @@ export interface Launched {
   name: string;
 }
 
+/** Enqueues a batch session for each index, all or none; a repetition of the same launch makes no others. */
+export function useLaunchArray() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: ({ body, indices, token }: { body: CreateBody; indices: string; token: string }) =>
+      dataOf(
+        rest.POST('/arrays', {
+          // The manager names an array whose request has no name.
+          body: { indices, session: { ...body, name: body.name ?? null } as CreateBody },
+          headers: { 'X-BackendAI-Client-Token': token },
+        }),
+      ),
+    onSettled: () => client.invalidateQueries({ queryKey: keys.sessions }),
+  });
+}
+
 /** Creates `count` equal sessions; a repetition of the same launch makes no others. */
 export function useLaunch() {
   const client = useQueryClient();

@@ -3,10 +3,12 @@ import { commandOf, programOf } from '../../api/reproduce';
 import { shellWord } from '../../api/shell';
 import {
   amountOf,
+  arrayOf,
   bodyOf,
   draftOf,
   emptyDraft,
   exceeded,
+  isIndices,
   largest,
   requestOf,
   searchOf,
@@ -25,7 +27,14 @@ const draft = {
 
 describe('the draft in the address', () => {
   it('is the same after a round trip', () => {
-    const full = { ...draft, type: 'batch' as const, command: 'echo 1,2', mode: 'multi-node' as const, count: 3 };
+    const full = {
+      ...draft,
+      type: 'batch' as const,
+      command: 'echo 1,2',
+      array: '1-9%2',
+      mode: 'multi-node' as const,
+      count: 3,
+    };
     expect(draftOf({ ...searchOf(full) })).toEqual(full);
   });
 
@@ -42,6 +51,27 @@ describe('the draft in the address', () => {
     [{ r: 'cpu,=3,mem=1g' }, { ...emptyDraft, amounts: { mem: '1g' } }],
   ])('reads %o without failing', (search, expected) => {
     expect(draftOf(search)).toEqual(expected);
+  });
+});
+
+describe('an array', () => {
+  it.each(['1-1000', '0-99:5', '1,3,7-9', '1-10%4', '3', ' 1, 2 '])('has the indices %s', (text) =>
+    expect(isIndices(text.trim())).toBe(true),
+  );
+  it.each(['', 'a', '1-', '%4', '1-9%', '1-9%0', '1;rm', '1-9:0'])('has no indices %s', (text) =>
+    expect(isIndices(text)).toBe(false),
+  );
+  it('is of batch sessions only', () => {
+    expect(arrayOf({ ...draft, array: '1-9' })).toBe('');
+    expect(arrayOf({ ...draft, type: 'batch', array: ' 1-9 ' })).toBe('1-9');
+  });
+  it('is submitted by the command line, and created by the client library', () => {
+    const request = requestOf({ ...draft, type: 'batch', command: "echo 'a'", array: '1-9%2' });
+    expect(commandOf(request)).toBe(
+      `backend.ai submit -t my-own --array 1-9%2 -r cpu=2 -r mem=1g --cluster-size 2 -m data python ${shellWord("echo 'a'")}`,
+    );
+    expect(programOf(request)).toContain('api.SessionArray.create(\n        "python",\n        "1-9%2",\n');
+    expect(programOf(request)).not.toContain('type_=');
   });
 });
 

@@ -10,6 +10,8 @@ export interface Draft {
   name: string;
   type: 'interactive' | 'batch';
   command: string;
+  /** Indices such as `1-100%4`, which make a batch session an array of them; empty for one session. */
+  array: string;
   project: string;
   group: string;
   amounts: Record<string, string>;
@@ -24,6 +26,7 @@ export const emptyDraft: Draft = {
   name: '',
   type: 'interactive',
   command: '',
+  array: '',
   project: '',
   group: '',
   amounts: {},
@@ -39,6 +42,7 @@ export interface LaunchSearch {
   name?: string;
   type?: string;
   command?: string;
+  array?: string;
   project?: string;
   group?: string;
   r?: string;
@@ -69,6 +73,7 @@ export function draftOf(search: Record<string, unknown>): Draft {
     name: textOf(search.name),
     type: search.type === 'batch' ? 'batch' : 'interactive',
     command: textOf(search.command),
+    array: textOf(search.array),
     project: textOf(search.project),
     group: textOf(search.group),
     amounts,
@@ -90,6 +95,7 @@ export function searchOf(draft: Draft): LaunchSearch {
     ...(draft.name && { name: draft.name }),
     ...(draft.type === 'batch' && { type: draft.type }),
     ...(draft.command && { command: draft.command }),
+    ...(draft.array && { array: draft.array }),
     ...(draft.project && { project: draft.project }),
     ...(draft.group && { group: draft.group }),
     ...(r && { r }),
@@ -99,6 +105,14 @@ export function searchOf(draft: Draft): LaunchSearch {
     ...(draft.mounts.length > 0 && { mounts: draft.mounts.join(',') }),
   };
 }
+
+/** Returns the indices of the array that a draft asks for; empty if it asks for sessions of their own. */
+export const arrayOf = (draft: Draft): string => (draft.type === 'batch' ? draft.array.trim() : '');
+
+const indexPattern = /^\d+(-\d+(:[1-9]\d*)?)?(,\d+(-\d+(:[1-9]\d*)?)?)*(%[1-9]\d*)?$/;
+
+/** Whether a text has the form of the indices of an array; the manager judges their number. */
+export const isIndices = (text: string): boolean => indexPattern.test(text.replaceAll(' ', ''));
 
 /** Returns the body of a creation; null while the draft lacks what every request needs. */
 export function bodyOf(draft: Draft): CreateBody | null {
@@ -131,6 +145,7 @@ export function requestOf(draft: Draft): SessionRequest {
     name: draft.name,
     type: draft.type,
     command: draft.command,
+    array: arrayOf(draft),
     amounts: Object.entries(draft.amounts).filter(([, amount]) => Number.parseFloat(amount) > 0),
     clusterSize: draft.size,
     clusterMode: draft.mode,

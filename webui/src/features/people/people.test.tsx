@@ -200,6 +200,22 @@ describe('the form of a user', () => {
     expect(variablesOf('modify_user')?.id).toBe('bob@example.com');
     await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
   });
+  it('is deleted until a purge, after what is lost and kept was told', async () => {
+    loginAs('admin');
+    server.graphql('compute_session_list', () => ({
+      compute_session_list: { total_count: 2 },
+      vfolder_list: { total_count: 3 },
+      keypair_list: { total_count: 1 },
+    }));
+    server.graphql('delete_user', () => ({ delete_user: { ok: true, msg: '' } }));
+    const dialog = await choose('Delete');
+    expect(await within(dialog).findByText('2 live sessions end')).toBeDefined();
+    expect(within(dialog).getByText('1 keypair becomes inactive')).toBeDefined();
+    expect(dialog.textContent).toContain('stay until a purge');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Delete' }));
+    await expect.poll(() => variablesOf('delete_user')).toEqual({ email: 'bob@example.com' });
+    await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+  });
   it('has no limits for administrators of a domain', async () => {
     loginAs('admin');
     server.graphql('modify_user', () => ({ modify_user: { ok: true, msg: '' } }));
@@ -233,7 +249,18 @@ describe('the actions on a keypair', () => {
       keypair: { access_key: 'AKIABOB', is_admin: false, resource_policy: 'default', rate_limit: 30_000 },
     }));
     server.graphql('modify_keypair', () => ({ modify_keypair: { ok: true, msg: '' } }));
+    const groups = [
+      { name: 'closed', is_public: false },
+      { name: 'left', is_public: false },
+      { name: 'open', is_public: true },
+    ];
+    server.graphql('scaling_groups_for_keypair', () => ({
+      scaling_groups_for_keypair: groups.slice(1),
+      scaling_groups: groups,
+    }));
     const dialog = await chooseForKey('Change');
+    expect(await within(dialog).findByText('left')).toBeDefined();
+    expect(within(dialog).queryByText('open')).toBeNull();
     await userEvent.selectOptions(await within(dialog).findByLabelText('Limits of keypairs'), 'tight');
     await userEvent.clear(within(dialog).getByLabelText('Requests in 15 minutes'));
     await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
@@ -252,10 +279,23 @@ describe('the actions on a keypair', () => {
     await userEvent.click(within(dialog).getByRole('button', { name: 'New secret' }));
     expect(await screen.findByText('the-new-secret')).toBeDefined();
   });
+  it('make it the main one', async () => {
+    loginAs('superadmin');
+    server.graphql('user', () => ({ user: { email: 'bob@example.com', main_access_key: 'AKIAOLD' } }));
+    server.graphql('modify_user', () => ({ modify_user: { ok: true, msg: '' } }));
+    const dialog = await chooseForKey('Make it the main keypair');
+    expect(await within(dialog).findByText('The main keypair now: AKIAOLD')).toBeDefined();
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Make it the main keypair' }));
+    await expect.poll(() => variablesOf('modify_user')).toEqual({ email: 'bob@example.com', accessKey: 'AKIABOB' });
+    await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+  });
   it('delete it, and say why it is kept', async () => {
     loginAs('admin');
     server.graphql('delete_keypair', () => ({ delete_keypair: { ok: false, msg: 'It is the main keypair.' } }));
     const dialog = await chooseForKey('Delete');
+    const act = within(dialog).getByRole<HTMLButtonElement>('button', { name: 'Delete' });
+    expect(act.disabled).toBe(true);
+    await userEvent.type(within(dialog).getByRole('textbox'), 'AKIABOB');
     await userEvent.click(within(dialog).getByRole('button', { name: 'Delete' }));
     expect((await within(dialog).findByRole('alert')).textContent).toContain('It is the main keypair.');
     expect(variablesOf('delete_keypair')).toEqual({ id: 'AKIABOB', name: 'AKIABOB' });

@@ -1,6 +1,6 @@
 import type { ServiceDetails } from './queries';
 
-/** What a person changes of a service, as the form has it; what the manager does not tell is empty, and stays so. */
+/** What a person changes of a service, as the form has it. */
 export interface ChangeDraft {
   name: string;
   isPublic: boolean;
@@ -26,18 +26,38 @@ export function changeDraftOf(service: ServiceDetails, folders: Readonly<Record<
     model: folders[service.model_id] ?? service.model_id,
     version: service.model_version ?? '',
     definition: service.model_definition_path ?? '',
-    modelName: '',
+    modelName: service.served_model ?? '',
     variant: service.runtime_variant,
-    command: '',
-    port: '',
-    environ: '',
-    amounts: {},
-    tag: '',
+    command: service.startup_command ?? '',
+    port: service.port === null ? '' : String(service.port),
+    environ: environText(service.environ),
+    amounts: service.resources,
+    tag: service.tag ?? '',
   };
 }
 
-/** Returns the variables of lines such as `A=1`; null if a line is none. */
+/** Returns variables as lines such as `A=1`; as JSON where a value has several lines. */
+export function environText(environ: Readonly<Record<string, string>>): string {
+  const entries = Object.entries(environ);
+  if (entries.some(([, value]) => /[\r\n]/.test(value))) return JSON.stringify(environ, null, 2);
+  return entries.map(([name, value]) => `${name}=${value}`).join('\n');
+}
+
+function environOfJson(text: string): Record<string, string> | null {
+  try {
+    const value: unknown = JSON.parse(text);
+    const isMap = typeof value === 'object' && value !== null && !Array.isArray(value);
+    return isMap && Object.values(value).every((each) => typeof each === 'string')
+      ? (value as Record<string, string>)
+      : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Returns the variables of lines such as `A=1`, or of a JSON object; null if a line is none. */
 export function environOf(lines: string): Record<string, string> | null {
+  if (lines.trimStart().startsWith('{')) return environOfJson(lines);
   const entries = lines
     .split('\n')
     .filter((line) => line.trim() !== '')
@@ -58,8 +78,14 @@ const texts = {
   command: 'startup_command',
   tag: 'tag',
 } as const satisfies Partial<Record<ChangeField, string>>;
+const clearable = new Set<ChangeField>(['version', 'definition', 'modelName', 'command', 'tag']);
 
-/** Returns the body of the change: of the fields that differ, without those that were emptied, which cannot be. */
+function amountsOf(draft: ChangeDraft): Record<string, string> {
+  const entries = Object.entries(draft.amounts).map(([slot, amount]) => [slot, amount.trim()] as const);
+  return Object.fromEntries(entries.filter(([, amount]) => amount !== '').sort(([a], [b]) => a.localeCompare(b)));
+}
+
+/** Returns the body of the change: of the fields that differ, with null for those that were emptied. */
 export function changeOf(
   draft: ChangeDraft,
   before: ChangeDraft,
@@ -68,21 +94,27 @@ export function changeOf(
   const wrong: ChangeField[] = [];
   for (const [field, name] of Object.entries(texts) as [keyof typeof texts, string][]) {
     const text = draft[field].trim();
-    if (text !== before[field] && text !== '') body[name] = text;
-    else if (text === '' && before[field] !== '') wrong.push(field);
+    if (text === before[field].trim()) continue;
+    if (text !== '') body[name] = text;
+    else if (clearable.has(field)) body[name] = null;
+    else wrong.push(field);
   }
   if (draft.isPublic !== before.isPublic) body.open_to_public = draft.isPublic;
-  if (draft.port.trim() !== '') {
-    if (/^\s*\d{1,5}\s*$/.test(draft.port)) body.port = Number(draft.port);
+  const port = draft.port.trim();
+  if (port !== before.port) {
+    if (port === '') body.port = null;
+    else if (/^\d{1,5}$/.test(port)) body.port = Number(port);
     else wrong.push('port');
   }
-  if (draft.environ.trim() !== '') {
+  if (draft.environ !== before.environ) {
     const environ = environOf(draft.environ);
     if (environ === null) wrong.push('environ');
-    else body.environ = environ;
+    else body.environ = environ; // not null: secrets, which the form does not show, stay
   }
-  const amounts = Object.entries(draft.amounts).filter(([, amount]) => amount.trim() !== '');
-  if (amounts.length > 0) body.resources = Object.fromEntries(amounts);
+  const amounts = amountsOf(draft);
+  if (JSON.stringify(amounts) !== JSON.stringify(amountsOf(before))) {
+    body.resources = Object.keys(amounts).length > 0 ? amounts : null;
+  }
   return { body, wrong };
 }
 

@@ -38,6 +38,23 @@ _VARIANT_COLUMNS = columns("name | title | command")
 _EVENT_COLUMNS = columns("at/time: When | subject/plain | status | reason | detail")
 _FIRST_POLL_S, _LAST_POLL_S = 0.2, 2.0
 _NAME = click.argument("name")
+_CLEARED_FIELDS = {
+    "architecture": "architecture",
+    "model-version": "model_version",
+    "model-definition-path": "model_definition_path",
+    "model-name": "model_name",
+    "model-mount-destination": "model_mount_destination",
+    "runtime-variant": "runtime_variant",
+    "startup-command": "startup_command",
+    "bootstrap-script": "bootstrap_script",
+    "port": "port",
+    "tag": "tag",
+    "resources": "resources",
+    "resource-opts": "resource_opts",
+    "env": "environ",
+    "claim": "claim",
+}
+"""What `service update --clear` takes, with the field of the request."""
 _SERVED_STATUSES = frozenset({"healthy", "degraded"})
 
 
@@ -265,14 +282,25 @@ async def scale(api: AsyncSession, name: str, replicas: int) -> Outcome:
 @click.option("--model", help="Another folder or artifact.")
 @click.option("--rename", "new_name", metavar="NAME", help="Another name.")
 @_revision_options
-async def update(api: AsyncSession, name: str, **values: Any) -> Outcome:
+@click.option(
+    "--clear",
+    "cleared",
+    multiple=True,
+    type=click.Choice(sorted(_CLEARED_FIELDS)),
+    help="Have it as in a creation without this option; env removes the secrets too. Repeat for more.",
+)
+async def update(api: AsyncSession, name: str, cleared: tuple[str, ...], **values: Any) -> Outcome:
     """Roll out a new revision of the service NAME: what is not given stays. Without a change of what its replicas are
     made of, no revision is made."""
     names = {"new_name": "name", "envs": "environ"}
     changes = {names.get(key, key): value for key, value in _given(values).items()}
-    if not changes:
-        raise click.UsageError("say what is to change, such as --env KEY=VALUE or --image IMAGE")
-    detail = await api.Service(name).modify(**changes)
+    clear = [_CLEARED_FIELDS[option] for option in cleared]
+    if not changes and not clear:
+        raise click.UsageError("say what is to change, such as --env KEY=VALUE, --image IMAGE or --clear tag")
+    both = next((option for option in cleared if _CLEARED_FIELDS[option] in changes), None)
+    if both is not None:
+        raise click.UsageError(f"give either --clear {both} or a value for it")
+    detail = await api.Service(name).modify(**changes, clear=clear)
     newest = detail["revisions"][0]
     return detail, f"{detail['name']}: revision {newest['number']} is {newest['status']}"
 

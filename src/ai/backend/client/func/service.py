@@ -92,11 +92,14 @@ class AsyncService(Area):
         """Changes the desired number of replicas; returns before they are running."""
         return await self._change("POST", self._path("/scale"), {"to": to})
 
-    async def modify(self, **changes: Any) -> dict[str, Any]:
+    async def modify(self, *, clear: Sequence[str] = (), **changes: Any) -> dict[str, Any]:
         """Changes fields of the endpoint; another ``image``, ``model``, ``environ``, ``startup_command`` or the like is
-        rolled out as a new revision. Returns the endpoint."""
+        rolled out as a new revision. Returns the endpoint.
+
+        ``clear`` names fields that get the value which they have in a creation without them; None leaves a field.
+        """
         given = {name: value for name, value in changes.items() if value is not None}
-        return await self._change("PATCH", self._path(), given)
+        return await self._change("PATCH", self._path(), given | dict.fromkeys(clear))
 
     async def rollback(self) -> dict[str, Any]:
         """Rolls back the revision that is being rolled out."""

@@ -81,29 +81,30 @@ CREATE_ALIASES = {
 
 
 class ModifyServiceBody(Schema, frozen=True):
-    """Changes of an endpoint; what is absent stays. Any field from ``image`` on makes a new revision, which is rolled
-    out as ``policy`` says. An empty ``claim`` is none."""
+    """Changes of an endpoint; what is absent stays, and null gives a field the value that it has in a creation without
+    it. A null ``environ`` removes the secrets too. Any field from ``image`` on makes a new revision, which is rolled
+    out as ``policy`` says. An empty ``claim`` is none, as null is."""
 
-    name: Annotated[str, Meta(min_length=4, max_length=48)] | None = None
-    desired_session_count: _Count | None = None
-    open_to_public: bool | None = None
-    policy: _Policy | None = None
-    image: Word | None = None
-    architecture: Word | None = None
-    model: _Model | None = None
-    model_version: str | None = None
-    model_definition_path: Path | None = None
-    model_name: ModelName | None = None
-    model_mount_destination: Path | None = None
-    runtime_variant: Word | None = None
-    environ: Environ | None = None
-    resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
-    resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] | None = None
-    tag: Annotated[str, Meta(max_length=64)] | None = None
-    startup_command: LongText | None = None
-    bootstrap_script: LongText | None = None
-    port: Port | None = None
-    claim: _ClaimName | None = None
+    name: Annotated[str, Meta(min_length=4, max_length=48)] | msgspec.UnsetType = msgspec.UNSET
+    desired_session_count: _Count | msgspec.UnsetType = msgspec.UNSET
+    open_to_public: bool | msgspec.UnsetType = msgspec.UNSET
+    policy: _Policy | msgspec.UnsetType = msgspec.UNSET
+    image: Word | msgspec.UnsetType = msgspec.UNSET
+    architecture: Word | msgspec.UnsetType | None = msgspec.UNSET
+    model: _Model | msgspec.UnsetType = msgspec.UNSET
+    model_version: str | msgspec.UnsetType | None = msgspec.UNSET
+    model_definition_path: Path | msgspec.UnsetType | None = msgspec.UNSET
+    model_name: ModelName | msgspec.UnsetType | None = msgspec.UNSET
+    model_mount_destination: Path | msgspec.UnsetType | None = msgspec.UNSET
+    runtime_variant: Word | msgspec.UnsetType | None = msgspec.UNSET
+    environ: Environ | msgspec.UnsetType | None = msgspec.UNSET
+    resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | msgspec.UnsetType | None = msgspec.UNSET
+    resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] | msgspec.UnsetType | None = msgspec.UNSET
+    tag: Annotated[str, Meta(max_length=64)] | msgspec.UnsetType | None = msgspec.UNSET
+    startup_command: LongText | msgspec.UnsetType | None = msgspec.UNSET
+    bootstrap_script: LongText | msgspec.UnsetType | None = msgspec.UNSET
+    port: Port | msgspec.UnsetType | None = msgspec.UNSET
+    claim: _ClaimName | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class ScaleBody(Schema, frozen=True):
@@ -229,7 +230,9 @@ class ServiceItem(TypedDict):
 
 class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint with its replicas that have not ended, and its revisions, newest first. ``tokens_per_s`` are those of
-    prompts and answers in this hour and the one before; null in replies to changes."""
+    prompts and answers in this hour and the one before; null in replies to changes. What replicas are made of is that
+    of the active revision, else of the newest: ``served_model`` is the model that was chosen of the definition,
+    ``secret_names`` are the variables of the environment whose values are not shown."""
 
     endpoint_id: UUID
     name: str
@@ -241,7 +244,19 @@ class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
     model_definition_path: str | None
     model_mount_destination: str
     image: str
+    architecture: str | None
     runtime_variant: str
+    served_model: str | None
+    startup_command: str | None
+    bootstrap_script: str | None
+    port: int | None
+    environ: dict[str, str]
+    secret_names: list[str]
+    resources: dict[str, str]
+    resource_opts: dict[str, str]
+    cluster_size: int
+    cluster_mode: ClusterMode
+    tag: str | None
     desired_session_count: int
     replicas: int
     active_routes: list[RouteItem]

@@ -41,6 +41,8 @@ _REVISION_FIELDS = (
         "claim",
     ),
 )
+_PLAIN_REVISION = RevisionRequest(image="", model="")
+"""A revision with the default of each field that has one."""
 
 
 def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -> CreateService:
@@ -87,14 +89,19 @@ def given_fields(body: msgspec.Struct) -> dict[str, Any]:
 
 
 def modification_of(body: schemas.ModifyServiceBody) -> ModifyService:
-    """Returns the request of a body."""
-    given = {name: getattr(body, name) for name in _REVISION_FIELDS}
+    """Returns the request of a body; what is null gets the value that it has in a request without it."""
+    given = given_fields(body)
+    revision = {name: given[name] for name in _REVISION_FIELDS if name in given}
+    cleared = [name for name, value in revision.items() if value is None]
+    revision |= {name: getattr(_PLAIN_REVISION, name) for name in cleared}
+    if "environ" in cleared:
+        revision["sealed_environ"] = {}
     return ModifyService(
-        replicas=body.desired_session_count,
-        name=body.name,
-        open_to_public=body.open_to_public,
-        policy=body.policy,
-        revision={name: value for name, value in given.items() if value is not None},
+        replicas=given.get("desired_session_count"),
+        name=given.get("name"),
+        open_to_public=given.get("open_to_public"),
+        policy=given.get("policy"),
+        revision=revision,
     )
 
 
@@ -141,7 +148,19 @@ def service_reply(service: Service, tokens_per_s: float | None = None) -> schema
         model_definition_path=spec.model_definition_path,
         model_mount_destination=spec.model_mount_destination,
         image=spec.image,
+        architecture=spec.architecture,
         runtime_variant=spec.runtime_variant,
+        served_model=spec.model_name,
+        startup_command=spec.startup_command,
+        bootstrap_script=spec.bootstrap_script,
+        port=spec.served.port,
+        environ=spec.environ,
+        secret_names=sorted(spec.sealed_environ),
+        resources=spec.resources,
+        resource_opts=spec.resource_opts,
+        cluster_size=spec.cluster_size,
+        cluster_mode=spec.cluster_mode,
+        tag=spec.tag,
         desired_session_count=endpoint.desired,
         replicas=endpoint.desired,
         active_routes=[route_item(service, each) for each in service.live_replicas],

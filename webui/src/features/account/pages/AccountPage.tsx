@@ -1,10 +1,9 @@
-import { Button, Code, CopyButton, Group, PasswordInput, SimpleGrid, Stack, Text } from '@mantine/core';
+import { Button, Code, Group, PasswordInput, SimpleGrid, Stack } from '@mantine/core';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useMe } from '../../../api/me';
 import { asProblem } from '../../../api/problems';
 import { Card } from '../../../components/Card';
-import { Confirm } from '../../../components/Confirm';
 import { Copy } from '../../../components/Copy';
 import { Facts } from '../../../components/Facts';
 import { Notice } from '../../../components/Notice';
@@ -16,8 +15,9 @@ import { KeypairCard } from '../parts/KeypairCard';
 import { LoginSessionsCard } from '../parts/LoginSessionsCard';
 import { SessionFilesCard } from '../parts/SessionFilesCard';
 import { SignInsCard } from '../parts/SignInsCard';
+import { SshCard } from '../parts/SshCard';
 import { TotpCard } from '../parts/TotpCard';
-import { useChangePassword, useNewSshKey, useSshKey } from '../queries';
+import { useChangePassword } from '../queries';
 
 function PasswordCard() {
   const { t } = useTranslation('account');
@@ -69,60 +69,6 @@ function PasswordCard() {
           </Button>
         </Stack>
       </form>
-    </Card>
-  );
-}
-
-function SshCard() {
-  const { t } = useTranslation('account');
-  const query = useSshKey();
-  const generate = useNewSshKey();
-  const [asks, setAsks] = useState(false);
-  const issued = generate.data;
-  return (
-    <Card title={t('ssh.title')}>
-      <Query query={query}>
-        {({ ssh_public_key: key }) => (
-          <Stack gap="sm">
-            {key === '' ? (
-              <Text c="dimmed">{t('ssh.none')}</Text>
-            ) : (
-              <Group gap={4} align="start" wrap="nowrap">
-                <Code block flex={1}>
-                  {key}
-                </Code>
-                <Copy value={key} label={t('ssh.copy')} />
-              </Group>
-            )}
-            {issued && (
-              <Notice tone="wait" title={t('ssh.once')} role="status">
-                <CopyButton value={issued.ssh_private_key}>
-                  {({ copied, copy }) => (
-                    <Button size="xs" onClick={copy}>
-                      {copied ? t('ssh.copied') : t('ssh.copyPrivate')}
-                    </Button>
-                  )}
-                </CopyButton>
-              </Notice>
-            )}
-            <Button variant="default" onClick={() => setAsks(true)} style={{ alignSelf: 'start' }}>
-              {t('ssh.generate')}
-            </Button>
-          </Stack>
-        )}
-      </Query>
-      <Confirm
-        isOpen={asks}
-        title={t('ssh.confirm')}
-        action={t('ssh.generate')}
-        isDangerous={false}
-        isBusy={generate.isPending}
-        error={generate.error}
-        onConfirm={() => generate.mutate(undefined, { onSuccess: () => setAsks(false) })}
-        onClose={() => setAsks(false)}
-      >
-        <Text>{t('ssh.loses')}</Text>
-      </Confirm>
     </Card>
   );
 }

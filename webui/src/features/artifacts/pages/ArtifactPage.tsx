@@ -16,6 +16,8 @@ import { SimpleTable } from '../../../components/SimpleTable';
 import { StatusBadge } from '../../../components/StatusBadge';
 import { Crumbs } from '../../../components/TabbedPage';
 import { formatBytes } from '../../../i18n/format';
+import { ArtifactActions } from '../parts/ArtifactActions';
+import { InstallDialog } from '../parts/InstallDialog';
 import { useArtifact, useRevisionAct, useRevisionFiles } from '../queries';
 import { type Artifact, isImportable, isMoving, mountOf, percentOf, type Revision, toneOf } from '../rules';
 
@@ -42,6 +44,7 @@ function Revisions({ artifact, mayChange }: { artifact: Artifact; mayChange: boo
   const { t, i18n } = useTranslation('artifacts');
   const act = useRevisionAct();
   const [doomed, setDoomed] = useState<Revision | null>(null);
+  const [installed, setInstalled] = useState<Revision | null>(null);
   const button = (revision: Revision, what: 'import' | 'cancel') => (
     <Button
       size="compact-xs"
@@ -99,6 +102,16 @@ function Revisions({ artifact, mayChange }: { artifact: Artifact; mayChange: boo
                 )}
                 {mayChange && isImportable(revision) && button(revision, 'import')}
                 {mayChange && isMoving(revision) && button(revision, 'cancel')}
+                {mayChange && artifact.type === 'IMAGE' && revision.status === 'AVAILABLE' && (
+                  <Button
+                    size="compact-xs"
+                    variant="default"
+                    aria-label={t('install.openOf', { version: revision.version })}
+                    onClick={() => setInstalled(revision)}
+                  >
+                    {t('install.action')}
+                  </Button>
+                )}
                 {mayChange && revision.status === 'AVAILABLE' && (
                   <Button
                     size="compact-xs"
@@ -114,6 +127,7 @@ function Revisions({ artifact, mayChange }: { artifact: Artifact; mayChange: boo
           },
         ]}
       />
+      {installed !== null && <InstallDialog revision={installed} onClose={() => setInstalled(null)} />}
       {act.isError && doomed === null && <ProblemAlert error={act.error} />}
       <Confirm
         isOpen={doomed !== null}
@@ -173,7 +187,10 @@ export function ArtifactPage() {
         }
         here={artifact?.name ?? id}
       />
-      <Page title={artifact?.name ?? t('one')}>
+      <Page
+        title={artifact?.name ?? t('one')}
+        actions={artifact && role === 'superadmin' && <ArtifactActions artifact={artifact} />}
+      >
         <Query query={query}>
           {(data) => (
             <Stack>

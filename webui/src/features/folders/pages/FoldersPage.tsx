@@ -1,8 +1,9 @@
 import { Button, Group, SegmentedControl, Text } from '@mantine/core';
 import { IconFolder, IconFolderPlus, IconTrash } from '@tabler/icons-react';
 import { useNavigate, useSearch } from '@tanstack/react-router';
-import { useMemo, useState } from 'react';
+import { lazy, Suspense, useMemo, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { useRole } from '../../../api/me';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { Confirm } from '../../../components/Confirm';
 import { type Column, DataTable } from '../../../components/DataTable';
@@ -15,7 +16,9 @@ import type { Pages } from '../../../components/usePages';
 import { Invitations } from '../parts/Invitations';
 import { NameDialog } from '../parts/NameDialog';
 import { type Folder, useCreateFolder, useFolders, useHosts, usePurgeFolder, useRestoreFolder } from '../queries';
-import { matchesName, permissionOf } from '../rules';
+import { type FolderView, matchesName, permissionOf } from '../rules';
+
+const OwnerDialog = lazy(() => import('../parts/OwnerDialog'));
 
 /** Returns rows that are all there as the pages of a list. */
 function pagesOf<T>(rows: readonly T[], isFetching: boolean, refetch: () => void): Pages<T> {
@@ -97,17 +100,19 @@ function TrashActions({ folder, onPurge }: { folder: Folder; onPurge: (folder: F
 
 function FolderList({
   folders,
-  isTrash,
+  view,
   isFetching,
   refetch,
 }: {
   folders: readonly Folder[];
-  isTrash: boolean;
+  view: FolderView;
   isFetching: boolean;
   refetch: () => void;
 }) {
   const { t } = useTranslation('folders');
+  const isTrash = view === 'trash';
   const [purged, setPurged] = useState<Folder | null>(null);
+  const [given, setGiven] = useState<Folder | null>(null);
   const purge = usePurgeFolder();
   const owner = (folder: Folder) =>
     folder.is_owner ? t('mine') : (folder.group_name ?? folder.user_email ?? folder.creator);
@@ -148,6 +153,26 @@ function FolderList({
           isSecondary: true,
           cell: (folder) => <RelativeTime at={folder.created_at} />,
         },
+    ...(view === 'all'
+      ? [
+          {
+            id: 'actions',
+            label: t('column.actions'),
+            width: '150px',
+            cell: (folder: Folder) =>
+              folder.ownership_type === 'user' && (
+                <Button
+                  size="compact-xs"
+                  variant="default"
+                  aria-label={t('owner.openName', { name: folder.name })}
+                  onClick={() => setGiven(folder)}
+                >
+                  {t('owner.open')}
+                </Button>
+              ),
+          },
+        ]
+      : []),
   ];
   return (
     <>
@@ -158,6 +183,11 @@ function FolderList({
         idOf={(folder) => folder.id}
         nameOf={(folder) => folder.name}
       />
+      {given && (
+        <Suspense>
+          <OwnerDialog folder={given} onClose={() => setGiven(null)} />
+        </Suspense>
+      )}
       {purged && (
         <Confirm
           isOpen
@@ -185,26 +215,36 @@ export function FoldersPage() {
   const { q = '', view = 'live' } = useSearch({ from: '/shell/folders' });
   const navigate = useNavigate();
   const isTrash = view === 'trash';
-  const query = useFolders(isTrash);
-  const search = (fields: { q?: string; view?: string }) => {
-    const next = { q, view, ...fields };
+  const isSuperadmin = useRole() === 'superadmin';
+  const query = useFolders(view);
+  const search = (fields: { q?: string; view?: FolderView }) => {
+    const next: { q: string; view: FolderView } = { q, view, ...fields };
     void navigate({
       to: '/folders',
-      search: { ...(next.q ? { q: next.q } : {}), ...(next.view === 'trash' ? { view: next.view } : {}) },
+      search: { ...(next.q ? { q: next.q } : {}), ...(next.view === 'live' ? {} : { view: next.view }) },
       replace: true,
     });
   };
   return (
-    <Page title={t('title')} actions={<CreateButton />}>
+    <Page
+      title={t('title')}
+      actions={
+        <>
+          <AnchorLink to="/folders/shares">{t('shares.title')}</AnchorLink>
+          <CreateButton />
+        </>
+      }
+    >
       <Invitations />
       <Group>
         <SegmentedControl
           aria-label={t('view')}
-          value={isTrash ? 'trash' : 'live'}
-          onChange={(value) => search({ view: value })}
+          value={view}
+          onChange={(value) => search({ view: value as FolderView })}
           data={[
             { value: 'live', label: t('live') },
             { value: 'trash', label: t('trash') },
+            ...(isSuperadmin ? [{ value: 'all', label: t('everybodys') }] : []),
           ]}
         />
         <SearchField label={t('filter')} clearLabel={t('clear')} value={q} onChange={(text) => search({ q: text })} />
@@ -224,7 +264,7 @@ export function FoldersPage() {
           return (
             <FolderList
               folders={shown}
-              isTrash={isTrash}
+              view={view}
               isFetching={query.isFetching}
               refetch={() => void query.refetch()}
             />

@@ -6,7 +6,7 @@ import { Card } from '../../../components/Card';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { useInvite, useSetCloneable, useSetShare, useShares } from '../queries';
-import { permissionOf } from '../rules';
+import { otherPermission, permissionOf } from '../rules';
 
 /** Who else uses a folder, and who is invited to. */
 export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolean }) {
@@ -65,7 +65,7 @@ export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolea
                           change.mutate({
                             id,
                             user: share.shared_to.uuid,
-                            permission: permissionOf(share.perm) === 'ro' ? 'rw' : 'ro',
+                            permission: otherPermission(share.perm),
                           })
                         }
                       >

@@ -25,8 +25,8 @@ import { Query } from '../../../components/Query';
 import { PresetCards } from '../parts/PresetCards';
 import { QuantityField } from '../parts/QuantityField';
 import { VerdictLine } from '../parts/VerdictLine';
-import { useLaunch, useLaunchImages, useMountableFolders, useQuotas, useVerdict } from '../queries';
-import { amountOf, bodyOf, type Draft, draftOf, type Limits, requestOf, searchOf } from '../rules';
+import { useLaunch, useLaunchArray, useLaunchImages, useMountableFolders, useQuotas, useVerdict } from '../queries';
+import { amountOf, arrayOf, bodyOf, type Draft, draftOf, isIndices, type Limits, requestOf, searchOf } from '../rules';
 import classes from './LaunchPage.module.css';
 
 const typingMs = 250;
@@ -61,8 +61,13 @@ export function LaunchPage() {
   const folders = useMountableFolders();
   const [settled] = useDebouncedValue(JSON.stringify(draft), typingMs);
   const body = useMemo(() => bodyOf(JSON.parse(settled) as Draft), [settled]);
-  const verdict = useVerdict(body, draft.count);
+  const indices = arrayOf(draft);
+  const isArray = indices !== '';
+  const isWrongArray = isArray && !isIndices(indices);
+  const verdict = useVerdict(body, isArray ? 1 : draft.count);
   const launch = useLaunch();
+  const launchArray = useLaunchArray();
+  const failure = launch.error ?? launchArray.error;
   const token = useRef(newToken());
   useEffect(() => {
     if (settled) token.current = newToken(); // another request is another launch
@@ -85,7 +90,11 @@ export function LaunchPage() {
   });
   const ready = bodyOf(draft);
   const submit = async () => {
-    if (ready === null) return;
+    if (ready === null || isWrongArray) return;
+    if (isArray) {
+      await launchArray.mutateAsync({ body: ready, indices, token: token.current });
+      return void navigate({ to: '/sessions/arrays' });
+    }
     const launched = await launch.mutateAsync({ body: ready, count: draft.count, token: token.current });
     const [first] = launched;
     if (launched.length === 1 && first) void navigate({ to: '/sessions/$id', params: { id: first.id } as never });
@@ -133,6 +142,17 @@ export function LaunchPage() {
                     autosize
                     minRows={2}
                     withAsterisk
+                  />
+                )}
+                {draft.type === 'batch' && (
+                  <TextInput
+                    label={t('what.array')}
+                    description={t('what.arrayHint')}
+                    placeholder="1-100%4"
+                    value={draft.array}
+                    autoComplete="off"
+                    error={isWrongArray ? t('what.arrayMalformed') : null}
+                    onChange={(event) => change({ array: event.currentTarget.value })}
                   />
                 )}
               </Stack>
@@ -220,7 +240,9 @@ export function LaunchPage() {
                     label={t('much.count')}
                     min={1}
                     max={100}
-                    value={draft.count}
+                    value={isArray ? 1 : draft.count}
+                    disabled={isArray}
+                    description={isArray ? t('much.countOfArray') : undefined}
                     onChange={(count) => change({ count: Number(count) || 1 })}
                     w={140}
                   />
@@ -253,14 +275,19 @@ export function LaunchPage() {
                     onTake={(nearest) => change({ amounts: nearest.resources, size: nearest.cluster_size })}
                   />
                 )}
-                {launch.isError && <ProblemAlert error={launch.error} />}
+                {isArray && body !== null && (
+                  <Text size="sm" c="dimmed">
+                    {t('summary.ofElement')}
+                  </Text>
+                )}
+                {failure !== null && <ProblemAlert error={failure} />}
                 <Button
                   onClick={() => void submit()}
-                  loading={launch.isPending}
-                  aria-disabled={ready === null}
-                  data-disabled={ready === null || undefined}
+                  loading={launch.isPending || launchArray.isPending}
+                  aria-disabled={ready === null || isWrongArray}
+                  data-disabled={ready === null || isWrongArray || undefined}
                 >
-                  {verdict.data?.verdict === 'waits' ? t('summary.enqueue') : t('summary.launch')}
+                  {isArray || verdict.data?.verdict === 'waits' ? t('summary.enqueue') : t('summary.launch')}
                 </Button>
                 <Commands request={requestOf(draft)} />
               </Stack>

@@ -6,6 +6,7 @@ import { useTranslation } from 'react-i18next';
 import { boot } from '../../../api/boot';
 import { keys } from '../../../api/keys';
 import { signOnAddress, signOnServices } from '../../../api/login';
+import { AnchorLink } from '../../../components/AnchorLink';
 import { changeLanguage, type Language, languages } from '../../../i18n';
 import { LoginForm } from '../LoginForm';
 import { safeNext } from '../rules';
@@ -52,6 +53,11 @@ export function LoginPage() {
             }}
           />
           <SignOn path={path} />
+          {boot.features.signup && (
+            <Center mt="md">
+              <AnchorLink to="/sign-up">{t('signUp')}</AnchorLink>
+            </Center>
+          )}
         </Paper>
         <Group justify="center" gap="md">
           {Object.entries(languages).map(([language, name]) => (

@@ -11,6 +11,7 @@ import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { formatBytes, formatNumber } from '../../../i18n/format';
+import { MountsCard } from '../parts/MountsCard';
 import { useQuotaScope, useSetQuota, useStorage } from '../queries';
 import { countersOf, isOfBytes, percentOf, usageOf } from '../rules';
 
@@ -135,6 +136,7 @@ export function StoragePage() {
                   );
                 })}
               </SimpleGrid>
+              <MountsCard />
               <Card title={t('storage.quotas')}>
                 <Stack>
                   <form onSubmit={submit}>

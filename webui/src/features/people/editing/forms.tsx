@@ -10,6 +10,7 @@ import {
   domainFields,
   keypairPolicyFields,
   newResourceGroup,
+  openGroups,
   personFields,
   personLimitFields,
   presetFields,
@@ -100,16 +101,20 @@ export function AccessKeyForm({ accessKey, onClose }: { accessKey: string; onClo
   const mayLimit = useRole() === 'superadmin';
   const keypair = useAccessKey(accessKey);
   const policies = usePolicies();
+  const open = useOpenGroups('accessKey', accessKey, mayLimit);
   const names = policies.data?.keypair.map(({ name }) => name ?? '');
   return (
     <EditDialog
       kind="accessKey"
       id={accessKey}
       title={useTitle('accessKey', accessKey)}
-      waitsFor={mayLimit ? [keypair, policies] : [keypair]}
+      waitsFor={mayLimit ? [keypair, policies, open] : [keypair]}
       fields={
-        keypair.data && (names !== undefined || !mayLimit)
-          ? accessKeyFields(keypair.data, mayLimit ? (names ?? []) : null)
+        keypair.data && ((names !== undefined && open.data) || !mayLimit)
+          ? [
+              ...accessKeyFields(keypair.data, mayLimit ? (names ?? []) : null),
+              ...(mayLimit && open.data ? [openGroups(open.data.all, open.data.open)] : []),
+            ]
           : undefined
       }
       onClose={onClose}

@@ -142,7 +142,7 @@ export function resourceGroupFields(row: ResourceGroup | null): Field[] {
   ];
 }
 
-/** The resource groups, of those that are not open to everybody, that are open to a domain or project. */
+/** The resource groups, of those that are not open to everybody, that are open to a domain, project or keypair. */
 export function openGroups(all: readonly string[], open: readonly string[]): Field {
   return namesField(openGroupsField, open, all, (chosen): Opening => {
     const names = chosen as string[];

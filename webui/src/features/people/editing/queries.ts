@@ -72,13 +72,23 @@ export const userQuery = graphql(`
   query ($email: String!) {
     user(email: $email) {
       email username full_name description role domain_name need_password_change allowed_client_ip resource_policy
-      sudo_session_enabled
+      sudo_session_enabled main_access_key
     }
   }
 `);
 
 export const modifyPerson = graphql(`
   mutation ($id: String!, $props: ModifyUserInput!) { modify_user(email: $id, props: $props) { ok msg } }
+`);
+
+export const setMainKeypair = graphql(`
+  mutation ($email: String!, $accessKey: String!) {
+    modify_user(email: $email, props: { main_access_key: $accessKey }) { ok msg }
+  }
+`);
+
+export const deleteUser = graphql(`
+  mutation ($email: String!) { delete_user(email: $email) { ok msg } }
 `);
 
 export const keypairQuery = graphql(`
@@ -147,6 +157,12 @@ export const openToGroup = graphql(`
   }
 `);
 
+export const openToKeypair = graphql(`
+  query ($id: String!) {
+    scaling_groups_for_keypair(access_key: $id) { name is_public } scaling_groups { name is_public }
+  }
+`);
+
 export const openForDomain = graphql(`
   mutation ($id: String!, $resourceGroup: String!) {
     associate_scaling_group_with_domain(domain: $id, scaling_group: $resourceGroup) { ok msg }
@@ -171,11 +187,23 @@ export const closeForGroup = graphql(`
   }
 `);
 
+export const openForKeypair = graphql(`
+  mutation ($id: String!, $resourceGroup: String!) {
+    associate_scaling_group_with_keypair(access_key: $id, scaling_group: $resourceGroup) { ok msg }
+  }
+`);
+
+export const closeForKeypair = graphql(`
+  mutation ($id: String!, $resourceGroup: String!) {
+    disassociate_scaling_group_with_keypair(access_key: $id, scaling_group: $resourceGroup) { ok msg }
+  }
+`);
+
 export const hostPermissionsQuery = graphql(`
   query { vfolder_host_permissions { vfolder_host_permission_list } }
 `);
 
-/** The field that is no property but associations: the resource groups that are open to a domain or project. */
+/** The field that is no property but associations: the resource groups that are open to a domain, project or keypair. */
 export const openGroupsField = 'resource_groups';
 
 export interface Opening {
@@ -228,7 +256,13 @@ export const changes = {
   },
   /** Users and their keypairs are created by dialogs of their own, which tell secrets. */
   person: { shownBy: 'users', modify: sender(modifyPerson) },
-  accessKey: { shownBy: 'keypairs', modify: sender(modifyAccessKey), remove: sender(deleteAccessKey) },
+  accessKey: {
+    shownBy: 'keypairs',
+    modify: sender(modifyAccessKey),
+    remove: sender(deleteAccessKey),
+    open: sender(openForKeypair),
+    close: sender(closeForKeypair),
+  },
   resourceGroup: {
     shownBy: 'resource-groups',
     create: sender(createResourceGroup),
@@ -288,6 +322,24 @@ export function useRemove(kind: Kind) {
   });
 }
 
+/** Lets another keypair stand for a user. */
+export function useSetMainKeypair() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (variables: { email: string; accessKey: string }) => mutate(setMainKeypair, variables),
+    onSuccess: () => client.invalidateQueries({ queryKey: ['users'] }),
+  });
+}
+
+/** Deletes a user, whose folders and records stay until a purge. */
+export function useDeleteUser() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (email: string) => mutate(deleteUser, { email }),
+    onSuccess: () => Promise.all(['users', 'keypairs'].map((name) => client.invalidateQueries({ queryKey: [name] }))),
+  });
+}
+
 /** Someone as they may be changed. */
 export function usePerson(email: string) {
   return useQuery({
@@ -326,20 +378,20 @@ export function useHostChoices() {
   });
 }
 
-/** The resource groups that are not open to everybody, and which of them are open to a domain or project. */
-export function useOpenGroups(kind: 'domain' | 'group', id: string | null) {
+/** The resource groups that are not open to everybody, and which of them are open to a domain, project or keypair. */
+export function useOpenGroups(kind: 'domain' | 'group' | 'accessKey', id: string | null, isNeeded = true) {
   return useQuery({
     queryKey: ['resource-groups', 'open-to', kind, id],
     queryFn: async ({ signal }) => {
       const asked = { id: id ?? '' };
-      const reply =
-        kind === 'domain' ? await query(openToDomain, asked, { signal }) : await query(openToGroup, asked, { signal });
-      const open =
-        'scaling_groups_for_domain' in reply ? reply.scaling_groups_for_domain : reply.scaling_groups_for_user_group;
-      const closedNames = (groups: typeof open) =>
+      const document = { domain: openToDomain, group: openToGroup, accessKey: openToKeypair }[kind];
+      const { scaling_groups: all, ...reply } = await query(document as typeof openToDomain, asked, { signal });
+      const [open] = Object.values(reply);
+      const closedNames = (groups: typeof all) =>
         (groups ?? []).flatMap((group) => (group?.name && group.is_public === false ? [group.name] : []));
-      return { open: closedNames(open), all: closedNames(reply.scaling_groups) };
+      return { open: closedNames(open ?? null), all: closedNames(all) };
     },
+    enabled: isNeeded,
     staleTime: 0,
     gcTime: 0,
   });

@@ -184,7 +184,13 @@ function Keypairs({ q, sort, onSort }: ListProps) {
             id: 'act',
             label: t('act.title'),
             width: '150px',
-            cell: (row: Row) => <KeypairActions accessKey={row.access_key ?? ''} isActive={row.is_active === true} />,
+            cell: (row: Row) => (
+              <KeypairActions
+                accessKey={row.access_key ?? ''}
+                email={row.user_id ?? ''}
+                isActive={row.is_active === true}
+              />
+            ),
           },
         ]
       : []),

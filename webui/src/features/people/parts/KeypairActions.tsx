@@ -1,36 +1,53 @@
-import { ActionIcon, Button, Group, Menu, Text } from '@mantine/core';
-import { IconDots } from '@tabler/icons-react';
-import { useState } from 'react';
+import { Text } from '@mantine/core';
 import { useTranslation } from 'react-i18next';
 import { Confirm } from '../../../components/Confirm';
+import { Query } from '../../../components/Query';
+import { Question } from '../../../components/Question';
+import { RowActions } from '../../../components/RowActions';
 import { AccessKeyForm } from '../editing/forms';
-import { useRemove } from '../editing/queries';
+import { usePerson, useRemove, useSetMainKeypair } from '../editing/queries';
 import { useRotateKeypair, useSetKeypairActive } from '../queries';
 import { KeypairSecrets } from './NewKeypairDialog';
 
 interface DialogProps {
   accessKey: string;
-  isActive: boolean;
   onClose: () => void;
 }
 
-function StatusDialog({ accessKey, isActive, onClose }: DialogProps) {
+function StatusDialog({ accessKey, isActive, onClose }: DialogProps & { isActive: boolean }) {
   const { t } = useTranslation('people');
-  const change = useSetKeypairActive();
   const wanted = isActive ? 'inactive' : 'active';
   return (
-    <Confirm
-      isOpen
+    <Question
+      act={useSetKeypairActive()}
+      input={{ accessKey, isActive: !isActive }}
       title={t(`act.${wanted}Name`, { email: accessKey })}
       action={t(`act.${wanted}`)}
       isDangerous={isActive}
-      isBusy={change.isPending}
-      error={change.error}
-      onConfirm={() => change.mutate({ accessKey, isActive: !isActive }, { onSuccess: onClose })}
       onClose={onClose}
     >
       <Text>{t(`keypair.${wanted}Means`)}</Text>
-    </Confirm>
+    </Question>
+  );
+}
+
+function MainDialog({ accessKey, email, onClose }: DialogProps & { email: string }) {
+  const { t } = useTranslation('editing');
+  const person = usePerson(email);
+  return (
+    <Question
+      act={useSetMainKeypair()}
+      input={{ email, accessKey }}
+      title={t('main.title', { accessKey })}
+      action={t('main.action')}
+      isDangerous={false}
+      onClose={onClose}
+    >
+      <Text>{t('main.means', { email })}</Text>
+      <Query query={person} rows={1}>
+        {(user) => <Text>{t('main.now', { accessKey: user?.main_access_key ?? '–' })}</Text>}
+      </Query>
+    </Question>
   );
 }
 
@@ -40,6 +57,7 @@ function RotateDialog({ accessKey, onClose }: DialogProps) {
   const keypair = rotate.data?.rotate_keypair?.keypair;
   if (keypair)
     return <KeypairSecrets title={t('keypair.rotated', { accessKey })} keypair={keypair} onClose={onClose} />;
+  // Not a question that closes: the new secret takes its place.
   return (
     <Confirm
       isOpen
@@ -57,55 +75,52 @@ function RotateDialog({ accessKey, onClose }: DialogProps) {
 
 function DeleteDialog({ accessKey, onClose }: DialogProps) {
   const { t } = useTranslation('people');
-  const remove = useRemove('accessKey');
   return (
-    <Confirm
-      isOpen
+    <Question
+      act={useRemove('accessKey')}
+      input={accessKey}
       title={t('keypair.deleteName', { accessKey })}
       action={t('keypair.delete')}
-      isBusy={remove.isPending}
-      error={remove.error}
-      onConfirm={() => remove.mutate(accessKey, { onSuccess: onClose })}
+      name={accessKey}
       onClose={onClose}
     >
       <Text>{t('keypair.deleteMeans')}</Text>
-    </Confirm>
+    </Question>
   );
 }
 
-const ChangeDialog = ({ accessKey, onClose }: DialogProps) => <AccessKeyForm accessKey={accessKey} onClose={onClose} />;
-
-const dialogs = { status: StatusDialog, change: ChangeDialog, rotate: RotateDialog, delete: DeleteDialog };
-
 /** What administrators may do with a keypair. Each act says what it means before. */
-export function KeypairActions({ accessKey, isActive }: { accessKey: string; isActive: boolean }) {
+export function KeypairActions({
+  accessKey,
+  email,
+  isActive,
+}: {
+  accessKey: string;
+  email: string;
+  isActive: boolean;
+}) {
   const { t } = useTranslation('people');
-  const [asked, setAsked] = useState<keyof typeof dialogs | null>(null);
+  const { t: editing } = useTranslation('editing');
   const wanted = isActive ? 'inactive' : 'active';
-  const Dialog = asked === null ? null : dialogs[asked];
+  const of = (onClose: () => void) => ({ accessKey, onClose });
   return (
-    <Group gap={4} wrap="nowrap">
-      <Button
-        size="compact-xs"
-        variant="default"
-        onClick={() => setAsked('status')}
-        aria-label={t(`act.${wanted}Name`, { email: accessKey })}
-      >
-        {t(`act.${wanted}`)}
-      </Button>
-      <Menu position="bottom-end">
-        <Menu.Target>
-          <ActionIcon variant="subtle" color="gray" aria-label={t('act.moreName', { email: accessKey })}>
-            <IconDots size={16} aria-hidden />
-          </ActionIcon>
-        </Menu.Target>
-        <Menu.Dropdown>
-          <Menu.Item onClick={() => setAsked('change')}>{t('act.change')}</Menu.Item>
-          <Menu.Item onClick={() => setAsked('rotate')}>{t('keypair.rotate')}</Menu.Item>
-          <Menu.Item onClick={() => setAsked('delete')}>{t('keypair.delete')}</Menu.Item>
-        </Menu.Dropdown>
-      </Menu>
-      {Dialog !== null && <Dialog accessKey={accessKey} isActive={isActive} onClose={() => setAsked(null)} />}
-    </Group>
+    <RowActions
+      first={{ label: t(`act.${wanted}`), dialog: (close) => <StatusDialog {...of(close)} isActive={isActive} /> }}
+      firstLabel={t(`act.${wanted}Name`, { email: accessKey })}
+      moreLabel={t('act.moreName', { email: accessKey })}
+      others={[
+        { label: t('act.change'), dialog: (close) => <AccessKeyForm {...of(close)} /> },
+        ...(isActive
+          ? [
+              {
+                label: editing('main.action'),
+                dialog: (close: () => void) => <MainDialog {...of(close)} email={email} />,
+              },
+            ]
+          : []),
+        { label: t('keypair.rotate'), dialog: (close) => <RotateDialog {...of(close)} /> },
+        { label: t('keypair.delete'), dialog: (close) => <DeleteDialog {...of(close)} /> },
+      ]}
+    />
   );
 }

@@ -1,11 +1,12 @@
-import { ActionIcon, Button, Group, Menu, Text } from '@mantine/core';
-import { IconDots } from '@tabler/icons-react';
-import { useState } from 'react';
+import { List, Text } from '@mantine/core';
 import { useTranslation } from 'react-i18next';
 import { useRole } from '../../../api/me';
-import { Confirm } from '../../../components/Confirm';
+import { Query } from '../../../components/Query';
+import { Question } from '../../../components/Question';
+import { RowActions } from '../../../components/RowActions';
 import { PersonForm } from '../editing/forms';
-import { useResetTotp, useSetUserStatus } from '../queries';
+import { useDeleteUser } from '../editing/queries';
+import { useBelongings, useResetTotp, useSetUserStatus } from '../queries';
 import { NewKeypairDialog } from './NewKeypairDialog';
 import { PurgeDialog } from './PurgeDialog';
 
@@ -23,85 +24,89 @@ interface DialogProps {
 
 function StatusDialog({ user: { email, status }, onClose }: DialogProps) {
   const { t } = useTranslation('people');
-  const change = useSetUserStatus();
   const isActive = status === 'active';
-  const wanted = isActive ? 'inactive' : 'active';
+  const wanted: 'active' | 'inactive' = isActive ? 'inactive' : 'active';
   return (
-    <Confirm
-      isOpen
+    <Question
+      act={useSetUserStatus()}
+      input={{ email, status: wanted }}
       title={t(`act.${wanted}Name`, { email })}
       action={t(`act.${wanted}`)}
       isDangerous={isActive}
-      isBusy={change.isPending}
-      error={change.error}
-      onConfirm={() => change.mutate({ email, status: wanted }, { onSuccess: onClose })}
       onClose={onClose}
     >
       <Text>{t(`act.${wanted}Means`)}</Text>
-    </Confirm>
+    </Question>
   );
 }
 
 function TotpDialog({ user: { email }, onClose }: DialogProps) {
   const { t } = useTranslation('people');
-  const reset = useResetTotp();
   return (
-    <Confirm
-      isOpen
+    <Question
+      act={useResetTotp()}
+      input={email}
       title={t('act.totpName', { email })}
       action={t('act.totp')}
-      isBusy={reset.isPending}
-      error={reset.error}
-      onConfirm={() => reset.mutate(email, { onSuccess: onClose })}
       onClose={onClose}
     >
       <Text>{t('act.totpMeans')}</Text>
-    </Confirm>
+    </Question>
   );
 }
 
-const ChangeDialog = ({ user, onClose }: DialogProps) => <PersonForm email={user.email} onClose={onClose} />;
-
-const dialogs = {
-  change: ChangeDialog,
-  status: StatusDialog,
-  totp: TotpDialog,
-  keypair: NewKeypairDialog,
-  purge: PurgeDialog,
-};
+function DeleteDialog({ user: { uuid, email }, onClose }: DialogProps) {
+  const { t } = useTranslation('editing');
+  const { t: people } = useTranslation('people');
+  const belongings = useBelongings(uuid);
+  return (
+    <Question
+      act={useDeleteUser()}
+      input={email}
+      title={t('delete.title', { email })}
+      action={t('delete.action')}
+      onClose={onClose}
+    >
+      <Text>{t('delete.means')}</Text>
+      <Query query={belongings} rows={2}>
+        {({ sessions, keypairs }) => (
+          <List>
+            <List.Item>{people('purge.sessions', { count: sessions })}</List.Item>
+            <List.Item>{t('delete.keypairs', { count: keypairs })}</List.Item>
+          </List>
+        )}
+      </Query>
+      <Text>{t('delete.kept')}</Text>
+    </Question>
+  );
+}
 
 /** What administrators may do with a user. Each act says what it means before. */
 export function UserActions({ user }: { user: UserOfRow }) {
   const { t } = useTranslation('people');
-  const [asked, setAsked] = useState<keyof typeof dialogs | null>(null);
+  const { t: editing } = useTranslation('editing');
   const isSuperadmin = useRole() === 'superadmin';
   const { email } = user;
   const wanted = user.status === 'active' ? 'inactive' : 'active';
-  const Dialog = asked === null ? null : dialogs[asked];
+  const others = [
+    {
+      label: t('act.change'),
+      isThere: true,
+      Dialog: ({ onClose }: DialogProps) => <PersonForm {...{ email, onClose }} />,
+    },
+    { label: t('act.keypair'), isThere: true, Dialog: NewKeypairDialog },
+    { label: t('act.totp'), isThere: user.hasTotp, Dialog: TotpDialog },
+    { label: editing('delete.action'), isThere: user.status !== 'deleted', Dialog: DeleteDialog },
+    { label: t('act.purge'), isThere: isSuperadmin, Dialog: PurgeDialog },
+  ];
   return (
-    <Group gap={4} wrap="nowrap">
-      <Button
-        size="compact-xs"
-        variant="default"
-        onClick={() => setAsked('status')}
-        aria-label={t(`act.${wanted}Name`, { email })}
-      >
-        {t(`act.${wanted}`)}
-      </Button>
-      <Menu position="bottom-end">
-        <Menu.Target>
-          <ActionIcon variant="subtle" color="gray" aria-label={t('act.moreName', { email })}>
-            <IconDots size={16} aria-hidden />
-          </ActionIcon>
-        </Menu.Target>
-        <Menu.Dropdown>
-          <Menu.Item onClick={() => setAsked('change')}>{t('act.change')}</Menu.Item>
-          <Menu.Item onClick={() => setAsked('keypair')}>{t('act.keypair')}</Menu.Item>
-          {user.hasTotp && <Menu.Item onClick={() => setAsked('totp')}>{t('act.totp')}</Menu.Item>}
-          {isSuperadmin && <Menu.Item onClick={() => setAsked('purge')}>{t('act.purge')}</Menu.Item>}
-        </Menu.Dropdown>
-      </Menu>
-      {Dialog !== null && <Dialog user={user} onClose={() => setAsked(null)} />}
-    </Group>
+    <RowActions
+      first={{ label: t(`act.${wanted}`), dialog: (close) => <StatusDialog user={user} onClose={close} /> }}
+      firstLabel={t(`act.${wanted}Name`, { email })}
+      moreLabel={t('act.moreName', { email })}
+      others={others
+        .filter(({ isThere }) => isThere)
+        .map(({ label, Dialog }) => ({ label, dialog: (close) => <Dialog user={user} onClose={close} /> }))}
+    />
   );
 }

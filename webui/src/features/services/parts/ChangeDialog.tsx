@@ -101,10 +101,7 @@ function ChangeForm({ service, folders, onClose }: Props & { folders: Readonly<R
         error={errorOf('variant')}
         onChange={(variant) => change({ variant: variant ?? draft.variant })}
       />
-      <Text size="sm" c="dimmed">
-        {t('change.stays')}
-      </Text>
-      <TextInput {...text('command')} label={t('create.command')} />
+      <TextInput {...text('command')} label={t('create.command')} description={t('change.emptyHint')} />
       <Group grow align="flex-start">
         <TextInput {...text('modelName')} label={t('change.modelName')} description={t('change.modelNameHint')} />
         <TextInput {...text('port')} label={t('change.port')} inputMode="numeric" />
@@ -112,9 +109,13 @@ function ChangeForm({ service, folders, onClose }: Props & { folders: Readonly<R
       </Group>
       <Textarea
         label={t('change.environ')}
-        description={t('change.environHint')}
+        description={[
+          t('change.environHint'),
+          ...(service.secret_names.length > 0 ? [t('change.secrets', { names: service.secret_names.join(', ') })] : []),
+        ].join(' ')}
         autosize
         minRows={2}
+        maxRows={10}
         spellCheck={false}
         value={draft.environ}
         error={errorOf('environ')}

@@ -8,6 +8,7 @@ import { Facts } from '../../../components/Facts';
 import { Notice } from '../../../components/Notice';
 import { Query } from '../../../components/Query';
 import { RelativeTime } from '../../../components/RelativeTime';
+import { environText } from '../changes';
 import { type ServiceDetails, useServiceWhy } from '../queries';
 import { callOf, webAddressOf } from '../rules';
 import { Line } from './Line';
@@ -69,6 +70,7 @@ function Why({ service }: { service: ServiceDetails }) {
 export function OverviewTab({ service }: { service: ServiceDetails }) {
   const { t } = useTranslation('services');
   const ready = service.active_routes.filter((replica) => replica.status === 'ready').length;
+  const environ = environText(service.environ);
   const call = { url: service.service_endpoint ?? '', variant: service.runtime_variant, isPublic: service.is_public };
   return (
     <SimpleGrid cols={{ base: 1, md: 2 }}>
@@ -125,6 +127,16 @@ export function OverviewTab({ service }: { service: ServiceDetails }) {
             [t('fact.mount'), service.model_mount_destination],
             [t('fact.image'), service.image],
             [t('fact.variant'), service.runtime_variant],
+            [t('create.command'), service.startup_command && <Code block>{service.startup_command}</Code>],
+            [t('change.environ'), environ && <Code block>{environ}</Code>],
+            [t('fact.secrets'), service.secret_names.join(', ')],
+            [
+              t('fact.resources'),
+              Object.entries(service.resources)
+                .map(([slot, amount]) => `${slot}=${amount}`)
+                .join(', '),
+            ],
+            [t('change.tag'), service.tag],
             [t('fact.project'), `${service.domain} / ${service.project}`],
             [t('fact.group'), service.resource_group],
             [t('column.created'), <RelativeTime key="created" at={service.created_at} />],

@@ -19,6 +19,13 @@ const details = {
   active_routes: [],
   revisions: [],
   runtime_variant: 'custom',
+  served_model: null,
+  startup_command: 'serve',
+  port: null,
+  environ: { OLD: '1' },
+  secret_names: ['API_KEY'],
+  resources: { cpu: '1' },
+  tag: 'mine',
   service_endpoint: null,
   is_public: false,
   resource_group: 'default',
@@ -221,7 +228,12 @@ describe('a change of a service', () => {
     await userEvent.click(await screen.findByRole('option', { name: 'larger' }));
     await fill(dialog, 'Version of the model', '2');
     await fill(dialog, 'Environment', 'A=1\n B=x=y');
-    await userEvent.type(await within(dialog).findByRole('textbox', { name: 'CPU' }), '2');
+    expect(within(dialog).getByText(/Secrets stay as they are: API_KEY/)).toBeDefined();
+    await within(dialog).findByRole('textbox', { name: 'CPU' });
+    await fill(dialog, 'CPU', '2');
+    for (const name of ['Tag', 'Command']) {
+      await userEvent.clear(within(dialog).getByRole('textbox', { name }));
+    }
     expect(within(dialog).getByText('This rolls out a new revision.')).toBeDefined();
     await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
     await expect
@@ -233,6 +245,8 @@ describe('a change of a service', () => {
           model_version: '2',
           environ: { A: '1', B: 'x=y' },
           resources: { cpu: '2' },
+          startup_command: null,
+          tag: null,
         },
       ]);
     await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
