@@ -47,10 +47,10 @@ DEFAULT_FIELDS = (
     "name", "access_key", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info",
     "status_changed", "result", "claim",
 )  # fmt: skip
-CONSOLE_FIELDS = ("name", "id", "image", "status", "status_info", "claim", "status_changed")
+CONSOLE_FIELDS = ("name", "id", "image", "status", "status_info", "status_changed")
 DEAD_FIELDS = ("name", "id", "image", "status", "result", "status_changed")
-ROOMY_FIELDS = ("type", "group_name", "access_key", "main_kernel_id")
-"""Fields of the specification's default that are shown where the terminal has room (docs/decisions/0033)."""
+ROOMY_FIELDS = ("claim", "type", "group_name", "access_key", "main_kernel_id")
+"""Fields that are shown where the terminal has room (docs/decisions/0033)."""
 DETAIL_FIELDS = (
     "name", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info", "status_changed", "result",
     "tag", "created_at", "occupying_slots", "claim",
