@@ -192,6 +192,19 @@ async def test_a_cordoned_device_takes_nothing_new_and_keeps_its_kernels(slow: t
     assert (await bench.until(second, KernelStatus.RUNNING)).devices == {"mock.device": {"a": "1"}}
 
 
+@pytest.mark.parametrize("action", ["cordon", "taint"])
+async def test_what_holds_for_a_device_holds_for_its_partitions(bench: Bench, slow: type[Slow], action: str) -> None:
+    agent = await bench.start()
+    slot = await _part_slot(agent)
+    made = await agent.commands.operate_device(op("partition", "a", "1g.10gb"))
+    await agent.commands.operate_device(op(action, "a", "looking into it"))
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={slot: "1"})]))
+    await agent.commands.operate_device(op("uncordon", "a"))
+    spec = await bench.run(agent, slots={slot: "1"})
+    assert (await bench.until(spec, KernelStatus.RUNNING)).devices == {slot: {made.device_id: "1"}}
+
+
 async def test_a_cordon_survives_a_restart_and_ends(
     slow: type[Slow], bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

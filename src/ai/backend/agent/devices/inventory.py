@@ -230,16 +230,20 @@ class Inventory:
         """Sets the devices' health from the list and the later changes, and recomputes the slots."""
         tracker = self._health.setdefault(plugin_key, DeviceHealthTracker())
         tracker.retain(device.device_id for device in kind.answered)
-        reason_of_excluded = {**self._reason_of_uncounted, **self._reason_of_cordoned, **self._reason_of_withheld}
+        reason_of_excluded = {**self._reason_of_uncounted, **self._reason_of_withheld}
         kind.evaluated = tuple(
             device
-            if (taint := self._taint_of_device.get((plugin_key, device.device_id))) is None
+            if (taint := _of_device_or_parent(self._taint_of_device, plugin_key, device)) is None
             else with_taint(device, taint)
             for device in tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
         )
         kind.devices = tuple(
             device
-            if (reason := reason_of_excluded.get((plugin_key, device.device_id))) is None
+            if (
+                reason := reason_of_excluded.get((plugin_key, device.device_id))
+                or _of_device_or_parent(self._reason_of_cordoned, plugin_key, device)
+            )
+            is None
             else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
             for device in kind.evaluated
         )
@@ -301,7 +305,7 @@ class Inventory:
         self, reasons: Mapping[tuple[str, DeviceId], str], taints: Mapping[tuple[str, DeviceId], str]
     ) -> None:
         """Excludes the devices in ``reasons``, and no other cordoned ones, from allocation, and states ``taints`` at
-        devices. :meth:`rebuild` must follow."""
+        devices. Both hold for the partitions of a device too. :meth:`rebuild` must follow."""
         changed_keys = {key for key, _ in reasons.items() ^ self._reason_of_cordoned.items()}
         changed_keys |= {key for key, _ in taints.items() ^ self._taint_of_device.items()}
         self._reason_of_cordoned, self._taint_of_device = dict(reasons), dict(taints)
@@ -639,3 +643,11 @@ class Inventory:
         return DeviceAllocation(
             slots={slot: devices for slot, devices in self.holding(kernel_id).slots.items() if slot in slot_names}
         )
+
+
+def _of_device_or_parent(
+    values: Mapping[tuple[str, DeviceId], str], plugin_key: str, device: ComputeDevice
+) -> str | None:
+    """Returns the value of a device, else that of the device of which it is a partition."""
+    own = values.get((plugin_key, device.device_id))
+    return own if own is not None or device.parent_id is None else values.get((plugin_key, device.parent_id))
