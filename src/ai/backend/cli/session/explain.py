@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _REMEDIES = {
     "time": "It starts by itself.",
     "others": "It starts when somebody frees what it lacks.",
-    "change": "It never starts as it is: change the request, or the cluster.",
+    "change": "It starts once the request or the cluster is changed.",
 }
 _EXCLUSIONS = {
     "not-schedulable": "not taking sessions",
