@@ -52,6 +52,7 @@ async function changePolicies(page) {
   await row.getByText('8 h').waitFor();
   await screenshot(page, 'operator-policies');
   await row.getByRole('button', { name: 'Delete' }).click();
+  await dialog.getByLabel(`Type ${policy} to confirm`).fill(policy);
   await dialog.getByRole('button', { name: 'Delete' }).click();
   await row.waitFor({ state: 'detached' });
   for (const operation of ['create', 'modify', 'delete']) {

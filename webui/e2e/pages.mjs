@@ -37,7 +37,15 @@ const everybody = [
 const ofSession = ['', '/logs', '/cells', '/files', '/apps', '/metrics', '/devices', '/events', '/terminal'].map(
   (tab) => `/sessions/${site.hostile}${tab}`,
 );
-const administrators = ['/folders?view=all', '/people', '/people/new', '/people?tab=keypairs', '/policies', '/system'];
+const administrators = [
+  '/folders?view=all',
+  '/people',
+  '/people/new',
+  '/people?tab=keypairs',
+  '/domains/default',
+  '/policies',
+  '/system',
+];
 
 const nameOf = (path) =>
   path

@@ -133,6 +133,7 @@ await journey(async (browser) => {
 
   await page.goto(path);
   await page.getByRole('button', { name: 'Destroy' }).click();
+  await page.getByLabel('Type served to confirm').fill('served');
   await page.getByRole('dialog').getByRole('button', { name: 'Destroy' }).click();
   await page.getByText('destroyed', { exact: true }).first().waitFor();
   await page.getByRole('button', { name: 'Destroy' }).waitFor({ state: 'detached' });

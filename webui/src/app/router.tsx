@@ -39,8 +39,11 @@ function textsOf<K extends string>(search: Record<string, unknown>, ...names: K[
 }
 
 /** A page that is loaded when it is opened, with its messages. */
-function pageWithMessages<T extends Record<string, unknown>>(name: keyof LaterMessages, load: () => Promise<T>) {
-  return lazyRouteComponent(async () => (await Promise.all([load(), loadMessages(name)]))[0]);
+function pageWithMessages<T extends Record<string, unknown>>(
+  names: keyof LaterMessages | (keyof LaterMessages)[],
+  load: () => Promise<T>,
+) {
+  return lazyRouteComponent(async () => (await Promise.all([load(), ...[names].flat().map(loadMessages)]))[0]);
 }
 
 const root = createRootRouteWithContext<Context>()({
@@ -240,7 +243,7 @@ const account = createRoute({
   path: '/account',
   validateSearch: (search): { page?: number } =>
     Number.isInteger(search.page) && Number(search.page) > 1 ? { page: Number(search.page) } : {},
-  component: pageWithMessages('account', () => import('../features/account/pages/AccountPage')),
+  component: pageWithMessages(['account', 'dotfiles'], () => import('../features/account/pages/AccountPage')),
 });
 
 const people = createRoute({
@@ -264,13 +267,19 @@ const project = createRoute({
   getParentRoute: () => shell,
   path: '/projects/$id',
   validateSearch: (search): { q?: string; sort?: string } => textsOf(search, 'q', 'sort'),
-  component: pageWithMessages('projects', () => import('../features/projects/pages/ProjectPage')),
+  component: pageWithMessages(['projects', 'dotfiles'], () => import('../features/projects/pages/ProjectPage')),
 });
 
 const newUser = createRoute({
   getParentRoute: () => shell,
   path: '/people/new',
   component: lazyRouteComponent(() => import('../features/people/pages/NewUserPage')),
+});
+
+const domain = createRoute({
+  getParentRoute: () => shell,
+  path: '/domains/$name',
+  component: pageWithMessages('dotfiles', () => import('../features/people/pages/DomainPage')),
 });
 
 const policies = createRoute({
@@ -483,6 +492,7 @@ const tree = root.addChildren([
     projects,
     project,
     newUser,
+    domain,
     policies,
     presets,
     scheduler,

@@ -1,4 +1,5 @@
 import type proof from '../app/proof/locale/en.json';
+import type dotfiles from '../components/dotfiles/locale/en.json';
 import type account from '../features/account/locale/en.json';
 import type artifacts from '../features/artifacts/locale/en.json';
 import type fleet from '../features/fleet/locale/en.json';
@@ -26,6 +27,7 @@ export interface LaterMessages {
   account: typeof account;
   templates: typeof templates;
   artifacts: typeof artifacts;
+  dotfiles: typeof dotfiles;
   folders: typeof folders;
   images: typeof images;
   launch: typeof launch;
@@ -60,6 +62,10 @@ export const later: Loaders = {
   artifacts: {
     en: () => import('../features/artifacts/locale/en.json'),
     ko: () => import('../features/artifacts/locale/ko.json'),
+  },
+  dotfiles: {
+    en: () => import('../components/dotfiles/locale/en.json'),
+    ko: () => import('../components/dotfiles/locale/ko.json'),
   },
   templates: {
     en: () => import('../features/templates/locale/en.json'),

@@ -137,39 +137,7 @@ export function useRotateKeypair() {
   return useMutation({ mutationFn: () => dataOf(rest.POST('/auth/keypair/rotate', {})), gcTime: 0 });
 }
 
-/** A file that each new session of the person has in its home; `permission` is octal. */
-export interface Dotfile {
-  path: string;
-  permission: string;
-  data: string;
-}
-
-const dotfilesKey = ['dotfiles'] as const;
 const scriptKey = ['bootstrap-script'] as const;
-
-export function useDotfiles() {
-  return useQuery({
-    queryKey: dotfilesKey,
-    queryFn: async ({ signal }) => (await dataOf(rest.GET('/user-config/dotfiles', { signal }))) as Dotfile[],
-  });
-}
-
-export function usePutDotfile() {
-  const client = useQueryClient();
-  return useMutation({
-    mutationFn: ({ file, isNew }: { file: Dotfile; isNew: boolean }) =>
-      isNew ? rest.POST('/user-config/dotfiles', { body: file }) : rest.PATCH('/user-config/dotfiles', { body: file }),
-    onSettled: () => client.invalidateQueries({ queryKey: dotfilesKey }),
-  });
-}
-
-export function useDeleteDotfile() {
-  const client = useQueryClient();
-  return useMutation({
-    mutationFn: (path: string) => rest.DELETE('/user-config/dotfiles', { params: { query: { path } } }),
-    onSettled: () => client.invalidateQueries({ queryKey: dotfilesKey }),
-  });
-}
 
 export function useBootstrapScript() {
   return useQuery({

@@ -1,7 +1,8 @@
 import { keepPreviousData, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { dataOf, rest } from '../../api/client';
-import type { components } from '../../api/generated/rest';
+import type { components, paths } from '../../api/generated/rest';
 import { isMoving } from './rules';
+import { putAll, type UploadedFile } from './uploads';
 
 export const pageSize = 25;
 const movingMs = 5_000;
@@ -123,4 +124,35 @@ export const useInstall = () =>
 export const useRevisionAct = () =>
   useChange(({ id, act }: { id: string; act: 'import' | 'cancel' | 'cleanup' }) =>
     rest.POST(`/artifacts/${act}`, { body: { revisions: [id] } }),
+  );
+
+type UploadBody = paths['/artifacts/upload']['post']['requestBody']['content']['application/json'];
+
+/** The storages that stages of an import can use. */
+export function useArtifactStorages() {
+  return useQuery({
+    queryKey: [...all, 'storages'],
+    queryFn: ({ signal }) => dataOf(rest.GET('/artifact-storages', { signal })),
+  });
+}
+
+/**
+ * Makes a version of files in a local registry and returns the id of its artifact. The storage compares the sizes that
+ * are announced; once all files are there, it goes on to verify them by itself.
+ */
+export const useUpload = () =>
+  useChange(
+    async ({
+      files,
+      onSent,
+      ...names
+    }: Omit<UploadBody, 'files'> & {
+      files: readonly UploadedFile[];
+      onSent: (bytes: number) => void;
+    }) => {
+      const announced = files.map(({ path, file }) => ({ path, size: file.size }));
+      const reply = await dataOf(rest.POST('/artifacts/upload', { body: { ...names, files: announced } }));
+      await putAll(files, reply.files, onSent);
+      return reply.revision.artifact_id;
+    },
   );

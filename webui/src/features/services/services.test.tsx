@@ -323,13 +323,24 @@ describe('one service', () => {
     expect(await within(dialog).findByText('An endpoint has 0 to 8 replicas.')).toBeDefined();
     expect(sent(`POST /func/services/${id}/scale`)).toEqual([{ to: 9 }]);
   });
-  it('is destroyed after a question that says what is lost', async () => {
+  it('is destroyed once its name was typed, and its loss is said', async () => {
     server.on(`DELETE /func/services/${id}`, () => ({ body: { success: true } }));
     openPage(`/services/${id}`, server);
-    await userEvent.click(await screen.findByRole('button', { name: 'Destroy' }));
-    const dialog = await screen.findByRole('dialog');
-    expect(dialog.textContent).toContain('Its replica ends');
-    await userEvent.click(within(dialog).getByRole('button', { name: 'Destroy' }));
+    const open = async () => {
+      await userEvent.click(await screen.findByRole('button', { name: 'Destroy' }));
+      return screen.findByRole('dialog');
+    };
+    const first = await open();
+    expect(first.textContent).toContain('Its replica ends');
+    await userEvent.type(within(first).getByRole('textbox'), details.name);
+    await userEvent.click(within(first).getByRole('button', { name: 'Cancel' }));
+    await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+    // What was typed for another time counts for nothing.
+    const dialog = await open();
+    const button = within(dialog).getByRole<HTMLButtonElement>('button', { name: 'Destroy' });
+    expect(button.disabled).toBe(true);
+    await userEvent.type(within(dialog).getByRole('textbox'), details.name);
+    await userEvent.click(button);
     await expect.poll(() => sent(`DELETE /func/services/${id}`)).toHaveLength(1);
   });
 });

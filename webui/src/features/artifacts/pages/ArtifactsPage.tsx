@@ -12,6 +12,8 @@ import { SimpleTable } from '../../../components/SimpleTable';
 import { formatBytes } from '../../../i18n/format';
 import { FetchCard } from '../parts/FetchCard';
 import { RegistriesCard } from '../parts/RegistriesCard';
+import { StoragesCard } from '../parts/StoragesCard';
+import { UploadCard } from '../parts/UploadCard';
 import { pageSize, useArtifacts } from '../queries';
 import { countsOf, sizeOf } from '../rules';
 
@@ -97,6 +99,8 @@ export function ArtifactsPage() {
       </Query>
       <FetchCard />
       {(role === 'superadmin' || role === 'monitor') && <RegistriesCard mayChange={role === 'superadmin'} />}
+      {role === 'superadmin' && <UploadCard />}
+      {(role === 'superadmin' || role === 'monitor') && <StoragesCard />}
     </Page>
   );
 }

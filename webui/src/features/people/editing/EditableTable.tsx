@@ -11,13 +11,13 @@ export interface FormProps<T> {
   onClose: () => void;
 }
 
-/** Kinds whose removal cannot be undone and takes more than themselves with it: their name is asked for. */
+/** Kinds whose removal cannot be undone: their name is asked for. A preset is only a proposal, easily made again. */
 const isGrave: Record<ListedKind, boolean> = {
-  keypair: false,
-  user: false,
-  project: false,
+  keypair: true,
+  user: true,
+  project: true,
   preset: false,
-  resourceGroup: false,
+  resourceGroup: true,
   domain: true,
   group: true,
 };

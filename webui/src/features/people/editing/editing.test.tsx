@@ -279,12 +279,27 @@ describe('the page of policies', () => {
     openPage('/policies', server);
     await press('Delete: usual');
     const dialog = await screen.findByRole('dialog', { name: 'Delete usual?' });
+    const button = within(dialog).getByRole<HTMLButtonElement>('button', { name: 'Delete' });
+    expect(button.disabled).toBe(true);
+    await userEvent.type(within(dialog).getByLabelText('Type usual to confirm'), 'usual');
     expect(sent('delete_user_resource_policy')).toBeUndefined();
-    await userEvent.click(within(dialog).getByRole('button', { name: 'Delete' }));
+    await userEvent.click(button);
     expect((await within(dialog).findByRole('alert')).textContent).toContain('is in use');
     accept('delete_user_resource_policy');
     await userEvent.click(within(dialog).getByRole('button', { name: 'Delete' }));
     await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+  });
+  it('deletes a policy of keypairs once its name was typed', async () => {
+    loginAs('superadmin');
+    accept('delete_keypair_resource_policy');
+    openPage('/policies', server);
+    await press('Delete: default');
+    const dialog = await screen.findByRole('dialog', { name: 'Delete default?' });
+    const button = within(dialog).getByRole<HTMLButtonElement>('button', { name: 'Delete' });
+    expect(button.disabled).toBe(true);
+    await userEvent.type(within(dialog).getByLabelText('Type default to confirm'), 'default');
+    await userEvent.click(button);
+    await expect.poll(() => sent('delete_keypair_resource_policy')).toEqual({ id: 'default', name: 'default' });
   });
   it('creates a resource group with what the API needs', async () => {
     loginAs('superadmin');

@@ -267,7 +267,14 @@ function Domains() {
           rows={domains}
           idOf={(domain) => domain.name ?? ''}
           columns={[
-            { label: t('column.name'), cell: (domain) => domain.name },
+            {
+              label: t('column.name'),
+              cell: (domain) => (
+                <AnchorLink to="/domains/$name" params={{ name: domain.name ?? '' }}>
+                  {domain.name}
+                </AnchorLink>
+              ),
+            },
             { label: t('column.description'), cell: (domain) => domain.description },
             {
               label: t('column.status'),

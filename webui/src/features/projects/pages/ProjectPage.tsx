@@ -5,6 +5,7 @@ import { useMe, useRole } from '../../../api/me';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { Card } from '../../../components/Card';
 import { type Column, DataTable } from '../../../components/DataTable';
+import { DotfilesCard } from '../../../components/dotfiles/DotfilesCard';
 import { EmptyState } from '../../../components/EmptyState';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
@@ -115,11 +116,12 @@ function Content({ project }: { project: Project }) {
       ) : (
         <Text>{t('notYours')}</Text>
       )}
+      <DotfilesCard owner={{ scope: 'group', group: project.id }} mayChange={rights.changes} />
     </Page>
   );
 }
 
-/** One project: who is in it, and who administrates it. */
+/** One project: who is in it, who administrates it, and the dotfiles of its sessions. */
 export function ProjectPage() {
   const { t } = useTranslation('projects');
   const { id } = useParams({ from: '/shell/projects/$id' });

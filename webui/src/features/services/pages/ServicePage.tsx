@@ -7,6 +7,7 @@ import { AnchorLink } from '../../../components/AnchorLink';
 import { Confirm } from '../../../components/Confirm';
 import { Page } from '../../../components/Page';
 import { Query } from '../../../components/Query';
+import { Question } from '../../../components/Question';
 import { Crumbs, PageTabs } from '../../../components/TabbedPage';
 import { loadMessages } from '../../../i18n';
 import { mostReplicas } from '../draft';
@@ -115,18 +116,19 @@ function Actions({ service }: { service: ServiceDetails }) {
         <Text>{t('sync.detail')}</Text>
       </Confirm>
       {dialog === 'scale' && <ScaleDialog service={service} onClose={close} />}
-      <Confirm
-        isOpen={dialog === 'destroy'}
-        title={t('destroy.title', { name: service.name })}
-        action={t('destroy.action')}
-        isBusy={destroy.isPending}
-        error={destroy.error}
-        onConfirm={() => destroy.mutate(undefined, { onSuccess: close })}
-        onClose={close}
-      >
-        <Text>{t('destroy.replicas', { count })}</Text>
-        <Text>{t('destroy.detail')}</Text>
-      </Confirm>
+      {dialog === 'destroy' && (
+        <Question
+          act={destroy}
+          input={undefined}
+          title={t('destroy.title', { name: service.name })}
+          action={t('destroy.action')}
+          name={service.name}
+          onClose={close}
+        >
+          <Text>{t('destroy.replicas', { count })}</Text>
+          <Text>{t('destroy.detail')}</Text>
+        </Question>
+      )}
     </>
   );
 }
