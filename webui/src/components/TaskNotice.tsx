@@ -3,7 +3,7 @@ import { useTranslation } from 'react-i18next';
 import type { TaskState } from '../api/task';
 import { Notice } from './Notice';
 
-const tones = { running: 'wait', done: 'good', failed: 'bad', lost: 'warn' } as const;
+const tones = { running: 'wait', done: 'good', failed: 'bad', lost: 'wait' } as const;
 
 /** Says how far a background task is, and how it ended. `titles` name its states but the one that all have in common. */
 export function TaskNotice({

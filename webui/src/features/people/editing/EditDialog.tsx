@@ -128,7 +128,7 @@ function EditForm({ kind, id, fields, always = {}, onClose }: FormProps) {
   if (save.isSuccess && save.data.length > 0) {
     return (
       <Stack gap="sm">
-        <Notice tone="warn" role="status" title={t('groupsRefused')} />
+        <Notice tone="wait" role="status" title={t('groupsRefused')} />
         {save.data.map(({ resourceGroup, problem: refusal }) => (
           <Stack key={resourceGroup} gap={4}>
             <Text size="sm">{resourceGroup}</Text>

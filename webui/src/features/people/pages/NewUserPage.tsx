@@ -81,7 +81,7 @@ function NewUserForm() {
   if (create.isSuccess && create.data.policyProblem !== null) {
     return (
       <Stack maw={560}>
-        <Notice tone="warn" role="status" title={t('create.madeWithout', { email: email.trim() })}>
+        <Notice tone="wait" role="status" title={t('create.madeWithout', { email: email.trim() })}>
           {t('create.madeWithoutHint')}
         </Notice>
         <ProblemAlert error={create.data.policyProblem} />
