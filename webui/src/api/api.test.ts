@@ -156,6 +156,14 @@ describe('filterOf', () => {
     ['a"b%\\c', 'name ilike "%abc%"'],
     ['status == "RUNNING"', 'status == "RUNNING"'],
     ['isolated', 'name ilike "%isolated%"'],
+    ['sign-in-test', 'name ilike "%sign-in-test%"'],
+    ['in@example.com', 'name ilike "%in@example.com%"'],
+    ['log-in-', 'name ilike "%log-in-%"'],
+    ['what is new', 'name ilike "%what is new%"'],
+    ['a -> b', 'name ilike "%a -> b%"'],
+    ['(status in ["RUNNING"] | result is null)', '(status in ["RUNNING"] | result is null)'],
+    ['name ILIKE "%in%"', 'name ILIKE "%in%"'],
+    ["cluster_size>1 & name like '%x'", "cluster_size>1 & name like '%x'"],
   ])('of %s', (text, filter) => expect(filterOf('name', text)).toBe(filter));
 });
 

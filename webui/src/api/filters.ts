@@ -1,8 +1,12 @@
+/** How an expression of the manager begins: a field, an operator, and after a word as operator also a value. */
+const expression =
+  /^[\s(]*[a-z_]\w*\s*(?:==|!=|<|>|\s(?:is|isnot|like|ilike|contains)\s*(?:["'\d]|-\d|(?:true|false|null|none)\b)|\sin\s*\[)/i;
+
 /** Returns the filter of the manager for what was typed: an expression as it is, other text as a part of a field. */
 export function filterOf(field: string, text: string): string | null {
   const trimmed = text.trim();
   if (trimmed === '') return null;
-  if (/(==|!=|<|>|\b(is|isnot|like|ilike|in|contains)\b)/.test(trimmed)) return trimmed;
+  if (expression.test(trimmed)) return trimmed;
   return `${field} ilike "%${trimmed.replace(/["\\%]/g, '')}%"`;
 }
 

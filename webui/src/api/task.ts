@@ -2,7 +2,8 @@ import { useEffect, useState } from 'react';
 import { apiBase } from './client';
 
 export interface TaskState {
-  state: 'running' | 'done' | 'failed';
+  /** `lost` where the task may go on, but its events come no more. */
+  state: 'running' | 'done' | 'failed' | 'lost';
   /** How far it is, 0 to 1; null where it does not say. */
   part: number | null;
   message: string;
@@ -30,7 +31,7 @@ export function taskStateOf(name: string, text: string): TaskState | null {
   }
 }
 
-/** Follows a background task by its events until it ends; `onEnd` is called once. An empty id follows none. */
+/** Follows a background task by its events until it ends or they come no more; `onEnd` is called once. An empty id follows none. */
 export function useTask(id: string, onEnd: () => void): TaskState | null {
   const [state, setState] = useState<TaskState | null>(null);
   // biome-ignore lint/correctness/useExhaustiveDependencies: another function of the same task opens no other stream
@@ -38,17 +39,34 @@ export function useTask(id: string, onEnd: () => void): TaskState | null {
     setState(id === '' ? null : { state: 'running', part: null, message: '' });
     if (id === '') return;
     const source = new EventSource(`${apiBase}/events/background-task?${new URLSearchParams({ task_id: id })}`);
+    let isFollowed = true;
+    const end = () => {
+      if (!isFollowed) return;
+      isFollowed = false;
+      source.close();
+      onEnd();
+    };
+    const lose = () => {
+      if (isFollowed) setState((before) => ({ part: null, message: '', ...before, state: 'lost' }));
+      end();
+    };
     for (const name of Object.keys(states)) {
       source.addEventListener(name, (message) => {
         const next = taskStateOf(name, String((message as MessageEvent).data));
-        if (next === null) return;
+        if (next === null || !isFollowed) return;
         setState(next);
-        if (next.state === 'running') return;
-        source.close();
-        onEnd();
+        if (next.state !== 'running') end();
       });
     }
-    return () => source.close();
+    source.addEventListener('server_close', lose);
+    source.addEventListener('error', () => {
+      // After a broken connection the browser connects again by itself; after a refusal it does not.
+      if (source.readyState === EventSource.CLOSED) lose();
+    });
+    return () => {
+      isFollowed = false;
+      source.close();
+    };
   }, [id]);
   return state;
 }

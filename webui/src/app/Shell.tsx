@@ -20,14 +20,17 @@ import {
   IconSun,
   IconUserCircle,
 } from '@tabler/icons-react';
-import { useQueryClient } from '@tanstack/react-query';
+import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { Link, Outlet, useLocation, useNavigate } from '@tanstack/react-router';
 import { useEffect, useRef } from 'react';
 import { useTranslation } from 'react-i18next';
 import { boot } from '../api/boot';
 import { signOut } from '../api/login';
 import { useMe, useRole } from '../api/me';
+import { forgetPerson } from '../api/personal';
+import { asProblem } from '../api/problems';
 import { useLive } from '../api/useLive';
+import { Confirm } from '../components/Confirm';
 import { changeLanguage, type Language, languages } from '../i18n';
 import { Banners } from './Banners';
 import { ExpiredDialog } from './ExpiredDialog';
@@ -82,54 +85,76 @@ function PersonMenu() {
   const navigate = useNavigate();
   const client = useQueryClient();
   const { colorScheme, setColorScheme } = useMantineColorScheme();
-  const leave = async (everywhere: boolean) => {
-    await signOut(everywhere).catch(() => undefined);
-    client.clear();
-    await navigate({ to: '/login', search: {} });
-  };
+  const leave = useMutation({
+    mutationFn: async (everywhere: boolean) => {
+      try {
+        await signOut(everywhere);
+      } catch (error) {
+        if (asProblem(error).status !== 401) throw error; // the login has ended already
+      }
+    },
+    onSuccess: async () => {
+      forgetPerson();
+      client.clear();
+      await navigate({ to: '/login', search: {} });
+    },
+  });
   return (
-    <Menu position="bottom-end" width={240}>
-      <Menu.Target>
-        <ActionIcon variant="subtle" color="gray" size="lg" aria-label={t('person.menu')}>
-          <IconUserCircle size={22} aria-hidden />
-        </ActionIcon>
-      </Menu.Target>
-      <Menu.Dropdown>
-        <Menu.Label c="dimmed">{data?.user?.email ?? ''}</Menu.Label>
-        <Menu.Item component={Link} to="/account">
-          {t('nav.account')}
-        </Menu.Item>
-        <Menu.Divider />
-        <Menu.Label c="dimmed">{t('scheme.title')}</Menu.Label>
-        {schemes.map(([scheme, Icon]) => (
-          <Menu.Item
-            key={scheme}
-            leftSection={<Icon size={16} aria-hidden />}
-            {...(colorScheme === scheme ? { fw: 700, 'aria-current': 'true' as const } : {})}
-            onClick={() => setColorScheme(scheme)}
-          >
-            {t(`scheme.${scheme}`)}
+    <>
+      <Menu position="bottom-end" width={240}>
+        <Menu.Target>
+          <ActionIcon variant="subtle" color="gray" size="lg" aria-label={t('person.menu')}>
+            <IconUserCircle size={22} aria-hidden />
+          </ActionIcon>
+        </Menu.Target>
+        <Menu.Dropdown>
+          <Menu.Label c="dimmed">{data?.user?.email ?? ''}</Menu.Label>
+          <Menu.Item component={Link} to="/account">
+            {t('nav.account')}
           </Menu.Item>
-        ))}
-        <Menu.Divider />
-        {Object.entries(languages).map(([language, name]) => (
-          <Menu.Item
-            key={language}
-            lang={language}
-            leftSection={<IconLanguage size={16} aria-hidden />}
-            {...(i18n.language === language ? { fw: 700, 'aria-current': 'true' as const } : {})}
-            onClick={() => void changeLanguage(language as Language)}
-          >
-            {name}
+          <Menu.Divider />
+          <Menu.Label c="dimmed">{t('scheme.title')}</Menu.Label>
+          {schemes.map(([scheme, Icon]) => (
+            <Menu.Item
+              key={scheme}
+              leftSection={<Icon size={16} aria-hidden />}
+              {...(colorScheme === scheme ? { fw: 700, 'aria-current': 'true' as const } : {})}
+              onClick={() => setColorScheme(scheme)}
+            >
+              {t(`scheme.${scheme}`)}
+            </Menu.Item>
+          ))}
+          <Menu.Divider />
+          {Object.entries(languages).map(([language, name]) => (
+            <Menu.Item
+              key={language}
+              lang={language}
+              leftSection={<IconLanguage size={16} aria-hidden />}
+              {...(i18n.language === language ? { fw: 700, 'aria-current': 'true' as const } : {})}
+              onClick={() => void changeLanguage(language as Language)}
+            >
+              {name}
+            </Menu.Item>
+          ))}
+          <Menu.Divider />
+          <Menu.Item leftSection={<IconLogout size={16} aria-hidden />} onClick={() => leave.mutate(false)}>
+            {t('person.logout')}
           </Menu.Item>
-        ))}
-        <Menu.Divider />
-        <Menu.Item leftSection={<IconLogout size={16} aria-hidden />} onClick={() => void leave(false)}>
-          {t('person.logout')}
-        </Menu.Item>
-        <Menu.Item onClick={() => void leave(true)}>{t('person.logoutEverywhere')}</Menu.Item>
-      </Menu.Dropdown>
-    </Menu>
+          <Menu.Item onClick={() => leave.mutate(true)}>{t('person.logoutEverywhere')}</Menu.Item>
+        </Menu.Dropdown>
+      </Menu>
+      <Confirm
+        isOpen={leave.isError}
+        title={t('person.stillIn')}
+        action={t(leave.variables ? 'person.logoutEverywhere' : 'person.logout')}
+        isDangerous={false}
+        error={leave.error}
+        onConfirm={() => leave.mutate(leave.variables ?? false)}
+        onClose={() => leave.reset()}
+      >
+        <Text>{t(leave.variables ? 'person.stillInEverywhere' : 'person.stillInHere')}</Text>
+      </Confirm>
+    </>
   );
 }
 

@@ -1,7 +1,8 @@
-import { screen } from '@testing-library/react';
+import { screen, within } from '@testing-library/react';
 import userEvent from '@testing-library/user-event';
-import { beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it, vi } from 'vitest';
 import { installStyleNonce } from '../api/nonce';
+import { onForget } from '../api/personal';
 import { openPage } from '../testing/render';
 import { FakeServer } from '../testing/server';
 import { quotasOf } from './home/rules';
@@ -84,6 +85,27 @@ describe('the shell', () => {
     await userEvent.type(screen.getByLabelText('Password'), 'secret');
     await userEvent.click(screen.getByRole('button', { name: 'Log in' }));
     expect(await screen.findByText('There are no images')).toBeDefined();
+  });
+});
+
+describe('logging out', () => {
+  it('says that it failed, and goes with what modules keep once it succeeds', async () => {
+    let isAway = true;
+    const clean = vi.fn();
+    onForget(clean);
+    server.on('POST /server/logout', () => (isAway ? { status: 503, body: { title: 'It is away.' } } : { body: {} }));
+    const { router } = openPage('/nowhere', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Your menu' }));
+    await userEvent.click(await screen.findByRole('menuitem', { name: 'Log out everywhere' }));
+    const dialog = await screen.findByRole('dialog', { name: 'You are still logged in' });
+    expect(within(dialog).getByText('It is away.')).toBeDefined();
+    expect([router.state.location.pathname, clean.mock.calls.length]).toEqual(['/nowhere', 0]);
+    isAway = false;
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Log out everywhere' }));
+    await expect.poll(() => router.state.location.pathname).toBe('/login');
+    expect(clean).toHaveBeenCalledTimes(1);
+    const sent = server.requests.filter(({ key }) => key === 'POST /server/logout').map(({ body }) => body);
+    expect(sent).toEqual([{ everywhere: true }, { everywhere: true }]);
   });
 });
 

@@ -56,3 +56,39 @@ export function formatNumber(value: number, language: string): string {
     maximumFractionDigits: 2,
   }).format(value);
 }
+
+const decimalPrefixes = ['', 'k', 'M', 'G', 'T', 'P'];
+
+function formatDecimal(amount: number, unit: string, language: string): string {
+  let value = amount;
+  let place = 0;
+  while (Math.abs(value) >= 1000 && place < decimalPrefixes.length - 1) {
+    value /= 1000;
+    place += 1;
+  }
+  return `${formatNumber(value, language)} ${decimalPrefixes[place]}${unit}`;
+}
+
+/** A measured value with its unit, as the agents name units; `bps` are bytes per second. */
+export function formatMeasure(value: number, unit: string, language: string): string {
+  switch (unit) {
+    case 'bytes':
+      return formatBytes(value, language);
+    case 'bps':
+      return `${formatBytes(value, language)}/s`;
+    case 'percent':
+      return `${formatNumber(value, language)} %`;
+    case 'msec':
+      return `${formatNumber(value / 1000, language)} s`;
+    case 'celsius':
+      return `${formatNumber(value, language)} °C`;
+    case 'watt':
+      return formatDecimal(value, 'W', language);
+    case 'joule':
+      return formatDecimal(value, 'J', language);
+    case 'hertz':
+      return formatDecimal(value, 'Hz', language);
+    default:
+      return formatNumber(value, language);
+  }
+}

@@ -2,7 +2,7 @@ import i18next from 'i18next';
 import { describe, expect, it } from 'vitest';
 import { changeLanguage, chooseLanguage, loadMessages } from '.';
 import en from './en';
-import { formatBytes, formatDuration, formatNumber, formatRelative } from './format';
+import { formatBytes, formatDuration, formatMeasure, formatNumber, formatRelative } from './format';
 import ko from './ko';
 import { later } from './later';
 
@@ -73,3 +73,15 @@ describe('formats', () => {
   it('infinity', () => expect(formatNumber(Number.POSITIVE_INFINITY, 'en')).toBe('∞'));
   it('relative', () => expect(formatRelative(new Date(0), new Date(150_000), 'en')).toBe('2 minutes ago'));
 });
+
+it.each([
+  [2048, 'bytes', '2 KiB'],
+  [2048, 'bps', '2 KiB/s'],
+  [12.5, 'percent', '12.5 %'],
+  [1500, 'msec', '1.5 s'],
+  [71, 'celsius', '71 °C'],
+  [350, 'watt', '350 W'],
+  [12_300, 'joule', '12.3 kJ'],
+  [1_980_000_000, 'hertz', '1.98 GHz'],
+  [3, 'count', '3'],
+])('%s of %s', (value, unit, text) => expect(formatMeasure(value, unit, 'en')).toBe(text));

@@ -67,6 +67,28 @@ describe('the fleet', () => {
     expect(screen.queryByRole('link', { name: 'i-1' })).toBeNull();
   });
 
+  it('says why an agent does not take sessions again', async () => {
+    const made = server();
+    made.graphql('agent', () => ({ agent: { id: 'i-1', status: 'ALIVE', schedulable: false } }));
+    made.on('GET /func/resource/agents/i-1/metrics/history', () => ({ body: { step_s: 5, end_s: 0, metrics: {} } }));
+    made.graphql('modify_agent', () => ({ modify_agent: { ok: false, msg: 'The agent is being moved.' } }));
+    openPage('/fleet/i-1', made);
+    await userEvent.click(await screen.findByRole('button', { name: 'Take sessions again' }));
+    expect((await screen.findByRole('alert')).textContent).toContain('The agent is being moved.');
+  });
+
+  it('draws all metrics of an agent when asked', async () => {
+    const made = server();
+    made.graphql('agent', () => ({ agent: { id: 'i-1', status: 'ALIVE', schedulable: true } }));
+    const metrics = Object.fromEntries(Array.from({ length: 14 }, (_, place) => [`metric_${place}`, [1]]));
+    made.on('GET /func/resource/agents/i-1/metrics/history', () => ({ body: { step_s: 5, end_s: 10, metrics } }));
+    openPage('/fleet/i-1', made);
+    expect(await screen.findByText('metric_11')).toBeDefined();
+    expect(screen.queryByText('metric_12')).toBeNull();
+    await userEvent.click(screen.getByRole('button', { name: 'Show 2 more charts' }));
+    expect(await screen.findByText('metric_13')).toBeDefined();
+  });
+
   it('says that an agent is not there', async () => {
     const made = server();
     made.graphql('agent', () => ({ agent: null }));

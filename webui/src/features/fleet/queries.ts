@@ -8,7 +8,7 @@ export const agentQuery = graphql(`
   query ($id: String!) {
     agent(agent_id: $id) {
       id status status_changed schedulable scaling_group architecture addr version runtime tier enforcement location
-      max_kernels available_slots occupied_slots first_contact lost_at devices compute_plugins
+      max_kernels available_slots occupied_slots first_contact lost_at devices compute_plugins live_stat
       compute_containers { id session_id status attached_devices occupied_slots }
     }
   }

@@ -10,10 +10,11 @@ import {
   groupAgents,
   healthOf,
   holdersOf,
-  isOfBytes,
   layoutMap,
   layoutTopology,
   linkPath,
+  unitOf,
+  unitsOf,
   usedPart,
 } from './rules';
 
@@ -139,5 +140,23 @@ it('a chart has the devices of a metric, in place of their sum', () => {
     ['cpu_util', ['cpu_util']],
     ['cuda_util', ['0', '1']],
   ]);
-  expect(['mem', 'cuda_mem', 'net_rx', 'cpu_util'].map(isOfBytes)).toEqual([true, true, true, false]);
+});
+
+it('metrics have the units that the agent reports, or those of their names', () => {
+  const units = unitsOf(
+    JSON.stringify({
+      node: { cpu_util: { unit_hint: 'pct' }, cpu_used: { unit_hint: 'pct', unit: 'msec' }, odd: null },
+      devices: { cuda_power: { 0: { unit_hint: 'pct', unit: 'watt' } }, net_rx: { eth0: { unit_hint: 'bps' } } },
+    }),
+  );
+  expect(units).toEqual({ cpu_util: 'percent', cpu_used: 'msec', cuda_power: 'watt', net_rx: 'bps' });
+  expect(unitOf('cpu_used', units)).toBe('msec');
+  expect(['mem', 'cuda_mem', 'net_rx', 'cpu_util', 'other'].map((name) => unitOf(name, {}))).toEqual([
+    'bytes',
+    'bytes',
+    'bps',
+    'percent',
+    '',
+  ]);
+  expect(unitsOf(null)).toEqual({});
 });

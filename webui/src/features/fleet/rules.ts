@@ -282,11 +282,32 @@ export function chartsOf(metrics: Record<string, (number | null)[]>): MetricChar
   return [...charts].filter(([key]) => !charts.has(`${key}/`)).map(([, chart]) => chart);
 }
 
-const bytes = /^(mem|disk|io_|net_)|(^|_)mem$/;
+const publishedUnits: Record<string, string> = { pct: 'percent', Celsius: 'celsius' };
 
-/** Returns whether a metric counts bytes. */
-export function isOfBytes(metric: string): boolean {
-  return bytes.test(metric);
+/** Returns the units of the metrics of an agent by name; `live_stat` has its own names for some, and hides others. */
+export function unitsOf(text: string | null | undefined): Record<string, string> {
+  const { node, devices } = parseObject(text);
+  const units: Record<string, string> = {};
+  const take = (name: string, metric: unknown) => {
+    const { unit, unit_hint: published } = (metric ?? {}) as { unit?: unknown; unit_hint?: unknown };
+    const hint = String(unit ?? published ?? '');
+    if (hint !== '') units[name] = publishedUnits[hint] ?? hint;
+  };
+  for (const [name, metric] of Object.entries((node ?? {}) as object)) take(name, metric);
+  for (const [name, ofDevice] of Object.entries((devices ?? {}) as object))
+    for (const metric of Object.values((ofDevice ?? {}) as object)) take(name, metric);
+  return units;
+}
+
+const unitsByName: [RegExp, string][] = [
+  [/^net_/, 'bps'],
+  [/^(mem|disk|io_)|(^|_)mem$/, 'bytes'],
+  [/(^|_)util$/, 'percent'],
+];
+
+/** Returns the unit of a metric; by its name where the agent reports it no more. */
+export function unitOf(metric: string, units: Record<string, string>): string {
+  return units[metric] ?? unitsByName.find(([pattern]) => pattern.test(metric))?.[1] ?? '';
 }
 
 export interface Holder {

@@ -1,6 +1,6 @@
 import { screen, within } from '@testing-library/react';
 import userEvent from '@testing-library/user-event';
-import { expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
 
@@ -75,4 +75,131 @@ it('a file is renamed or moved in its folder, and a refusal is told', async () =
   await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
   const sent = server.requests.filter(({ key }) => key.endsWith('move-file')).map(({ body }) => body);
   expect(sent).toEqual(Array.from({ length: 2 }, () => ({ src: 'sub/a.txt', dst: 'other/b.txt' })));
+});
+
+describe('the files of a folder', () => {
+  const ready = {
+    id: 'f1',
+    name: 'data',
+    status: 'ready',
+    is_owner: true,
+    permission: 'rw',
+    host: 'h',
+    creator: 'ann',
+  };
+  const entry = (name: string, type = 'FILE') => ({ name, type, size: 1, modified: 1, mode: '' });
+  let server: FakeServer;
+  beforeEach(() => {
+    server = new FakeServer();
+    server.on('GET /func/folders/f1', () => ({ body: ready }));
+  });
+
+  it('of another directory are not selected by names that they share', async () => {
+    server.on('GET /func/folders/f1/files', () => ({
+      body: { items: [entry('a.txt'), entry('sub', 'DIRECTORY')], cursor: null },
+    }));
+    openPage('/folders/f1', server);
+    await userEvent.click(await screen.findByRole('checkbox', { name: 'Select a.txt' }));
+    expect(screen.getByRole('button', { name: 'Delete 1' })).toBeDefined();
+    await userEvent.click(screen.getByRole('link', { name: 'sub' }));
+    await expect.poll(() => screen.queryByRole('link', { name: 'data' })).not.toBeNull();
+    const box = await screen.findByRole<HTMLInputElement>('checkbox', { name: 'Select a.txt' });
+    expect(box.checked).toBe(false);
+    expect(screen.queryByRole('button', { name: 'Delete 1' })).toBeNull();
+  });
+
+  it('are not replaced unasked where they are on a page that is not shown', async () => {
+    const listings: string[] = [];
+    server.on('GET /func/folders/f1/files', (_, request) => {
+      const { searchParams } = new URL(request.url);
+      listings.push(searchParams.get('cursor') ?? '');
+      const isFirst = searchParams.get('cursor') === null;
+      return { body: { items: [entry(isFirst ? 'a.txt' : 'z.txt')], cursor: isFirst ? 'next' : null } };
+    });
+    server.on('POST /func/folders/f1/request-upload', () => ({ status: 409, body: { title: 'No room.' } }));
+    openPage('/folders/f1', server);
+    await screen.findByText('a.txt');
+    await userEvent.upload(screen.getByLabelText('Upload', { selector: 'input' }), [
+      new File(['x'], 'z.txt'),
+      new File(['x'], 'new.txt'),
+    ]);
+    const dialog = await screen.findByRole('dialog', { name: '1 file is there already' });
+    expect(dialog.textContent).toContain('z.txt');
+    const sent = server.requests.filter(({ key }) => key.endsWith('request-upload')).map(({ body }) => body.path);
+    expect(sent).toEqual(['new.txt']);
+    expect(listings).toContain('next');
+  });
+});
+
+describe('the acts on a folder', () => {
+  const folder = (more: object) => ({
+    id: 'f1',
+    name: 'data',
+    status: 'ready',
+    is_owner: false,
+    ownership_type: 'user',
+    permission: 'wd',
+    host: 'h',
+    creator: 'ann',
+    created_at: '2026-01-01T00:00:00Z',
+    used_bytes: null,
+    num_files: null,
+    cloneable: false,
+    ...more,
+  });
+  let server: FakeServer;
+  let shared: object[];
+  beforeEach(() => {
+    shared = [];
+    server = new FakeServer();
+    server.on('GET /func/folders/f1/files', () => ({ body: { items: [], cursor: null } }));
+    server.on('GET /func/folders', () => ({ body: shared }));
+    server.on('GET /func/folders/f1', () => ({ body: folder({}) }));
+  });
+  const loginAs = (role: string) =>
+    server.on('POST /server/login-check', () => ({
+      body: { authenticated: true, data: { access_key: 'AKIATEST', role, status: 'active' } },
+    }));
+
+  it('of somebody else are for superadmins, but they cannot leave what is not shared with them', async () => {
+    loginAs('superadmin');
+    openPage('/folders/f1', server);
+    expect(await screen.findByRole('button', { name: 'Rename' })).toBeDefined();
+    expect(screen.getByRole('button', { name: 'Delete' })).toBeDefined();
+    await expect.poll(() => server.requests.some(({ key }) => key === 'GET /func/folders')).toBe(true);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    expect(screen.queryByRole('button', { name: 'Leave' })).toBeNull();
+  });
+  it('let those leave with whom it is shared', async () => {
+    shared = [folder({})];
+    openPage('/folders/f1', server);
+    expect(await screen.findByRole('button', { name: 'Leave' })).toBeDefined();
+    expect(screen.queryByRole('button', { name: 'Rename' })).toBeNull();
+  });
+  it('open without the error of the last try, and ask before a share ends', async () => {
+    server.on('GET /func/folders/f1', () => ({ body: folder({ is_owner: true }) }));
+    server.on('DELETE /func/folders', () => ({ status: 409, body: { title: 'A session has it.' } }));
+    const share = { shared_to: { uuid: 'u2', email: 'bob@example.com' }, perm: 'ro' };
+    server.on('GET /func/folders/_/shared', () => ({ body: { shared: [share] } }));
+    server.on('POST /func/folders/_/shared', () => ({ body: { msg: 'ended' } }));
+    openPage('/folders/f1', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Delete' }));
+    let dialog = await screen.findByRole('dialog');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Move to trash' }));
+    expect(await within(dialog).findByText('A session has it.')).toBeDefined();
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Cancel' }));
+    await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+    await userEvent.click(screen.getByRole('button', { name: 'Delete' }));
+    dialog = await screen.findByRole('dialog');
+    expect(within(dialog).queryByText('A session has it.')).toBeNull();
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Cancel' }));
+    await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+    await userEvent.click(await screen.findByRole('button', { name: 'End sharing' }));
+    dialog = await screen.findByRole('dialog', { name: 'End sharing data with bob@example.com?' });
+    expect(server.requests.some(({ key }) => key === 'POST /func/folders/_/shared')).toBe(false);
+    await userEvent.click(within(dialog).getByRole('button', { name: 'End sharing' }));
+    await expect
+      .poll(() => server.requests.find(({ key }) => key === 'POST /func/folders/_/shared')?.body)
+      .toEqual({ vfolder: 'f1', user: 'u2', perm: null });
+  });
 });

@@ -12,9 +12,8 @@ export const folderKeys = {
 
 const filesPerPage = 100;
 
-/** The folders that the person may use, those in their trash, or those of everybody. */
-export function useFolders(view: FolderView) {
-  return useQuery({
+const listOptions = (view: FolderView) =>
+  queryOptions({
     queryKey: folderKeys.list(view),
     queryFn: ({ signal }) =>
       dataOf(
@@ -26,9 +25,19 @@ export function useFolders(view: FolderView) {
     // The files of a folder that is deleted for ever go in the background, and then it.
     refetchInterval: ({ state }) => (state.data?.some(({ status }) => status === 'delete-ongoing') ? 2_000 : false),
   });
+
+/** The folders that the person may use, those in their trash, or those of everybody. */
+export function useFolders(view: FolderView) {
+  return useQuery(listOptions(view));
 }
 
 export type Folder = NonNullable<ReturnType<typeof useFolders>['data']>[number];
+
+/** Returns whether a folder of somebody else is shared with the person; superadmins open others too. */
+export function useMayLeave(id: string, isOfOther: boolean): boolean {
+  const { data } = useQuery({ ...listOptions('live'), enabled: isOfOther });
+  return isOfOther && (data?.some((folder) => folder.id === id) ?? false);
+}
 
 export const folderOptions = (id: string) =>
   queryOptions({
@@ -56,6 +65,22 @@ export function useFiles(id: string, path: string) {
   });
 }
 
+const mostPerPage = 10_000;
+
+/** Returns which names are there in a directory, as it is now: the list that is shown may be old, and is of some pages. */
+export async function namesPresent(id: string, path: string, names: readonly string[]): Promise<Set<string>> {
+  const asked = new Set(names);
+  const present = new Set<string>();
+  for (let cursor: string | null = null, isFirst = true; isFirst || cursor !== null; isFirst = false) {
+    const query = { path: path || '.', limit: mostPerPage, ...(cursor === null ? {} : { cursor }) };
+    const page: FilesPage = await dataOf(rest.GET('/folders/{f}/files', { params: { path: { f: id }, query } }));
+    for (const { name } of page.items) if (asked.has(name)) present.add(name);
+    cursor = present.size < asked.size ? (page.cursor ?? null) : null;
+  }
+  return present;
+}
+
+type FilesPage = NonNullable<ReturnType<typeof useFiles>['data']>['pages'][number];
 export type FileEntry = NonNullable<ReturnType<typeof useFiles>['data']>['pages'][number]['items'][number];
 
 export function useHosts() {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { addressesOf } from '../../api/text';
 import { joinPath, matchesName, nameFault, ticketUrl } from './rules';
-import { type SendingEvents, UploadQueue } from './uploads';
+import { forgetUploads, type SendingEvents, UploadQueue } from './uploads';
 
 interface Sent {
   file: File;
@@ -114,6 +114,24 @@ describe('UploadQueue', () => {
     await settled();
     expect(sent).toHaveLength(0);
     expect(queue.snapshot()[0]?.state).toBe('done');
+  });
+});
+
+describe('a sign-out', () => {
+  it('stops uploads and forgets where they go on', async () => {
+    const { queue, sent } = queueWith();
+    queue.add(entries('a', 'b', 'c', 'd'));
+    await settled();
+    queue.stop();
+    await settled();
+    expect(sent.map(({ aborted }) => aborted)).toEqual([true, true, true]);
+    expect(queue.snapshot()).toEqual([]);
+    localStorage.setItem('backendai-upload:["f"]', 'http://storage/upload?token=t');
+    localStorage.setItem('other', 'stays');
+    forgetUploads();
+    expect(localStorage.getItem('backendai-upload:["f"]')).toBeNull();
+    expect(localStorage.getItem('other')).toBe('stays');
+    localStorage.removeItem('other');
   });
 });
 

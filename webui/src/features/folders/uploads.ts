@@ -60,6 +60,15 @@ export function fingerprint(folder: string, path: string, file: Pick<File, 'size
   return `${storagePrefix}${JSON.stringify([folder, path, file.size, file.lastModified])}`;
 }
 
+/** Forgets where unfinished uploads go on: whoever has the address of one may write its file. */
+export function forgetUploads(storage: Storage = localStorage): void {
+  try {
+    for (const key of Object.keys(storage)) if (key.startsWith(storagePrefix)) storage.removeItem(key);
+  } catch {
+    // Storage may be forbidden: nothing is in it then.
+  }
+}
+
 /** Uploads to one folder, a few at a time. An upload that was broken off goes on when the same file is chosen again. */
 export class UploadQueue {
   private items: UploadItem[] = [];
@@ -102,6 +111,17 @@ export class UploadQueue {
     this.items = this.items.filter((item) => item.id !== id);
     this.notify();
     this.pump();
+  }
+
+  /** Stops all uploads: whoever is here next does not go on with them. */
+  stop(): void {
+    const items = this.items;
+    this.items = [];
+    for (const { id } of items) {
+      void this.sending.get(id)?.abort();
+      this.forget(id);
+    }
+    this.notify();
   }
 
   clearDone(): void {

@@ -240,6 +240,68 @@ describe('pages', () => {
     await waitFor(() => expect(set).toEqual({ host: 'local:v', scope: 'user:u', bytes: 2 ** 30 }));
   });
 
+  it('of registries asks before it removes, and without the error of the last try', async () => {
+    server.graphql('container_registries', () => ({
+      container_registries: [{ hostname: 'r.io', config: { url: 'https://r.io', type: 'docker', project: [] } }],
+    }));
+    server.graphql('images', () => ({
+      images: [{ name: 'python', tag: '3', registry: 'r.io', architecture: 'x86_64', aliases: ['py'] }],
+    }));
+    const removed: unknown[] = [];
+    server.graphql('dealias_image', ({ alias }) => {
+      removed.push(alias);
+      return { dealias_image: { ok: true, msg: '' } };
+    });
+    server.graphql('delete_container_registry', () => ({
+      delete_container_registry: { ok: false, msg: 'It is being scanned.' },
+    }));
+    openPage('/registries', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Remove the short name py' }));
+    let dialog = await screen.findByRole('dialog', { name: 'Remove the short name py?' });
+    expect(removed).toEqual([]);
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Remove' }));
+    await waitFor(() => expect(removed).toEqual(['py']));
+    await waitFor(() => expect(screen.queryByRole('dialog')).toBeNull());
+    await userEvent.click(screen.getByRole('button', { name: 'Remove: r.io' }));
+    dialog = await screen.findByRole('dialog');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Remove' }));
+    expect(await within(dialog).findByText(/It is being scanned/)).toBeDefined();
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Cancel' }));
+    await waitFor(() => expect(screen.queryByRole('dialog')).toBeNull());
+    await userEvent.click(screen.getByRole('button', { name: 'Remove: r.io' }));
+    expect(within(await screen.findByRole('dialog')).queryByText(/It is being scanned/)).toBeNull();
+  });
+
+  it('of storage asks which project is meant where domains share a name', async () => {
+    const [first, second] = ['10000000-0000-4000-8000-000000000001', '10000000-0000-4000-8000-000000000002'];
+    server.graphql('storage_volume_list', () => ({
+      storage_volume_list: { total_count: 1, items: [{ id: 'local:v', usage: null }] },
+    }));
+    server.graphql('groups', () => ({
+      groups: [
+        { id: first, name: 'team', domain_name: 'north' },
+        { id: second, name: 'team', domain_name: 'south' },
+        { id: 'g3', name: 'single', domain_name: 'south' },
+      ],
+    }));
+    server.graphql('quota_scope', () => ({ quota_scope: { details: { usage_bytes: 1, hard_limit_bytes: null } } }));
+    let set: unknown;
+    server.graphql('set_quota_scope', (variables) => {
+      set = variables;
+      return { set_quota_scope: { quota_scope: { id: 'x' } } };
+    });
+    const view = openPage('/storage?host=local:v&owner=team', server);
+    expect(await screen.findByText('Several domains have a project team. Choose one:')).toBeDefined();
+    expect(screen.queryByRole('button', { name: 'Set' })).toBeNull();
+    await userEvent.click(screen.getByRole('link', { name: 'team of the domain south' }));
+    await userEvent.type(await screen.findByLabelText('New limit'), '1g');
+    await userEvent.click(screen.getByRole('button', { name: 'Set' }));
+    await waitFor(() => expect(set).toEqual({ host: 'local:v', scope: `project:${second}`, bytes: 2 ** 30 }));
+    view.unmount();
+    openPage('/storage?host=local:v&owner=single', server);
+    expect(await screen.findByText('project:g3')).toBeDefined();
+  });
+
   it('of app proxies says which do not answer, and removes a circuit', async () => {
     const worker = {
       id: 'w',

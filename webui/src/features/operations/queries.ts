@@ -302,27 +302,40 @@ export function useStorage() {
   });
 }
 
-/** Returns the quota scope of a user's e-mail address, or of a project's name; null if there is none of this name. */
-async function scopeOf(owner: string, signal: AbortSignal): Promise<string | null> {
-  if (owner.includes('@')) {
-    const { user } = await query(ownerByEmailQuery, { email: owner }, { signal });
-    return user?.uuid ? `user:${user.uuid}` : null;
-  }
-  const { groups } = await query(ownersQuery, {}, { signal });
-  const group = present(groups).find(({ name }) => name === owner);
-  return group?.id ? `project:${group.id}` : null;
+/** A quota scope, with the domain of its project. */
+export interface OwnScope {
+  scope: string;
+  domain: string | null;
 }
 
+const scopePattern = /^(user|project):[0-9a-f-]{32,36}$/i;
+
+/**
+ * Returns the quota scopes of a user's e-mail address, or of a project's name, which is of several projects where they
+ * are in several domains. A quota scope stands for itself.
+ */
+async function scopesOf(owner: string, signal: AbortSignal): Promise<OwnScope[]> {
+  if (scopePattern.test(owner)) return [{ scope: owner, domain: null }];
+  if (owner.includes('@')) {
+    const { user } = await query(ownerByEmailQuery, { email: owner }, { signal });
+    return user?.uuid ? [{ scope: `user:${user.uuid}`, domain: null }] : [];
+  }
+  const { groups } = await query(ownersQuery, {}, { signal });
+  return present(groups).flatMap(({ id, name, domain_name }) =>
+    id && name === owner ? [{ scope: `project:${id}`, domain: domain_name ?? null }] : [],
+  );
+}
+
+/** Returns the quota scopes that an owner may mean, and the details where there is one. */
 export function useQuotaScope(host: string, owner: string) {
   return useQuery({
     queryKey: ['quota-scope', host, owner],
     queryFn: async ({ signal }) => {
-      const scope = await scopeOf(owner, signal);
-      if (scope === null) return null;
-      return {
-        scope,
-        details: (await query(quotaScopeQuery, { host, scope }, { signal })).quota_scope?.details ?? null,
-      };
+      const scopes = await scopesOf(owner, signal);
+      const [first] = scopes;
+      if (first === undefined || scopes.length > 1) return { scopes, details: null };
+      const reply = await query(quotaScopeQuery, { host, scope: first.scope }, { signal });
+      return { scopes, details: reply.quota_scope?.details ?? null };
     },
     enabled: host !== '' && owner !== '',
   });

@@ -334,6 +334,26 @@ describe('the page of a new user', () => {
       },
     });
   });
+  it('says that somebody is created whose keypair did not get its policy', async () => {
+    loginAs('superadmin');
+    server.graphql('keypair_resource_policies', () => ({
+      keypair_resource_policies: [{ name: 'large' }],
+      user_resource_policies: [],
+      project_resource_policies: [],
+    }));
+    const user = { uuid: 'u9', main_access_key: 'AKIANEW' };
+    server.graphql('create_user', () => ({ create_user: { ok: true, msg: '', user } }));
+    server.graphql('modify_keypair', () => ({ modify_keypair: { ok: false, msg: 'The policy is gone.' } }));
+    openPage('/people/new', server);
+    await userEvent.type(await screen.findByLabelText('E-mail address'), 'new@example.com');
+    await userEvent.type(screen.getByLabelText('First password'), 'a long password');
+    await screen.findByRole('option', { name: 'large' });
+    await userEvent.selectOptions(screen.getByLabelText('Policy of the keypair'), 'large');
+    await userEvent.click(screen.getByRole('button', { name: 'Create the user' }));
+    expect(await screen.findByText('new@example.com is created, but without the policy of the keypair')).toBeDefined();
+    expect(screen.getByText('The policy is gone.')).toBeDefined();
+    expect(screen.queryByRole('button', { name: 'Create the user' })).toBeNull();
+  });
   it('tells a refusal at its field', async () => {
     loginAs('superadmin');
     server.on('gql create_user', () => ({

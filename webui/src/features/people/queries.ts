@@ -1,6 +1,7 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { filterOf } from '../../api/filters';
 import { graphql, mutate, query } from '../../api/graphql';
+import { asProblem } from '../../api/problems';
 import { usePages } from '../../components/usePages';
 
 export const usersQuery = graphql(`
@@ -222,14 +223,18 @@ export interface NewUser {
   keypair_policy: string | null;
 }
 
+/** Makes a user. The reply tells apart what is refused of the policy of the keypair: the user exists then. */
 export function useCreateUser() {
   const client = useQueryClient();
   return useMutation({
     mutationFn: async ({ email, keypair_policy: policy, ...props }: NewUser) => {
       const made = await mutate(createUser, { email, props });
       const accessKey = made.create_user?.user?.main_access_key;
-      if (policy !== null && accessKey) await mutate(setKeypairPolicy, { accessKey, policy });
-      return made;
+      if (policy === null || !accessKey) return { policyProblem: null };
+      return mutate(setKeypairPolicy, { accessKey, policy }).then(
+        () => ({ policyProblem: null }),
+        (error: unknown) => ({ policyProblem: asProblem(error) }),
+      );
     },
     gcTime: 0,
     onSuccess: () => client.invalidateQueries({ queryKey: ['users'] }),

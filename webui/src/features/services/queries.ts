@@ -104,13 +104,15 @@ export function useServiceHistory(id: string, page: number) {
 }
 
 /** The latest tokens of a service: who has one is not known to the manager, only until when it is valid. */
-export function useServiceTokens(id: string) {
+export function useServiceTokens(id: string, page: number) {
   return useQuery({
-    queryKey: [...serviceKeys.one(id), 'tokens'],
+    queryKey: [...serviceKeys.one(id), 'tokens', page],
     queryFn: async ({ signal }) => {
-      const list = (await query(tokensQuery, { id, limit: tokensPageSize, offset: 0 }, { signal })).endpoint_token_list;
+      const place = { limit: tokensPageSize, offset: (page - 1) * tokensPageSize };
+      const list = (await query(tokensQuery, { id, ...place }, { signal })).endpoint_token_list;
       return { total: list?.total_count ?? 0, items: (list?.items ?? []).filter((item) => item !== null) };
     },
+    placeholderData: keepPreviousData,
   });
 }
 

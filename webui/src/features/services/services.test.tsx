@@ -260,6 +260,21 @@ describe('one service', () => {
     await userEvent.click(within(dialog).getByRole('button', { name: 'End it' }));
     await expect.poll(() => sent(`DELETE ${path}`)).toHaveLength(1);
   });
+  it('leads to all tokens by pages', async () => {
+    const offsets: unknown[] = [];
+    server.graphql('endpoint_token_list', ({ offset }) => {
+      offsets.push(offset);
+      const token = { created_at: '2026-01-01T00:00:00Z', valid_until: '2026-01-02T00:00:00Z' };
+      return { endpoint_token_list: { total_count: 21, items: [token] } };
+    });
+    openPage(`/services/${id}/tokens`, server);
+    expect(await screen.findByText('21 tokens')).toBeDefined();
+    await userEvent.click(screen.getByRole('button', { name: 'Next' }));
+    await expect.poll(() => offsets.at(-1)).toBe(20);
+    expect(screen.getByRole<HTMLButtonElement>('button', { name: 'Next' }).disabled).toBe(true);
+    await userEvent.click(screen.getByRole('button', { name: 'Previous' }));
+    await expect.poll(() => screen.getByRole<HTMLButtonElement>('button', { name: 'Next' }).disabled).toBe(false);
+  });
   it('shows a new token once', async () => {
     server.graphql('endpoint_token_list', () => ({ endpoint_token_list: { total_count: 0, items: [] } }));
     server.on(`POST /func/services/${id}/token`, () => ({ body: { token: 's3cret' } }));

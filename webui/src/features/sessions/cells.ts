@@ -69,6 +69,7 @@ export class CellBook {
   private readonly listeners = new Set<() => void>();
   private readonly queue: number[] = [];
   private isWorking = false;
+  private isStopped = false;
   private nextId = 1;
   private nextNumber = 1;
   private giveInput: ((text: string) => void) | null = null;
@@ -137,6 +138,12 @@ export class CellBook {
     this.giveInput?.('');
   }
 
+  /** Asks for nothing more, neither for the cell that runs nor for others: whoever is here next does not go on. */
+  stop(): void {
+    this.isStopped = true;
+    this.forgetQueue();
+  }
+
   private isBusy(id: number): boolean {
     const state = this.cells.find((cell) => cell.id === id)?.state;
     return state === 'queued' || state === 'running' || state === 'input';
@@ -154,7 +161,7 @@ export class CellBook {
         code,
         runId: this.options.newRunId?.() ?? crypto.randomUUID().replaceAll('-', ''),
       };
-      for (;;) {
+      while (!this.isStopped) {
         const step = await this.options.step(request);
         this.show(id, step.console);
         if (step.status === 'finished' || step.status === 'exec-timeout') {

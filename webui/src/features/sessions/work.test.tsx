@@ -98,6 +98,17 @@ describe('CellBook', () => {
     await run;
     expect(book.snapshot().map(({ state }) => state)).toEqual(['done', 'new', 'new']);
   });
+  it('asks for nothing more once the person has left', async () => {
+    const { book, requests } = bookWith([step('waiting-input'), step('finished')]);
+    book.write(1, 'input()');
+    const run = book.run(1);
+    book.write(2, 'x');
+    void book.run(2);
+    await Promise.resolve();
+    book.stop();
+    await run;
+    expect(requests.map(({ mode }) => mode)).toEqual(['query']);
+  });
   it.each([
     [['html', '<b>'], { kind: 'html', html: '<b>' }],
     [['media', ['text/plain', 'x']], { kind: 'text', stream: 'stdout', text: 'x' }],

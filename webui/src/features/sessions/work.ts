@@ -1,11 +1,16 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { apiBase, dataOf, rest, send } from '../../api/client';
 import { keys } from '../../api/keys';
+import { onForget } from '../../api/personal';
 import { Problem } from '../../api/problems';
 import { CellBook, type RunStep } from './cells';
 import { filesOf, firstFileOf, firstPartOf } from './files';
 
 const books = new Map<string, CellBook>();
+onForget(() => {
+  for (const book of books.values()) book.stop();
+  books.clear();
+});
 
 /** Returns the cells of a session, which stay until the page is loaded again. */
 export function bookOf(id: string): CellBook {

@@ -1,4 +1,4 @@
-import { Anchor, SegmentedControl, SimpleGrid, Stack, Text } from '@mantine/core';
+import { Anchor, Button, SegmentedControl, SimpleGrid, Stack, Text } from '@mantine/core';
 import { Link, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
@@ -14,21 +14,23 @@ import { RelativeTime } from '../../../components/RelativeTime';
 import { SimpleTable } from '../../../components/SimpleTable';
 import { Slots } from '../../../components/Slots';
 import { StatusBadge } from '../../../components/StatusBadge';
-import { formatBytes, formatNumber } from '../../../i18n/format';
+import { formatMeasure } from '../../../i18n/format';
 import { DeviceOperations } from '../parts/DeviceOperations';
 import { DrainAgent } from '../parts/DrainAgent';
 import { MoveAgent } from '../parts/MoveAgent';
 import { TopologyDrawing } from '../parts/TopologyDrawing';
 import { WatcherCard } from '../parts/WatcherCard';
 import { type AgentDetails, type Span, useAgent, useAgentHistory } from '../queries';
-import { chartsOf, devicesOf, holdersOf, isOfBytes, usedPart } from '../rules';
+import { chartsOf, devicesOf, holdersOf, unitOf, unitsOf, usedPart } from '../rules';
 import classes from './AgentPage.module.css';
 
-const maxCharts = 12;
+/** Each chart costs time to draw, so that the others are drawn when somebody asks for them. */
+const firstCharts = 12;
 
-function Metrics({ id }: { id: string }) {
+function Metrics({ id, units }: { id: string; units: Record<string, string> }) {
   const { t, i18n } = useTranslation('fleet');
   const [span, setSpan] = useState<Span>('hour');
+  const [showsAll, setShowsAll] = useState(false);
   const query = useAgentHistory(id, span);
   return (
     <Card title={t('metrics.title')}>
@@ -44,25 +46,33 @@ function Metrics({ id }: { id: string }) {
       />
       <Query query={query}>
         {(history) => {
-          const charts = chartsOf(history.metrics).slice(0, maxCharts);
+          const all = chartsOf(history.metrics);
+          const charts = showsAll ? all : all.slice(0, firstCharts);
           if (charts.length === 0) return <Text c="dimmed">{t('metrics.none')}</Text>;
           const length = charts[0]?.series[0]?.values.length ?? 0;
           const times = Array.from({ length }, (_, place) => history.end_s - (length - place) * history.step_s);
           return (
-            <SimpleGrid cols={{ base: 1, md: 2 }}>
-              {charts.map((chart) => (
-                <figure key={`${chart.name} ${chart.series.length}`} className={classes.figure}>
-                  <figcaption>{chart.name}</figcaption>
-                  <Chart
-                    times={times}
-                    series={chart.series}
-                    capacity={null}
-                    format={(value) => (isOfBytes(chart.name) ? formatBytes : formatNumber)(value, i18n.language)}
-                    label={chart.name}
-                  />
-                </figure>
-              ))}
-            </SimpleGrid>
+            <Stack>
+              <SimpleGrid cols={{ base: 1, md: 2 }}>
+                {charts.map((chart) => (
+                  <figure key={`${chart.name} ${chart.series.length}`} className={classes.figure}>
+                    <figcaption>{chart.name}</figcaption>
+                    <Chart
+                      times={times}
+                      series={chart.series}
+                      capacity={null}
+                      format={(value) => formatMeasure(value, unitOf(chart.name, units), i18n.language)}
+                      label={chart.name}
+                    />
+                  </figure>
+                ))}
+              </SimpleGrid>
+              {all.length > charts.length && (
+                <Button variant="default" w="fit-content" onClick={() => setShowsAll(true)}>
+                  {t('metrics.more', { count: all.length - charts.length })}
+                </Button>
+              )}
+            </Stack>
           );
         }}
       </Query>
@@ -151,7 +161,7 @@ function Agent({ agent }: { agent: NonNullable<AgentDetails> }) {
           <Facts rows={enforcement.map(([name, level]) => [name, String(level)] as const)} />
         </Card>
       )}
-      <Metrics id={agent.id ?? ''} />
+      <Metrics id={agent.id ?? ''} units={unitsOf(agent.live_stat as string | null)} />
       {mayOperate && <WatcherCard id={agent.id ?? ''} />}
     </Stack>
   );

@@ -1,8 +1,9 @@
-import { Button, Text } from '@mantine/core';
+import { Button, Stack, Text } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useRole } from '../../../api/me';
 import { Confirm } from '../../../components/Confirm';
+import { ProblemAlert } from '../../../components/ProblemAlert';
 import { type AgentDetails, useSetSchedulable } from '../queries';
 import { sessionsOn } from '../rules';
 import { SessionLinks } from './SessionLinks';
@@ -16,14 +17,23 @@ export function DrainAgent({ agent }: { agent: AgentDetails }) {
   const sessions = sessionsOn(agent);
   if (!agent.schedulable) {
     return (
-      <Button loading={change.isPending} onClick={() => change.mutate(true)}>
-        {t('drain.back')}
-      </Button>
+      <Stack gap="xs">
+        <Button loading={change.isPending} onClick={() => change.mutate(true)}>
+          {t('drain.back')}
+        </Button>
+        {change.isError && <ProblemAlert error={change.error} />}
+      </Stack>
     );
   }
   return (
     <>
-      <Button variant="default" onClick={() => setAsks(true)}>
+      <Button
+        variant="default"
+        onClick={() => {
+          change.reset();
+          setAsks(true);
+        }}
+      >
         {t('drain.action')}
       </Button>
       <Confirm

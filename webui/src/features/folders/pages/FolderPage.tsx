@@ -3,6 +3,7 @@ import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { useRole } from '../../../api/me';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { Card } from '../../../components/Card';
 import { Confirm } from '../../../components/Confirm';
@@ -15,7 +16,14 @@ import { RelativeTime } from '../../../components/RelativeTime';
 import { formatBytes, formatNumber } from '../../../i18n/format';
 import { Files } from '../parts/Files';
 import { NameDialog } from '../parts/NameDialog';
-import { folderOptions, useCloneFolder, useLeaveFolder, useRenameFolder, useTrashFolder } from '../queries';
+import {
+  folderOptions,
+  useCloneFolder,
+  useLeaveFolder,
+  useMayLeave,
+  useRenameFolder,
+  useTrashFolder,
+} from '../queries';
 import { isBeingFilled, joinPath, permissionOf } from '../rules';
 
 const ShareCard = lazy(() => import('../parts/ShareCard'));
@@ -44,30 +52,35 @@ function Actions({ folder }: { folder: Details }) {
   const navigate = useNavigate();
   const [dialog, setDialog] = useState<'rename' | 'clone' | 'trash' | 'leave' | null>(null);
   const [rename, clone, trash, leave] = [useRenameFolder(), useCloneFolder(), useTrashFolder(), useLeaveFolder()];
+  const mayControl = useRole() === 'superadmin' || folder.is_owner;
+  const mayLeave = useMayLeave(folder.id, !folder.is_owner && folder.ownership_type === 'user');
+  const open = (next: 'rename' | 'clone' | 'trash' | 'leave') => {
+    for (const change of [rename, clone, trash, leave]) change.reset(); // what the last try met is of no interest
+    setDialog(next);
+  };
   const close = () => setDialog(null);
   const toList = () => void navigate({ to: '/folders' });
   return (
     <>
-      {folder.is_owner && (
-        <Button variant="default" onClick={() => setDialog('rename')}>
+      {mayControl && (
+        <Button variant="default" onClick={() => open('rename')}>
           {t('rename.open')}
         </Button>
       )}
       {folder.cloneable && (
-        <Button variant="default" onClick={() => setDialog('clone')}>
+        <Button variant="default" onClick={() => open('clone')}>
           {t('clone.open')}
         </Button>
       )}
-      {folder.is_owner ? (
-        <Button variant="default" onClick={() => setDialog('trash')}>
+      {mayControl && (
+        <Button variant="default" onClick={() => open('trash')}>
           {t('trashIt.open')}
         </Button>
-      ) : (
-        folder.ownership_type === 'user' && (
-          <Button variant="default" onClick={() => setDialog('leave')}>
-            {t('leave.open')}
-          </Button>
-        )
+      )}
+      {mayLeave && (
+        <Button variant="default" onClick={() => open('leave')}>
+          {t('leave.open')}
+        </Button>
       )}
       {dialog === 'rename' && (
         <NameDialog
@@ -194,7 +207,7 @@ export function FolderPage() {
                   </Card>
                   {details.is_owner && details.ownership_type === 'user' && !isBeingFilled(details.status) && (
                     <Suspense>
-                      <ShareCard id={details.id} isCloneable={details.cloneable} />
+                      <ShareCard id={details.id} name={details.name} isCloneable={details.cloneable} />
                     </Suspense>
                   )}
                 </Stack>

@@ -12,6 +12,7 @@ import { useQueryClient } from '@tanstack/react-query';
 import { useNavigate } from '@tanstack/react-router';
 import { type DragEvent, lazy, Suspense, useEffect, useRef, useState, useSyncExternalStore } from 'react';
 import { useTranslation } from 'react-i18next';
+import { onForget } from '../../../api/personal';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { Confirm } from '../../../components/Confirm';
 import { EmptyState } from '../../../components/EmptyState';
@@ -25,13 +26,14 @@ import {
   downloadUrl,
   type FileEntry,
   folderKeys,
+  namesPresent,
   requestUpload,
   useDeleteFiles,
   useFiles,
   useMakeDirectory,
 } from '../queries';
 import { joinPath, partsOf } from '../rules';
-import { UploadQueue } from '../uploads';
+import { forgetUploads, UploadQueue } from '../uploads';
 import classes from './Files.module.css';
 import { NameDialog } from './NameDialog';
 import { UploadList } from './UploadList';
@@ -68,6 +70,11 @@ const MoveDialog = lazy(() => import('./MoveDialog'));
 const Preview = lazy(async () => (await Promise.all([import('./Preview'), loadMessages('preview')]))[0]);
 
 const queues = new Map<string, UploadQueue>();
+onForget(() => {
+  for (const queue of queues.values()) queue.stop();
+  queues.clear();
+  forgetUploads();
+});
 
 /** Returns the uploads of a folder, which go on while other pages are shown. */
 function useUploads(id: string) {
@@ -105,7 +112,8 @@ interface FilesProps {
 export function Files(props: FilesProps) {
   const navigate = useNavigate();
   const { id, path, shown } = props;
-  if (shown === '') return <Directory {...props} />;
+  // What is selected and asked is of one directory: another one begins anew.
+  if (shown === '') return <Directory key={path} {...props} />;
   return (
     <Suspense fallback={<Waiting />}>
       <Preview
@@ -127,21 +135,35 @@ function Directory({ id, name, path, mayWrite }: FilesProps) {
   const [dialog, setDialog] = useState<'directory' | 'delete' | null>(null);
   const [moved, setMoved] = useState<string | null>(null);
   const [conflicts, setConflicts] = useState<File[]>([]);
+  const [isChecking, setChecking] = useState(false);
   const [problem, setProblem] = useState<unknown>(null);
   const resetPicker = useRef<() => void>(null);
   const entries: FileEntry[] = files.data?.pages.flatMap((page) => page.items) ?? [];
 
   const send = (chosen: readonly File[]) =>
     queue.add(chosen.map((file) => ({ file, path: joinPath(path, file.name) })));
-  const choose = (chosen: readonly File[]) => {
+  const choose = async (chosen: readonly File[]) => {
     resetPicker.current?.();
-    const present = new Set(entries.map((entry) => entry.name));
-    send(chosen.filter((file) => !present.has(file.name)));
-    setConflicts(chosen.filter((file) => present.has(file.name)));
+    if (chosen.length === 0) return;
+    setProblem(null);
+    setChecking(true);
+    try {
+      const present = await namesPresent(
+        id,
+        path,
+        chosen.map((file) => file.name),
+      );
+      send(chosen.filter((file) => !present.has(file.name)));
+      setConflicts(chosen.filter((file) => present.has(file.name)));
+    } catch (error) {
+      setProblem(error);
+    } finally {
+      setChecking(false);
+    }
   };
   const drop = (event: DragEvent) => {
     event.preventDefault();
-    if (mayWrite) choose([...event.dataTransfer.files]);
+    if (mayWrite && !isChecking) void choose([...event.dataTransfer.files]);
   };
   const download = async (entry: FileEntry) => {
     setProblem(null);
@@ -165,9 +187,14 @@ function Directory({ id, name, path, mayWrite }: FilesProps) {
           <PathLinks id={id} name={name} path={path} />
           {mayWrite && (
             <Group gap="xs">
-              <FileButton multiple resetRef={resetPicker} onChange={choose} inputProps={{ 'aria-label': t('upload') }}>
+              <FileButton
+                multiple
+                resetRef={resetPicker}
+                onChange={(chosen) => void choose(chosen)}
+                inputProps={{ 'aria-label': t('upload') }}
+              >
                 {(props) => (
-                  <Button {...props} size="xs" leftSection={<IconUpload size={16} aria-hidden />}>
+                  <Button {...props} size="xs" loading={isChecking} leftSection={<IconUpload size={16} aria-hidden />}>
                     {t('upload')}
                   </Button>
                 )}

@@ -3,18 +3,20 @@ import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { addressesOf } from '../../../api/text';
 import { Card } from '../../../components/Card';
+import { Confirm } from '../../../components/Confirm';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
-import { useInvite, useSetCloneable, useSetShare, useShares } from '../queries';
+import { type Share, useInvite, useSetCloneable, useSetShare, useShares } from '../queries';
 import { otherPermission, permissionOf } from '../rules';
 
 /** Who else uses a folder, and who is invited to. */
-export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolean }) {
+export function ShareCard({ id, name, isCloneable }: { id: string; name: string; isCloneable: boolean }) {
   const setCloneable = useSetCloneable();
   const { t } = useTranslation('folders');
   const shares = useShares(id);
   const invite = useInvite();
-  const change = useSetShare();
+  const [change, end] = [useSetShare(), useSetShare()];
+  const [ended, setEnded] = useState<Share | null>(null);
   const [text, setText] = useState('');
   const [permission, setPermission] = useState<'ro' | 'rw'>('ro');
   const [isTouched, setTouched] = useState(false);
@@ -75,7 +77,10 @@ export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolea
                         size="xs"
                         variant="default"
                         disabled={change.isPending}
-                        onClick={() => change.mutate({ id, user: share.shared_to.uuid, permission: null })}
+                        onClick={() => {
+                          end.reset();
+                          setEnded(share);
+                        }}
                       >
                         {t('share.end')}
                       </Button>
@@ -87,6 +92,21 @@ export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolea
           }
         </Query>
         {change.isError && <ProblemAlert error={change.error} />}
+        {ended !== null && (
+          <Confirm
+            isOpen
+            title={t('shares.endTitle', { folder: name, who: ended.shared_to.email })}
+            action={t('share.end')}
+            isBusy={end.isPending}
+            error={end.error}
+            onConfirm={() =>
+              end.mutate({ id, user: ended.shared_to.uuid, permission: null }, { onSuccess: () => setEnded(null) })
+            }
+            onClose={() => setEnded(null)}
+          >
+            <Text>{t('shares.endLoses')}</Text>
+          </Confirm>
+        )}
         <form onSubmit={submit}>
           <Stack gap="xs">
             <TextInput

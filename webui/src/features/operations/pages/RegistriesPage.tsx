@@ -182,7 +182,10 @@ function Registries() {
                         size="compact-xs"
                         variant="default"
                         aria-label={t('registries.removeOf', { name: row.hostname })}
-                        onClick={() => setDoomed(row.hostname ?? null)}
+                        onClick={() => {
+                          remove.reset();
+                          setDoomed(row.hostname ?? null);
+                        }}
                       >
                         {t('remove')}
                       </Button>

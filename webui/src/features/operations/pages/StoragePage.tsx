@@ -3,6 +3,7 @@ import { useNavigate, useSearch } from '@tanstack/react-router';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { bytesOf } from '../../../api/amounts';
+import { AnchorLink } from '../../../components/AnchorLink';
 import { Card } from '../../../components/Card';
 import { EmptyState } from '../../../components/EmptyState';
 import { Facts } from '../../../components/Facts';
@@ -12,8 +13,23 @@ import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { formatBytes, formatNumber } from '../../../i18n/format';
 import { MountsCard } from '../parts/MountsCard';
-import { useQuotaScope, useSetQuota, useStorage } from '../queries';
+import { type OwnScope, useQuotaScope, useSetQuota, useStorage } from '../queries';
 import { countersOf, isOfBytes, percentOf, usageOf } from '../rules';
+
+/** Asks which project is meant where several domains have one of the name. */
+function ScopeChoice({ host, owner, scopes }: { host: string; owner: string; scopes: readonly OwnScope[] }) {
+  const { t } = useTranslation('operations');
+  return (
+    <Stack gap="xs">
+      <Text size="sm">{t('storage.several', { owner })}</Text>
+      {scopes.map(({ scope, domain }) => (
+        <AnchorLink key={scope} to="/storage" search={{ host, owner: scope }} size="sm">
+          {t('storage.ofDomain', { owner, domain })}
+        </AnchorLink>
+      ))}
+    </Stack>
+  );
+}
 
 function Quota({ host, owner }: { host: string; owner: string }) {
   const { t, i18n } = useTranslation('operations');
@@ -26,8 +42,11 @@ function Quota({ host, owner }: { host: string; owner: string }) {
   return (
     <Query query={query}>
       {(found) => {
-        if (found === null) return <EmptyState title={t('storage.nobody', { owner })} />;
-        const { scope, details } = found;
+        const { scopes, details } = found;
+        const [first] = scopes;
+        if (first === undefined) return <EmptyState title={t('storage.nobody', { owner })} />;
+        if (scopes.length > 1) return <ScopeChoice host={host} owner={owner} scopes={scopes} />;
+        const { scope, domain } = first;
         const submit = (event: FormEvent) => {
           event.preventDefault();
           if (bytes !== null) change.mutate({ host, scope, bytes }, { onSuccess: () => setLimit('') });
@@ -37,6 +56,7 @@ function Quota({ host, owner }: { host: string; owner: string }) {
             <Facts
               rows={[
                 [t('storage.scope'), scope],
+                ...(domain === null ? [] : [[t('storage.domain'), domain] as const]),
                 [t('storage.used'), bytesText(details?.usage_bytes ?? 0)],
                 [t('storage.files'), details?.usage_count ?? '–'],
                 [t('storage.limit'), bytesText(details?.hard_limit_bytes)],

@@ -2,6 +2,7 @@ import { Button, CloseButton, Group, Pill, Stack, Text, TextInput } from '@manti
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { formatSlot, useSlotDetails } from '../../../api/slots';
+import { Confirm } from '../../../components/Confirm';
 import { EmptyState } from '../../../components/EmptyState';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { SimpleTable } from '../../../components/SimpleTable';
@@ -18,6 +19,7 @@ function Aliases({ image }: { image: OperatorImage }) {
   const add = useAliasImage();
   const remove = useDealiasImage();
   const [alias, setAlias] = useState('');
+  const [doomed, setDoomed] = useState<string | null>(null);
   const reference = referenceOf(image);
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -36,7 +38,10 @@ function Aliases({ image }: { image: OperatorImage }) {
               size="sm"
               aria-label={t('registries.aliasRemove', { name })}
               disabled={remove.isPending}
-              onClick={() => remove.mutate(name ?? '')}
+              onClick={() => {
+                remove.reset();
+                setDoomed(name ?? '');
+              }}
             />
           </Group>
         ))}
@@ -64,7 +69,20 @@ function Aliases({ image }: { image: OperatorImage }) {
           </Button>
         </Group>
       </form>
-      {(add.isError || remove.isError) && <ProblemAlert error={add.error ?? remove.error} />}
+      {add.isError && <ProblemAlert error={add.error} />}
+      {doomed !== null && (
+        <Confirm
+          isOpen
+          title={t('registries.aliasConfirm', { name: doomed })}
+          action={t('remove')}
+          isBusy={remove.isPending}
+          error={remove.error}
+          onConfirm={() => remove.mutate(doomed, { onSuccess: () => setDoomed(null) })}
+          onClose={() => setDoomed(null)}
+        >
+          <Text>{t('registries.aliasLoses', { name: doomed, image: reference })}</Text>
+        </Confirm>
+      )}
     </Stack>
   );
 }

@@ -1,8 +1,20 @@
-import { Button, Checkbox, Group, Modal, NativeSelect, Stack, TagsInput, Textarea, TextInput } from '@mantine/core';
+import {
+  Button,
+  Checkbox,
+  Group,
+  Modal,
+  NativeSelect,
+  Stack,
+  TagsInput,
+  Text,
+  Textarea,
+  TextInput,
+} from '@mantine/core';
 import type { UseQueryResult } from '@tanstack/react-query';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { asProblem } from '../../../api/problems';
+import { Notice } from '../../../components/Notice';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { placesOf } from '../rules';
@@ -97,6 +109,9 @@ function EditForm({ kind, id, fields, always = {}, onClose }: FormProps) {
     problem,
     fields.map(({ name }) => name),
   );
+  const end = (refused: readonly unknown[]) => {
+    if (refused.length === 0) onClose();
+  };
   const submit = (event: FormEvent) => {
     event.preventDefault();
     const { props, errors: malformed } = propsOf(fields, values);
@@ -104,12 +119,28 @@ function EditForm({ kind, id, fields, always = {}, onClose }: FormProps) {
     if (Object.keys(malformed).length > 0) return;
     if (id !== null) {
       if (Object.keys(props).length === 0) onClose();
-      else save.mutate({ id, name: id, props }, { onSuccess: onClose });
+      else save.mutate({ id, name: id, props }, { onSuccess: end });
       return;
     }
     const { name, ...others } = props;
-    save.mutate({ id, name: String(name), props: { ...always, ...others } }, { onSuccess: onClose });
+    save.mutate({ id, name: String(name), props: { ...always, ...others } }, { onSuccess: end });
   };
+  if (save.isSuccess && save.data.length > 0) {
+    return (
+      <Stack gap="sm">
+        <Notice tone="wait" role="status" title={t('groupsRefused')} />
+        {save.data.map(({ resourceGroup, problem: refusal }) => (
+          <Stack key={resourceGroup} gap={4}>
+            <Text size="sm">{resourceGroup}</Text>
+            <ProblemAlert error={refusal} />
+          </Stack>
+        ))}
+        <Group justify="flex-end">
+          <Button onClick={onClose}>{common('close')}</Button>
+        </Group>
+      </Stack>
+    );
+  }
   return (
     <form onSubmit={submit} noValidate>
       <Stack gap="sm">

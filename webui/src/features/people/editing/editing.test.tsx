@@ -431,4 +431,20 @@ describe('domains and projects', () => {
       .poll(() => sent('associate_scaling_group_with_user_group'))
       .toEqual({ id: 'g2', resourceGroup: 'gpus' });
   });
+  it('a new project that exists is not created again where a resource group is refused', async () => {
+    loginAs('superadmin');
+    server.graphql('create_group', () => ({ create_group: { ok: true, msg: '', group: { id: 'g2' } } }));
+    server.graphql('associate_scaling_group_with_user_group', () => ({
+      associate_scaling_group_with_user_group: { ok: false, msg: 'There is no such group.' },
+    }));
+    openPage('/people?tab=groups', server);
+    await press('New project');
+    const dialog = await screen.findByRole('dialog');
+    await userEvent.type(await within(dialog).findByLabelText('Name'), 'second');
+    await userEvent.type(within(dialog).getByLabelText('Resource groups', { selector: 'input' }), 'gpus{Enter}');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Create' }));
+    expect(await within(dialog).findByText('There is no such group.')).toBeDefined();
+    expect(within(dialog).getByText('gpus')).toBeDefined();
+    expect(within(dialog).queryByRole('button', { name: 'Create' })).toBeNull();
+  });
 });

@@ -2,6 +2,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import type { TadaDocumentNode } from 'gql.tada';
 import { dataOf, rest } from '../../../api/client';
 import { graphql, mutate, query } from '../../../api/graphql';
+import { asProblem, type Problem } from '../../../api/problems';
 import type { Props } from './fields';
 
 export const createKeypairPolicy = graphql(`
@@ -290,7 +291,10 @@ export type Kind = keyof typeof changes;
 /** Kinds whose tables have all that is done with them. */
 export type ListedKind = Exclude<Kind, 'person' | 'accessKey'>;
 
-/** Creates (without an id) or modifies an object, and then opens and closes resource groups. */
+/**
+ * Creates (without an id) or modifies an object, and then opens and closes resource groups. The reply has what was refused
+ * of the groups: the object is there and changed then.
+ */
 export function useSave(kind: Kind) {
   const client = useQueryClient();
   const { shownBy, create, modify, open, close }: Changes = changes[kind];
@@ -305,8 +309,17 @@ export function useSave(kind: Kind) {
         await modify({ id, name: id, props });
       }
       const { add, remove } = (opening ?? { add: [], remove: [] }) as Opening;
-      for (const resourceGroup of add) await open?.({ id: target, resourceGroup });
-      for (const resourceGroup of remove) await close?.({ id: target, resourceGroup });
+      const refused: { resourceGroup: string; problem: Problem }[] = [];
+      const changeGroups = async (groups: readonly string[], change: Send | undefined) => {
+        for (const resourceGroup of groups) {
+          await change?.({ id: target, resourceGroup }).catch((error: unknown) => {
+            refused.push({ resourceGroup, problem: asProblem(error) });
+          });
+        }
+      };
+      await changeGroups(add, open);
+      await changeGroups(remove, close);
+      return refused;
     },
     gcTime: 0,
     onSettled: () => client.invalidateQueries({ queryKey: [shownBy] }),

@@ -16,6 +16,7 @@ import { useTranslation } from 'react-i18next';
 import { useMe, useRole } from '../../../api/me';
 import { asProblem } from '../../../api/problems';
 import { ButtonLink } from '../../../components/ButtonLink';
+import { Notice } from '../../../components/Notice';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { RoleGate } from '../../../components/RoleGate';
@@ -70,9 +71,26 @@ function NewUserForm() {
         resource_policy: userPolicy,
         keypair_policy: keypairPolicy,
       },
-      { onSuccess: () => void navigate({ to: '/people', search: { q: email.trim() } }) },
+      {
+        onSuccess: ({ policyProblem }) => {
+          if (policyProblem === null) void navigate({ to: '/people', search: { q: email.trim() } });
+        },
+      },
     );
   };
+  if (create.isSuccess && create.data.policyProblem !== null) {
+    return (
+      <Stack maw={560}>
+        <Notice tone="wait" role="status" title={t('create.madeWithout', { email: email.trim() })}>
+          {t('create.madeWithoutHint')}
+        </Notice>
+        <ProblemAlert error={create.data.policyProblem} />
+        <ButtonLink to="/people" search={{ q: email.trim() }}>
+          {t('create.toList')}
+        </ButtonLink>
+      </Stack>
+    );
+  }
   return (
     <Paper withBorder p="md" maw={560} bg="var(--app-surface)">
       <form onSubmit={submit}>

@@ -8,7 +8,7 @@ import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { RelativeTime } from '../../../components/RelativeTime';
 import { SimpleTable } from '../../../components/SimpleTable';
-import { type ServiceDetails, useNewToken, useServiceTokens } from '../queries';
+import { type ServiceDetails, tokensPageSize, useNewToken, useServiceTokens } from '../queries';
 import { callOf, isLive } from '../rules';
 import { Line } from './Line';
 
@@ -65,7 +65,8 @@ function NewToken({ service }: { service: ServiceDetails }) {
 /** Makes tokens, each shown once, and tells until when those that were made are valid. */
 export function TokensTab({ service }: { service: ServiceDetails }) {
   const { t } = useTranslation('services');
-  const query = useServiceTokens(service.endpoint_id);
+  const [page, setPage] = useState(1);
+  const query = useServiceTokens(service.endpoint_id, page);
   return (
     <Stack>
       {service.is_public && <Notice tone="info" title={t('token.public')} />}
@@ -91,10 +92,23 @@ export function TokensTab({ service }: { service: ServiceDetails }) {
                   { label: t('token.validUntil'), cell: (token) => <RelativeTime at={token.valid_until} /> },
                 ]}
               />
-              {total > items.length && (
-                <Text size="sm" c="dimmed">
-                  {t('token.more', { count: total - items.length })}
-                </Text>
+              {total > tokensPageSize && (
+                <Group gap="xs">
+                  <Button variant="default" size="xs" disabled={page <= 1} onClick={() => setPage(page - 1)}>
+                    {t('token.previous')}
+                  </Button>
+                  <Button
+                    variant="default"
+                    size="xs"
+                    disabled={page * tokensPageSize >= total}
+                    onClick={() => setPage(page + 1)}
+                  >
+                    {t('token.next')}
+                  </Button>
+                  <Text size="sm" c="dimmed">
+                    {t('token.total', { count: total })}
+                  </Text>
+                </Group>
               )}
             </Stack>
           )}

@@ -110,8 +110,8 @@ export function ArraysPage() {
                   columns={[
                     {
                       label: common('column.name'),
-                      cell: ({ name }) => (
-                        <AnchorLink to="/sessions" search={{ q: `${name}-`, status: 'all' }}>
+                      cell: ({ id, name }) => (
+                        <AnchorLink to="/sessions" search={{ q: `array_id == "${id}"`, status: 'all' }}>
                           {name}
                         </AnchorLink>
                       ),

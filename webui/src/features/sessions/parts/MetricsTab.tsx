@@ -1,11 +1,12 @@
 import { SegmentedControl, SimpleGrid, Stack, Table, Text } from '@mantine/core';
 import { useEffect, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { onForget } from '../../../api/personal';
 import { Card } from '../../../components/Card';
 import { Chart } from '../../../components/Chart';
 import { EmptyState } from '../../../components/EmptyState';
 import { Query } from '../../../components/Query';
-import { formatBytes, formatNumber } from '../../../i18n/format';
+import { formatMeasure } from '../../../i18n/format';
 import { type SessionDetails, useStats } from '../queries';
 import { isLive, type Measure, measuresOf } from '../rules';
 
@@ -19,12 +20,10 @@ interface Sample {
 
 // Kept while the tab of the browser lives, so that a look at another page loses nothing.
 const histories = new Map<string, Sample[]>();
+onForget(() => histories.clear());
 
 function formatter(unit: string, language: string): (value: number) => string {
-  if (unit === 'bytes') return (value) => formatBytes(value, language);
-  if (unit === 'percent') return (value) => `${formatNumber(value, language)} %`;
-  if (unit === 'msec') return (value) => `${formatNumber(value / 1000, language)} s`;
-  return (value) => formatNumber(value, language);
+  return (value) => formatMeasure(value, unit, language);
 }
 
 /** Values of processors, memory and devices, drawn as they come, or as a table. */
