@@ -12,6 +12,7 @@ import {
   largest,
   requestOf,
   searchOf,
+  sortByRoom,
   sortByVerdict,
   verdictTone,
 } from './rules';
@@ -143,4 +144,13 @@ it('waits have three looks', () => {
 it('presets that start now come first', () => {
   const presets = ['never', 'waits', undefined, 'now'].map((verdict) => ({ name: verdict ?? 'asked', verdict }));
   expect(sortByVerdict(presets).map((preset) => preset.name)).toEqual(['now', 'waits', 'never', 'asked']);
+});
+
+it('presets with enough free come before the others, each kind by name', () => {
+  const presets = [
+    { name: 'gpu-10', allocatable: false },
+    { name: 'gpu-2', allocatable: false },
+    { name: 'small', allocatable: true },
+  ];
+  expect(sortByRoom(presets).map(({ name }) => name)).toEqual(['small', 'gpu-2', 'gpu-10']);
 });

@@ -205,3 +205,11 @@ export function sortByVerdict<T extends { name: string; verdict: string | undefi
     (a, b) => (order[a.verdict ?? ''] ?? 3) - (order[b.verdict ?? ''] ?? 3) || a.name.localeCompare(b.name),
   );
 }
+
+/** Sorts presets: those with enough free resources first, each kind by name. */
+export function sortByRoom<T extends { name: string; allocatable: boolean }>(presets: readonly T[]): T[] {
+  return [...presets].sort(
+    (a, b) =>
+      Number(b.allocatable) - Number(a.allocatable) || a.name.localeCompare(b.name, undefined, { numeric: true }),
+  );
+}

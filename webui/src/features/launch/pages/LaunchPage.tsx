@@ -22,10 +22,19 @@ import { Commands } from '../../../components/Commands';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
+import { Failed } from '../parts/Failed';
 import { PresetCards } from '../parts/PresetCards';
 import { QuantityField } from '../parts/QuantityField';
 import { VerdictLine } from '../parts/VerdictLine';
-import { useLaunch, useLaunchArray, useLaunchImages, useMountableFolders, useQuotas, useVerdict } from '../queries';
+import {
+  type Launched,
+  useLaunch,
+  useLaunchArray,
+  useLaunchImages,
+  useMountableFolders,
+  useQuotas,
+  useVerdict,
+} from '../queries';
 import { amountOf, arrayOf, bodyOf, type Draft, draftOf, isIndices, type Limits, requestOf, searchOf } from '../rules';
 import classes from './LaunchPage.module.css';
 
@@ -89,16 +98,18 @@ export function LaunchPage() {
     agent: restOf(agentFree, slot),
   });
   const ready = bodyOf(draft);
-  const submit = async () => {
+  const submit = () => {
     if (ready === null || isWrongArray) return;
     if (isArray) {
-      await launchArray.mutateAsync({ body: ready, indices, token: token.current });
-      return void navigate({ to: '/sessions/arrays' });
+      const onSuccess = () => void navigate({ to: '/sessions/arrays' });
+      return launchArray.mutate({ body: ready, indices, token: token.current }, { onSuccess });
     }
-    const launched = await launch.mutateAsync({ body: ready, count: draft.count, token: token.current });
-    const [first] = launched;
-    if (launched.length === 1 && first) void navigate({ to: '/sessions/$id', params: { id: first.id } as never });
-    else void navigate({ to: '/sessions' });
+    const onSuccess = (launched: readonly Launched[]) => {
+      const [first] = launched;
+      if (launched.length === 1 && first) void navigate({ to: '/sessions/$id', params: { id: first.id } as never });
+      else void navigate({ to: '/sessions' });
+    };
+    launch.mutate({ body: ready, count: draft.count, token: token.current }, { onSuccess });
   };
 
   return (
@@ -108,6 +119,7 @@ export function LaunchPage() {
           <Stack>
             <Card title={t('what.title')}>
               <Stack gap="sm">
+                <Failed query={images} />
                 <Select
                   label={t('what.image')}
                   searchable
@@ -158,6 +170,8 @@ export function LaunchPage() {
               </Stack>
             </Card>
             <Card title={t('where.title')}>
+              <Failed query={me} />
+              <Failed query={groups} />
               <Group>
                 <Select
                   label={t('where.project')}
@@ -177,6 +191,7 @@ export function LaunchPage() {
             </Card>
             <Card title={t('much.title')}>
               <Stack gap="sm">
+                <Failed query={quotas} />
                 {(quotas.data?.presets ?? []).length > 0 && (
                   <PresetCards
                     presets={quotas.data?.presets ?? []}
@@ -250,6 +265,7 @@ export function LaunchPage() {
               </Stack>
             </Card>
             <Card title={t('data.title')}>
+              <Failed query={folders} />
               <MultiSelect
                 label={t('data.mounts')}
                 searchable
@@ -282,7 +298,7 @@ export function LaunchPage() {
                 )}
                 {failure !== null && <ProblemAlert error={failure} />}
                 <Button
-                  onClick={() => void submit()}
+                  onClick={submit}
                   loading={launch.isPending || launchArray.isPending}
                   aria-disabled={ready === null || isWrongArray}
                   data-disabled={ready === null || isWrongArray || undefined}
