@@ -179,6 +179,50 @@ describe('the page of a launch', () => {
     expect(await screen.findByText('preset-9')).toBeTruthy();
   });
 
+  it('takes the devices and shared memory of a preset, also for its verdict', async () => {
+    const server = serverWith(() => ({ ...explanation, verdict: 'now' }));
+    server.on('POST /func/resource/check-presets', () => ({
+      body: {
+        keypair_remaining: {},
+        group_remaining: {},
+        domain_remaining: {},
+        scaling_groups: {},
+        presets: [
+          {
+            name: 'large-gpu',
+            resource_slots: { cpu: '1' },
+            shared_memory: 2 ** 26,
+            device_requests: ['memory >= 40g'],
+            allocatable: true,
+          },
+        ],
+      },
+    }));
+    const { router } = openPage('/sessions/new?image=python', server);
+    await userEvent.click(await screen.findByText('large-gpu'));
+    await waitFor(() =>
+      expect(router.state.location.search).toMatchObject({ r: 'cpu=1', shmem: '64m', devices: 'memory >= 40g' }),
+    );
+    const config = { resources: { cpu: '1' }, resource_opts: { shmem: '64m' }, device_requests: ['memory >= 40g'] };
+    expect(server.requests.filter(({ key }) => key.endsWith('explain')).map(({ body }) => body)).toContainEqual(
+      expect.objectContaining({ config: expect.objectContaining(config) }),
+    );
+  });
+
+  it('shows a refused option at its field, among options that are hidden else', async () => {
+    const server = serverWith(() => explanation);
+    server.on('POST /func/session/_/explain', () => ({
+      status: 404,
+      body: { title: 'Not found', type: 'x', detail: 'There is no claim nope.', data: { 'config.claim': 'unknown' } },
+    }));
+    openPage('/sessions/new?image=python', server);
+    const toggle = await screen.findByRole('button', { name: 'More options' });
+    await waitFor(() => expect(toggle.getAttribute('aria-expanded')).toBe('true'));
+    const field = screen.getByLabelText('Device claim');
+    expect(field.getAttribute('aria-invalid')).toBe('true');
+    expect(screen.queryByLabelText('Owner')).toBeNull();
+  });
+
   it('says what is wrong with a request', async () => {
     const server = serverWith(() => explanation);
     server.on('POST /func/session/_/explain', () => ({

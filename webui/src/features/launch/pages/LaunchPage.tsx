@@ -17,12 +17,16 @@ import { useEffect, useMemo, useRef } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useGroupSlots, useResourceGroups } from '../../../api/choices';
 import { useMe } from '../../../api/me';
+import { asProblem } from '../../../api/problems';
 import { Card } from '../../../components/Card';
 import { Commands } from '../../../components/Commands';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { Failed } from '../parts/Failed';
+import { useTextFields } from '../parts/fields';
+import { MoreOptions } from '../parts/MoreOptions';
+import { MountFields } from '../parts/MountFields';
 import { PresetCards } from '../parts/PresetCards';
 import { QuantityField } from '../parts/QuantityField';
 import { VerdictLine } from '../parts/VerdictLine';
@@ -35,7 +39,19 @@ import {
   useQuotas,
   useVerdict,
 } from '../queries';
-import { amountOf, arrayOf, bodyOf, type Draft, draftOf, isIndices, type Limits, requestOf, searchOf } from '../rules';
+import {
+  amountOf,
+  arrayOf,
+  bodyOf,
+  type Draft,
+  draftOf,
+  faultsOf,
+  isIndices,
+  type Limits,
+  refusalsOf,
+  requestOf,
+  searchOf,
+} from '../rules';
 import classes from './LaunchPage.module.css';
 
 const typingMs = 250;
@@ -98,6 +114,14 @@ export function LaunchPage() {
     agent: restOf(agentFree, slot),
   });
   const ready = bodyOf(draft);
+  // A refused launch says nothing about a request that has changed since.
+  const refused = (launch.error ? launch.variables : launchArray.variables)?.body;
+  const refusal = JSON.stringify(refused) === JSON.stringify(ready) ? failure : null;
+  const problem = refusal ?? (body === null ? null : verdict.error);
+  const refusals = problem === null ? {} : refusalsOf(asProblem(problem));
+  const form = { draft, change, refusals };
+  const field = useTextFields(form);
+  const isFaulty = faultsOf(draft).length > 0;
   const submit = () => {
     if (ready === null || isWrongArray) return;
     if (isArray) {
@@ -167,6 +191,14 @@ export function LaunchPage() {
                     onChange={(event) => change({ array: event.currentTarget.value })}
                   />
                 )}
+                <Textarea
+                  {...field('env')}
+                  label={t('what.env')}
+                  description={t('what.envHint')}
+                  autosize
+                  minRows={1}
+                  maxRows={10}
+                />
               </Stack>
             </Card>
             <Card title={t('where.title')}>
@@ -193,11 +225,7 @@ export function LaunchPage() {
               <Stack gap="sm">
                 <Failed query={quotas} />
                 {(quotas.data?.presets ?? []).length > 0 && (
-                  <PresetCards
-                    presets={quotas.data?.presets ?? []}
-                    draft={draft}
-                    onTake={(amounts) => change({ amounts })}
-                  />
+                  <PresetCards presets={quotas.data?.presets ?? []} draft={draft} onTake={change} />
                 )}
                 <Query query={slots} rows={3}>
                   {(details) => (
@@ -233,6 +261,14 @@ export function LaunchPage() {
                     </>
                   )}
                 </Query>
+                <Textarea
+                  {...field('devices')}
+                  label={t('much.devices')}
+                  description={t('much.devicesHint')}
+                  placeholder="memory >= 40g"
+                  autosize
+                  minRows={1}
+                />
                 <Group align="flex-end">
                   <NumberInput
                     label={t('much.size')}
@@ -274,15 +310,18 @@ export function LaunchPage() {
                 onChange={(mounts) => change({ mounts })}
                 nothingFoundMessage={t('data.noFolder')}
                 description={t('data.hint')}
+                error={refusals.mounts}
               />
+              <MountFields draft={draft} change={change} />
             </Card>
+            <MoreOptions {...form} />
           </Stack>
         </Grid.Col>
         <Grid.Col span={{ base: 12, md: 4 }}>
           <div className={classes.summary}>
             <Card title={t('summary.title')}>
               <Stack gap="sm">
-                {body === null && <Text c="dimmed">{t('summary.incomplete')}</Text>}
+                {body === null && <Text c="dimmed">{isFaulty ? t('summary.faulty') : t('summary.incomplete')}</Text>}
                 {body !== null && verdict.isError && <ProblemAlert error={verdict.error} />}
                 {body !== null && !verdict.isError && verdict.data && (
                   <VerdictLine
