@@ -18,9 +18,58 @@ export interface SessionRequest {
   claim?: string;
   variants?: string[];
   deviceRequests?: string[];
+  /** Where mounts are seen, and which of them cannot be written to. */
+  paths?: Record<string, string>;
+  readOnly?: string[];
+  environ?: Record<string, string>;
+  resourceOptions?: Record<string, string>;
+  tag?: string;
+  /** How long the program of a batch session may run, such as `2h`. */
+  timeout?: string;
+  startsAt?: string;
+  dependencies?: string[];
+  priority?: string;
+  /** The script itself. */
+  bootstrap?: string;
+  ports?: number[];
+  architecture?: string;
+  runtimeClass?: string;
+  owner?: string;
+  agents?: string[];
 }
 
 const isArrayRequest = (request: SessionRequest) => request.type === 'batch' && Boolean(request.array);
+
+/** Returns a mount as the command line takes it: in the longer form where a colon or an equals sign is in the way. */
+function mountWord(mount: string, path: string, isReadOnly: boolean): string {
+  const permission = isReadOnly ? 'ro' : '';
+  if (/[:=]/.test(mount.replace(/^artifact:/, '')) || /[:=]/.test(path)) {
+    return [`source=${mount}`, ...(path ? [`target=${path}`] : []), ...(isReadOnly ? ['perm=ro'] : [])].join(',');
+  }
+  return [mount, ...(path || permission ? [path] : []), ...(permission ? [permission] : [])].join(':');
+}
+
+/** Returns the options of the command line for what few sessions ask for. */
+function rareWords(request: SessionRequest): string[] {
+  const pairs = (option: string, values: Record<string, string> = {}) =>
+    Object.entries(values).flatMap(([name, value]) => [option, `${name}=${value}`]);
+  const text = (option: string, value = '') => (value === '' ? [] : [option, value]);
+  return [
+    ...pairs('-e', request.environ),
+    ...pairs('--resource-opts', request.resourceOptions),
+    ...text('--tag', request.tag),
+    ...text('--batch-timeout', request.timeout),
+    ...text('--starts-at', request.startsAt),
+    ...(request.dependencies ?? []).flatMap((session) => ['--depends', session]),
+    ...text('--priority', request.priority),
+    ...(request.bootstrap ? ['--bootstrap-script', '/dev/stdin'] : []),
+    ...text('--preopen', request.ports?.join(',')),
+    ...text('--architecture', request.architecture),
+    ...text('--runtime-class', request.runtimeClass),
+    ...text('--owner', request.owner),
+    ...text('--assign-agent', request.agents?.join(',')),
+  ];
+}
 
 /** Returns the line of the command line that starts such a session. */
 export function commandOf(request: SessionRequest): string {
@@ -37,8 +86,41 @@ export function commandOf(request: SessionRequest): string {
   if (request.clusterMode === 'multi-node') words.push('--cluster-mode', request.clusterMode);
   if (request.project) words.push('--group', request.project);
   if (request.resourceGroup) words.push('--resource-group', request.resourceGroup);
-  for (const mount of request.mounts) words.push('-m', mount);
-  return [...words, request.image || 'IMAGE', ...(isArray ? [request.command] : [])].map(shellWord).join(' ');
+  for (const mount of request.mounts) {
+    words.push('-m', mountWord(mount, request.paths?.[mount] ?? '', request.readOnly?.includes(mount) ?? false));
+  }
+  words.push(...rareWords(request), request.image || 'IMAGE', ...(isArray ? [request.command] : []));
+  const line = words.map(shellWord).join(' ');
+  // The command line reads the script from a file, which the copied line must not leave behind.
+  return request.bootstrap ? `printf %s ${shellWord(request.bootstrap)} | ${line}` : line;
+}
+
+/** Returns the arguments of the client library for what few sessions ask for. */
+function rareArguments(request: SessionRequest): string[] {
+  const permissions = Object.fromEntries((request.readOnly ?? []).map((mount) => [mount, { permission: 'ro' }]));
+  const values: Record<string, unknown> = {
+    mount_map: request.paths,
+    mount_options: permissions,
+    envs: request.environ,
+    resource_opts: request.resourceOptions,
+    tag: request.tag,
+    batch_timeout: request.timeout,
+    starts_at: request.startsAt,
+    dependencies: request.dependencies,
+    priority: request.priority ? Number(request.priority) : undefined,
+    bootstrap_script: request.bootstrap,
+    preopen_ports: request.ports,
+    architecture: request.architecture,
+    runtime_class: request.runtimeClass,
+    owner_access_key: request.owner,
+    assign_agent: request.agents,
+  };
+  // A number, zero too, says something; empty texts, lists and objects do not.
+  const isThere = (value: unknown) =>
+    typeof value === 'number' || (typeof value === 'object' ? Object.keys(value ?? {}).length > 0 : Boolean(value));
+  return Object.entries(values)
+    .filter(([, value]) => isThere(value))
+    .map(([name, value]) => `${name}=${JSON.stringify(value)}`);
 }
 
 /** Returns the program that starts such a session by the client library. JSON strings are strings of Python too. */
@@ -61,6 +143,7 @@ export function programOf(request: SessionRequest): string {
     ...(request.project ? [`group_name=${text(request.project)}`] : []),
     ...(request.resourceGroup ? [`scaling_group=${text(request.resourceGroup)}`] : []),
     ...(request.mounts.length > 0 ? [`mounts=${text(request.mounts)}`] : []),
+    ...rareArguments(request),
   ];
   const list = lines.map((line) => `        ${line},\n`).join('');
   return [

@@ -128,6 +128,101 @@ describe('the page of a launch', () => {
     expect(server.requests.some(({ key }) => key.includes('explain') || key === 'POST /func/session')).toBe(false);
   });
 
+  it('says which choices could not be fetched', async () => {
+    const server = serverWith(() => explanation);
+    const refuse = (title: string) => () => ({ status: 409, body: { title, type: 'x' } });
+    server.on('GET /func/folders', refuse('no folders'));
+    server.on('GET /func/scaling-groups', refuse('no groups'));
+    server.on('POST /func/resource/check-presets', refuse('no quotas'));
+    server.on('gql images', refuse('no images'));
+    openPage('/sessions/new?image=python&project=default&group=default', server);
+    for (const title of ['no images', 'no folders', 'no groups', 'no quotas'])
+      expect(await screen.findByText(title)).toBeTruthy();
+    expect(screen.getAllByRole('button', { name: 'Try again' })).toHaveLength(4);
+  });
+
+  it('says so when a launch fails, and leaves no promise behind', async () => {
+    const server = serverWith(() => ({ ...explanation, verdict: 'now' }));
+    server.on('POST /func/session', () => ({ status: 409, body: { title: 'The name is taken', type: 'x' } }));
+    const rejected = vi.fn();
+    process.on('unhandledRejection', rejected);
+    const { router } = openPage('/sessions/new?image=python', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Launch' }));
+    expect(await screen.findByText('The name is taken')).toBeTruthy();
+    expect(router.state.location.pathname).toBe('/sessions/new');
+    process.off('unhandledRejection', rejected);
+    expect(rejected).not.toHaveBeenCalled();
+  });
+
+  it('shows nine presets, says how many there are, and shows all on demand', async () => {
+    const server = serverWith(() => ({ ...explanation, verdict: 'now' }));
+    server.on('POST /func/resource/check-presets', () => ({
+      body: {
+        keypair_remaining: {},
+        group_remaining: {},
+        domain_remaining: {},
+        scaling_groups: {},
+        presets: Array.from({ length: 11 }, (_, place) => ({
+          name: `preset-${place}`,
+          resource_slots: { cpu: String(place + 1) },
+          shared_memory: null,
+          device_requests: [],
+          allocatable: place === 10,
+        })),
+      },
+    }));
+    openPage('/sessions/new?image=python', server);
+    expect(await screen.findByText(/9 of 11 presets/)).toBeTruthy();
+    expect(screen.getByText('preset-10')).toBeTruthy();
+    expect(screen.queryByText('preset-9')).toBeNull();
+    await userEvent.click(screen.getByRole('button', { name: 'Show all' }));
+    expect(await screen.findByText('preset-9')).toBeTruthy();
+  });
+
+  it('takes the devices and shared memory of a preset, also for its verdict', async () => {
+    const server = serverWith(() => ({ ...explanation, verdict: 'now' }));
+    server.on('POST /func/resource/check-presets', () => ({
+      body: {
+        keypair_remaining: {},
+        group_remaining: {},
+        domain_remaining: {},
+        scaling_groups: {},
+        presets: [
+          {
+            name: 'large-gpu',
+            resource_slots: { cpu: '1' },
+            shared_memory: 2 ** 26,
+            device_requests: ['memory >= 40g'],
+            allocatable: true,
+          },
+        ],
+      },
+    }));
+    const { router } = openPage('/sessions/new?image=python', server);
+    await userEvent.click(await screen.findByText('large-gpu'));
+    await waitFor(() =>
+      expect(router.state.location.search).toMatchObject({ r: 'cpu=1', shmem: '64m', devices: 'memory >= 40g' }),
+    );
+    const config = { resources: { cpu: '1' }, resource_opts: { shmem: '64m' }, device_requests: ['memory >= 40g'] };
+    expect(server.requests.filter(({ key }) => key.endsWith('explain')).map(({ body }) => body)).toContainEqual(
+      expect.objectContaining({ config: expect.objectContaining(config) }),
+    );
+  });
+
+  it('shows a refused option at its field, among options that are hidden else', async () => {
+    const server = serverWith(() => explanation);
+    server.on('POST /func/session/_/explain', () => ({
+      status: 404,
+      body: { title: 'Not found', type: 'x', detail: 'There is no claim nope.', data: { 'config.claim': 'unknown' } },
+    }));
+    openPage('/sessions/new?image=python', server);
+    const toggle = await screen.findByRole('button', { name: 'More options' });
+    await waitFor(() => expect(toggle.getAttribute('aria-expanded')).toBe('true'));
+    const field = screen.getByLabelText('Device claim');
+    expect(field.getAttribute('aria-invalid')).toBe('true');
+    expect(screen.queryByLabelText('Owner')).toBeNull();
+  });
+
   it('says what is wrong with a request', async () => {
     const server = serverWith(() => explanation);
     server.on('POST /func/session/_/explain', () => ({

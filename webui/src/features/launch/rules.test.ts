@@ -5,13 +5,18 @@ import {
   amountOf,
   arrayOf,
   bodyOf,
+  changesOf,
   draftOf,
   emptyDraft,
   exceeded,
+  faultsOf,
   isIndices,
   largest,
+  rareCount,
+  refusalsOf,
   requestOf,
   searchOf,
+  sortByRoom,
   sortByVerdict,
   verdictTone,
 } from './rules';
@@ -143,4 +148,156 @@ it('waits have three looks', () => {
 it('presets that start now come first', () => {
   const presets = ['never', 'waits', undefined, 'now'].map((verdict) => ({ name: verdict ?? 'asked', verdict }));
   expect(sortByVerdict(presets).map((preset) => preset.name)).toEqual(['now', 'waits', 'never', 'asked']);
+});
+
+it('presets with enough free come before the others, each kind by name', () => {
+  const presets = [
+    { name: 'gpu-10', allocatable: false },
+    { name: 'gpu-2', allocatable: false },
+    { name: 'small', allocatable: true },
+  ];
+  expect(sortByRoom(presets).map(({ name }) => name)).toEqual(['small', 'gpu-2', 'gpu-10']);
+});
+
+describe('the options of a session', () => {
+  const full = {
+    ...emptyDraft,
+    image: 'python',
+    type: 'batch' as const,
+    command: 'job',
+    env: 'A=1\nB=x y',
+    mounts: ['data', 'models'],
+    paths: { models: '/m,1:a%' },
+    readOnly: ['data'],
+    devices: 'memory >= 40g\nmodel == "H100"',
+    variants: 'nvidia::cc::8.0',
+    shmem: '64m',
+    claim: 'mine',
+    tag: 'sweep',
+    timeout: '2h',
+    starts: '1h',
+    depends: 'first, second',
+    priority: '0',
+    bootstrap: 'echo hi\n',
+    preopen: '8888, 9999',
+    architecture: 'x86_64',
+    runtime: 'crun',
+    owner: 'AKIA',
+    agents: 'i-1,i-2',
+    keep: true,
+    restartable: true,
+  };
+
+  it('are the same after a round trip through the address', () => {
+    expect(draftOf({ ...searchOf(full) })).toEqual(full);
+  });
+
+  it('are in the body that is tried and sent', () => {
+    expect(bodyOf(full)).toEqual({
+      image: 'python',
+      type: 'batch',
+      startupCommand: 'job',
+      clusterSize: 1,
+      clusterMode: 'single-node',
+      enqueueOnly: true,
+      reuseIfExists: false,
+      tag: 'sweep',
+      batchTimeout: '2h',
+      starts_at: '1h',
+      dependencies: ['first', 'second'],
+      priority: 0,
+      bootstrap_script: 'echo hi\n',
+      architecture: 'x86_64',
+      runtimeClass: 'crun',
+      owner_access_key: 'AKIA',
+      config: {
+        resources: {},
+        mounts: ['data', 'models'],
+        mount_map: { models: '/m,1:a%' },
+        mount_options: { data: { permission: 'ro' } },
+        environ: { A: '1', B: 'x y' },
+        resource_opts: { shmem: '64m', preemptible: 'false', restartable: 'true' },
+        device_requests: ['memory >= 40g', 'model == "H100"'],
+        variant_requirements: ['nvidia::cc::8.0'],
+        claim: 'mine',
+        preopen_ports: [8888, 9999],
+        agentList: ['i-1', 'i-2'],
+      },
+    });
+  });
+
+  it('are in the command', () => {
+    expect(commandOf(requestOf({ ...full, paths: { models: '/m' } }))).toBe(
+      "printf %s 'echo hi\n' | backend.ai start --type batch -c job --claim mine --variant nvidia::cc::8.0 " +
+        "--device-request 'memory >= 40g' --device-request 'model == \"H100\"' -m data::ro -m models:/m " +
+        "-e A=1 -e 'B=x y' --resource-opts shmem=64m --resource-opts preemptible=false --resource-opts restartable=true " +
+        '--tag sweep --batch-timeout 2h --starts-at 1h --depends first --depends second --priority 0 ' +
+        '--bootstrap-script /dev/stdin --preopen 8888,9999 --architecture x86_64 --runtime-class crun ' +
+        '--owner AKIA --assign-agent i-1,i-2 python',
+    );
+    expect(commandOf(requestOf({ ...emptyDraft, mounts: ['a'], paths: { a: '/x:y' }, readOnly: ['a'] }))).toContain(
+      '-m source=a,target=/x:y,perm=ro',
+    );
+  });
+
+  it('are in the program', () => {
+    const program = programOf(requestOf(full));
+    for (const line of [
+      'mount_map={"models":"/m,1:a%"}',
+      'mount_options={"data":{"permission":"ro"}}',
+      'envs={"A":"1","B":"x y"}',
+      'resource_opts={"shmem":"64m","preemptible":"false","restartable":"true"}',
+      'batch_timeout="2h"',
+      'dependencies=["first","second"]',
+      'priority=0',
+      'bootstrap_script="echo hi\\n"',
+      'preopen_ports=[8888,9999]',
+      'assign_agent=["i-1","i-2"]',
+    ]) {
+      expect(program).toContain(`        ${line},\n`);
+    }
+  });
+
+  it('of batch sessions are left out of interactive ones, and those of mounts that are gone', () => {
+    const draft = { ...full, type: 'interactive' as const, mounts: [] };
+    expect(bodyOf(draft)).not.toHaveProperty('batchTimeout');
+    expect(bodyOf(draft)?.config).toMatchObject({ resource_opts: { shmem: '64m', preemptible: 'false' } });
+    expect(bodyOf(draft)?.config).not.toHaveProperty('mount_map');
+    expect(bodyOf(draft)?.config).not.toHaveProperty('mount_options');
+    expect(rareCount(draft)).toBe(14);
+    expect(rareCount(full)).toBe(16);
+  });
+
+  it.each([
+    ['env', 'A'],
+    ['priority', 'high'],
+    ['preopen', '80a'],
+  ] as const)('make no request while %s is %s', (name, text) => {
+    expect(faultsOf({ ...full, [name]: text })).toEqual([name]);
+    expect(bodyOf({ ...full, [name]: text })).toBeNull();
+  });
+
+  it('have what the manager says about them at their fields', () => {
+    const fields = { 'config.device_requests': 'malformed' };
+    expect(refusalsOf({ fields, detail: 'memory > x: not an amount' })).toEqual({
+      devices: 'memory > x: not an amount',
+    });
+    expect(
+      refusalsOf({ fields: { 'session.tag': 'too long', 'config.preopen_ports[0]': 'a port' }, detail: 'both' }),
+    ).toEqual({ tag: 'too long', preopen: 'a port' });
+    expect(refusalsOf({ fields: { tags: 'x' }, detail: '' })).toEqual({});
+  });
+
+  it('of a preset take the place of those of the draft', () => {
+    const preset = { name: 'gpu', resource_slots: { cpu: '1' }, allocatable: true };
+    expect(changesOf({ ...preset, shared_memory: 2 ** 26, device_requests: ['memory >= 40g', 'x'] })).toEqual({
+      amounts: { cpu: '1' },
+      shmem: '64m',
+      devices: 'memory >= 40g\nx',
+    });
+    expect(changesOf({ ...preset, shared_memory: null, device_requests: [] })).toMatchObject({
+      shmem: '',
+      devices: '',
+    });
+  });
 });

@@ -1,65 +1,114 @@
+import { environOf } from '../../api/environ';
 import type { components } from '../../api/generated/rest';
+import type { Problem } from '../../api/problems';
 import type { SessionRequest } from '../../api/reproduce';
 
 export type Explanation = components['schemas']['Explanation'];
 export type CreateBody = components['schemas']['CreateSessionBody'];
 
+/** The fields of a draft that are texts as a person types them; empty where a request does not say it. */
+export const textFields = [
+  'image',
+  'name',
+  'command',
+  'array', // indices such as `1-100%4`, which make a batch session an array of them
+  'project',
+  'group',
+  'env', // lines such as `A=1`
+  'devices', // a device request on each line, the preferred first
+  'variants', // a property of devices on each line
+  'shmem',
+  'claim',
+  'tag',
+  'timeout',
+  'starts',
+  'depends', // names or ids of sessions, separated by commas or lines
+  'priority',
+  'bootstrap',
+  'preopen', // ports, separated by commas
+  'architecture',
+  'runtime',
+  'owner',
+  'agents', // separated by commas
+] as const;
+export type TextField = (typeof textFields)[number];
+
 /** What a person wants, as it is in the address of the page; amounts are texts of the command line. */
-export interface Draft {
-  image: string;
-  name: string;
+export interface Draft extends Record<TextField, string> {
   type: 'interactive' | 'batch';
-  command: string;
-  /** Indices such as `1-100%4`, which make a batch session an array of them; empty for one session. */
-  array: string;
-  project: string;
-  group: string;
   amounts: Record<string, string>;
   size: number;
   mode: 'single-node' | 'multi-node';
   count: number;
   mounts: string[];
+  /** Where a mount is seen, if it is elsewhere than at its usual place. */
+  paths: Record<string, string>;
+  readOnly: string[];
+  /** Sessions of larger priority do not end it. */
+  keep: boolean;
+  /** A batch session starts over after it was ended for another. */
+  restartable: boolean;
 }
 
 export const emptyDraft: Draft = {
-  image: '',
-  name: '',
+  ...(Object.fromEntries(textFields.map((name) => [name, ''])) as Record<TextField, string>),
   type: 'interactive',
-  command: '',
-  array: '',
-  project: '',
-  group: '',
   amounts: {},
   size: 1,
   mode: 'single-node',
   count: 1,
   mounts: [],
+  paths: {},
+  readOnly: [],
+  keep: false,
+  restartable: false,
 };
 
 /** The search parameters of the page; what has its default is absent. */
-export interface LaunchSearch {
-  image?: string;
-  name?: string;
+export interface LaunchSearch extends Partial<Record<TextField, string>> {
   type?: string;
-  command?: string;
-  array?: string;
-  project?: string;
-  group?: string;
   r?: string;
   size?: number;
   mode?: string;
   count?: number;
+  /** Mounts, each with its path and `ro` if it has them. */
   mounts?: string;
+  keep?: boolean;
+  restartable?: boolean;
 }
 
 function textOf(value: unknown): string {
-  return typeof value === 'string' ? value : typeof value === 'number' ? String(value) : '';
+  return typeof value === 'string' ? value : typeof value === 'number' || value === true ? String(value) : '';
 }
 
 function countOf(value: unknown, largest: number): number {
   const count = Math.floor(Number(value));
   return Number.isFinite(count) ? Math.min(Math.max(count, 1), largest) : 1;
 }
+
+const scheme = 'artifact:';
+
+/** Reads mounts such as `data,models:/models:ro`; in a path %2C is a comma. */
+function mountsOf(text: string): Pick<Draft, 'mounts' | 'paths' | 'readOnly'> {
+  const paths: Record<string, string> = {};
+  const readOnly: string[] = [];
+  const mounts = text.split(',').flatMap((part) => {
+    const prefix = part.startsWith(scheme) ? scheme : '';
+    const [folder, path, permission] = part.slice(prefix.length).split(':');
+    if (!folder) return [];
+    const mount = prefix + folder;
+    if (path) paths[mount] = path.replaceAll('%2C', ',').replaceAll('%3A', ':').replaceAll('%25', '%');
+    if (permission === 'ro') readOnly.push(mount);
+    return [mount];
+  });
+  return { mounts, paths, readOnly };
+}
+
+const mountText = (draft: Draft) => (mount: string) => {
+  const path = (draft.paths[mount] ?? '').replaceAll('%', '%25').replaceAll(',', '%2C').replaceAll(':', '%3A');
+  if (draft.readOnly.includes(mount)) return `${mount}:${path}:ro`;
+  return path === '' ? mount : `${mount}:${path}`;
+};
 
 /** Reads the search parameters; what cannot be read has its default. */
 export function draftOf(search: Record<string, unknown>): Draft {
@@ -69,18 +118,15 @@ export function draftOf(search: Record<string, unknown>): Draft {
     if (slot && amount) amounts[slot] = amount;
   }
   return {
-    image: textOf(search.image),
-    name: textOf(search.name),
+    ...(Object.fromEntries(textFields.map((name) => [name, textOf(search[name])])) as Record<TextField, string>),
     type: search.type === 'batch' ? 'batch' : 'interactive',
-    command: textOf(search.command),
-    array: textOf(search.array),
-    project: textOf(search.project),
-    group: textOf(search.group),
     amounts,
     size: countOf(search.size ?? 1, 1024),
     mode: search.mode === 'multi-node' ? 'multi-node' : 'single-node',
     count: countOf(search.count ?? 1, 100),
-    mounts: textOf(search.mounts).split(',').filter(Boolean),
+    ...mountsOf(textOf(search.mounts)),
+    keep: search.keep === true,
+    restartable: search.restartable === true,
   };
 }
 
@@ -91,18 +137,15 @@ export function searchOf(draft: Draft): LaunchSearch {
     .map(([slot, amount]) => `${slot}=${amount}`)
     .join(',');
   return {
-    ...(draft.image && { image: draft.image }),
-    ...(draft.name && { name: draft.name }),
+    ...Object.fromEntries(textFields.filter((name) => draft[name] !== '').map((name) => [name, draft[name]])),
     ...(draft.type === 'batch' && { type: draft.type }),
-    ...(draft.command && { command: draft.command }),
-    ...(draft.array && { array: draft.array }),
-    ...(draft.project && { project: draft.project }),
-    ...(draft.group && { group: draft.group }),
     ...(r && { r }),
     ...(draft.size > 1 && { size: draft.size }),
     ...(draft.mode === 'multi-node' && { mode: draft.mode }),
     ...(draft.count > 1 && { count: draft.count }),
-    ...(draft.mounts.length > 0 && { mounts: draft.mounts.join(',') }),
+    ...(draft.mounts.length > 0 && { mounts: draft.mounts.map(mountText(draft)).join(',') }),
+    ...(draft.keep && { keep: true }),
+    ...(draft.restartable && { restartable: true }),
   };
 }
 
@@ -114,33 +157,196 @@ const indexPattern = /^\d+(-\d+(:[1-9]\d*)?)?(,\d+(-\d+(:[1-9]\d*)?)?)*(%[1-9]\d
 /** Whether a text has the form of the indices of an array; the manager judges their number. */
 export const isIndices = (text: string): boolean => indexPattern.test(text.replaceAll(' ', ''));
 
-/** Returns the body of a creation; null while the draft lacks what every request needs. */
+const linesOf = (text: string): string[] =>
+  text
+    .split('\n')
+    .map((line) => line.trim())
+    .filter(Boolean);
+const wordsOf = (text: string): string[] => text.split(/[\s,]+/).filter(Boolean);
+
+/** Returns the fields of a draft that no request can be made of. */
+export function faultsOf(draft: Draft): TextField[] {
+  const faults: TextField[] = [];
+  if (environOf(draft.env) === null) faults.push('env');
+  if (draft.priority.trim() !== '' && !/^\d{1,3}$/.test(draft.priority.trim())) faults.push('priority');
+  if (wordsOf(draft.preopen).some((word) => !/^\d{1,5}$/.test(word))) faults.push('preopen');
+  return faults;
+}
+
+/** Returns the mounts of a draft that are elsewhere than at their usual places, with these places. */
+const pathsOf = (draft: Draft): Record<string, string> =>
+  Object.fromEntries(
+    Object.entries(draft.paths).filter(([mount, path]) => path.trim() !== '' && draft.mounts.includes(mount)),
+  );
+
+/** Returns what a draft says beyond amounts, as the body, the command and the program need it. */
+function optionsOf(draft: Draft) {
+  const isBatch = draft.type === 'batch';
+  const resourceOptions = {
+    ...(draft.shmem.trim() && { shmem: draft.shmem.trim() }),
+    ...(draft.keep && { preemptible: 'false' }),
+    ...(draft.restartable && isBatch && { restartable: 'true' }),
+  };
+  return {
+    environ: environOf(draft.env) ?? {},
+    paths: pathsOf(draft),
+    readOnly: draft.readOnly.filter((mount) => draft.mounts.includes(mount)),
+    resourceOptions: resourceOptions as Record<string, string>,
+    deviceRequests: linesOf(draft.devices),
+    variants: linesOf(draft.variants),
+    claim: draft.claim.trim(),
+    tag: draft.tag.trim(),
+    timeout: isBatch ? draft.timeout.trim() : '',
+    startsAt: draft.starts.trim(),
+    dependencies: wordsOf(draft.depends),
+    priority: draft.priority.trim(),
+    bootstrap: draft.bootstrap.trim() === '' ? '' : draft.bootstrap,
+    ports: wordsOf(draft.preopen).map(Number),
+    architecture: draft.architecture.trim(),
+    runtimeClass: draft.runtime.trim(),
+    owner: draft.owner.trim(),
+    agents: wordsOf(draft.agents),
+  };
+}
+
+/** Returns where a mount is seen if a draft does not say it. */
+export const homeOf = (mount: string): string => `/home/work/${mount.startsWith(scheme) ? '' : mount}`;
+
+/** Leaves out what is empty: texts, lists and objects. */
+function withoutEmpty(values: Record<string, unknown>): Record<string, unknown> {
+  const isThere = (value: unknown) =>
+    typeof value === 'object' && value !== null ? Object.keys(value).length > 0 : value !== '';
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => isThere(value)));
+}
+
+/** Returns the body of a creation; null while the draft lacks what every request needs, or has a fault. */
 export function bodyOf(draft: Draft): CreateBody | null {
   if (draft.image === '' || (draft.type === 'batch' && draft.command.trim() === '')) return null;
+  if (faultsOf(draft).length > 0) return null;
   const resources = Object.fromEntries(
     Object.entries(draft.amounts).filter(([, amount]) => Number.parseFloat(amount) > 0),
   );
+  const options = optionsOf(draft);
   return {
     image: draft.image,
-    ...(draft.name && { name: draft.name }),
     type: draft.type,
-    ...(draft.type === 'batch' && { startupCommand: draft.command }),
-    ...(draft.project && { group: draft.project }),
     clusterSize: draft.size,
     clusterMode: draft.mode,
     enqueueOnly: true,
     reuseIfExists: false,
+    ...withoutEmpty({
+      name: draft.name,
+      startupCommand: draft.type === 'batch' ? draft.command : '',
+      group: draft.project,
+      tag: options.tag,
+      batchTimeout: options.timeout,
+      starts_at: options.startsAt,
+      dependencies: options.dependencies,
+      priority: options.priority === '' ? '' : Number(options.priority),
+      bootstrap_script: options.bootstrap,
+      architecture: options.architecture,
+      runtimeClass: options.runtimeClass,
+      owner_access_key: options.owner,
+    }),
     config: {
       resources,
-      ...(draft.group && { scalingGroup: draft.group }),
-      ...(draft.mounts.length > 0 && { mounts: draft.mounts }),
+      ...withoutEmpty({
+        scalingGroup: draft.group,
+        mounts: draft.mounts,
+        mount_map: options.paths,
+        mount_options: Object.fromEntries(options.readOnly.map((mount) => [mount, { permission: 'ro' }])),
+        environ: options.environ,
+        resource_opts: options.resourceOptions,
+        device_requests: options.deviceRequests,
+        variant_requirements: options.variants,
+        claim: options.claim,
+        preopen_ports: options.ports,
+        agentList: options.agents,
+      }),
     },
   } as CreateBody;
+}
+
+/** The names by which the manager refuses what a field says. */
+const refusedNames: Partial<Record<TextField | 'mounts', readonly string[]>> = {
+  name: ['name'],
+  command: ['startupCommand'],
+  env: ['config.environ'],
+  devices: ['config.device_requests'],
+  variants: ['config.variant_requirements'],
+  shmem: ['config.resource_opts'],
+  claim: ['config.claim'],
+  tag: ['tag'],
+  timeout: ['batchTimeout', 'batch_timeout'],
+  starts: ['starts_at'],
+  depends: ['dependencies'],
+  priority: ['priority'],
+  bootstrap: ['bootstrap_script'],
+  preopen: ['config.preopen_ports'],
+  architecture: ['architecture'],
+  runtime: ['runtimeClass', 'runtime_class'],
+  owner: ['owner_access_key'],
+  agents: ['config.agentList'],
+  mounts: ['config.mounts', 'config.mount_map', 'config.mount_options'],
+};
+
+/** Returns what a refusal says about each field of the form; the whole sentence if it is about a single one. */
+export function refusalsOf({
+  fields,
+  detail,
+}: Pick<Problem, 'fields' | 'detail'>): Partial<Record<TextField | 'mounts', string>> {
+  const entries = Object.entries(fields).map(([name, text]) => [name.replace(/^session\./, ''), text] as const);
+  const isAbout = (name: string, refused: string) => name === refused || /^[.[]/.test(name.slice(refused.length));
+  return Object.fromEntries(
+    Object.entries(refusedNames).flatMap(([field, names]) => {
+      const entry = entries.find(([name]) =>
+        names.some((refused) => name.startsWith(refused) && isAbout(name, refused)),
+      );
+      return entry === undefined ? [] : [[field, entries.length === 1 && detail ? detail : entry[1]]];
+    }),
+  );
+}
+
+/** The fields of the rarer options. */
+export const rareFields = [
+  ...(['variants', 'claim', 'shmem', 'tag', 'timeout', 'starts', 'depends', 'priority', 'bootstrap'] as const),
+  ...(['preopen', 'architecture', 'runtime', 'owner', 'agents'] as const),
+] satisfies TextField[];
+
+/** Returns how many of the rarer options a draft uses. */
+export function rareCount(draft: Draft): number {
+  const isUsed = (name: TextField) => draft[name].trim() !== '' && (name !== 'timeout' || draft.type === 'batch');
+  const flags = Number(draft.keep) + Number(draft.restartable && draft.type === 'batch');
+  return rareFields.filter(isUsed).length + flags;
+}
+
+/** What the amounts of a preset are, and what it says beyond them. */
+export interface Preset {
+  name: string;
+  resource_slots: Record<string, string>;
+  shared_memory: number | null;
+  device_requests: readonly string[];
+  allocatable: boolean;
+}
+
+function sizeText(bytes: number): string {
+  if (bytes % 2 ** 30 === 0) return `${bytes / 2 ** 30}g`;
+  return bytes % 2 ** 20 === 0 ? `${bytes / 2 ** 20}m` : String(bytes);
+}
+
+/** Returns what a preset changes in a draft: it takes the place of what the draft said of these. */
+export function changesOf(preset: Preset): Pick<Draft, 'amounts' | 'shmem' | 'devices'> {
+  return {
+    amounts: preset.resource_slots,
+    shmem: preset.shared_memory ? sizeText(preset.shared_memory) : '',
+    devices: preset.device_requests.join('\n'),
+  };
 }
 
 /** Returns what a draft asks for, for the command and the program that do the same. */
 export function requestOf(draft: Draft): SessionRequest {
   return {
+    ...optionsOf(draft),
     image: draft.image,
     name: draft.name,
     type: draft.type,
@@ -203,5 +409,13 @@ const order: Record<string, number> = { now: 0, waits: 1, never: 2 };
 export function sortByVerdict<T extends { name: string; verdict: string | undefined }>(presets: readonly T[]): T[] {
   return [...presets].sort(
     (a, b) => (order[a.verdict ?? ''] ?? 3) - (order[b.verdict ?? ''] ?? 3) || a.name.localeCompare(b.name),
+  );
+}
+
+/** Sorts presets: those with enough free resources first, each kind by name. */
+export function sortByRoom<T extends { name: string; allocatable: boolean }>(presets: readonly T[]): T[] {
+  return [...presets].sort(
+    (a, b) =>
+      Number(b.allocatable) - Number(a.allocatable) || a.name.localeCompare(b.name, undefined, { numeric: true }),
   );
 }

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { changeDraftOf, changeOf, environOf, environText } from './changes';
+import { environOf, environText } from '../../api/environ';
+import { changeDraftOf, changeOf } from './changes';
 import type { ServiceDetails } from './queries';
 
 const service = {

@@ -17,16 +17,41 @@ import { useEffect, useMemo, useRef } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useGroupSlots, useResourceGroups } from '../../../api/choices';
 import { useMe } from '../../../api/me';
+import { asProblem } from '../../../api/problems';
 import { Card } from '../../../components/Card';
 import { Commands } from '../../../components/Commands';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
+import { Failed } from '../parts/Failed';
+import { useTextFields } from '../parts/fields';
+import { MoreOptions } from '../parts/MoreOptions';
+import { MountFields } from '../parts/MountFields';
 import { PresetCards } from '../parts/PresetCards';
 import { QuantityField } from '../parts/QuantityField';
 import { VerdictLine } from '../parts/VerdictLine';
-import { useLaunch, useLaunchArray, useLaunchImages, useMountableFolders, useQuotas, useVerdict } from '../queries';
-import { amountOf, arrayOf, bodyOf, type Draft, draftOf, isIndices, type Limits, requestOf, searchOf } from '../rules';
+import {
+  type Launched,
+  useLaunch,
+  useLaunchArray,
+  useLaunchImages,
+  useMountableFolders,
+  useQuotas,
+  useVerdict,
+} from '../queries';
+import {
+  amountOf,
+  arrayOf,
+  bodyOf,
+  type Draft,
+  draftOf,
+  faultsOf,
+  isIndices,
+  type Limits,
+  refusalsOf,
+  requestOf,
+  searchOf,
+} from '../rules';
 import classes from './LaunchPage.module.css';
 
 const typingMs = 250;
@@ -89,16 +114,26 @@ export function LaunchPage() {
     agent: restOf(agentFree, slot),
   });
   const ready = bodyOf(draft);
-  const submit = async () => {
+  // A refused launch says nothing about a request that has changed since.
+  const refused = (launch.error ? launch.variables : launchArray.variables)?.body;
+  const refusal = JSON.stringify(refused) === JSON.stringify(ready) ? failure : null;
+  const problem = refusal ?? (body === null ? null : verdict.error);
+  const refusals = problem === null ? {} : refusalsOf(asProblem(problem));
+  const form = { draft, change, refusals };
+  const field = useTextFields(form);
+  const isFaulty = faultsOf(draft).length > 0;
+  const submit = () => {
     if (ready === null || isWrongArray) return;
     if (isArray) {
-      await launchArray.mutateAsync({ body: ready, indices, token: token.current });
-      return void navigate({ to: '/sessions/arrays' });
+      const onSuccess = () => void navigate({ to: '/sessions/arrays' });
+      return launchArray.mutate({ body: ready, indices, token: token.current }, { onSuccess });
     }
-    const launched = await launch.mutateAsync({ body: ready, count: draft.count, token: token.current });
-    const [first] = launched;
-    if (launched.length === 1 && first) void navigate({ to: '/sessions/$id', params: { id: first.id } as never });
-    else void navigate({ to: '/sessions' });
+    const onSuccess = (launched: readonly Launched[]) => {
+      const [first] = launched;
+      if (launched.length === 1 && first) void navigate({ to: '/sessions/$id', params: { id: first.id } as never });
+      else void navigate({ to: '/sessions' });
+    };
+    launch.mutate({ body: ready, count: draft.count, token: token.current }, { onSuccess });
   };
 
   return (
@@ -108,6 +143,7 @@ export function LaunchPage() {
           <Stack>
             <Card title={t('what.title')}>
               <Stack gap="sm">
+                <Failed query={images} />
                 <Select
                   label={t('what.image')}
                   searchable
@@ -155,9 +191,19 @@ export function LaunchPage() {
                     onChange={(event) => change({ array: event.currentTarget.value })}
                   />
                 )}
+                <Textarea
+                  {...field('env')}
+                  label={t('what.env')}
+                  description={t('what.envHint')}
+                  autosize
+                  minRows={1}
+                  maxRows={10}
+                />
               </Stack>
             </Card>
             <Card title={t('where.title')}>
+              <Failed query={me} />
+              <Failed query={groups} />
               <Group>
                 <Select
                   label={t('where.project')}
@@ -177,12 +223,9 @@ export function LaunchPage() {
             </Card>
             <Card title={t('much.title')}>
               <Stack gap="sm">
+                <Failed query={quotas} />
                 {(quotas.data?.presets ?? []).length > 0 && (
-                  <PresetCards
-                    presets={quotas.data?.presets ?? []}
-                    draft={draft}
-                    onTake={(amounts) => change({ amounts })}
-                  />
+                  <PresetCards presets={quotas.data?.presets ?? []} draft={draft} onTake={change} />
                 )}
                 <Query query={slots} rows={3}>
                   {(details) => (
@@ -218,6 +261,14 @@ export function LaunchPage() {
                     </>
                   )}
                 </Query>
+                <Textarea
+                  {...field('devices')}
+                  label={t('much.devices')}
+                  description={t('much.devicesHint')}
+                  placeholder="memory >= 40g"
+                  autosize
+                  minRows={1}
+                />
                 <Group align="flex-end">
                   <NumberInput
                     label={t('much.size')}
@@ -250,6 +301,7 @@ export function LaunchPage() {
               </Stack>
             </Card>
             <Card title={t('data.title')}>
+              <Failed query={folders} />
               <MultiSelect
                 label={t('data.mounts')}
                 searchable
@@ -258,15 +310,18 @@ export function LaunchPage() {
                 onChange={(mounts) => change({ mounts })}
                 nothingFoundMessage={t('data.noFolder')}
                 description={t('data.hint')}
+                error={refusals.mounts}
               />
+              <MountFields draft={draft} change={change} />
             </Card>
+            <MoreOptions {...form} />
           </Stack>
         </Grid.Col>
         <Grid.Col span={{ base: 12, md: 4 }}>
           <div className={classes.summary}>
             <Card title={t('summary.title')}>
               <Stack gap="sm">
-                {body === null && <Text c="dimmed">{t('summary.incomplete')}</Text>}
+                {body === null && <Text c="dimmed">{isFaulty ? t('summary.faulty') : t('summary.incomplete')}</Text>}
                 {body !== null && verdict.isError && <ProblemAlert error={verdict.error} />}
                 {body !== null && !verdict.isError && verdict.data && (
                   <VerdictLine
@@ -282,7 +337,7 @@ export function LaunchPage() {
                 )}
                 {failure !== null && <ProblemAlert error={failure} />}
                 <Button
-                  onClick={() => void submit()}
+                  onClick={submit}
                   loading={launch.isPending || launchArray.isPending}
                   aria-disabled={ready === null || isWrongArray}
                   data-disabled={ready === null || isWrongArray || undefined}

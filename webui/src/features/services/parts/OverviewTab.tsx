@@ -1,5 +1,6 @@
 import { Anchor, Code, Group, SimpleGrid, Stack, Text } from '@mantine/core';
 import { useTranslation } from 'react-i18next';
+import { environText } from '../../../api/environ';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { ButtonLink } from '../../../components/ButtonLink';
 import { Card } from '../../../components/Card';
@@ -8,7 +9,6 @@ import { Facts } from '../../../components/Facts';
 import { Notice } from '../../../components/Notice';
 import { Query } from '../../../components/Query';
 import { RelativeTime } from '../../../components/RelativeTime';
-import { environText } from '../changes';
 import { type ServiceDetails, useServiceWhy } from '../queries';
 import { callOf, webAddressOf } from '../rules';
 import { Line } from './Line';
