@@ -1,7 +1,7 @@
 import { keepPreviousData, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { dataOf, rest } from '../../api/client';
 import type { components } from '../../api/generated/rest';
-import { isMoving } from './rules';
+import { isMoving, linkOf } from './rules';
 
 export const pageSize = 25;
 const movingMs = 5_000;
@@ -54,6 +54,17 @@ export function useRevisionFiles(id: string) {
     enabled: id !== '',
   });
 }
+
+/** Returns an address at which anybody may fetch a file of a revision, until it expires. */
+export const useFileLink = (id: string) =>
+  useMutation({
+    mutationFn: async (path: string) => {
+      const { files } = await dataOf(
+        rest.POST('/artifacts/revisions/{v}/presign', { params: { path: { v: id } }, body: { paths: [path] } }),
+      );
+      return linkOf(files[0]?.url);
+    },
+  });
 
 export function useArtifactRegistries() {
   return useQuery({
