@@ -1,13 +1,16 @@
 import { SegmentedControl, SimpleGrid, Stack, Table, Text } from '@mantine/core';
-import { useEffect, useState } from 'react';
+import { lazy, Suspense, useEffect, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { Card } from '../../../components/Card';
 import { Chart } from '../../../components/Chart';
 import { EmptyState } from '../../../components/EmptyState';
 import { Query } from '../../../components/Query';
-import { formatBytes, formatNumber } from '../../../i18n/format';
+import { loadMessages } from '../../../i18n';
+import { formatterOf } from '../amounts';
 import { type SessionDetails, useStats } from '../queries';
-import { isLive, type Measure, measuresOf } from '../rules';
+import { isLive, isRunning, type Measure, measuresOf } from '../rules';
+
+const Processes = lazy(async () => (await Promise.all([import('./Processes'), loadMessages('sessionWork')]))[0]);
 
 const hourOfSamples = 720;
 
@@ -20,15 +23,8 @@ interface Sample {
 // Kept while the tab of the browser lives, so that a look at another page loses nothing.
 const histories = new Map<string, Sample[]>();
 
-function formatter(unit: string, language: string): (value: number) => string {
-  if (unit === 'bytes') return (value) => formatBytes(value, language);
-  if (unit === 'percent') return (value) => `${formatNumber(value, language)} %`;
-  if (unit === 'msec') return (value) => `${formatNumber(value / 1000, language)} s`;
-  return (value) => formatNumber(value, language);
-}
-
 /** Values of processors, memory and devices, drawn as they come, or as a table. */
-export function MetricsTab({ session }: { session: SessionDetails }) {
+function Measures({ session }: { session: SessionDetails }) {
   const { t, i18n } = useTranslation('sessions');
   const id = session.id ?? '';
   const query = useStats(id, isLive(session.status));
@@ -91,7 +87,7 @@ export function MetricsTab({ session }: { session: SessionDetails }) {
                       <Table.Td>{name}</Table.Td>
                       {hosts.map((host) => {
                         const item = measure(latest, host, name);
-                        const format = formatter(item?.unit ?? '', i18n.language);
+                        const format = formatterOf(item?.unit ?? '', i18n.language);
                         return (
                           <Table.Td key={host}>
                             {item
@@ -108,7 +104,7 @@ export function MetricsTab({ session }: { session: SessionDetails }) {
               <SimpleGrid cols={{ base: 1, md: 2 }}>
                 {names.map((name) => {
                   const first = hosts.map((host) => measure(latest, host, name)).find((item) => item !== undefined);
-                  const format = formatter(first?.unit ?? '', i18n.language);
+                  const format = formatterOf(first?.unit ?? '', i18n.language);
                   const text = first
                     ? `${format(first.current)}${first.capacity === null ? '' : ` / ${format(first.capacity)}`}`
                     : '';
@@ -134,6 +130,20 @@ export function MetricsTab({ session }: { session: SessionDetails }) {
         )
       }
     </Query>
+  );
+}
+
+/** What a session uses: its containers over time, and its processes now. */
+export function MetricsTab({ session }: { session: SessionDetails }) {
+  return (
+    <Stack>
+      <Measures session={session} />
+      {isRunning(session.status) && (
+        <Suspense>
+          <Processes id={session.id ?? ''} />
+        </Suspense>
+      )}
+    </Stack>
   );
 }
 export default MetricsTab;
