@@ -5,16 +5,36 @@ import { addressesOf } from '../../../api/text';
 import { Card } from '../../../components/Card';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
-import { useInvite, useSetCloneable, useSetShare, useShares } from '../queries';
+import {
+  useInvite,
+  useSetCloneable,
+  useSetShare,
+  useShares,
+  useShareWithMembers,
+  useUnshareWithMembers,
+} from '../queries';
 import { otherPermission, permissionOf } from '../rules';
 
-/** Who else uses a folder, and who is invited to. */
-export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolean }) {
+/** Who else uses a folder, and who is invited to; of a project's folder, what single members may do. */
+export function ShareCard({
+  id,
+  isCloneable,
+  isOfProject,
+}: {
+  id: string;
+  isCloneable: boolean;
+  isOfProject: boolean;
+}) {
   const setCloneable = useSetCloneable();
   const { t } = useTranslation('folders');
   const shares = useShares(id);
-  const invite = useInvite();
+  const [invite, shareWithMembers] = [useInvite(), useShareWithMembers()];
+  const add = isOfProject ? shareWithMembers : invite;
   const change = useSetShare();
+  const unshare = useUnshareWithMembers();
+  const isBusy = change.isPending || unshare.isPending;
+  const end = (user: { uuid: string; email: string }) =>
+    isOfProject ? unshare.mutate({ id, email: user.email }) : change.mutate({ id, user: user.uuid, permission: null });
   const [text, setText] = useState('');
   const [permission, setPermission] = useState<'ro' | 'rw'>('ro');
   const [isTouched, setTouched] = useState(false);
@@ -23,7 +43,7 @@ export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolea
     event.preventDefault();
     setTouched(true);
     if (faulty.length === 0 && emails.length > 0) {
-      invite.mutate(
+      add.mutate(
         { id, emails, permission },
         {
           onSuccess: () => {
@@ -49,10 +69,15 @@ export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolea
           {(list) =>
             list.length === 0 ? (
               <Text size="sm" c="dimmed">
-                {t('share.nobody')}
+                {t(isOfProject ? 'share.noMember' : 'share.nobody')}
               </Text>
             ) : (
               <Stack gap="xs">
+                {isOfProject && (
+                  <Text size="sm" c="dimmed">
+                    {t('share.others')}
+                  </Text>
+                )}
                 {list.map((share) => (
                   <Group key={share.shared_to.uuid} justify="space-between" gap="xs">
                     <Text size="sm">{t(`share.${permissionOf(share.perm)}`, { email: share.shared_to.email })}</Text>
@@ -60,7 +85,7 @@ export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolea
                       <Button
                         size="xs"
                         variant="default"
-                        disabled={change.isPending}
+                        disabled={isBusy}
                         onClick={() =>
                           change.mutate({
                             id,
@@ -71,13 +96,8 @@ export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolea
                       >
                         {t(permissionOf(share.perm) === 'ro' ? 'share.allowWriting' : 'share.onlyReading')}
                       </Button>
-                      <Button
-                        size="xs"
-                        variant="default"
-                        disabled={change.isPending}
-                        onClick={() => change.mutate({ id, user: share.shared_to.uuid, permission: null })}
-                      >
-                        {t('share.end')}
+                      <Button size="xs" variant="default" disabled={isBusy} onClick={() => end(share.shared_to)}>
+                        {t(isOfProject ? 'share.asOthers' : 'share.end')}
                       </Button>
                     </Group>
                   </Group>
@@ -87,10 +107,11 @@ export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolea
           }
         </Query>
         {change.isError && <ProblemAlert error={change.error} />}
+        {unshare.isError && <ProblemAlert error={unshare.error} />}
         <form onSubmit={submit}>
           <Stack gap="xs">
             <TextInput
-              label={t('share.emails')}
+              label={t(isOfProject ? 'share.members' : 'share.emails')}
               description={t('share.emailsHint')}
               value={text}
               autoComplete="off"
@@ -114,14 +135,19 @@ export function ShareCard({ id, isCloneable }: { id: string; isCloneable: boolea
                   { value: 'rw', label: t('access.rw') },
                 ]}
               />
-              <Button type="submit" loading={invite.isPending}>
-                {t('share.invite')}
+              <Button type="submit" loading={add.isPending}>
+                {t(isOfProject ? 'share.set' : 'share.invite')}
               </Button>
             </Group>
-            {invite.isError && <ProblemAlert error={invite.error} />}
+            {add.isError && <ProblemAlert error={add.error} />}
             {invite.isSuccess && (
               <Text size="sm" role="status">
-                {t('share.invited', { count: invite.data.invited_ids.length })}
+                {t('share.invited', { count: invite.data.length })}
+              </Text>
+            )}
+            {shareWithMembers.isSuccess && (
+              <Text size="sm" role="status">
+                {t('share.isSet', { emails: shareWithMembers.data.join(', ') })}
               </Text>
             )}
           </Stack>
