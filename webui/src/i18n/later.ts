@@ -1,6 +1,7 @@
 import type proof from '../app/proof/locale/en.json';
 import type account from '../features/account/locale/en.json';
 import type artifacts from '../features/artifacts/locale/en.json';
+import type claims from '../features/claims/locale/en.json';
 import type fleet from '../features/fleet/locale/en.json';
 import type folders from '../features/folders/locale/en.json';
 import type preview from '../features/folders/locale/preview/en.json';
@@ -26,6 +27,7 @@ export interface LaterMessages {
   account: typeof account;
   templates: typeof templates;
   artifacts: typeof artifacts;
+  claims: typeof claims;
   folders: typeof folders;
   images: typeof images;
   launch: typeof launch;
@@ -60,6 +62,10 @@ export const later: Loaders = {
   artifacts: {
     en: () => import('../features/artifacts/locale/en.json'),
     ko: () => import('../features/artifacts/locale/ko.json'),
+  },
+  claims: {
+    en: () => import('../features/claims/locale/en.json'),
+    ko: () => import('../features/claims/locale/ko.json'),
   },
   templates: {
     en: () => import('../features/templates/locale/en.json'),
