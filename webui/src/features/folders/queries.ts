@@ -119,15 +119,14 @@ export const quotaScopeQuery = graphql(`
   }
 `);
 
-/** What the person and their projects keep on each of their storage hosts, and what they may. */
-export function useQuotas() {
-  const hosts = useHosts().data?.allowed;
+/** What the person and their projects keep on each of these storage hosts, and what they may. */
+export function useQuotas(hosts: readonly string[]) {
   const user = useMe().data?.user;
   return useQuery({
     queryKey: [...folderKeys.all, 'quotas', hosts, user?.uuid],
     queryFn: ({ signal }) =>
       Promise.all(
-        (hosts ?? []).flatMap((host) =>
+        hosts.flatMap((host) =>
           scopesOf(user).map(async ({ scope, owner }): Promise<Quota> => {
             try {
               const details = (await query(quotaScopeQuery, { host, scope }, { signal })).quota_scope?.details;
@@ -140,7 +139,7 @@ export function useQuotas() {
           }),
         ),
       ),
-    enabled: hosts !== undefined && user !== undefined,
+    enabled: user !== undefined,
   });
 }
 
