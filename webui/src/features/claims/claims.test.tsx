@@ -50,7 +50,7 @@ describe('rules', () => {
     ]);
     expect(acceleratorsOf(['mem', 'rocm.device', 'cpu', 'cuda.device'])).toEqual(['cuda.device', 'rocm.device']);
   });
-  it.each([
+  it.each<[Partial<Draft>, string[]]>([
     [{}, []],
     [{ name: 'a b' }, ['name']],
     [{ resources: '' }, ['resources']],

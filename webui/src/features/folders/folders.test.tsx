@@ -201,14 +201,23 @@ it('the page shows what is kept of how much, also beside a host that is away', a
 
 it('the page of a folder says how much its owner keeps', async () => {
   const server = new FakeServer();
+  let isOwner = false;
+  let asked = 0;
   server.on('GET /func/folders/f1', () => ({
-    body: { id: 'f1', name: 'data', status: 'ready', is_owner: false, permission: 'ro', host: 'h', creator: 'ann' },
+    body: { id: 'f1', name: 'data', status: 'ready', is_owner: isOwner, permission: 'ro', host: 'h', creator: 'ann' },
   }));
   server.on('GET /func/folders/f1/files', () => ({ body: { items: [], cursor: null } }));
+  server.on('GET /func/folders/_/shared', () => ({ body: { shared: [] } }));
   server.on('GET /func/folders/_/quota', (_, request) => {
+    asked += 1;
     expect(new URL(request.url).search).toBe('?id=f1&folder_host=h');
     return { body: { quota_scope_id: 'user:u', used_bytes: 1024, limit_bytes: 1024, enforcement: 'soft' } };
   });
+  const others = openPage('/folders/f1', server);
+  expect(await screen.findByText('Read only')).toBeDefined();
+  expect(asked).toBe(0);
+  others.unmount();
+  isOwner = true;
   openPage('/folders/f1', server);
   expect(await screen.findByText('1 KiB of 1 KiB')).toBeDefined();
   expect(screen.getByText('Full')).toBeDefined();

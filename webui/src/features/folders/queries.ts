@@ -108,7 +108,7 @@ export function useFolderProjects() {
 }
 
 function present<T>(rows: readonly (T | null)[] | null): T[] {
-  return (rows ?? []).filter((row) => row !== null);
+  return (rows ?? []).filter((row): row is T => row !== null);
 }
 
 export const quotaScopeQuery = graphql(`

@@ -206,7 +206,13 @@ export function FolderPage() {
                           t('fact.files'),
                           details.num_files === null ? null : formatNumber(details.num_files, i18n.language),
                         ],
-                        [t('quota.ofOwner'), <OwnerQuota key="quota" id={details.id} host={details.host} />],
+                        [
+                          t('quota.ofOwner'),
+                          // Others than the owner and members of its project are refused it.
+                          details.is_owner || details.ownership_type === 'group' ? (
+                            <OwnerQuota key="quota" id={details.id} host={details.host} />
+                          ) : null,
+                        ],
                         [t('column.host'), details.host],
                         [t('fact.usage'), details.usage_mode],
                         [t('column.created'), <RelativeTime key="created" at={details.created_at} />],
