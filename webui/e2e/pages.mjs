@@ -22,6 +22,7 @@ const everybody = [
   '/sessions/new',
   '/sessions/arrays?all=true',
   '/queue',
+  '/claims',
   '/images',
   '/usage',
   '/usage?of=all',

@@ -3,6 +3,7 @@ import {
   IconApi,
   IconBox,
   IconChartAreaLine,
+  IconCpu,
   IconFolder,
   IconHome,
   IconListNumbers,
@@ -24,6 +25,7 @@ export interface Destination {
     | 'launch'
     | 'services'
     | 'queue'
+    | 'claims'
     | 'folders'
     | 'images'
     | 'artifacts'
@@ -57,6 +59,7 @@ export const destinations: readonly Destination[] = [
   { path: '/sessions/new', label: 'launch', icon: IconRocket, group: 'work', shortcut: 'n' },
   { path: '/services', label: 'services', icon: IconApi, group: 'work', shortcut: 'v' },
   { path: '/queue', label: 'queue', icon: IconListNumbers, group: 'work', shortcut: 'q' },
+  { path: '/claims', label: 'claims', icon: IconCpu, group: 'work', shortcut: 'c' },
   { path: '/images', label: 'images', icon: IconBox, group: 'work', shortcut: 'i' },
   { path: '/artifacts', label: 'artifacts', icon: IconBox, group: 'work', shortcut: 'm' },
   { path: '/templates', label: 'templates', icon: IconStack2, group: 'work', shortcut: 't' },

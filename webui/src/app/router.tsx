@@ -227,6 +227,16 @@ const artifact = createRoute({
   component: pageWithMessages('artifacts', () => import('../features/artifacts/pages/ArtifactPage')),
 });
 
+const claims = createRoute({
+  getParentRoute: () => shell,
+  path: '/claims',
+  validateSearch: (search): { page?: number; show?: string } => ({
+    ...(Number(search.page) > 1 ? { page: Math.floor(Number(search.page)) } : {}),
+    ...textsOf(search, 'show'),
+  }),
+  component: pageWithMessages('claims', () => import('../features/claims/pages/ClaimsPage')),
+});
+
 const templates = createRoute({
   getParentRoute: () => shell,
   path: '/templates',
@@ -486,6 +496,7 @@ const tree = root.addChildren([
     images,
     artifacts,
     artifact,
+    claims,
     templates,
     account,
     people,

@@ -2,6 +2,7 @@ import type proof from '../app/proof/locale/en.json';
 import type dotfiles from '../components/dotfiles/locale/en.json';
 import type account from '../features/account/locale/en.json';
 import type artifacts from '../features/artifacts/locale/en.json';
+import type claims from '../features/claims/locale/en.json';
 import type fleet from '../features/fleet/locale/en.json';
 import type folders from '../features/folders/locale/en.json';
 import type preview from '../features/folders/locale/preview/en.json';
@@ -28,6 +29,7 @@ export interface LaterMessages {
   templates: typeof templates;
   artifacts: typeof artifacts;
   dotfiles: typeof dotfiles;
+  claims: typeof claims;
   folders: typeof folders;
   images: typeof images;
   launch: typeof launch;
@@ -66,6 +68,10 @@ export const later: Loaders = {
   dotfiles: {
     en: () => import('../components/dotfiles/locale/en.json'),
     ko: () => import('../components/dotfiles/locale/ko.json'),
+  },
+  claims: {
+    en: () => import('../features/claims/locale/en.json'),
+    ko: () => import('../features/claims/locale/ko.json'),
   },
   templates: {
     en: () => import('../features/templates/locale/en.json'),

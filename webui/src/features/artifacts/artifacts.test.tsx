@@ -3,7 +3,7 @@ import userEvent from '@testing-library/user-event';
 import { beforeEach, describe, expect, it } from 'vitest';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
-import { countsOf, isImportable, mountOf, percentOf, type Revision, sizeOf, toneOf } from './rules';
+import { countsOf, isImportable, linkOf, mountOf, percentOf, type Revision, sizeOf, toneOf } from './rules';
 
 const revision = (version: string, status: string, other: Partial<Revision> = {}): Revision => ({
   id: `id-${version}`,
@@ -104,5 +104,28 @@ describe('the store', () => {
     const use = await screen.findByRole('link', { name: 'Use in a session: v1' });
     expect(decodeURIComponent(use.getAttribute('href') ?? '')).toContain('mounts=artifact:acme/tiny@v1');
     await waitFor(() => expect(screen.queryByRole('button', { name: 'Import v1' })).toBeNull());
+  });
+  it('makes links of files, and says why one is refused', async () => {
+    const sha256 = 'a'.repeat(64);
+    server.on('GET /func/artifacts/a', () => ({ body: artifact([revision('v1', 'AVAILABLE')]) }));
+    server.on('GET /func/artifacts/revisions/id-v1/files', () => ({
+      body: { files: ['a.bin', 'b.bin'].map((path) => ({ path, size: 5, sha256, url: '' })) },
+    }));
+    server.on('POST /func/artifacts/revisions/id-v1/presign', (body) =>
+      (body.paths as string[])[0] === 'a.bin'
+        ? { body: { files: [{ path: 'a.bin', size: 5, sha256, url: 'https://store.example/a.bin?token=x' }] } }
+        : { status: 423, body: { title: 'The file is being moved.' } },
+    );
+    openPage('/artifacts/a?files=id-v1', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Make a link of a.bin' }));
+    const link = await screen.findByRole('link', { name: 'Download a.bin' });
+    expect(link.getAttribute('href')).toBe('https://store.example/a.bin?token=x');
+    expect(screen.getByRole('button', { name: 'Copy the link of a.bin' })).toBeDefined();
+    await userEvent.click(screen.getByRole('button', { name: 'Make a link of b.bin' }));
+    expect(await screen.findByText('The file is being moved.')).toBeDefined();
+    expect(screen.queryByRole('link', { name: 'Download b.bin' })).toBeNull();
+  });
+  it('links nothing but addresses of the web', () => {
+    for (const url of ['javascript:alert(1)', 'file:///etc/passwd', '', null]) expect(() => linkOf(url)).toThrow();
   });
 });

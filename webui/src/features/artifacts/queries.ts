@@ -1,7 +1,7 @@
 import { keepPreviousData, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { dataOf, rest } from '../../api/client';
 import type { components, paths } from '../../api/generated/rest';
-import { isMoving } from './rules';
+import { isMoving, linkOf } from './rules';
 import { putAll, type UploadedFile } from './uploads';
 
 export const pageSize = 25;
@@ -55,6 +55,17 @@ export function useRevisionFiles(id: string) {
     enabled: id !== '',
   });
 }
+
+/** Returns an address at which anybody may fetch a file of a revision, until it expires. */
+export const useFileLink = (id: string) =>
+  useMutation({
+    mutationFn: async (path: string) => {
+      const { files } = await dataOf(
+        rest.POST('/artifacts/revisions/{v}/presign', { params: { path: { v: id } }, body: { paths: [path] } }),
+      );
+      return linkOf(files[0]?.url);
+    },
+  });
 
 export function useArtifactRegistries() {
   return useQuery({

@@ -62,3 +62,10 @@ export function sizeOf(artifact: Pick<Artifact, 'revisions'>): number | null {
   const sizes = artifact.revisions.map(({ size }) => size).filter((size) => size !== null);
   return sizes.length === 0 ? null : Math.max(...sizes);
 }
+
+/** Returns the address of a file. Throws for addresses that are not http or https. */
+export function linkOf(url: string | null | undefined): string {
+  const address = new URL(url ?? '');
+  if (address.protocol !== 'http:' && address.protocol !== 'https:') throw new Error(`no address of a file: ${url}`);
+  return address.href;
+}

@@ -3,6 +3,7 @@ import userEvent from '@testing-library/user-event';
 import { beforeEach, describe, expect, it } from 'vitest';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
+import { isFull, newFolderOf, quotaOf, scopesOf } from './rules';
 
 it('the trash loses a folder once its files are deleted in the background', async () => {
   const server = new FakeServer();
@@ -202,4 +203,149 @@ describe('the acts on a folder', () => {
       .poll(() => server.requests.find(({ key }) => key === 'POST /func/folders/_/shared')?.body)
       .toEqual({ vfolder: 'f1', user: 'u2', perm: null });
   });
+});
+
+function emptyFolders(): FakeServer {
+  const server = new FakeServer();
+  server.on('GET /func/folders/invitations/list', () => ({ body: { invitations: [] } }));
+  server.on('GET /func/folders/_/hosts', (_, request) => ({
+    body: {
+      allowed: new URL(request.url).searchParams.get('group_id') === 'g' ? ['of-team'] : ['h1', 'h2'],
+      default: 'h1',
+      volume_info: {},
+    },
+  }));
+  server.on('GET /func/folders', () => ({ body: [] }));
+  server.graphql('quota_scope', () => ({ quota_scope: { details: null } }));
+  return server;
+}
+
+it('the request of a folder has only what was chosen', () => {
+  const draft = {
+    name: ' x ',
+    project: '',
+    host: '',
+    usage: 'general',
+    permission: 'ro',
+    quota: '',
+    isCloneable: false,
+  };
+  expect(newFolderOf(draft)).toEqual({ name: 'x' });
+  expect(newFolderOf({ ...draft, project: 'g', host: 'h', usage: 'model', quota: '1k', isCloneable: true })).toEqual({
+    name: 'x',
+    host: 'h',
+    group: 'g',
+    permission: 'ro',
+    usage_mode: 'model',
+    quota: 1024,
+    cloneable: true,
+  });
+});
+
+it('a folder of a project is made by who administrates it', async () => {
+  const server = emptyFolders();
+  server.graphql('groups', () => ({
+    groups: [
+      { id: 'g', name: 'team', domain_name: 'default', is_active: true, admins: ['u'] },
+      { id: 'g2', name: 'others', domain_name: 'default', is_active: true, admins: ['x'] },
+      { id: 'g3', name: 'old', domain_name: 'default', is_active: false, admins: ['u'] },
+    ],
+  }));
+  server.on('POST /func/folders', () => ({
+    status: 400,
+    body: { title: 'The host keeps no quotas.', data: { quota: 'unsupported' } },
+  }));
+  openPage('/folders', server);
+  await userEvent.click(await screen.findByRole('button', { name: 'New folder' }));
+  const dialog = await screen.findByRole('dialog', { name: 'New folder' });
+  await userEvent.type(within(dialog).getByRole('textbox', { name: 'Name' }), 'common');
+  const owner = await within(dialog).findByRole<HTMLSelectElement>('combobox', { name: 'Owner' });
+  expect([...owner.options].map(({ label }) => label)).toEqual(['You', 'team (default)']);
+  await userEvent.selectOptions(owner, 'team (default)');
+  await userEvent.selectOptions(within(dialog).getByRole('combobox', { name: 'What it is for' }), 'Data');
+  await userEvent.selectOptions(within(dialog).getByRole('combobox', { name: 'What members may do' }), 'Read only');
+  const quota = within(dialog).getByRole('textbox', { name: 'Limit' });
+  await userEvent.type(quota, 'much');
+  const create = within(dialog).getByRole('button', { name: 'Create' });
+  await userEvent.click(create);
+  expect(within(dialog).getByText(/A size is a number/)).toBeDefined();
+  await userEvent.clear(quota);
+  await userEvent.type(quota, '10g');
+  await userEvent.click(within(dialog).getByRole('switch', { name: 'It may be copied' }));
+  await userEvent.click(create);
+  expect(await within(dialog).findByText('The host keeps no quotas.')).toBeDefined();
+  const made = server.requests.filter(({ key }) => key === 'POST /func/folders').map(({ body }) => body);
+  expect(made).toEqual([
+    {
+      name: 'common',
+      host: 'h1',
+      group: 'g',
+      permission: 'ro',
+      usage_mode: 'data',
+      quota: 10 * 2 ** 30,
+      cloneable: true,
+    },
+  ]);
+});
+
+it('quotas concern a person and their projects, and are full at the limit', () => {
+  expect(scopesOf(null)).toEqual([]);
+  expect(scopesOf({ uuid: 'u', email: 'a@b', groups: [{ id: 'g', name: 'team' }, null] })).toEqual([
+    { scope: 'user:u', owner: 'a@b' },
+    { scope: 'project:g', owner: 'team' },
+  ]);
+  const full = (used: unknown, limit: unknown) =>
+    isFull(quotaOf('h', 's', 'o', { usage_bytes: used, hard_limit_bytes: limit, enforcement: 'soft' }));
+  expect([full(5, 5), full('6', '5'), full(4, 5), full(5, null), full(null, 5), full(0, 0)]).toEqual([
+    true,
+    true,
+    false,
+    false,
+    false,
+    true,
+  ]);
+});
+
+it('the page shows what is kept of how much, also beside a host that is away', async () => {
+  const server = emptyFolders();
+  server.on('gql quota_scope', (body) => {
+    const { host, scope } = body.variables as Record<string, string>;
+    if (host === 'h2') return { status: 502, body: { title: 'The storage proxy is away.' } };
+    const limit = scope === 'user:u' ? 1024 : null;
+    const details = { usage_bytes: 2048, hard_limit_bytes: limit, enforcement: 'soft' };
+    return { body: { data: { quota_scope: { details } } } };
+  });
+  openPage('/folders', server);
+  const table = await screen.findByRole('table', { name: 'Storage of you and your projects' });
+  const rows = within(table).getAllByRole('row').slice(1);
+  expect(rows.map((row) => row.textContent)).toEqual([
+    'h1ann@example.com2 KiBFull1 KiBUploads and copies',
+    'h1team2 KiBNoneUploads and copies',
+    'h2ann@example.comThe storage proxy is away.––',
+    'h2teamThe storage proxy is away.––',
+  ]);
+});
+
+it('the page of a folder says how much its owner keeps', async () => {
+  const server = new FakeServer();
+  let isOwner = false;
+  let asked = 0;
+  server.on('GET /func/folders/f1', () => ({
+    body: { id: 'f1', name: 'data', status: 'ready', is_owner: isOwner, permission: 'ro', host: 'h', creator: 'ann' },
+  }));
+  server.on('GET /func/folders/f1/files', () => ({ body: { items: [], cursor: null } }));
+  server.on('GET /func/folders/_/shared', () => ({ body: { shared: [] } }));
+  server.on('GET /func/folders/_/quota', (_, request) => {
+    asked += 1;
+    expect(new URL(request.url).search).toBe('?id=f1&folder_host=h');
+    return { body: { quota_scope_id: 'user:u', used_bytes: 1024, limit_bytes: 1024, enforcement: 'soft' } };
+  });
+  const others = openPage('/folders/f1', server);
+  expect(await screen.findByText('Read only')).toBeDefined();
+  expect(asked).toBe(0);
+  others.unmount();
+  isOwner = true;
+  openPage('/folders/f1', server);
+  expect(await screen.findByText('1 KiB of 1 KiB')).toBeDefined();
+  expect(screen.getByText('Full')).toBeDefined();
 });

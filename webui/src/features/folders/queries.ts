@@ -1,6 +1,19 @@
 import { queryOptions, useInfiniteQuery, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { dataOf, rest } from '../../api/client';
-import { type FolderView, isBeingFilled, joinPath, type Permission, ticketUrl } from './rules';
+import type { components } from '../../api/generated/rest';
+import { graphql, query } from '../../api/graphql';
+import { useMe, useRole } from '../../api/me';
+import { asProblem } from '../../api/problems';
+import {
+  type FolderView,
+  isBeingFilled,
+  joinPath,
+  type Permission,
+  type Quota,
+  quotaOf,
+  scopesOf,
+  ticketUrl,
+} from './rules';
 
 export const folderKeys = {
   all: ['folders'] as const,
@@ -83,10 +96,84 @@ export async function namesPresent(id: string, path: string, names: readonly str
 type FilesPage = NonNullable<ReturnType<typeof useFiles>['data']>['pages'][number];
 export type FileEntry = NonNullable<ReturnType<typeof useFiles>['data']>['pages'][number]['items'][number];
 
-export function useHosts() {
+/** The storage hosts of the person, or of a project. */
+export function useHosts(project = '') {
   return useQuery({
-    queryKey: [...folderKeys.all, 'hosts'],
-    queryFn: ({ signal }) => dataOf(rest.GET('/folders/_/hosts', { signal })),
+    queryKey: [...folderKeys.all, 'hosts', project],
+    queryFn: ({ signal }) =>
+      dataOf(rest.GET('/folders/_/hosts', { params: { query: project === '' ? {} : { group_id: project } }, signal })),
+  });
+}
+
+export const allProjectsQuery = graphql(`
+  query { groups { id name domain_name is_active } }
+`);
+
+export const administeredProjectsQuery = graphql(`
+  query { groups { id name domain_name is_active admins } }
+`);
+
+/** The projects for which the person may make folders: all that administrators see, and those that users administrate. */
+export function useFolderProjects() {
+  const isUser = useRole() === 'user';
+  const me = useMe().data?.user?.uuid ?? '';
+  return useQuery({
+    queryKey: [...folderKeys.all, 'projects', isUser, me],
+    queryFn: async ({ signal }) => {
+      if (!isUser) return present((await query(allProjectsQuery, {}, { signal })).groups);
+      const groups = present((await query(administeredProjectsQuery, {}, { signal })).groups);
+      return groups.filter(({ admins }) => admins?.includes(me));
+    },
+    enabled: !isUser || me !== '',
+    select: (groups) =>
+      groups
+        .filter(({ is_active }) => is_active === true)
+        .map(({ id, name, domain_name }) => ({ id: id ?? '', name: name ?? '', domain: domain_name ?? '' })),
+  });
+}
+
+function present<T>(rows: readonly (T | null)[] | null): T[] {
+  return (rows ?? []).filter((row): row is T => row !== null);
+}
+
+export const quotaScopeQuery = graphql(`
+  query ($host: String!, $scope: String!) {
+    quota_scope(storage_host_name: $host, quota_scope_id: $scope) {
+      details { usage_bytes hard_limit_bytes enforcement }
+    }
+  }
+`);
+
+/** What the person and their projects keep on each of these storage hosts, and what they may. */
+export function useQuotas(hosts: readonly string[]) {
+  const user = useMe().data?.user;
+  return useQuery({
+    queryKey: [...folderKeys.all, 'quotas', hosts, user?.uuid],
+    queryFn: ({ signal }) =>
+      Promise.all(
+        hosts.flatMap((host) =>
+          scopesOf(user).map(async ({ scope, owner }): Promise<Quota> => {
+            try {
+              const details = (await query(quotaScopeQuery, { host, scope }, { signal })).quota_scope?.details;
+              return quotaOf(host, scope, owner, details);
+            } catch (error) {
+              // A host that is away hides none of the others.
+              signal.throwIfAborted();
+              return { ...quotaOf(host, scope, owner, null), problem: asProblem(error).message };
+            }
+          }),
+        ),
+      ),
+    enabled: user !== undefined,
+  });
+}
+
+/** What the owner of a folder keeps on its storage host. */
+export function useFolderQuota(id: string, host: string) {
+  return useQuery({
+    queryKey: [...folderKeys.one(id), 'quota'],
+    queryFn: ({ signal }) =>
+      dataOf(rest.GET('/folders/_/quota', { params: { query: { id, folder_host: host } }, signal })),
   });
 }
 
@@ -145,10 +232,9 @@ function useChange<T, R>(mutationFn: (input: T) => Promise<R>, refetchType: 'act
   });
 }
 
-export const useCreateFolder = () =>
-  useChange(({ name, host }: { name: string; host: string }) =>
-    dataOf(rest.POST('/folders', { body: { name, ...(host ? { host } : {}) } })),
-  );
+export type NewFolder = components['schemas']['CreateFolderBody'];
+
+export const useCreateFolder = () => useChange((body: NewFolder) => dataOf(rest.POST('/folders', { body })));
 
 export const useTrashFolder = () =>
   useChange((id: string) => dataOf(rest.DELETE('/folders', { params: { query: { id } } })), 'none'); // the page of the folder is left: nothing about it is asked again
@@ -180,9 +266,35 @@ export const useCloneFolder = () =>
     ),
   );
 
+interface Sharing {
+  id: string;
+  emails: string[];
+  permission: Permission;
+}
+
+/** Invites people to the folder of a user, and returns whom. */
 export const useInvite = () =>
-  useChange(({ id, emails, permission }: { id: string; emails: string[]; permission: Permission }) =>
-    dataOf(rest.POST('/folders/{f}/invite', { params: { path: { f: id } }, body: { emails, perm: permission } })),
+  useChange(
+    async ({ id, emails, permission }: Sharing) =>
+      (
+        await dataOf(
+          rest.POST('/folders/{f}/invite', { params: { path: { f: id } }, body: { emails, perm: permission } }),
+        )
+      ).invited_ids,
+  );
+
+/** Says what single members of a project may do with its folder, and returns the addresses of those who are members. */
+export const useShareWithMembers = () =>
+  useChange(
+    async ({ id, emails, permission }: Sharing) =>
+      (await dataOf(rest.POST('/folders/{f}/share', { params: { path: { f: id } }, body: { emails, permission } })))
+        .shared_emails,
+  );
+
+/** Ends what was said for single members, so that they may do what all members may. */
+export const useUnshareWithMembers = () =>
+  useChange(({ id, email }: { id: string; email: string }) =>
+    dataOf(rest.DELETE('/folders/{f}/unshare', { params: { path: { f: id }, query: { emails: [email] } } })),
   );
 
 export const useSetShare = () =>

@@ -135,3 +135,69 @@ describe('the folders of everybody', () => {
     expect(screen.queryByText("Everybody's")).toBeNull();
   });
 });
+
+describe('the folder of a project', () => {
+  const folder = {
+    id: 'f7',
+    name: 'common',
+    status: 'ready',
+    is_owner: false,
+    ownership_type: 'group',
+    group_name: 'team',
+    permission: 'wd',
+    host: 'h',
+    creator: 'ann',
+    created_at: '2026-01-01T00:00:00Z',
+    used_bytes: null,
+    num_files: null,
+    max_size: null,
+    usage_mode: 'general',
+    cloneable: false,
+  };
+  let role: string;
+  let shares: unknown[];
+  beforeEach(() => {
+    role = 'admin';
+    shares = [];
+    server.on('POST /server/login-check', () => ({
+      body: { authenticated: true, data: { access_key: 'A', role, status: 'active' } },
+    }));
+    server.on('GET /func/folders/f7', () => ({ body: folder }));
+    server.on('GET /func/folders/f7/files', () => ({ body: { items: [], cursor: null } }));
+    server.on('GET /func/folders/_/shared', () => ({ body: { shared: shares } }));
+  });
+  it('gives single members a permission of their own, and takes it back', async () => {
+    server.on('POST /func/folders/f7/share', (body) => {
+      if ((body.emails as string[])[0] !== 'bob@example.com')
+        return { status: 404, body: { title: 'None of them is a member of the group.' } };
+      shares = [share];
+      return { status: 201, body: { shared_emails: ['bob@example.com'] } };
+    });
+    let ended = '';
+    server.on('DELETE /func/folders/f7/unshare', (_, request) => {
+      ended = new URL(request.url).searchParams.getAll('emails').join();
+      shares = [];
+      return { body: { unshared_emails: ['bob@example.com'] } };
+    });
+    openPage('/folders/f7', server);
+    expect(await screen.findByText(/No member has a permission of their own/)).toBeDefined();
+    const field = screen.getByRole('textbox', { name: 'Members, by e-mail address' });
+    await userEvent.type(field, 'eve@example.com');
+    await userEvent.click(screen.getByRole('button', { name: 'Set the permission' }));
+    expect(await screen.findByText('None of them is a member of the group.')).toBeDefined();
+    await userEvent.clear(field);
+    await userEvent.type(field, 'bob@example.com');
+    await userEvent.click(screen.getByRole('button', { name: 'Set the permission' }));
+    expect(await screen.findByText('The permission is set for bob@example.com')).toBeDefined();
+    expect(sent('POST /func/folders/f7/share').at(-1)).toEqual({ emails: ['bob@example.com'], permission: 'ro' });
+    await userEvent.click(await screen.findByRole('button', { name: 'As other members' }));
+    await expect.poll(() => ended).toBe('bob@example.com');
+  });
+  it('is shared by no other member', async () => {
+    role = 'user';
+    openPage('/folders/f7', server);
+    expect(await screen.findByText('team')).toBeDefined();
+    expect(screen.queryByText('Sharing')).toBeNull();
+    expect(sent('GET /func/folders/_/shared')).toEqual([]);
+  });
+});

@@ -150,7 +150,12 @@ export interface Measure {
 
 /** Returns the measured values of a container. */
 export function measuresOf(text: string | null | undefined): Measure[] {
-  return Object.entries(parseObject(text)).flatMap(([name, value]) => {
+  return measuresOfObject(parseObject(text));
+}
+
+/** Returns the measured values of an object; what is no value is left out. */
+export function measuresOfObject(metrics: Record<string, unknown>): Measure[] {
+  return Object.entries(metrics).flatMap(([name, value]) => {
     if (typeof value !== 'object' || value === null) return [];
     const fields = value as Record<string, unknown>;
     const current = Number(fields.current);

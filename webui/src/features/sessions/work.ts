@@ -33,6 +33,18 @@ export function useInterrupt(id: string) {
   });
 }
 
+const processesMs = 5_000;
+
+/** The busiest processes of a session, asked again while they are on screen. */
+export function useProcesses(id: string) {
+  return useQuery({
+    queryKey: [...keys.session(id), 'processes'],
+    queryFn: async ({ signal }) =>
+      (await dataOf(rest.GET('/session/{s}/processes', { params: { path: { s: id } }, signal }))).result,
+    refetchInterval: ({ state }) => (state.status === 'error' ? false : processesMs),
+  });
+}
+
 function useChange<T, R>(id: string, mutationFn: (input: T) => Promise<R>) {
   const client = useQueryClient();
   return useMutation({

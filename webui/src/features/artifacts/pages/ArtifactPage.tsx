@@ -18,7 +18,8 @@ import { Crumbs } from '../../../components/TabbedPage';
 import { formatBytes } from '../../../i18n/format';
 import { ArtifactActions } from '../parts/ArtifactActions';
 import { InstallDialog } from '../parts/InstallDialog';
-import { useArtifact, useRevisionAct, useRevisionFiles } from '../queries';
+import { RevisionFiles } from '../parts/RevisionFiles';
+import { useArtifact, useRevisionAct } from '../queries';
 import { type Artifact, isImportable, isMoving, mountOf, percentOf, type Revision, toneOf } from '../rules';
 
 function Status({ revision }: { revision: Revision }) {
@@ -147,28 +148,6 @@ function Revisions({ artifact, mayChange }: { artifact: Artifact; mayChange: boo
   );
 }
 
-function Files({ revision }: { revision: string }) {
-  const { t, i18n } = useTranslation('artifacts');
-  return (
-    <Card title={t('files')}>
-      <Query query={useRevisionFiles(revision)}>
-        {({ files }) => (
-          <SimpleTable
-            label={t('files')}
-            rows={files}
-            idOf={(file) => file.path}
-            columns={[
-              { label: t('column.path'), cell: (file) => file.path },
-              { label: t('column.size'), cell: (file) => formatBytes(file.size, i18n.language) },
-              { label: 'SHA-256', cell: (file) => <Code>{file.sha256}</Code> },
-            ]}
-          />
-        )}
-      </Query>
-    </Card>
-  );
-}
-
 /** One artifact: where it is from, its versions, and what its authors say of it, as text. */
 export function ArtifactPage() {
   const { t } = useTranslation('artifacts');
@@ -205,7 +184,7 @@ export function ArtifactPage() {
                 />
               </Card>
               <Revisions artifact={data} mayChange={role === 'superadmin'} />
-              {files !== '' && <Files revision={files} />}
+              {files !== '' && <RevisionFiles key={files} revision={files} />}
               {data.readme && (
                 <Card title="README">
                   <Code block style={{ whiteSpace: 'pre-wrap', overflowWrap: 'anywhere' }}>

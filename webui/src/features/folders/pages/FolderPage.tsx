@@ -13,18 +13,20 @@ import { Facts } from '../../../components/Facts';
 import { Page } from '../../../components/Page';
 import { Query } from '../../../components/Query';
 import { RelativeTime } from '../../../components/RelativeTime';
+import { StatusBadge } from '../../../components/StatusBadge';
 import { formatBytes, formatNumber } from '../../../i18n/format';
 import { Files } from '../parts/Files';
 import { NameDialog } from '../parts/NameDialog';
 import {
   folderOptions,
   useCloneFolder,
+  useFolderQuota,
   useLeaveFolder,
   useMayLeave,
   useRenameFolder,
   useTrashFolder,
 } from '../queries';
-import { isBeingFilled, joinPath, permissionOf } from '../rules';
+import { isBeingFilled, isFull, joinPath, mayShare, permissionOf } from '../rules';
 
 const ShareCard = lazy(() => import('../parts/ShareCard'));
 
@@ -142,11 +144,29 @@ function Actions({ folder }: { folder: Details }) {
   );
 }
 
+/** What the owner of a folder keeps on its storage host, of how much: what uploads are refused by. */
+function OwnerQuota({ id, host }: { id: string; host: string }) {
+  const { t, i18n } = useTranslation('folders');
+  const { data } = useFolderQuota(id, host);
+  if (data === undefined) return <span>–</span>;
+  const quota = { usedBytes: data.used_bytes, limitBytes: data.limit_bytes };
+  const used = formatBytes(data.used_bytes, i18n.language);
+  if (quota.limitBytes === null) return <span>{used}</span>;
+  const amounts = t('quota.usedOf', { used, limit: formatBytes(quota.limitBytes, i18n.language) });
+  return (
+    <Stack gap={2}>
+      <span>{amounts}</span>
+      {isFull(quota) && <StatusBadge tone="bad" label={t('quota.full')} />}
+    </Stack>
+  );
+}
+
 /** One folder: its files, who uses it, and what can be done with it. */
 export function FolderPage() {
   const { t, i18n } = useTranslation('folders');
   const { id = '', _splat = '' } = useParams({ strict: false });
   const { show = '' } = useSearch({ strict: false }) as { show?: string };
+  const role = useRole();
   const query = useQuery(folderOptions(id));
   const folder = query.data;
   const path = joinPath(_splat);
@@ -192,6 +212,13 @@ export function FolderPage() {
                           t('fact.files'),
                           details.num_files === null ? null : formatNumber(details.num_files, i18n.language),
                         ],
+                        [
+                          t('quota.ofOwner'),
+                          // Others than the owner and members of its project are refused it.
+                          details.is_owner || details.ownership_type === 'group' ? (
+                            <OwnerQuota key="quota" id={details.id} host={details.host} />
+                          ) : null,
+                        ],
                         [t('column.host'), details.host],
                         [t('fact.usage'), details.usage_mode],
                         [t('column.created'), <RelativeTime key="created" at={details.created_at} />],
@@ -205,9 +232,14 @@ export function FolderPage() {
                       ]}
                     />
                   </Card>
-                  {details.is_owner && details.ownership_type === 'user' && !isBeingFilled(details.status) && (
+                  {mayShare(details, role) && !isBeingFilled(details.status) && (
                     <Suspense>
-                      <ShareCard id={details.id} name={details.name} isCloneable={details.cloneable} />
+                      <ShareCard
+                        id={details.id}
+                        name={details.name}
+                        isCloneable={details.cloneable}
+                        isOfProject={details.ownership_type === 'group'}
+                      />
                     </Suspense>
                   )}
                 </Stack>

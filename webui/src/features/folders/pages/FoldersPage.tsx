@@ -1,7 +1,7 @@
 import { Button, Group, SegmentedControl, Text } from '@mantine/core';
 import { IconFolder, IconFolderPlus, IconTrash } from '@tabler/icons-react';
 import { useNavigate, useSearch } from '@tanstack/react-router';
-import { lazy, Suspense, useMemo, useState } from 'react';
+import { lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useRole } from '../../../api/me';
 import { AnchorLink } from '../../../components/AnchorLink';
@@ -14,10 +14,11 @@ import { RelativeTime } from '../../../components/RelativeTime';
 import { SearchField } from '../../../components/SearchField';
 import type { Pages } from '../../../components/usePages';
 import { Invitations } from '../parts/Invitations';
-import { NameDialog } from '../parts/NameDialog';
-import { type Folder, useCreateFolder, useFolders, useHosts, usePurgeFolder, useRestoreFolder } from '../queries';
+import { type Folder, useFolders, usePurgeFolder, useRestoreFolder } from '../queries';
 import { type FolderView, matchesName, permissionOf } from '../rules';
 
+const CreateDialog = lazy(() => import('../parts/CreateDialog'));
+const QuotaCard = lazy(() => import('../parts/QuotaCard'));
 const OwnerDialog = lazy(() => import('../parts/OwnerDialog'));
 
 /** Returns rows that are all there as the pages of a list. */
@@ -28,40 +29,15 @@ function pagesOf<T>(rows: readonly T[], isFetching: boolean, refetch: () => void
 function CreateButton() {
   const { t } = useTranslation('folders');
   const [isOpen, setOpen] = useState(false);
-  const hosts = useHosts();
-  const create = useCreateFolder();
-  const navigate = useNavigate();
-  const names = useMemo(() => {
-    const first = hosts.data?.default ?? '';
-    return [...new Set([first, ...(hosts.data?.allowed ?? [])])].filter((name) => name !== '');
-  }, [hosts.data]);
   return (
     <>
-      <Button
-        leftSection={<IconFolderPlus size={16} aria-hidden />}
-        onClick={() => {
-          create.reset();
-          setOpen(true);
-        }}
-      >
+      <Button leftSection={<IconFolderPlus size={16} aria-hidden />} onClick={() => setOpen(true)}>
         {t('create.open')}
       </Button>
       {isOpen && (
-        <NameDialog
-          title={t('create.title')}
-          label={t('create.name')}
-          action={t('create.action')}
-          hosts={names}
-          isBusy={create.isPending}
-          error={create.error}
-          onSubmit={(name, host) =>
-            create.mutate(
-              { name, host },
-              { onSuccess: (made) => void navigate({ to: '/folders/$id', params: { id: made.id } }) },
-            )
-          }
-          onClose={() => setOpen(false)}
-        />
+        <Suspense>
+          <CreateDialog onClose={() => setOpen(false)} />
+        </Suspense>
       )}
     </>
   );
@@ -271,6 +247,9 @@ export function FoldersPage() {
           );
         }}
       </Query>
+      <Suspense>
+        <QuotaCard />
+      </Suspense>
     </Page>
   );
 }

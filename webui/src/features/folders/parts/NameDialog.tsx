@@ -1,4 +1,4 @@
-import { Select, TextInput } from '@mantine/core';
+import { TextInput } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { FormDialog } from '../../../components/FormDialog';
@@ -9,24 +9,21 @@ interface Props {
   label: string;
   action: string;
   initial?: string;
-  /** Storage hosts to choose from, the first one preset. */
-  hosts?: readonly string[];
   isBusy: boolean;
   error: unknown;
-  onSubmit: (name: string, host: string) => void;
+  onSubmit: (name: string) => void;
   onClose: () => void;
 }
 
 /** Asks for the name of something new. */
-export function NameDialog({ label, initial = '', hosts = [], onSubmit, ...dialog }: Props) {
+export function NameDialog({ label, initial = '', onSubmit, ...dialog }: Props) {
   const { t } = useTranslation('folders');
   const [name, setName] = useState(initial);
-  const [host, setHost] = useState(hosts[0] ?? '');
   const [isTouched, setTouched] = useState(false);
   const fault = nameFault(name);
   const submit = () => {
     setTouched(true);
-    if (fault === null) onSubmit(name.trim(), host);
+    if (fault === null) onSubmit(name.trim());
   };
   return (
     <FormDialog {...dialog} size="md" onSubmit={submit}>
@@ -39,15 +36,6 @@ export function NameDialog({ label, initial = '', hosts = [], onSubmit, ...dialo
         error={isTouched && fault !== null ? t(`fault.${fault}`) : null}
         onChange={(event) => setName(event.currentTarget.value)}
       />
-      {hosts.length > 1 && (
-        <Select
-          label={t('host')}
-          data={[...hosts]}
-          value={host}
-          allowDeselect={false}
-          onChange={(value) => setHost(value ?? '')}
-        />
-      )}
     </FormDialog>
   );
 }

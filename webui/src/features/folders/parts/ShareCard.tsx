@@ -6,16 +6,37 @@ import { Card } from '../../../components/Card';
 import { Confirm } from '../../../components/Confirm';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
-import { type Share, useInvite, useSetCloneable, useSetShare, useShares } from '../queries';
+import {
+  type Share,
+  useInvite,
+  useSetCloneable,
+  useSetShare,
+  useShares,
+  useShareWithMembers,
+  useUnshareWithMembers,
+} from '../queries';
 import { otherPermission, permissionOf } from '../rules';
 
-/** Who else uses a folder, and who is invited to. */
-export function ShareCard({ id, name, isCloneable }: { id: string; name: string; isCloneable: boolean }) {
+/** Who else uses a folder, and who is invited to; of a project's folder, what single members may do. */
+export function ShareCard({
+  id,
+  name,
+  isCloneable,
+  isOfProject,
+}: {
+  id: string;
+  name: string;
+  isCloneable: boolean;
+  isOfProject: boolean;
+}) {
   const setCloneable = useSetCloneable();
   const { t } = useTranslation('folders');
   const shares = useShares(id);
-  const invite = useInvite();
+  const [invite, shareWithMembers] = [useInvite(), useShareWithMembers()];
+  const add = isOfProject ? shareWithMembers : invite;
   const [change, end] = [useSetShare(), useSetShare()];
+  const unshare = useUnshareWithMembers();
+  const isBusy = change.isPending || unshare.isPending;
   const [ended, setEnded] = useState<Share | null>(null);
   const [text, setText] = useState('');
   const [permission, setPermission] = useState<'ro' | 'rw'>('ro');
@@ -25,7 +46,7 @@ export function ShareCard({ id, name, isCloneable }: { id: string; name: string;
     event.preventDefault();
     setTouched(true);
     if (faulty.length === 0 && emails.length > 0) {
-      invite.mutate(
+      add.mutate(
         { id, emails, permission },
         {
           onSuccess: () => {
@@ -51,10 +72,15 @@ export function ShareCard({ id, name, isCloneable }: { id: string; name: string;
           {(list) =>
             list.length === 0 ? (
               <Text size="sm" c="dimmed">
-                {t('share.nobody')}
+                {t(isOfProject ? 'share.noMember' : 'share.nobody')}
               </Text>
             ) : (
               <Stack gap="xs">
+                {isOfProject && (
+                  <Text size="sm" c="dimmed">
+                    {t('share.others')}
+                  </Text>
+                )}
                 {list.map((share) => (
                   <Group key={share.shared_to.uuid} justify="space-between" gap="xs">
                     <Text size="sm">{t(`share.${permissionOf(share.perm)}`, { email: share.shared_to.email })}</Text>
@@ -62,7 +88,7 @@ export function ShareCard({ id, name, isCloneable }: { id: string; name: string;
                       <Button
                         size="xs"
                         variant="default"
-                        disabled={change.isPending}
+                        disabled={isBusy}
                         onClick={() =>
                           change.mutate({
                             id,
@@ -76,13 +102,16 @@ export function ShareCard({ id, name, isCloneable }: { id: string; name: string;
                       <Button
                         size="xs"
                         variant="default"
-                        disabled={change.isPending}
+                        disabled={isBusy}
                         onClick={() => {
-                          end.reset();
-                          setEnded(share);
+                          if (isOfProject) unshare.mutate({ id, email: share.shared_to.email });
+                          else {
+                            end.reset();
+                            setEnded(share);
+                          }
                         }}
                       >
-                        {t('share.end')}
+                        {t(isOfProject ? 'share.asOthers' : 'share.end')}
                       </Button>
                     </Group>
                   </Group>
@@ -107,10 +136,11 @@ export function ShareCard({ id, name, isCloneable }: { id: string; name: string;
             <Text>{t('shares.endLoses')}</Text>
           </Confirm>
         )}
+        {unshare.isError && <ProblemAlert error={unshare.error} />}
         <form onSubmit={submit}>
           <Stack gap="xs">
             <TextInput
-              label={t('share.emails')}
+              label={t(isOfProject ? 'share.members' : 'share.emails')}
               description={t('share.emailsHint')}
               value={text}
               autoComplete="off"
@@ -134,14 +164,19 @@ export function ShareCard({ id, name, isCloneable }: { id: string; name: string;
                   { value: 'rw', label: t('access.rw') },
                 ]}
               />
-              <Button type="submit" loading={invite.isPending}>
-                {t('share.invite')}
+              <Button type="submit" loading={add.isPending}>
+                {t(isOfProject ? 'share.set' : 'share.invite')}
               </Button>
             </Group>
-            {invite.isError && <ProblemAlert error={invite.error} />}
+            {add.isError && <ProblemAlert error={add.error} />}
             {invite.isSuccess && (
               <Text size="sm" role="status">
-                {t('share.invited', { count: invite.data.invited_ids.length })}
+                {t('share.invited', { count: invite.data.length })}
+              </Text>
+            )}
+            {shareWithMembers.isSuccess && (
+              <Text size="sm" role="status">
+                {t('share.isSet', { emails: shareWithMembers.data.join(', ') })}
               </Text>
             )}
           </Stack>

@@ -1,14 +1,17 @@
 import { SegmentedControl, SimpleGrid, Stack, Table, Text } from '@mantine/core';
-import { useEffect, useState } from 'react';
+import { lazy, Suspense, useEffect, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { onForget } from '../../../api/personal';
 import { Card } from '../../../components/Card';
 import { Chart } from '../../../components/Chart';
 import { EmptyState } from '../../../components/EmptyState';
 import { Query } from '../../../components/Query';
+import { loadMessages } from '../../../i18n';
 import { formatMeasure } from '../../../i18n/format';
 import { type SessionDetails, useStats } from '../queries';
-import { isLive, type Measure, measuresOf } from '../rules';
+import { isLive, isRunning, type Measure, measuresOf } from '../rules';
+
+const Processes = lazy(async () => (await Promise.all([import('./Processes'), loadMessages('sessionWork')]))[0]);
 
 const hourOfSamples = 720;
 
@@ -27,7 +30,7 @@ function formatter(unit: string, language: string): (value: number) => string {
 }
 
 /** Values of processors, memory and devices, drawn as they come, or as a table. */
-export function MetricsTab({ session }: { session: SessionDetails }) {
+function Measures({ session }: { session: SessionDetails }) {
   const { t, i18n } = useTranslation('sessions');
   const id = session.id ?? '';
   const query = useStats(id, isLive(session.status));
@@ -133,6 +136,20 @@ export function MetricsTab({ session }: { session: SessionDetails }) {
         )
       }
     </Query>
+  );
+}
+
+/** What a session uses: its containers over time, and its processes now. */
+export function MetricsTab({ session }: { session: SessionDetails }) {
+  return (
+    <Stack>
+      <Measures session={session} />
+      {isRunning(session.status) && (
+        <Suspense>
+          <Processes id={session.id ?? ''} />
+        </Suspense>
+      )}
+    </Stack>
   );
 }
 export default MetricsTab;
