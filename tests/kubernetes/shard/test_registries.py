@@ -11,6 +11,7 @@ from tools.kube.cluster import Cluster
 
 from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL
 from tests.kubernetes.runtime.sites import NAMESPACE, PYTHON_IMAGE, Site
+from tests.kubernetes.shard.conftest import prepared_site
 from tests.kubernetes.shard.installation import Installation
 from tests.support.docker_registry import NEXT_PASSWORD, PASSWORD, USER, DockerRegistry, running_registry
 from tests.support.kube_volumes import provisioned
@@ -19,6 +20,15 @@ pytestmark = pytest.mark.needs("kubernetes")
 CLUSTER = "registries"
 REPOSITORY = "lab/python"
 RUN = ("run", "-r", "cpu=1", "-r", "mem=128m", "-c", "print('pulled')")
+
+
+@pytest.fixture
+def site(cluster_to_break: Cluster, tmp_path: Path) -> Site:
+    """The site of a cluster of the test's own: after an image was removed by one of its names, the node misses those
+    that are imported with the same content."""
+    images = tmp_path / "images"
+    images.mkdir()
+    return prepared_site(cluster_to_break, images)
 
 
 @pytest.fixture
