@@ -12,7 +12,7 @@ import {
 } from '@tanstack/react-router';
 import { loginQuery, meOptions } from '../api/me';
 import { prefix } from '../api/prefix';
-import { draftOf, searchOf } from '../features/launch/rules';
+import { draftOf, searchOf } from '../features/launch/draft';
 import { serviceDraftOf, serviceSearchOf } from '../features/services/draft';
 import { isMode, type Mode } from '../features/services/playground/requests';
 import { isUseGrouping, type UseGrouping } from '../features/services/rules';

@@ -8,6 +8,15 @@ import { FakeServer } from '../../testing/server';
 configure({ asyncUtilTimeout: 8_000 });
 vi.setConfig({ testTimeout: 20_000 });
 
+// jsdom has no canvas to draw on.
+vi.mock('uplot', () => ({
+  default: class {
+    setData() {}
+    setSize() {}
+    destroy() {}
+  },
+}));
+
 const fleet = {
   columns: [
     'id',

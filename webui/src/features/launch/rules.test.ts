@@ -1,13 +1,12 @@
 import { describe, expect, it } from 'vitest';
 import { commandOf, programOf } from '../../api/reproduce';
 import { shellWord } from '../../api/shell';
+import { draftOf, emptyDraft, searchOf } from './draft';
 import {
   amountOf,
   arrayOf,
   bodyOf,
   changesOf,
-  draftOf,
-  emptyDraft,
   exceeded,
   faultsOf,
   isIndices,
@@ -15,7 +14,6 @@ import {
   rareCount,
   refusalsOf,
   requestOf,
-  searchOf,
   sortByRoom,
   sortByVerdict,
   verdictTone,

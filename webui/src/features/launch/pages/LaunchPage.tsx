@@ -23,6 +23,7 @@ import { Commands } from '../../../components/Commands';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
+import { type Draft, draftOf, searchOf } from '../draft';
 import { Failed } from '../parts/Failed';
 import { useTextFields } from '../parts/fields';
 import { MoreOptions } from '../parts/MoreOptions';
@@ -39,19 +40,7 @@ import {
   useQuotas,
   useVerdict,
 } from '../queries';
-import {
-  amountOf,
-  arrayOf,
-  bodyOf,
-  type Draft,
-  draftOf,
-  faultsOf,
-  isIndices,
-  type Limits,
-  refusalsOf,
-  requestOf,
-  searchOf,
-} from '../rules';
+import { amountOf, arrayOf, bodyOf, faultsOf, isIndices, type Limits, refusalsOf, requestOf } from '../rules';
 import classes from './LaunchPage.module.css';
 
 const typingMs = 250;

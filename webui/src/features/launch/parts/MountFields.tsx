@@ -1,6 +1,7 @@
 import { Checkbox, Group, TextInput } from '@mantine/core';
 import { useTranslation } from 'react-i18next';
-import { type Draft, homeOf } from '../rules';
+import type { Draft } from '../draft';
+import { homeOf } from '../rules';
 
 /** Where each mount of a draft is seen, and which cannot be written to. */
 export function MountFields({ draft, change }: { draft: Draft; change: (changes: Partial<Draft>) => void }) {

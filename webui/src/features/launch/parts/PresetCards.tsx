@@ -4,8 +4,9 @@ import { useTranslation } from 'react-i18next';
 import { Slots } from '../../../components/Slots';
 import { StatusBadge } from '../../../components/StatusBadge';
 import { formatBytes } from '../../../i18n/format';
+import type { Draft } from '../draft';
 import { useVerdicts } from '../queries';
-import { bodyOf, changesOf, type Draft, type Preset, sortByRoom, sortByVerdict, verdictTone } from '../rules';
+import { bodyOf, changesOf, type Preset, sortByRoom, sortByVerdict, verdictTone } from '../rules';
 import classes from './PresetCards.module.css';
 
 const maxPresets = 9;

@@ -1,5 +1,6 @@
 import { useTranslation } from 'react-i18next';
-import { type Draft, faultsOf, type refusalsOf, type TextField } from '../rules';
+import type { Draft, TextField } from '../draft';
+import { faultsOf, type refusalsOf } from '../rules';
 
 export interface FormProps {
   draft: Draft;
