@@ -20,7 +20,7 @@ await journey(async (browser) => {
   await admin.page.getByRole('button', { name: 'Import main', exact: true }).click();
   await admin.page.getByRole('link', { name: 'Use in a session: main' }).waitFor();
   await admin.page.getByRole('link', { name: 'Files of main' }).click();
-  await admin.page.getByRole('cell', { name: 'model.safetensors' }).waitFor();
+  await admin.page.getByRole('cell', { name: 'model.safetensors', exact: true }).waitFor();
   const artifact = new URL(admin.page.url());
   await screenshot(admin.page, 'store-artifact');
 

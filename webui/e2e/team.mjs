@@ -43,6 +43,7 @@ await journey(async (browser) => {
 
   await ann.page.goto(address);
   await ann.page.getByRole('button', { name: 'End sharing' }).click();
+  await ann.page.getByRole('dialog').getByRole('button', { name: 'End sharing' }).click();
   await ann.page.getByText('Nobody else uses this folder.').waitFor();
   await bob.page.goto('/folders');
   await bob.page.getByRole('heading', { level: 1 }).waitFor();
