@@ -124,7 +124,7 @@ class Cluster:
 
     @property
     def registries_folder(self) -> Path:
-        """Where containerd looks how to reach a registry, in ``HOST:PORT/hosts.toml``; it reads them at each pull."""
+        """The folder of ``HOST:PORT/hosts.toml``, which containerd reads at each pull from a registry."""
         return self.folder / "registries"
 
     @property

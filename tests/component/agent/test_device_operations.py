@@ -465,10 +465,10 @@ async def test_nothing_is_joined_while_nobody_says_what_claims_keep(bench: Bench
     await agent.commands.destroy_kernel(DestroyKernel(kernel_id=first.kernel_id, attempt=1, forced=True))
     supervisor = _supervisor(agent)
     async with asyncio.timeout(20):
-        while supervisor.kernels:  # noqa: ASYNC110  # there is no event for it
+        while supervisor.kernels:  # noqa: ASYNC110  # the end is an event for the manager only, which is deaf
             await asyncio.sleep(0.01)
     joining = asyncio.create_task(supervisor.context.partitioner.join_idle())
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # that nothing happens has no event
     assert not joining.done(), "it waits until its observations have been heard"
     bench.manager.kept = {CLAIM: {slot: {"a/1g.10gb/0": "1"}}}
     bench.manager.deaf = False

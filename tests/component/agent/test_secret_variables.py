@@ -57,6 +57,6 @@ async def test_a_running_one_is_adopted_without_them(bench: Bench) -> None:
     await agent.stop()
     agent = await bench.start()
     await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # that nothing is created has no event
     assert len(bench.runtime.specs) == 1
     assert S.PENDING not in bench.statuses(spec)

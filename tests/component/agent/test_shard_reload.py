@@ -331,5 +331,5 @@ async def test_a_cluster_that_does_not_answer_is_logged_and_the_process_goes_on(
     reloads.begin()
     async with asyncio.timeout(20):
         await over.wait()
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # lets the task that failed end
     assert "plugins stay as they are: no answer" in caplog.text

@@ -26,7 +26,7 @@ async def test_the_endpoint_is_prometheus_text() -> None:
                         text = await answer.text()
                     break
                 except aiohttp.ClientConnectorError:
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.01)  # the server does not say when it listens
             async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:
                 assert answer.status == 200
     finally:

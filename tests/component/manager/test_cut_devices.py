@@ -87,7 +87,8 @@ async def idle_claim(cluster: Cluster) -> ClaimView:
     assert session.status is SessionStatus.RUNNING
     await cluster.manager.services.sessions.destroy(cluster.user, str(session.id))
     async with asyncio.timeout(20):
-        while (view := await claims.get(cluster.user, "part")).claim.status is not ClaimStatus.IDLE:  # noqa: ASYNC110  # there is no event for it
+        # Claims have no events: they are bound and returned by a loop.
+        while (view := await claims.get(cluster.user, "part")).claim.status is not ClaimStatus.IDLE:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return view
 
@@ -98,7 +99,7 @@ async def waiting_reason(cluster: Cluster, session: Session) -> str:
             seen = await cluster.manager.services.sessions.get(cluster.user, str(session.id))
             if reason := seen.status_data.get("scheduler", {}).get("reason"):
                 return str(reason)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # why a session waits is no event
 
 
 async def test_an_idle_claim_keeps_its_partition(cluster: Cluster, node: CuttingAgent) -> None:
@@ -151,7 +152,7 @@ async def ended(cluster: Cluster, session: Session) -> KernelEventReason | None:
 async def test_a_drain_ends_the_sessions_on_all_partitions_of_a_device(
     cluster: Cluster, node: CuttingAgent, is_own: bool
 ) -> None:
-    """Whether they are counted at it, or listed beside it because they cannot be joined."""
+    """A drain ends the sessions on partitions that are counted at the device, and on those listed beside it."""
     sessions, agents = cluster.manager.services.sessions, cluster.manager.services.agents
     made = [await start(cluster, resources={HALF: 1}) for _ in range(2)]
     claim = await cluster.manager.services.claims.create(cluster.user, CreateClaim(name="part", resources={HALF: 1}))

@@ -168,7 +168,7 @@ def test_a_session_outlives_upgrade_rollback_and_removal_of_its_shard(site: Site
         for change in (shard.upgrade, shard.roll_back):
             before = shard.pods()
             change()
-            site.cluster.wait_for(lambda: shard.is_replaced(before), "the processes of the next revision")  # noqa: B023  # called here
+            site.cluster.wait_for(lambda: shard.is_replaced(before), "the processes of the next revision")  # noqa: B023  # called within this round of the loop
             shard.until_it_prints("kept", *look)
             assert shard.session_pods() == session
 

@@ -87,7 +87,7 @@ def test_a_session_outlives_its_shard(installation: Installation, site: Site) ->
             try:
                 printed = installation.run("run", "-c", "print(x)", "--name", "stays", PYTHON_IMAGE, who="user")
             except AssertionError:
-                time.sleep(0.5)
+                time.sleep(0.5)  # the command fails until the other process leads
         assert session_pods(site) == pods
         assert installation.rows(f"SELECT lost_at FROM agents WHERE id = '{AGENT}'") == [(None,)]
 
@@ -104,7 +104,7 @@ def test_a_session_goes_on_while_the_cluster_cannot_be_asked(cluster_to_break: C
                 while time.monotonic() - gone_at < AWAY_S:
                     look = ("run", "-c", "print(x)", "--name", "stays", PYTHON_IMAGE)
                     assert "kept" in installation.run(*look, who="user")
-                    time.sleep(AWAY_S / 40)
+                    time.sleep(AWAY_S / 40)  # the cluster is away for this long
                 rows = installation.rows(f"SELECT status, lost_at FROM agents WHERE id = '{AGENT}'")
                 assert rows == [("ALIVE", None)], daemon
             finally:

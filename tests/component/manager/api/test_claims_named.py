@@ -1,4 +1,4 @@
-"""What else than a request for a session names a device claim: templates, and what may not; lists that show it."""
+"""Templates and commands name device claims, lists show them, and presets refuse them."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_the_replica_of_a_service_has_its_claim(api: Api) -> None:
     reply = await api.user.request("POST", "/services", json=service(claim="gpus"))
     assert (reply.status, reply.json()["claim"]) == (201, "gpus"), reply.body
     async with asyncio.timeout(20):
-        while not api.agent.created:  # noqa: ASYNC110  # there is no event for it
+        while not api.agent.created:  # noqa: ASYNC110  # the agent of the bench keeps what it is asked in a list
             await asyncio.sleep(0.02)
     (spec,) = api.agent.created
     assert (spec.environ["BACKENDAI_DEVICE_CLAIM"], len(spec.devices["mock.device"])) == ("gpus", 1)

@@ -54,7 +54,7 @@ async def test_output_is_reported_as_taken_when_it_is_read() -> None:
 
 async def others_run() -> None:
     for _ in range(100):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # yields to the other tasks, without time
 
 
 async def test_a_runner_that_ignores_the_window_is_cut_off() -> None:

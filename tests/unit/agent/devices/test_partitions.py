@@ -107,7 +107,7 @@ class Node:
         self.holders: dict[str, str] = {}
 
     async def kept_ids(self) -> list[DeviceId]:
-        """What the claims keep, which is said after a while."""
+        """Returns the devices that claims keep, after other tasks have run."""
         ids = [device_id for _, device_id in self.claims.values()]
         await asyncio.sleep(0)
         return ids

@@ -131,7 +131,7 @@ async def test_a_device_whose_object_cannot_be_read_is_given_to_nobody(tmp_path:
 
 
 async def test_a_quarantined_device_is_given_to_nobody_until_it_is_reset(tmp_path: Path) -> None:
-    """Nobody knows its state since an operation was interrupted, so a workload could get anything of it."""
+    """An interrupted operation leaves a device in any state, which no workload may get."""
     made = reports(Server(), tmp_path, device("a"))
     changes: list[str] = []
     made.changed = lambda: changes.append("changed")

@@ -54,7 +54,7 @@ _CLEARED_FIELDS = {
     "env": "environ",
     "claim": "claim",
 }
-"""What `service update --clear` takes, with the field of the request."""
+"""Choice of `service update --clear` -> field of the request."""
 _SERVED_STATUSES = frozenset({"healthy", "degraded"})
 
 

@@ -342,11 +342,13 @@ class ClusterConnection:
 
     async def _removed_nodes_loop(self) -> None:
         while True:
-            await asyncio.sleep(REMOVED_NODES_INTERVAL_S)
+            await asyncio.sleep(REMOVED_NODES_INTERVAL_S)  # a period: removed nodes may be found late
             try:
                 await self._removed_nodes.sweep()
             except BackendError as error:
                 log.warning("what removed nodes have left cannot be looked for now: %s", error)
+            except Exception:  # the next round starts from what the cluster says
+                log.exception("what removed nodes have left could not be looked for")
 
     async def _release_ended(self, handle: Handle) -> None:
         """Removes the record of a workload that no agent looks after any more."""
