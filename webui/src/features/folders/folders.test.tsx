@@ -120,7 +120,7 @@ describe('the files of a folder', () => {
     server.on('POST /func/folders/f1/request-upload', () => ({ status: 409, body: { title: 'No room.' } }));
     openPage('/folders/f1', server);
     await screen.findByText('a.txt');
-    await userEvent.upload(screen.getByLabelText('Upload', { selector: 'input' }), [
+    await userEvent.upload(screen.getByLabelText('Upload files', { selector: 'input' }), [
       new File(['x'], 'z.txt'),
       new File(['x'], 'new.txt'),
     ]);
@@ -260,7 +260,7 @@ it('a folder of a project is made by who administrates it', async () => {
   const dialog = await screen.findByRole('dialog', { name: 'New folder' });
   await userEvent.type(within(dialog).getByRole('textbox', { name: 'Name' }), 'common');
   const owner = await within(dialog).findByRole<HTMLSelectElement>('combobox', { name: 'Owner' });
-  expect([...owner.options].map(({ label }) => label)).toEqual(['You', 'team (default)']);
+  expect([...owner.options].map(({ text }) => text)).toEqual(['You', 'team (default)']);
   await userEvent.selectOptions(owner, 'team (default)');
   await userEvent.selectOptions(within(dialog).getByRole('combobox', { name: 'What it is for' }), 'Data');
   await userEvent.selectOptions(within(dialog).getByRole('combobox', { name: 'What members may do' }), 'Read only');
