@@ -35,7 +35,7 @@ def command_of(pid: int) -> str:
     """Returns the command of a process; empty if it has ended meanwhile."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends between the opening and the reading
         return ""
 
 
