@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.bus import Signal
-from ai.backend.infra.process.memory import share_one_heap, trimmed
+from ai.backend.infra.process.memory import reuse_receive_buffers, share_one_heap, trimmed
 from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
 from ai.backend.infra.telemetry import configure_logging, sent_telemetry, settings_of_environment, start_telemetry
 from ai.backend.standalone.instance import ClusterFile, InstanceLock, read_cluster_file
@@ -147,6 +147,7 @@ def main(arguments: Sequence[str]) -> int:
             return 2
     layout = Layout(Path(data_dir))
     share_one_heap()
+    reuse_receive_buffers()
     configure_logging(name, file=layout.logs / f"{name}.log")
     try:
         cluster = read_cluster_file(layout.cluster)

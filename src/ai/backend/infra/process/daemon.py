@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ai.backend.common.errors import BackendError
+from ai.backend.infra.process.memory import reuse_receive_buffers
 from ai.backend.infra.settings.tables import LoggingSettings
 from ai.backend.infra.telemetry import change_levels, sent_telemetry
 
@@ -114,5 +115,6 @@ def run_daemon(
         async with sent_telemetry():
             await work(stop_event)
 
+    reuse_receive_buffers()
     with reported_errors(), asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
         runner.run(main())
