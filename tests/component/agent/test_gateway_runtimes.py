@@ -95,7 +95,7 @@ async def test_routes_of_a_killed_agent(tmp_path: Path, plane: str) -> None:
         assert node.process is not None
         node.process.send_signal(signal.SIGKILL)
         await node.has_died()
-        # Of a killed agent HAProxy sees the ends of its streams before it is killed itself, and may end them in order (0630).
+        # HAProxy sees the ends of the streams of a killed agent before its own, and may end them in order (0630).
         is_known_as_cut = await is_cut(reader)
         writer.close()
         assert is_known_as_cut or plane == "haproxy"

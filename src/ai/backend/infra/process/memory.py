@@ -35,8 +35,8 @@ def reuse_receive_buffers() -> None:
     """Lets the heap keep 1 MiB of free memory, from which receive buffers are taken, with glibc only (decision 0720).
 
     asyncio allocates 256 KiB for each read of a socket and returns all but the bytes that have arrived. By its defaults
-    glibc takes such a block from the OS and gives it back each time, depending on how much happens to be free at the end of
-    the heap: a relay of small messages then costs up to four times its processor time.
+    glibc takes such a block from the OS and gives it back each time, where less happens to be free at the end of the
+    heap: a relay of small messages then costs up to four times its processor time.
     """
     _set_malloc_option(_M_MMAP_THRESHOLD, _KEPT_BYTES)
     _set_malloc_option(_M_TRIM_THRESHOLD, _KEPT_BYTES)
