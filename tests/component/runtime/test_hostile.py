@@ -102,11 +102,12 @@ async def test_descriptors_are_closed(bench: Bench) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bench", ["sealed"], indirect=True)
-async def test_a_gigabyte_is_printed(bench: Bench) -> None:
+@pytest.mark.timeout(180)
+async def test_many_times_what_is_kept_is_printed(bench: Bench) -> None:
     key, talk = await bench.start()
-    code = "s = 'x' * 1023\nfor _ in range(1 << 20): print(s)\nprint('done')"
+    code = "s = 'x' * 1023\nfor _ in range(1 << 18): print(s)\nprint('done')"
     await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
-    for _ in range(600):
+    for _ in range(1500):
         await asyncio.sleep(0.1)
         kept = [frame["seq"] for frame in talk.frames if "seq" in frame]
         if kept:
