@@ -20,20 +20,29 @@ REMARKS = {
     5: "no test was selected",
 }
 
+_MAX_NAMES = 5
+
 
 def counts(report: str | None, exit_code: int) -> tuple[int, int, int, str]:
-    """Return passed, failed, skipped and a remark. `report` is the text of a junit file, None if it was not written."""
-    passed = failed = skipped = 0
+    """Return passed, failed, skipped and a remark, which names the first five failures.
+
+    `report` is the text of a junit file, None if it was not written.
+    """
+    passed = skipped = 0
+    failures: list[str] = []
     if report is not None:
         for case in ElementTree.fromstring(report).iter("testcase"):
             outcomes = {child.tag for child in case}
             if outcomes & {"failure", "error"}:
-                failed += 1
+                failures.append(f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name', '')}")
             elif "skipped" in outcomes:
                 skipped += 1
             else:
                 passed += 1
+    failed = len(failures)
     remark = REMARKS.get(exit_code, f"pytest ended with {exit_code}")
+    if exit_code == 1:
+        remark = ", ".join(" ".join(name.split()) for name in failures[:_MAX_NAMES])
     if exit_code != 0 and failed == 0:
         failed = 1
     if exit_code == 0 and failed:

@@ -3,14 +3,14 @@ from tools.counts import counts
 
 REPORT = """<testsuites><testsuite>
 <testcase name="a"/><testcase name="b"/>
-<testcase name="c"><failure message="no"/></testcase>
-<testcase name="d"><error message="no"/></testcase>
+<testcase classname="tests.unit.test_a" name="c"><failure message="no"/></testcase>
+<testcase classname="tests.unit.test_a" name="d"><error message="no"/></testcase>
 <testcase name="e"><skipped message="no"/></testcase>
 </testsuite></testsuites>"""
 
 
 def test_outcomes_are_counted() -> None:
-    assert counts(REPORT, 1) == (2, 2, 1, "")
+    assert counts(REPORT, 1) == (2, 2, 1, "test_a::c, test_a::d")
 
 
 @pytest.mark.parametrize("exit_code", [2, 3, 4, 5, -11, 137])
