@@ -18,15 +18,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ai.backend.agent.devices.cut_devices import CutDevices
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.kernels.kept_devices import KeptDevices
-from ai.backend.common.ids import DeviceId
+from ai.backend.common.ids import AgentId, DeviceId
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.wire.reports import AgentReport, HeartbeatReply
+from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.sessions.model import CreateSession, Session
 from ai.backend.simulator.cluster import Cluster, Plan
+from ai.backend.simulator.daemons import ManagerDaemon
+from ai.backend.simulator.durable import Disk
 from ai.backend.simulator.running import run
 from ai.backend.simulator.world import NO_FAULTS
 from tests.simulation.__main__ import main
@@ -206,6 +211,84 @@ def test_workloads_and_records_outlive_every_daemon() -> None:
         assert [cluster.memory.sessions[s.id].status for s in made] == [SessionStatus.RUNNING] * 3
 
     play(Cluster(17, NO_FAULTS, CALM), story)
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[AgentReport]:
+    """The heartbeats that managers were sent."""
+    reports: list[AgentReport] = []
+    heartbeat = AgentRegistry.heartbeat
+
+    async def recorded(self: AgentRegistry, report: AgentReport) -> HeartbeatReply:
+        reports.append(report)
+        return await heartbeat(self, report)
+
+    monkeypatch.setattr(AgentRegistry, "heartbeat", recorded)
+    return reports
+
+
+async def first_leader(cluster: Cluster) -> ManagerDaemon:
+    """Starts all managers anew; the first one that leads."""
+    for daemon in cluster.managers.values():
+        daemon.process.kill()
+    for _ in range(600):
+        await asyncio.sleep(0.1)
+        for daemon in cluster.managers.values():
+            if daemon.leads:
+                return daemon
+    raise AssertionError("no manager leads after a minute")
+
+
+def test_late_heartbeats_of_a_dead_process_end_no_kernel_that_began_after_it(heard: list[AgentReport]) -> None:
+    """The manager was started anew, too, and hears of the dead process before it hears of the living one."""
+
+    async def story(cluster: Cluster) -> None:
+        agent = cluster.agents[0]
+        dead = [report for report in heard if report.agent_id == agent.agent_id][-1]
+        agent.process.kill()
+        await cluster.come_to_rest()
+        await created(cluster, len(cluster.agents), cpu=8)
+        await asyncio.sleep(30.0)
+        assert agent.node.live()
+        agent.process.stop()
+        leader = await first_leader(cluster)
+        for later in (1, 2, 3):
+            report = msgspec.structs.replace(dead, number=dead.number + later)
+            await leader.ask(lambda manager, report=report: manager.reports.heartbeat(report))
+        agent.process.go_on()
+        await cluster.come_to_rest()
+        assert statuses(cluster) == [SessionStatus.RUNNING] * len(cluster.agents)
+
+    play(Cluster(19, NO_FAULTS, CALM), story)
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["with-a-new-manager", "with-the-same-manager"])
+def test_kernels_of_an_agent_without_its_earlier_data_are_lost_and_it_takes_others(is_new: bool) -> None:
+    """Its epochs begin anew, as if it were a dead process of the agent."""
+
+    async def story(cluster: Cluster) -> None:
+        agent = cluster.agents[0]
+        agent.process.kill()
+        await cluster.come_to_rest()
+        await created(cluster, len(cluster.agents), cpu=8)
+        await asyncio.sleep(30.0)
+        agent_id = AgentId(agent.agent_id)
+        assert cluster.memory.acks[agent_id].epoch == 2
+        agent.process.kill()
+        agent.disk = Disk(cluster.world)
+        agent.node.reboot()
+        if is_new:
+            await first_leader(cluster)
+        await asyncio.sleep(60.0)
+        await cluster.come_to_rest()
+        assert agent.disk.epoch == 1
+        assert sorted(statuses(cluster)) == ["ERROR", *["RUNNING"] * (len(cluster.agents) - 1)]
+        (replacement,) = await created(cluster, 1, cpu=8)
+        assert cluster.memory.sessions[replacement.id].status is SessionStatus.RUNNING
+        assert cluster.memory.sessions[replacement.id].main.agent == agent_id
+        assert cluster.memory.acks[agent_id].epoch == 1
+
+    play(Cluster(23, NO_FAULTS, CALM), story)
 
 
 # ---- the simulation itself

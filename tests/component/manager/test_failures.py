@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ai.backend.common.errors import Conflict, CreationDeferred, CreationDenied, SessionNotFound
+from ai.backend.common.ids import AgentId
 from ai.backend.common.states import (
     AgentStatus,
     KernelEventReason,
@@ -19,6 +20,7 @@ from ai.backend.common.states import (
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import ObservationReport
 from ai.backend.infra.rpc.memory import MemoryLink
+from ai.backend.manager.sessions.changes import ObservationAck
 from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.component.manager.conftest import SETTINGS, Cluster, kill, start_manager
 from tests.component.manager.fakes import FakeAgent, Held
@@ -97,7 +99,8 @@ async def test_observations_are_applied_once(cluster: Cluster, agent: FakeAgent)
     before = await cluster.manager.stores.sessions.last_event_id()
     assert await cluster.manager.reports.observe(report) == 2
     assert await cluster.manager.stores.sessions.last_event_id() == before
-    assert await cluster.manager.stores.sessions.acked("agent-1", 1) == 2  # type: ignore[arg-type]  # an AgentId is text
+    ack = await cluster.manager.stores.sessions.acked(AgentId("agent-1"))
+    assert ack == ObservationAck(agent_id=AgentId("agent-1"), epoch=1, seq=2)
 
 
 async def test_a_lost_agent_degrades_and_is_given_up(cluster: Cluster, agent: FakeAgent) -> None:

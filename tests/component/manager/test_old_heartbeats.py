@@ -42,13 +42,14 @@ async def test_reports_that_are_older_than_the_start_of_a_kernel_do_not_end_it(
 ) -> None:
     """A slow connection delivers heartbeats later than another one the observation of the kernel's start."""
     session = await _running(cluster)
-    acked = await cluster.manager.stores.sessions.acked(AgentId(agent.agent_id), agent.epoch)
-    assert acked > 0
+    ack = await cluster.manager.stores.sessions.acked(AgentId(agent.agent_id))
+    assert ack is not None
+    assert ack.epoch == agent.epoch
     for number in (1, 2, 3):
-        await _send(agent, agent.report(number=number, kernels=[], observed=acked - 1))
+        await _send(agent, agent.report(number=number, kernels=[], observed=ack.seq - 1))
     assert (await cluster.manager.services.sessions.get(cluster.user, str(session.id))).status == "RUNNING"
     for number in (4, 5):
-        await _send(agent, agent.report(number=number, kernels=[], observed=acked))
+        await _send(agent, agent.report(number=number, kernels=[], observed=ack.seq))
     assert (await cluster.manager.services.sessions.get(cluster.user, str(session.id))).status != "RUNNING"
 
 

@@ -150,7 +150,7 @@ async def live(stores: Stores) -> None:
     await store.count_live([KEY])
     await store.live_statuses()
     await store.occupied(access_key=KEY)
-    await store.acked(AGENT, 1)
+    await store.acked(AGENT)
     await store.events_after(0)
     await store.events_of(session.id, limit=10)
     await store.last_event_id()

@@ -13,6 +13,7 @@ from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import KernelId
 from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.manager.sessions.changes import ObservationAck
 from ai.backend.simulator.virtual_time import CURRENT_PROCESS, Process, ProcessDied
 from ai.backend.simulator.world import World
 
@@ -58,9 +59,9 @@ class Disk:
             process.kill()
             raise ProcessDied
 
-    def has_news(self, acknowledged: tuple[int, int]) -> bool:
-        """Returns True if there are observations after the acknowledged epoch and number."""
-        seq = acknowledged[1] if acknowledged[0] == self.epoch else 0
+    def has_news(self, ack: ObservationAck | None) -> bool:
+        """Returns True if there are observations after the acknowledged ones."""
+        seq = ack.seq if ack is not None and ack.epoch == self.epoch else 0
         return any(_decode_observation(value).seq > seq for value in self.outbox)
 
     def live_kernels(self) -> list[tuple[KernelId, int]]:

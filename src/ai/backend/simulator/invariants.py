@@ -225,7 +225,7 @@ def left_over(memory: Memory, agents: Sequence[AgentDaemon]) -> str:
             return f"{daemon.name} has {len(unknown)} workloads that nobody counts on"
         if any(attempt not in held for attempt in daemon.disk.live_kernels()):
             return f"{daemon.name} has kernels that nobody counts on"
-        if daemon.disk.has_news(memory.acks.get(AgentId(daemon.agent_id), (0, 0))):
+        if daemon.disk.has_news(memory.acks.get(AgentId(daemon.agent_id))):
             return f"{daemon.name} has observations to tell"
         if daemon.disk.owes():
             return f"{daemon.name} owes calls of plugins"

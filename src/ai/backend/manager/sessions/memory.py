@@ -47,7 +47,7 @@ class Memory:
     callbacks: dict[int, Webhook] = field(default_factory=dict)
     callback_id: int = 0
     logs: dict[KernelId, bytes] = field(default_factory=dict)
-    acks: dict[AgentId, tuple[int, int]] = field(default_factory=dict)
+    acks: dict[AgentId, ObservationAck] = field(default_factory=dict)
 
 
 _OCCUPANCY_FIELDS = ("session_id", "agent", "status", "status_changed", "attempt", "devices")
@@ -119,7 +119,7 @@ class MemorySessionStore(MemoryClaims):
         self.put_claims(claim_changes(changes))
         memory.agents.update(moved_agents)
         if ack is not None:
-            memory.acks[ack.agent_id] = ack.epoch, ack.seq
+            memory.acks[ack.agent_id] = ack
 
     def _check_vnis(self, changes: Sequence[Change]) -> None:
         after = {**{i: s.vni for i, s in self._memory.sessions.items()}, **{c.new.id: c.new.vni for c in changes}}
@@ -298,9 +298,8 @@ class MemorySessionStore(MemoryClaims):
     async def get_log(self, kernel_id: KernelId) -> bytes | None:
         return self._memory.logs.get(kernel_id)
 
-    async def acked(self, agent_id: AgentId, epoch: int) -> int:
-        acked_epoch, seq = self._memory.acks.get(agent_id, (0, 0))
-        return seq if acked_epoch == epoch else 0
+    async def acked(self, agent_id: AgentId) -> ObservationAck | None:
+        return self._memory.acks.get(agent_id)
 
     async def audit(self) -> model.SlotAudit:
         drift: dict[AgentId, tuple[ResourceSlot, ResourceSlot]] = {}

@@ -19,9 +19,7 @@ SessionEvents: TypeAlias = tuple[Session, Sequence[EventDraft], datetime]
 """A session, its events, and their time."""
 
 _ACKS, _EVENTS = tables.agent_acks.c, tables.session_events.c
-_ACKED = Prepared(
-    select(_ACKS.seq).where(_ACKS.agent_id == parameter(_ACKS.agent_id), _ACKS.epoch == parameter(_ACKS.epoch))
-)
+_ACKED = Prepared(select(tables.agent_acks).where(_ACKS.agent_id == parameter(_ACKS.agent_id)))
 _EVENTS_AFTER = Prepared(
     select(tables.session_events)
     .where(_EVENTS.id > parameter(_EVENTS.id))
@@ -52,9 +50,9 @@ class SqlOutbox:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def acked(self, agent_id: AgentId, epoch: int) -> int:
-        rows = await self._db.fetch(_ACKED, {"agent_id": agent_id, "epoch": epoch})
-        return rows[0].seq if rows else 0
+    async def acked(self, agent_id: AgentId) -> ObservationAck | None:
+        rows = await self._db.fetch(_ACKED, {"agent_id": agent_id})
+        return ObservationAck(**rows[0]._mapping) if rows else None
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
         rows = await self._db.fetch(_EVENTS_AFTER, {"id": after_id, "limit": limit})

@@ -120,8 +120,8 @@ class SessionStore(ClaimStore, Protocol):
     async def put_log(self, kernel_id: KernelId, tail: bytes) -> None: ...
     async def get_log(self, kernel_id: KernelId) -> bytes | None: ...
 
-    async def acked(self, agent_id: AgentId, epoch: int) -> int:
-        """Returns the highest observation sequence applied for this epoch; 0 for none."""
+    async def acked(self, agent_id: AgentId) -> ObservationAck | None:
+        """Returns up to where the observations of an agent are applied, and of which epoch; None before the first."""
         ...
 
     async def audit(self) -> SlotAudit:

@@ -61,7 +61,7 @@ class ObservationService:
     clock: Clock
     log_tail_bytes: int = 262_144
     is_shared: bool = False
-    _acked: dict[AgentId, tuple[int, int]] = field(default_factory=dict, init=False)
+    _acked: dict[AgentId, ObservationAck] = field(default_factory=dict, init=False)
     _locks: dict[AgentId, asyncio.Lock] = field(default_factory=dict, init=False)
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
@@ -89,14 +89,14 @@ class ObservationService:
             ack = ObservationAck(agent_id=agent, epoch=epoch, seq=fresh[-1].seq)
             await self._store_logs(fresh)  # first: clients may request the log as soon as they see the end
             await self._apply(agent, fresh, ack)
-            self._acked[agent] = (epoch, ack.seq)
+            self._acked[agent] = ack
             return ack.seq
 
     async def _applied_seq(self, agent: AgentId, epoch: int) -> int:
-        acked = self._acked.get(agent)
-        if acked is not None and acked[0] == epoch and not self.is_shared:
-            return acked[1]
-        return await self.sessions.acked(agent, epoch)
+        ack = self._acked.get(agent)
+        if ack is None or ack.epoch != epoch or self.is_shared:
+            ack = await self.sessions.acked(agent)
+        return ack.seq if ack is not None and ack.epoch == epoch else 0
 
     async def _apply(self, agent: AgentId, fresh: Sequence[KernelObservation], ack: ObservationAck) -> None:
         for attempt in range(_MAX_TRIES):

@@ -2,6 +2,7 @@
 
 Kernels that only the agent has are orphans, which it must end; kernels that only the manager has are missing. Commands
 and observations may be on their way, so a kernel counts as missing after two heartbeats in a row and a grace period.
+Heartbeats of a former process of the agent may be on their way, too (decision 0712).
 
 A database that was restored from a backup, or lost its newest commits with the power, is behind the agents: they have
 kernels as later attempts than the rows, or run kernels that are still starting in the rows and whose reports were
@@ -45,6 +46,9 @@ class KernelReconciler:
         self._settings = settings
         self._missing: dict[AgentId, set[tuple[KernelId, int]]] = {}
         self._unobserved: dict[AgentId, set[tuple[str, int]]] = {}
+        self._earlier_epochs: dict[AgentId, tuple[int, float]] = {}
+        """Agent -> the epoch of its reports while they are of an earlier epoch than the applied observations, and the
+        monotonic time of the first of them that lacked a kernel."""
 
     async def compare(
         self, agent_id: AgentId, reported: Sequence[KernelPresence], epoch: int, observed: int | None
@@ -55,6 +59,8 @@ class KernelReconciler:
         A report that is older than an observation that was applied may lack kernels which started since: it is not
         counted.
         """
+        if agent_id in self._earlier_epochs and self._earlier_epochs[agent_id][0] < epoch:
+            del self._earlier_epochs[agent_id]
         held = [occupancy for occupancy in await self._store.held([agent_id]) if not occupancy.is_claim]
         expected = {str(occupancy.kernel_id): occupancy for occupancy in held}
         present_ids = {presence.kernel_id for presence in reported}
@@ -63,7 +69,7 @@ class KernelReconciler:
             for name, h in expected.items()
             if name not in present_ids and self._should_exist(h)
         }
-        if missing_attempts and observed is not None and observed < await self._store.acked(agent_id, epoch):
+        if missing_attempts and not await self._is_up_to_date(agent_id, epoch, observed):
             missing_attempts = self._missing.get(agent_id, set())
             twice_missing: set[tuple[KernelId, int]] = set()
         else:
@@ -87,6 +93,21 @@ class KernelReconciler:
             unobserved=self._twice_unobserved(agent_id, reported, expected),
         )
 
+    async def _is_up_to_date(self, agent_id: AgentId, epoch: int, observed: int | None) -> bool:
+        """Returns False for a report that is older than the applied observations of its agent.
+
+        Reports of an earlier epoch are of a dead process, or of an agent without its earlier data, whose epochs have
+        begun anew. They count once no others came for as long as an agent may be silent.
+        """
+        ack = await self._store.acked(agent_id)
+        if ack is None or epoch > ack.epoch:
+            return True
+        if epoch == ack.epoch:
+            return observed is None or observed >= ack.seq
+        now = self._clock.monotonic()
+        earlier_epoch, since = self._earlier_epochs.setdefault(agent_id, (epoch, now))
+        return earlier_epoch == epoch and now - since > self._settings.heartbeat_timeout_s
+
     def _twice_unobserved(
         self, agent_id: AgentId, reported: Sequence[KernelPresence], expected: Mapping[str, KernelOccupancy]
     ) -> list[KernelPresence]:
@@ -106,6 +127,7 @@ class KernelReconciler:
         """Forgets missing kernels, so that a kernel must be missing twice again."""
         self._missing.clear()
         self._unobserved.clear()
+        self._earlier_epochs.clear()
 
     def _should_exist(self, occupancy: KernelOccupancy) -> bool:
         """Returns True if the agent should have the kernel by now; SCHEDULED kernels belong to the launch loop."""
