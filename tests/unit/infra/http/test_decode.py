@@ -38,6 +38,20 @@ def test_null_means_absent_where_there_is_a_default() -> None:
     assert body == Body(image="x")
 
 
+class Change(Schema, frozen=True):
+    tag: Annotated[str, Meta(max_length=64)] | msgspec.UnsetType | None = msgspec.UNSET
+    names: Annotated[list[str], Meta(max_length=2)] | msgspec.UnsetType | None = msgspec.UNSET
+    flag: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+def test_null_is_a_value_of_a_change_that_may_be_null() -> None:
+    assert convert({"tag": None, "names": None, "flag": None}, Change) == Change(tag=None, names=None)
+    assert convert({}, Change) == Change()
+    with pytest.raises(InvalidInput) as caught:
+        convert({"tag": None, "names": [1]}, Change)
+    assert list(caught.value.data) == ["names[0]"]
+
+
 def test_null_is_no_value_where_there_is_none() -> None:
     with pytest.raises(InvalidInput) as caught:
         convert({"image": None}, Body)

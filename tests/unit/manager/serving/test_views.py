@@ -29,6 +29,8 @@ FULL = make_spec(
     resource_opts={"shmem": "64m"},
     tag="mine",
     bootstrap_script="true",
+    variant_requirements=("nvidia::compute_capability::8.0",),
+    device_requests=('model == "H100"',),
 )
 
 
@@ -49,7 +51,7 @@ def test_what_is_absent_stays() -> None:
     [
         *("architecture", "model_version", "model_definition_path", "model_name", "model_mount_destination"),
         *("runtime_variant", "environ", "resources", "resource_opts", "tag", "startup_command", "bootstrap_script"),
-        "port",
+        *("port", "variant_requirements", "device_requests"),
     ],
 )
 def test_null_clears_a_field(field: str) -> None:

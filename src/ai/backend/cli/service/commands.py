@@ -16,7 +16,7 @@ from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import options
 from ai.backend.cli.framework.values import readable_time
 from ai.backend.cli.service.autoscale import decision_facts
-from ai.backend.cli.session.options import env_option, resources_option
+from ai.backend.cli.session.options import device_request_option, env_option, resources_option, variant_option
 
 if TYPE_CHECKING:
     from ai.backend.client.func.service import AsyncService
@@ -53,6 +53,8 @@ _CLEARED_FIELDS = {
     "resource-opts": "resource_opts",
     "env": "environ",
     "claim": "claim",
+    "variant": "variant_requirements",
+    "device-request": "device_requests",
 }
 """Choice of `service update --clear` -> field of the request."""
 _SERVED_STATUSES = frozenset({"healthy", "degraded"})
@@ -106,6 +108,8 @@ _revision_options = options(
         help="The device claim whose devices its replicas get, instead of accelerators among -r; --claim '' ends it.",
     ),
     resources_option,
+    variant_option,
+    device_request_option,
     env_option,
 )
 _creation_options = options(
@@ -211,6 +215,7 @@ async def info(api: AsyncSession, name: str) -> None:
             ("model", f"{detail['model_name']} at {detail['model_mount_destination']}"),
             ("image", detail["image"]),
             *([("claim", detail["claim"])] if detail.get("claim") else []),
+            *_device_facts(detail),
             ("tokens per second", _rate(detail.get("tokens_per_s"))),
             ("revisions", ", ".join(f"{each['number']} {each['status']}" for each in detail["revisions"])),
             ("created at", readable_time(detail["created_at"])),
@@ -218,6 +223,12 @@ async def info(api: AsyncSession, name: str) -> None:
     )
     if detail["active_routes"]:
         screen.table(detail["active_routes"], _REPLICA_COLUMNS)
+
+
+def _device_facts(detail: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns what the devices of each replica must be; earlier servers do not say it."""
+    lists = {"variants": "variant_requirements", "device requests": "device_requests"}
+    return [(heading, "; ".join(detail[name])) for heading, name in lists.items() if detail.get(name)]
 
 
 def _rate(tokens_per_s: float | None) -> str:

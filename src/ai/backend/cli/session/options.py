@@ -56,16 +56,22 @@ def creation_of(values: Mapping[str, Any]) -> CreateOptions:
 
 
 def config_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the Creation Config Object of the options for resources, variables, mounts and the device claim, without
-    those not used; an empty claim is none."""
+    """Returns the Creation Config Object of the options for resources, variables, mounts and devices, without those not
+    used; an empty claim, variant or device request is none."""
     creation = creation_of(values)
     config = {
         "resources": values["resources"],
         "environ": values["envs"],
         **{name: creation[name] for name in ("mounts", "mount_map", "mount_options")},
     }
-    claim = {"claim": values["claim"]} if values.get("claim") is not None else {}
-    return {**{name: value for name, value in config.items() if value}, **claim}
+    devices: dict[str, Any] = {
+        name: [text for text in values[name] if text]
+        for name in ("variant_requirements", "device_requests")
+        if values.get(name)
+    }
+    if values.get("claim") is not None:
+        devices["claim"] = values["claim"]
+    return {**{name: value for name, value in config.items() if value}, **devices}
 
 
 def _pairs_as_mapping(_ctx: click.Context, _param: click.Parameter, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -150,28 +156,30 @@ claim_option = click.option(
     metavar="NAME",
     help="The device claim whose devices it gets, instead of accelerators among -r; see `backend.ai claim`.",
 )
+variant_option = click.option(
+    "--variant",
+    "variant_requirements",
+    multiple=True,
+    metavar="NS::FEATURE::VALUE",
+    help="What its devices must be, such as nvidia::compute_capability::8.0 or cuda::model::NAME. Repeat for more; "
+    "`backend.ai resource variants` lists what there is.",
+)
+device_request_option = click.option(
+    "--device-request",
+    "device_requests",
+    multiple=True,
+    metavar="EXPRESSION",
+    help="What its accelerators must be, such as 'memory >= 40g && compute_capability >= 8.0' or "
+    '\'model in ["A100", "H100"] && same(numa_node)\'. Repeat for alternatives, the preferred first; '
+    "each may say what it takes, such as 'amount(\"cuda.device\", 2)'.",
+)
+device_options = (variant_option, device_request_option, claim_option)
+"""What the accelerators of a session are, beside their amounts."""
 creation_options = options(
     click.option("-t", "--name", metavar="NAME", help="Name of the session, 4 to 64 characters.  [default: made up]"),
     click.option("--tag", help="A word of your own, to find the session by."),
     resources_option,
-    click.option(
-        "--variant",
-        "variant_requirements",
-        multiple=True,
-        metavar="NS::FEATURE::VALUE",
-        help="What its devices must be, such as nvidia::compute_capability::8.0 or cuda::model::NAME. Repeat for more; "
-        "`backend.ai resource variants` lists what there is.",
-    ),
-    click.option(
-        "--device-request",
-        "device_requests",
-        multiple=True,
-        metavar="EXPRESSION",
-        help="What its accelerators must be, such as 'memory >= 40g && compute_capability >= 8.0' or "
-        '\'model in ["A100", "H100"] && same(numa_node)\'. Repeat for alternatives, the preferred first; '
-        "each may say what it takes, such as 'amount(\"cuda.device\", 2)'.",
-    ),
-    claim_option,
+    *device_options,
     click.option(
         "--plugin-option",
         "plugin_options",

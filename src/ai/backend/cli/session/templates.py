@@ -11,7 +11,7 @@ from ai.backend.cli.framework.objects import change, list_objects
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import options
 from ai.backend.cli.framework.references import resolve
-from ai.backend.cli.session.options import claim_option, config_of, env_option, mount_option, resources_option
+from ai.backend.cli.session.options import config_of, device_options, env_option, mount_option, resources_option
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -92,12 +92,14 @@ async def template_delete(api: AsyncSession, template_id: str, kind: Any) -> Out
 @_TEMPLATE_ARGUMENT
 @click.option("-t", "--name", default=None, help="Name of the session.")
 @click.option("--enqueue-only", is_flag=True, help="Do not wait until it runs.")
-@options(resources_option, env_option, mount_option, claim_option)
+@options(resources_option, env_option, mount_option, *device_options)
 @_CLUSTER_OPTION
 async def start_template(
     api: AsyncSession, template_id: str, name: str | None, enqueue_only: bool, kind: Any, **overrides: Any
 ) -> Outcome:
-    """Start a session from a template; -r, -e, -m and --claim replace its resources, variables, mounts and claim."""
+    """Start a session from a template; -r, -e, -m, --variant, --device-request and --claim replace its resources,
+    variables, mounts, variants, device requests and claim. An empty --variant, --device-request or --claim is none.
+    """
     session_fields: dict[str, Any] = {"enqueueOnly": enqueue_only, **({"name": name} if name else {})}
     if config := config_of(overrides):
         session_fields["config"] = config

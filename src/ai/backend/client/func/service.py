@@ -20,8 +20,9 @@ from ai.backend.client.wire import segment
 SERVICE_FIELDS = (
     "endpoint_id", "name", "status", "image", "domain", "project", "resource_group", "resource_slots", "url", "model",
     "model_mount_destination", "created_user", "session_owner", "tag", "startup_command", "bootstrap_script",
-    "callback_url", "environ", "resource_opts", "claim", "desired_session_count", "cluster_mode", "cluster_size",
-    "open_to_public", "created_at", "routings { routing_id session status traffic_ratio }",
+    "callback_url", "environ", "resource_opts", "claim", "variant_requirements", "device_requests",
+    "desired_session_count", "cluster_mode", "cluster_size", "open_to_public", "created_at",
+    "routings { routing_id session status traffic_ratio }",
 )  # fmt: skip
 """The fields of an endpoint that :meth:`AsyncService.info` returns."""
 LIST_FIELDS = (
@@ -39,7 +40,8 @@ LIST_FIELDS = (
 class ServiceOptions(TypedDict, total=False):
     """Parameters of a new service beyond its image and model. ``policy`` says how later revisions are rolled out;
     ``claim`` is the name of a device claim, whose devices its replicas get in place of accelerators among its
-    ``resources``."""
+    ``resources``. ``variant_requirements`` and ``device_requests`` say what the devices of each replica must be, as in
+    :class:`ai.backend.client.func.creation.CreateOptions`."""
 
     service_name: str | None
     model_version: str | int | None
@@ -53,6 +55,8 @@ class ServiceOptions(TypedDict, total=False):
     resources: Mapping[str, str | int | float] | None
     resource_opts: Mapping[str, str | int | bool] | None
     claim: str | None
+    variant_requirements: Sequence[str] | None
+    device_requests: Sequence[str] | None
     cluster_size: int
     cluster_mode: str
     domain_name: str | None
@@ -245,4 +249,6 @@ class AsyncServices(Area):
         for name in ("model_definition_path", "model_name", "claim"):
             if options.get(name):
                 body["config"][name] = options[name]
+        devices = {name: options.get(name) for name in ("variant_requirements", "device_requests")}
+        body["config"] |= {name: [*texts] for name, texts in devices.items() if texts}
         return body

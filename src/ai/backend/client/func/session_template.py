@@ -6,6 +6,7 @@ api.SessionTemplate.start(template_id, name="mine")
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
 from ai.backend.client.exceptions import UnusableReply
@@ -44,9 +45,26 @@ class AsyncSessionTemplate(Area):
         """Removes a template; its sessions stay."""
         await self._transport.request(Call(method="DELETE", path=f"/template/{kind}/{template_id}", repeatable=True))
 
-    async def start(self, template_id: str, /, *, kind: Kind = "session", **fields: Any) -> dict[str, Any]:
-        """Creates a session of a template; ``fields`` as in ``POST /session`` override the template's."""
+    async def start(
+        self,
+        template_id: str,
+        /,
+        *,
+        kind: Kind = "session",
+        variant_requirements: Sequence[str] | None = None,
+        device_requests: Sequence[str] | None = None,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """Creates a session of a template; ``fields`` as in ``POST /session`` override the template's.
+
+        ``variant_requirements`` and ``device_requests`` say what its devices must be, as in
+        :class:`ai.backend.client.func.creation.CreateOptions`, in place of the template's; an empty list is none.
+        """
         verb = "create-cluster" if kind == "cluster" else "create-from-template"
+        devices = {"variant_requirements": variant_requirements, "device_requests": device_requests}
+        given = {name: list(texts) for name, texts in devices.items() if texts is not None}
+        if given:
+            fields["config"] = {**(fields.get("config") or {}), **given}
         return await self._send("POST", f"/session/_/{verb}", {"template_id": template_id, **fields})
 
 

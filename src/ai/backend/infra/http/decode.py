@@ -112,13 +112,16 @@ def struct_in(annotation: Any) -> type[msgspec.Struct] | None:
 
 
 def _drop_nulls(raw: dict[str, Any], schema: type[msgspec.Struct]) -> None:
-    """Drops nulls: ``null`` means absent wherever a field has a default (spec 03-07, "JSON Value Types")."""
+    """Drops nulls: ``null`` means absent wherever a field has a default (spec 03-07, "JSON Value Types"). A null stays
+    where the default is UNSET and the field may be null, since there the two differ."""
     for field_info in _fields(schema):
         name = field_info.encode_name
         if name not in raw:
             continue
-        if raw[name] is None and not field_info.required:
-            del raw[name]
+        if raw[name] is None:
+            differs = field_info.default is msgspec.UNSET and type(None) in get_args(field_info.type)
+            if not field_info.required and not differs:
+                del raw[name]
         elif isinstance(raw[name], dict):
             inner_schema = struct_in(field_info.type)
             if inner_schema is not None:

@@ -78,6 +78,8 @@ def endpoint_view(service: Service) -> View:
         "environ": json.dumps(spec.environ),
         "resource_opts": json.dumps(spec.resource_opts),
         "claim": spec.claim,
+        "variant_requirements": spec.variant_requirements,
+        "device_requests": spec.device_requests,
         "replicas": endpoint.desired,
         "desired_session_count": endpoint.desired,
         "ready_count": sum(each.status is ReplicaStatus.READY for each in service.replicas),

@@ -96,6 +96,8 @@ class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap_script: str | None = None
     callback_url: str | None = None
     claim: str | None = None
+    variant_requirements: tuple[str, ...] = ()
+    device_requests: tuple[str, ...] = ()
 
 
 class ReplicaRoute(msgspec.Struct, frozen=True, kw_only=True):

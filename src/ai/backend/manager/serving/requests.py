@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,8 @@ class RevisionRequest:
     """The parts that replicas are to have (client wire contract 2.8). ``model`` is the name or id of a folder, or an
     artifact as ``artifact:NAME[@VERSION]``. ``model_name`` chooses one of the models of its definition, or, without a
     definition, names the model. ``resources`` are as the user wrote them. ``sealed_environ`` are the
-    secrets of the revision before. An empty ``claim`` is none."""
+    secrets of the revision before. An empty ``claim`` is none. ``variant_requirements`` and ``device_requests`` are
+    those of each replica's session."""
 
     image: str
     model: str
@@ -36,6 +37,8 @@ class RevisionRequest:
     callback_url: str | None = None
     port: int | None = None
     claim: str | None = None
+    variant_requirements: Sequence[str] = ()
+    device_requests: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

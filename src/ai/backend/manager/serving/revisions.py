@@ -34,7 +34,7 @@ from ai.backend.manager.sessions.model import CreateSession, Session
 _NO_ENDPOINT = UUID(int=0)
 SESSION_FIELDS = (
     *("image", "architecture", "cluster_size", "cluster_mode", "tag", "bootstrap_script", "callback_url"),
-    "claim",
+    *("claim", "variant_requirements", "device_requests"),
 )
 """The fields of a revision that are those of the sessions of its replicas."""
 
@@ -57,7 +57,13 @@ class RevisionBuilder:
         """
         variant = variant_named(request.runtime_variant)
         destination = check_target(request.model, request.model_mount_destination)
-        request = replace(request, model_mount_destination=destination, claim=request.claim or None)
+        request = replace(
+            request,
+            model_mount_destination=destination,
+            claim=request.claim or None,
+            variant_requirements=tuple(request.variant_requirements),
+            device_requests=tuple(request.device_requests),
+        )
         served = await self._served_model(owner, request, variant)
         environ, sealed = self._environ(request, variant)
         spec = RevisionSpec(

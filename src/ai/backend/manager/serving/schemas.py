@@ -14,13 +14,15 @@ from ai.backend.core.serving.autoscale import Comparator, MetricSource
 from ai.backend.infra.http.fields import LongText, Path, Port, Word
 from ai.backend.infra.http.routes import Schema
 from ai.backend.manager.serving.model import UseGrouping
-from ai.backend.manager.sessions.schemas import Environ, Quantity
+from ai.backend.manager.sessions.schemas import DeviceRequestText, Environ, Quantity, Variant
 
 _Model = Annotated[str, Meta(min_length=1, max_length=512)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[!-~]+$")]
 _Count = Annotated[int, Meta(ge=0, le=1_024)]
 _Policy = dict[str, Any]
 _ClaimName = Annotated[str, Meta(max_length=64)]
+_Variants = Annotated[list[Variant], Meta(max_length=32)]
+_DeviceRequests = Annotated[list[DeviceRequestText], Meta(max_length=8)]
 _LAST_SECOND = 253_402_300_799
 """Unix time of the end of the year 9999, the last one of a datetime."""
 
@@ -28,7 +30,8 @@ _LAST_SECOND = 253_402_300_799
 class ServiceConfig(Schema, frozen=True):
     """The part ``config`` of a creation. ``model`` is a folder, or an artifact as ``artifact:NAME``. A
     ``model_definition_path`` is relative to the folder; ``model_name`` chooses one of the models of the definition.
-    ``claim`` is the name of a device claim, which provides the accelerators."""
+    ``claim`` is the name of a device claim, which provides the accelerators. ``variant_requirements`` and
+    ``device_requests`` say what the devices of each replica must be, as those of a session do."""
 
     model: _Model
     model_version: str | int | None = None
@@ -40,6 +43,8 @@ class ServiceConfig(Schema, frozen=True):
     resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
     resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] | None = None
     claim: _ClaimName | None = None
+    variant_requirements: _Variants | None = None
+    device_requests: _DeviceRequests | None = None
 
 
 class CreateServiceBody(Schema, frozen=True):
@@ -83,7 +88,8 @@ CREATE_ALIASES = {
 class ModifyServiceBody(Schema, frozen=True):
     """Changes of an endpoint; what is absent stays, and null gives a field the value that it has in a creation without
     it. A null ``environ`` removes the secrets too. Any field from ``image`` on makes a new revision, which is rolled
-    out as ``policy`` says. An empty ``claim`` is none, as null is."""
+    out as ``policy`` says. An empty ``claim`` is none, as null is; so are empty ``variant_requirements`` and
+    ``device_requests``."""
 
     name: Annotated[str, Meta(min_length=4, max_length=48)] | msgspec.UnsetType = msgspec.UNSET
     desired_session_count: _Count | msgspec.UnsetType = msgspec.UNSET
@@ -105,6 +111,8 @@ class ModifyServiceBody(Schema, frozen=True):
     bootstrap_script: LongText | msgspec.UnsetType | None = msgspec.UNSET
     port: Port | msgspec.UnsetType | None = msgspec.UNSET
     claim: _ClaimName | msgspec.UnsetType | None = msgspec.UNSET
+    variant_requirements: _Variants | msgspec.UnsetType | None = msgspec.UNSET
+    device_requests: _DeviceRequests | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class ScaleBody(Schema, frozen=True):
@@ -268,6 +276,8 @@ class ServiceReply(msgspec.Struct, frozen=True, kw_only=True):
     resource_group: str
     created_at: str
     claim: str | None
+    variant_requirements: list[str]
+    device_requests: list[str]
     policy: dict[str, Any]
     tokens_per_s: float | None
 

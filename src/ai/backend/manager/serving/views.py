@@ -38,7 +38,7 @@ _REVISION_FIELDS = (
         "startup_command",
         "bootstrap_script",
         "port",
-        "claim",
+        *("claim", "variant_requirements", "device_requests"),
     ),
 )
 _PLAIN_REVISION = RevisionRequest(image="", model="")
@@ -68,6 +68,8 @@ def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -
         callback_url=body.callback_url,
         port=body.port,
         claim=config.claim,
+        variant_requirements=config.variant_requirements or (),
+        device_requests=config.device_requests or (),
     )
     return CreateService(
         name=body.name,
@@ -186,6 +188,8 @@ def service_reply(service: Service, tokens_per_s: float | None = None) -> schema
         resource_group=endpoint.resource_group,
         created_at=endpoint.created_at.isoformat(),
         claim=spec.claim,
+        variant_requirements=[*spec.variant_requirements],
+        device_requests=[*spec.device_requests],
         policy=policy,
         tokens_per_s=tokens_per_s,
     )
