@@ -40,3 +40,12 @@ export function useGroupNames() {
     staleTime: 60_000,
   });
 }
+
+/** The folders that the person may mount. */
+export function useMountableFolders() {
+  return useQuery({
+    queryKey: ['folders', 'launch'],
+    queryFn: async ({ signal }) => (await dataOf(rest.GET('/folders', { signal }))) as { id: string; name: string }[],
+    staleTime: 30_000,
+  });
+}

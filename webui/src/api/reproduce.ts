@@ -1,3 +1,4 @@
+import type { PluginOptions } from './pluginOptions';
 import { shellWord } from './shell';
 
 /** What a session is asked for; amounts are those of one kernel, and empty texts are defaults. */
@@ -36,6 +37,9 @@ export interface SessionRequest {
   runtimeClass?: string;
   owner?: string;
   agents?: string[];
+  /** What it says to accelerator plugins, by plugin. */
+  pluginOptions?: PluginOptions;
+  domain?: string;
 }
 
 const isArrayRequest = (request: SessionRequest) => request.type === 'batch' && Boolean(request.array);
@@ -47,6 +51,28 @@ function mountWord(mount: string, path: string, isReadOnly: boolean): string {
     return [`source=${mount}`, ...(path ? [`target=${path}`] : []), ...(isReadOnly ? ['perm=ro'] : [])].join(',');
   }
   return [mount, ...(path || permission ? [path] : []), ...(permission ? [permission] : [])].join(':');
+}
+
+/** Returns a value of a plugin option: text as it is, unless it would be read as JSON. */
+function optionText(value: unknown): string {
+  if (typeof value !== 'string') return JSON.stringify(value);
+  try {
+    JSON.parse(value);
+    return JSON.stringify(value);
+  } catch {
+    return value;
+  }
+}
+
+/** Returns a literal of Python: JSON but for its three words. */
+function literal(value: unknown): string {
+  if (value === null) return 'None';
+  if (typeof value === 'boolean') return value ? 'True' : 'False';
+  if (Array.isArray(value)) return `[${value.map(literal).join(',')}]`;
+  if (typeof value !== 'object') return JSON.stringify(value);
+  return `{${Object.entries(value)
+    .map(([name, item]) => `${JSON.stringify(name)}:${literal(item)}`)
+    .join(',')}}`;
 }
 
 /** Returns the options of the command line for what few sessions ask for. */
@@ -68,6 +94,10 @@ function rareWords(request: SessionRequest): string[] {
     ...text('--runtime-class', request.runtimeClass),
     ...text('--owner', request.owner),
     ...text('--assign-agent', request.agents?.join(',')),
+    ...Object.entries(request.pluginOptions ?? {}).flatMap(([plugin, options]) =>
+      Object.entries(options).flatMap(([name, value]) => ['--plugin-option', `${plugin}.${name}=${optionText(value)}`]),
+    ),
+    ...text('--domain', request.domain),
   ];
 }
 
@@ -114,13 +144,15 @@ function rareArguments(request: SessionRequest): string[] {
     runtime_class: request.runtimeClass,
     owner_access_key: request.owner,
     assign_agent: request.agents,
+    plugin_options: request.pluginOptions,
+    domain_name: request.domain,
   };
   // A number, zero too, says something; empty texts, lists and objects do not.
   const isThere = (value: unknown) =>
     typeof value === 'number' || (typeof value === 'object' ? Object.keys(value ?? {}).length > 0 : Boolean(value));
   return Object.entries(values)
     .filter(([, value]) => isThere(value))
-    .map(([name, value]) => `${name}=${JSON.stringify(value)}`);
+    .map(([name, value]) => `${name}=${literal(value)}`);
 }
 
 /** Returns the program that starts such a session by the client library. JSON strings are strings of Python too. */

@@ -1,3 +1,5 @@
+import { scheme } from '../../api/mounts';
+
 /** The fields of a draft that are texts as a person types them; empty where a request does not say it. */
 export const textFields = [
   'image',
@@ -22,10 +24,19 @@ export const textFields = [
   'runtime',
   'owner',
   'agents', // separated by commas
+  'plugins', // lines such as `fpga.image=fft.bit`
+  'domain',
 ] as const;
 export type TextField = (typeof textFields)[number];
 
-/** What a person wants, as it is in the address of the page; amounts are texts of the command line. */
+/** The fields that often have secrets, so that they are in no address: browsers and servers keep those. */
+export const unlistedFields = ['env', 'bootstrap'] as const satisfies TextField[];
+export type UnlistedField = (typeof unlistedFields)[number];
+export const noUnlisted: Record<UnlistedField, string> = { env: '', bootstrap: '' };
+
+const listedFields = textFields.filter((name) => !unlistedFields.some((unlisted) => unlisted === name));
+
+/** What a person wants; all but the unlisted fields is in the address. Amounts are texts of the command line. */
 export interface Draft extends Record<TextField, string> {
   type: 'interactive' | 'batch';
   amounts: Record<string, string>;
@@ -57,7 +68,7 @@ export const emptyDraft: Draft = {
 };
 
 /** The search parameters of the page; what has its default is absent. */
-export interface LaunchSearch extends Partial<Record<TextField, string>> {
+export interface LaunchSearch extends Partial<Record<Exclude<TextField, UnlistedField>, string>> {
   type?: string;
   r?: string;
   size?: number;
@@ -77,8 +88,6 @@ function countOf(value: unknown, largest: number): number {
   const count = Math.floor(Number(value));
   return Number.isFinite(count) ? Math.min(Math.max(count, 1), largest) : 1;
 }
-
-export const scheme = 'artifact:';
 
 /** Reads mounts such as `data,models:/models:ro`; in a path %2C is a comma. */
 function mountsOf(text: string): Pick<Draft, 'mounts' | 'paths' | 'readOnly'> {
@@ -102,15 +111,16 @@ const mountText = (draft: Draft) => (mount: string) => {
   return path === '' ? mount : `${mount}:${path}`;
 };
 
-/** Reads the search parameters; what cannot be read has its default. */
-export function draftOf(search: Record<string, unknown>): Draft {
+/** Reads the search parameters; what cannot be read has its default, and the unlisted fields are not read from there. */
+export function draftOf(search: Record<string, unknown>, unlisted = noUnlisted): Draft {
   const amounts: Record<string, string> = {};
   for (const part of textOf(search.r).split(',')) {
     const [slot, amount] = part.split('=');
     if (slot && amount) amounts[slot] = amount;
   }
   return {
-    ...(Object.fromEntries(textFields.map((name) => [name, textOf(search[name])])) as Record<TextField, string>),
+    ...(Object.fromEntries(listedFields.map((name) => [name, textOf(search[name])])) as Record<TextField, string>),
+    ...unlisted,
     type: search.type === 'batch' ? 'batch' : 'interactive',
     amounts,
     size: countOf(search.size ?? 1, 1024),
@@ -122,14 +132,14 @@ export function draftOf(search: Record<string, unknown>): Draft {
   };
 }
 
-/** Returns the search parameters of a draft, without those that have their defaults. */
+/** Returns the search parameters of a draft, without its unlisted fields and those that have their defaults. */
 export function searchOf(draft: Draft): LaunchSearch {
   const r = Object.entries(draft.amounts)
     .filter(([, amount]) => amount !== '')
     .map(([slot, amount]) => `${slot}=${amount}`)
     .join(',');
   return {
-    ...Object.fromEntries(textFields.filter((name) => draft[name] !== '').map((name) => [name, draft[name]])),
+    ...Object.fromEntries(listedFields.filter((name) => draft[name] !== '').map((name) => [name, draft[name]])),
     ...(draft.type === 'batch' && { type: draft.type }),
     ...(r && { r }),
     ...(draft.size > 1 && { size: draft.size }),

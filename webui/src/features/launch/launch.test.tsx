@@ -1,12 +1,8 @@
-import { configure, screen, waitFor } from '@testing-library/react';
+import { screen, waitFor } from '@testing-library/react';
 import userEvent from '@testing-library/user-event';
 import { describe, expect, it, vi } from 'vitest';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
-
-// A page is imported when it is opened, which takes long on a busy machine.
-configure({ asyncUtilTimeout: 8_000 });
-vi.setConfig({ testTimeout: 20_000 });
 
 const slots = {
   cpu: {
@@ -93,6 +89,43 @@ describe('the page of a launch', () => {
     await waitFor(() => expect(router.state.location.pathname).toBe('/sessions/abc'));
     expect(token).toMatch(/-0$/);
     expect(server.requests.filter(({ key }) => key === 'POST /func/session')).toHaveLength(1);
+  });
+
+  it('has no variables and no script in its address, and keeps them while the page is open', async () => {
+    const server = serverWith(() => ({ ...explanation, verdict: 'now' }));
+    const sent: Record<string, unknown>[] = [];
+    server.on('POST /func/session', (body) => {
+      sent.push(body);
+      return { status: 201, body: { sessionId: 'abc', name: 'a' } };
+    });
+    const { router, client } = openPage('/sessions/new?image=python&env=OLD%3D1&bootstrap=old', server);
+    const field = await screen.findByLabelText<HTMLTextAreaElement>('Environment variables');
+    expect(field.value).toBe('');
+    await waitFor(() => expect(router.state.location.href).not.toContain('OLD'));
+    await userEvent.type(field, 'KEY=secret');
+    expect(field.value).toBe('KEY=secret');
+    await userEvent.click(screen.getByRole('button', { name: 'More options' }));
+    await userEvent.type(screen.getByLabelText('First script'), 'echo secret');
+    await userEvent.type(screen.getByLabelText('Tag'), 'mine');
+    await waitFor(() => expect(router.state.location.search).toMatchObject({ image: 'python', tag: 'mine' }));
+    expect(JSON.stringify(router.state.location)).not.toContain('secret');
+    expect(JSON.stringify({ ...localStorage, ...sessionStorage })).not.toContain('secret');
+    await userEvent.click(await screen.findByRole('button', { name: 'Launch' }));
+    await waitFor(() => expect(router.state.location.pathname).toBe('/sessions/abc'));
+    expect(sent).toMatchObject([{ bootstrap_script: 'echo secret', config: { environ: { KEY: 'secret' } } }]);
+    // Another launch begins empty; the way back leads to what was typed, and after a sign-out to nothing.
+    await router.navigate({ to: '/sessions/new' });
+    expect((await screen.findByLabelText<HTMLTextAreaElement>('Environment variables')).value).toBe('');
+    router.history.go(-2);
+    await waitFor(() =>
+      expect(screen.getByLabelText<HTMLTextAreaElement>('Environment variables').value).toBe('KEY=secret'),
+    );
+    expect(screen.queryByText(/because the page was loaded anew/)).toBeNull();
+    await router.navigate({ to: '/sessions' });
+    client.removeQueries({ queryKey: ['unlisted'] });
+    router.history.back();
+    expect(await screen.findByText(/because the page was loaded anew/)).toBeTruthy();
+    expect(screen.getByLabelText<HTMLTextAreaElement>('Environment variables').value).toBe('');
   });
 
   it('enqueues an array once with a token, and goes to the arrays', async () => {

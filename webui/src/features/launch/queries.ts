@@ -30,14 +30,6 @@ export function useQuotas(project: string, group: string) {
   });
 }
 
-export function useMountableFolders() {
-  return useQuery({
-    queryKey: ['folders', 'launch'],
-    queryFn: async ({ signal }) => (await dataOf(rest.GET('/folders', { signal }))) as { id: string; name: string }[],
-    staleTime: 30_000,
-  });
-}
-
 const explanationOptions = (body: CreateBody | null, count: number) => ({
   queryKey: ['explain', body, count] as const,
   queryFn: ({ signal }: { signal: AbortSignal }) =>

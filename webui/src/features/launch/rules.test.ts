@@ -182,12 +182,19 @@ describe('the options of a session', () => {
     runtime: 'crun',
     owner: 'AKIA',
     agents: 'i-1,i-2',
+    plugins: 'fpga.image=fft.bit\nfpga.fast=true\nnpu.cores=2',
+    domain: 'lab',
     keep: true,
     restartable: true,
   };
 
-  it('are the same after a round trip through the address', () => {
-    expect(draftOf({ ...searchOf(full) })).toEqual(full);
+  it('are the same after a round trip through the address, with those that are not in it', () => {
+    expect(draftOf({ ...searchOf(full) }, { env: full.env, bootstrap: full.bootstrap })).toEqual(full);
+  });
+
+  it('are in no address if they often have secrets, nor read from one', () => {
+    expect(JSON.stringify(searchOf(full))).not.toMatch(/A=1|echo hi/);
+    expect(draftOf({ env: 'A=1', bootstrap: 'echo hi' })).toEqual(emptyDraft);
   });
 
   it('are in the body that is tried and sent', () => {
@@ -208,6 +215,7 @@ describe('the options of a session', () => {
       architecture: 'x86_64',
       runtimeClass: 'crun',
       owner_access_key: 'AKIA',
+      domain: 'lab',
       config: {
         resources: {},
         mounts: ['data', 'models'],
@@ -220,6 +228,7 @@ describe('the options of a session', () => {
         claim: 'mine',
         preopen_ports: [8888, 9999],
         agentList: ['i-1', 'i-2'],
+        plugin_options: { fpga: { image: 'fft.bit', fast: true }, npu: { cores: 2 } },
       },
     });
   });
@@ -231,10 +240,17 @@ describe('the options of a session', () => {
         "-e A=1 -e 'B=x y' --resource-opts shmem=64m --resource-opts preemptible=false --resource-opts restartable=true " +
         '--tag sweep --batch-timeout 2h --starts-at 1h --depends first --depends second --priority 0 ' +
         '--bootstrap-script /dev/stdin --preopen 8888,9999 --architecture x86_64 --runtime-class crun ' +
-        '--owner AKIA --assign-agent i-1,i-2 python',
+        '--owner AKIA --assign-agent i-1,i-2 --plugin-option fpga.image=fft.bit --plugin-option fpga.fast=true ' +
+        '--plugin-option npu.cores=2 --domain lab python',
     );
     expect(commandOf(requestOf({ ...emptyDraft, mounts: ['a'], paths: { a: '/x:y' }, readOnly: ['a'] }))).toContain(
       '-m source=a,target=/x:y,perm=ro',
+    );
+  });
+
+  it('of plugins stay texts in the command where they would be read as JSON', () => {
+    expect(commandOf(requestOf({ ...emptyDraft, plugins: 'fpga.image="2"\nfpga.mode=a b' }))).toContain(
+      `--plugin-option ${shellWord('fpga.image="2"')} --plugin-option ${shellWord('fpga.mode=a b')}`,
     );
   });
 
@@ -251,6 +267,8 @@ describe('the options of a session', () => {
       'bootstrap_script="echo hi\\n"',
       'preopen_ports=[8888,9999]',
       'assign_agent=["i-1","i-2"]',
+      'plugin_options={"fpga":{"image":"fft.bit","fast":True},"npu":{"cores":2}}',
+      'domain_name="lab"',
     ]) {
       expect(program).toContain(`        ${line},\n`);
     }
@@ -262,14 +280,16 @@ describe('the options of a session', () => {
     expect(bodyOf(draft)?.config).toMatchObject({ resource_opts: { shmem: '64m', preemptible: 'false' } });
     expect(bodyOf(draft)?.config).not.toHaveProperty('mount_map');
     expect(bodyOf(draft)?.config).not.toHaveProperty('mount_options');
-    expect(rareCount(draft)).toBe(14);
-    expect(rareCount(full)).toBe(16);
+    expect(rareCount(draft)).toBe(16);
+    expect(rareCount(full)).toBe(18);
   });
 
   it.each([
     ['env', 'A'],
     ['priority', 'high'],
     ['preopen', '80a'],
+    ['plugins', 'fpga=fft.bit'],
+    ['plugins', 'fpga.image'],
   ] as const)('make no request while %s is %s', (name, text) => {
     expect(faultsOf({ ...full, [name]: text })).toEqual([name]);
     expect(bodyOf({ ...full, [name]: text })).toBeNull();

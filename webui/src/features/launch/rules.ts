@@ -1,8 +1,9 @@
 import { environOf } from '../../api/environ';
 import type { components } from '../../api/generated/rest';
+import { pluginOptionsOf } from '../../api/pluginOptions';
 import type { Problem } from '../../api/problems';
 import type { SessionRequest } from '../../api/reproduce';
-import { type Draft, scheme, type TextField } from './draft';
+import type { Draft, TextField } from './draft';
 
 export type Explanation = components['schemas']['Explanation'];
 export type CreateBody = components['schemas']['CreateSessionBody'];
@@ -28,6 +29,7 @@ export function faultsOf(draft: Draft): TextField[] {
   if (environOf(draft.env) === null) faults.push('env');
   if (draft.priority.trim() !== '' && !/^\d{1,3}$/.test(draft.priority.trim())) faults.push('priority');
   if (wordsOf(draft.preopen).some((word) => !/^\d{1,5}$/.test(word))) faults.push('preopen');
+  if (pluginOptionsOf(draft.plugins) === null) faults.push('plugins');
   return faults;
 }
 
@@ -64,11 +66,10 @@ function optionsOf(draft: Draft) {
     runtimeClass: draft.runtime.trim(),
     owner: draft.owner.trim(),
     agents: wordsOf(draft.agents),
+    pluginOptions: pluginOptionsOf(draft.plugins) ?? {},
+    domain: draft.domain.trim(),
   };
 }
-
-/** Returns where a mount is seen if a draft does not say it. */
-export const homeOf = (mount: string): string => `/home/work/${mount.startsWith(scheme) ? '' : mount}`;
 
 /** Leaves out what is empty: texts, lists and objects. */
 function withoutEmpty(values: Record<string, unknown>): Record<string, unknown> {
@@ -96,6 +97,7 @@ export function bodyOf(draft: Draft): CreateBody | null {
       name: draft.name,
       startupCommand: draft.type === 'batch' ? draft.command : '',
       group: draft.project,
+      domain: options.domain,
       tag: options.tag,
       batchTimeout: options.timeout,
       starts_at: options.startsAt,
@@ -120,6 +122,7 @@ export function bodyOf(draft: Draft): CreateBody | null {
         claim: options.claim,
         preopen_ports: options.ports,
         agentList: options.agents,
+        plugin_options: options.pluginOptions,
       }),
     },
   } as CreateBody;
@@ -145,6 +148,8 @@ const refusedNames: Partial<Record<TextField | 'mounts', readonly string[]>> = {
   runtime: ['runtimeClass', 'runtime_class'],
   owner: ['owner_access_key'],
   agents: ['config.agentList'],
+  plugins: ['config.plugin_options'],
+  domain: ['domain'],
   mounts: ['config.mounts', 'config.mount_map', 'config.mount_options'],
 };
 
@@ -168,7 +173,7 @@ export function refusalsOf({
 /** The fields of the rarer options. */
 export const rareFields = [
   ...(['variants', 'claim', 'shmem', 'tag', 'timeout', 'starts', 'depends', 'priority', 'bootstrap'] as const),
-  ...(['preopen', 'architecture', 'runtime', 'owner', 'agents'] as const),
+  ...(['preopen', 'architecture', 'runtime', 'owner', 'agents', 'plugins', 'domain'] as const),
 ] satisfies TextField[];
 
 /** Returns how many of the rarer options a draft uses. */

@@ -113,7 +113,10 @@ export const presetsQuery = graphql(`
 
 export const resourceGroupsQuery = graphql(`
   query {
-    scaling_groups { name description is_active is_public scheduler scheduler_opts driver wsproxy_addr created_at }
+    scaling_groups {
+      name description is_active is_public scheduler scheduler_opts driver driver_opts use_host_network wsproxy_addr
+      created_at
+    }
   }
 `);
 

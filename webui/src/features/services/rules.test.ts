@@ -5,9 +5,11 @@ import {
   bodyOf,
   callOf,
   commandOf,
+  faultsOf,
   fieldErrorsOf,
   isRollingOut,
   pollIntervalOf,
+  rareCount,
   sharesOf,
   toneOf,
   webAddressOf,
@@ -22,6 +24,21 @@ const draft: ServiceDraft = {
   amounts: { cpu: '1', mem: '256m', 'cuda.device': '0' },
 };
 
+const rare: ServiceDraft = {
+  ...draft,
+  env: 'A=1',
+  claim: 'gpus',
+  port: '9000',
+  version: '3',
+  modelName: 'tiny',
+  mount: '/m',
+  architecture: 'x86_64',
+  tag: 'mine',
+  owner: 'AKIA',
+  size: 2,
+  mode: 'multi-node',
+};
+
 describe('the draft in the address', () => {
   it('comes back as it was', () => {
     const full: ServiceDraft = {
@@ -30,8 +47,18 @@ describe('the draft in the address', () => {
       replicas: 0,
       isPublic: true,
       command: 'serve --port {port}',
+      claim: 'mine',
+      port: '9000',
+      size: 2,
+      mode: 'multi-node',
+      owner: 'AKIA',
     };
     expect(serviceDraftOf(serviceSearchOf(full) as Record<string, unknown>)).toEqual(full);
+  });
+  it('has no variables, which often have secrets, and reads none', () => {
+    expect(serviceSearchOf({ ...draft, env: 'KEY=secret' })).not.toHaveProperty('env');
+    expect(serviceDraftOf({ env: 'KEY=secret' })).toEqual(serviceDraftOf({}));
+    expect(serviceDraftOf({}, { env: 'KEY=secret' }).env).toBe('KEY=secret');
   });
   it('is empty for defaults', () => expect(serviceSearchOf(serviceDraftOf({}))).toEqual({}));
   it('has defaults for what cannot be read', () =>
@@ -58,9 +85,45 @@ describe('bodyOf', () => {
       open_to_public: false,
       config: { model: 'tiny model', resources: { cpu: '1', mem: '256m' } },
     }));
+  it('has the rarer options', () =>
+    expect(bodyOf(rare)).toMatchObject({
+      arch: 'x86_64',
+      tag: 'mine',
+      owner_access_key: 'AKIA',
+      port: 9000,
+      cluster_size: 2,
+      cluster_mode: 'multi-node',
+      config: {
+        claim: 'gpus',
+        environ: { A: '1' },
+        model_name: 'tiny',
+        model_version: '3',
+        model_mount_destination: '/m',
+      },
+    }));
+  it.each([
+    [{ port: '80' }, ['port']],
+    [{ port: '70000' }, ['port']],
+    [{ port: '8o80' }, ['port']],
+    [{ env: 'A' }, ['env']],
+    [{ port: '1024', env: 'A=' }, []],
+  ])('is null while %j cannot be read', (changes, faults) => {
+    expect(faultsOf({ ...draft, ...changes })).toEqual(faults);
+    expect(bodyOf({ ...draft, ...changes }) === null).toBe(faults.length > 0);
+  });
+  it('counts the rarer options that are used', () => {
+    expect(rareCount(draft)).toBe(0);
+    expect(rareCount(rare)).toBe(11);
+  });
 });
 
 describe('commandOf', () => {
+  it('has the rarer options', () =>
+    expect(commandOf(rare)).toBe(
+      'backend.ai service create -t my-service --model-name tiny --model-version 3 --model-mount-destination /m ' +
+        '--port 9000 --claim gpus --architecture x86_64 --tag mine --owner AKIA --cluster-size 2 ' +
+        "--cluster-mode multi-node -e A=1 -r cpu=1 -r mem=256m python 'tiny model'",
+    ));
   it('quotes what a shell would read', () =>
     expect(commandOf({ ...draft, command: "serve '$HOME'", isPublic: true, replicas: 2 })).toBe(
       "backend.ai service create -t my-service --startup-command 'serve '\\''$HOME'\\''' -r cpu=1 -r mem=256m --public python 'tiny model' 2",
@@ -87,6 +150,7 @@ describe('fieldErrorsOf', () => {
       { name: 'taken', command: 'missing' },
     ],
     [{ 'config.scalingGroup': 'unknown' }, { group: 'What is wrong.' }],
+    [{ 'config.claim': 'unknown' }, { claim: 'What is wrong.' }],
     [{ constructor: 'x', policy: 'y' }, {}],
   ])('%j', (fields, errors) => expect(fieldErrorsOf(problem(fields))).toEqual(errors));
   it('is empty without a problem', () => expect(fieldErrorsOf(null)).toEqual({}));

@@ -1,8 +1,9 @@
+import { environOf } from '../../api/environ';
+import { errorsByField } from '../../api/fields';
 import type { components } from '../../api/generated/rest';
-import { asProblem } from '../../api/problems';
 import { shellWord } from '../../api/shell';
 import type { Tone } from '../../components/StatusBadge';
-import { customVariant, type ServiceDraft } from './draft';
+import { customVariant, mostReplicas, type ServiceDraft } from './draft';
 
 export type CreateServiceBody = components['schemas']['CreateServiceBody'];
 
@@ -85,9 +86,36 @@ export function callOf(service: { url: string; variant: string; isPublic: boolea
   return `curl -H ${token === '' ? '"Authorization: Bearer $TOKEN"' : shellWord(`Authorization: Bearer ${token}`)} ${address}`;
 }
 
-/** Returns the body of a creation or a trial; null while the draft lacks what every request needs. */
+/** The fields of the rarer options that are texts. */
+export const rareFields = [
+  ...(['env', 'claim', 'port', 'version', 'modelName', 'mount', 'architecture', 'tag', 'owner'] as const),
+] satisfies (keyof ServiceDraft)[];
+export type RareField = (typeof rareFields)[number];
+
+export const mostKernels = mostReplicas;
+
+/** Returns how many of the rarer options a draft uses. */
+export function rareCount(draft: ServiceDraft): number {
+  const counts = Number(draft.size > 1) + Number(draft.mode === 'multi-node');
+  return rareFields.filter((name) => draft[name].trim() !== '').length + counts;
+}
+
+const isPort = (text: string) => /^\d{4,5}$/.test(text) && Number(text) >= 1024 && Number(text) < 65_536;
+
+/** Returns the fields of a draft that no request can be made of. */
+export function faultsOf(draft: ServiceDraft): RareField[] {
+  const port = draft.port.trim();
+  return [
+    ...(environOf(draft.env) === null ? (['env'] as const) : []),
+    ...(port === '' || isPort(port) ? [] : (['port'] as const)),
+  ];
+}
+
+/** Returns the body of a creation or a trial; null while the draft lacks what every request needs, or has a fault. */
 export function bodyOf(draft: ServiceDraft): CreateServiceBody | null {
-  if (draft.name.trim() === '' || draft.model === '' || draft.image === '') return null;
+  if (draft.name.trim() === '' || draft.model === '' || draft.image === '' || faultsOf(draft).length > 0) return null;
+  const text = (name: string, value: string) => (value.trim() === '' ? {} : { [name]: value.trim() });
+  const environ = environOf(draft.env) ?? {};
   const resources = Object.fromEntries(
     Object.entries(draft.amounts).filter(([, amount]) => amount.trim() !== '' && amount.trim() !== '0'),
   );
@@ -99,9 +127,20 @@ export function bodyOf(draft: ServiceDraft): CreateServiceBody | null {
     open_to_public: draft.isPublic,
     ...(draft.command.trim() && { startup_command: draft.command }),
     ...(draft.project && { group: draft.project }),
+    ...text('arch', draft.architecture),
+    ...text('tag', draft.tag),
+    ...text('owner_access_key', draft.owner),
+    ...(draft.port.trim() && { port: Number(draft.port) }),
+    ...(draft.size > 1 && { cluster_size: draft.size }),
+    ...(draft.mode === 'multi-node' && { cluster_mode: draft.mode }),
     config: {
       model: draft.model,
-      ...(draft.definition.trim() && { model_definition_path: draft.definition.trim() }),
+      ...text('model_definition_path', draft.definition),
+      ...text('model_name', draft.modelName),
+      ...text('model_version', draft.version),
+      ...text('model_mount_destination', draft.mount),
+      ...text('claim', draft.claim),
+      ...(Object.keys(environ).length > 0 && { environ }),
       ...(draft.group && { scaling_group: draft.group }),
       ...(Object.keys(resources).length > 0 && { resources }),
     },
@@ -114,6 +153,20 @@ export function commandOf(draft: ServiceDraft): string {
   if (draft.definition.trim()) words.push('--model-definition-path', draft.definition.trim());
   if (draft.variant !== customVariant) words.push('--runtime-variant', draft.variant);
   if (draft.command.trim()) words.push('--startup-command', draft.command);
+  const option = (name: string, value: string) => (value.trim() === '' ? [] : [name, value.trim()]);
+  words.push(
+    ...option('--model-name', draft.modelName),
+    ...option('--model-version', draft.version),
+    ...option('--model-mount-destination', draft.mount),
+    ...option('--port', draft.port),
+    ...option('--claim', draft.claim),
+    ...option('--architecture', draft.architecture),
+    ...option('--tag', draft.tag),
+    ...option('--owner', draft.owner),
+    ...(draft.size > 1 ? ['--cluster-size', String(draft.size)] : []),
+    ...(draft.mode === 'multi-node' ? ['--cluster-mode', draft.mode] : []),
+    ...Object.entries(environOf(draft.env) ?? {}).flatMap(([name, value]) => ['-e', `${name}=${value}`]),
+  );
   for (const [slot, amount] of Object.entries(draft.amounts)) {
     if (amount.trim() !== '' && amount.trim() !== '0') words.push('-r', `${slot}=${amount.trim()}`);
   }
@@ -135,7 +188,18 @@ const fieldNames: Record<string, FieldName> = {
   model_definition: 'model',
   model_definition_path: 'definition',
   image: 'image',
-  arch: 'image',
+  arch: 'architecture',
+  architecture: 'architecture',
+  claim: 'claim',
+  port: 'port',
+  model_version: 'version',
+  model_name: 'modelName',
+  model_mount_destination: 'mount',
+  tag: 'tag',
+  owner_access_key: 'owner',
+  environ: 'env',
+  cluster_size: 'size',
+  cluster_mode: 'mode',
   runtime_variant: 'variant',
   startup_command: 'command',
   startupCommand: 'command',
@@ -147,31 +211,6 @@ const fieldNames: Record<string, FieldName> = {
   desired_session_count: 'replicas',
   open_to_public: 'isPublic',
 };
-
-/**
- * Returns what is wrong with each field of a form, by the names that the manager gives in a problem.
- *
- * The problem's own sentence stands for the short word of a single field; `isPlaced` if every name has a field, and the
- * problem as a whole says no more.
- */
-export function errorsByField<F extends string>(
-  error: unknown,
-  names: Readonly<Record<string, F>>,
-): { errors: Partial<Record<F, string>>; isPlaced: boolean } {
-  const errors: Partial<Record<F, string>> = {};
-  if (error === null || error === undefined) return { errors, isPlaced: true };
-  const problem = asProblem(error);
-  const entries = Object.entries(problem.fields);
-  let isPlaced = entries.length > 0;
-  for (const [path, message] of entries) {
-    const parts = path.replace(/^config\./, '').split('.');
-    const name = [parts.at(-1) ?? '', parts[0] ?? ''].find((each) => Object.hasOwn(names, each));
-    const field = name === undefined ? undefined : names[name];
-    if (field) errors[field] = entries.length === 1 && problem.message !== '' ? problem.message : message;
-    else isPlaced = false;
-  }
-  return { errors, isPlaced };
-}
 
 /** Returns what is wrong with each field of the form of a new service. */
 export function fieldErrorsOf(error: unknown): Partial<Record<FieldName, string>> {

@@ -391,6 +391,35 @@ describe('the form of a service', () => {
       },
     ]);
   });
+  it('takes the rarer options, and its address has no variables', async () => {
+    server.on('POST /func/services', () => ({ status: 201, body: details }));
+    const { router } = openPage(address, server);
+    await userEvent.click(await screen.findByRole('button', { name: 'More options' }));
+    await userEvent.type(await screen.findByLabelText('Environment'), 'KEY=secret');
+    await userEvent.type(screen.getByLabelText('Device claim'), 'gpus');
+    await userEvent.type(screen.getByLabelText('Port'), '80');
+    expect(await screen.findByText('Correct the marked fields first.')).toBeDefined();
+    await userEvent.type(screen.getByLabelText('Port'), '80');
+    await expect.poll(() => router.state.location.search).toMatchObject({ claim: 'gpus', port: '8080' });
+    expect(JSON.stringify(router.state.location)).not.toContain('secret');
+    expect(screen.queryByLabelText('Owner')).toBeNull();
+    await userEvent.click(screen.getByRole('button', { name: 'Create' }));
+    await expect.poll(() => sent('POST /func/services')).toMatchObject([
+      { port: 8080, config: { claim: 'gpus', environ: { KEY: 'secret' } } },
+    ]);
+  });
+  it('shows a refused option among those that are hidden else', async () => {
+    server.on('POST /func/services/_/try', () => ({
+      status: 404,
+      body: { title: 'There is no claim gpus.', data: { 'config.claim': 'unknown' } },
+    }));
+    openPage(address, server);
+    const toggle = await screen.findByRole('button', { name: 'More options' });
+    expect(toggle.getAttribute('aria-expanded')).toBe('false');
+    await userEvent.click(await screen.findByRole('button', { name: 'Try it first' }));
+    expect((await screen.findByLabelText('Device claim')).getAttribute('aria-invalid')).toBe('true');
+    expect(toggle.getAttribute('aria-expanded')).toBe('true');
+  });
   it('asks nothing while it is incomplete', async () => {
     openPage('/services/new?name=my-service', server);
     await userEvent.click(await screen.findByRole('button', { name: 'Create' }));

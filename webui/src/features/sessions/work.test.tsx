@@ -260,4 +260,70 @@ describe('pages', () => {
     sources[0]?.dispatchEvent(new MessageEvent('bgtask_done', { data: '{"message":"pushed"}' }));
     expect(await within(dialog).findByText('The files are kept')).toBeDefined();
   });
+
+  const report = {
+    id: 's1',
+    name: 'mine',
+    status: 'PENDING',
+    reason: 'no-available-instances',
+    owner: 'ann@example.com',
+    trace_id: 'abc123',
+    life: [{ at: '2026-01-01T00:00:00Z', name: 'PENDING', details: { kernelId: 'k', tries: 3 } }],
+    kernels: [
+      { id: 'k1', host: 'main1', agent: 'i-1', status: 'PENDING', attempt: 2, exit_code: null, info: 'it waits' },
+    ],
+    decision: {
+      message: 'needs 4 cpu on one node',
+      position: 7,
+      agents: { startable: 0, total: 2, excluded: [{ reason: 'busy', count: 2, agents: ['i-1', 'i-2'] }] },
+      holders: { count: 1, visible: [{ id: 's9', name: 'greedy' }] },
+      limits: [
+        { scope: 'keypair', slot: 'cpu', used: '3', requested: '4', limit: '5', is_exceeded: true },
+        { scope: 'group', slot: 'cpu', used: '3', requested: '4', limit: '50', is_exceeded: false },
+      ],
+    },
+    errors: ['an image is missing'],
+    logs: [
+      {
+        at: 1.5,
+        daemon: 'agent i-1',
+        level: 'WARNING',
+        logger: 'a',
+        message: '<b>slow</b>',
+        request_id: null,
+        trace_id: null,
+      },
+    ],
+    unreachable: ['i-2'],
+  };
+  const signInAs = (role: string) =>
+    server.on('POST /server/login-check', () => ({
+      body: { authenticated: true, data: { access_key: 'AKIATEST', role, status: 'active' } },
+    }));
+  it('shows an operator all about a session', async () => {
+    signInAs('superadmin');
+    server.on('GET /func/session/s1/report', () => ({ body: report }));
+    openPage('/sessions/s1/report', server);
+    expect(await screen.findByText('needs 4 cpu on one node')).toBeDefined();
+    for (const text of ['an image is missing', 'greedy', 'tries=3', '<b>slow</b>', 'i-1, i-2', 'it waits', '0 / 2'])
+      expect(screen.getByText(text)).toBeDefined();
+    expect(screen.getByText('keypair cpu 3 + 4 > 5')).toBeDefined();
+    expect(screen.getByText('These agents did not return their logs')).toBeDefined();
+  });
+  it('says why there is no report, and asks again', async () => {
+    signInAs('monitor');
+    server.on('GET /func/session/s1/report', () => ({ status: 503, body: { title: 'The database is away.' } }));
+    openPage('/sessions/s1/report', server);
+    expect(await screen.findByText('The database is away.')).toBeDefined();
+    server.on('GET /func/session/s1/report', () => ({ body: { ...report, decision: {} } }));
+    await userEvent.click(screen.getByRole('button', { name: 'Try again' }));
+    expect(await screen.findByText('an image is missing')).toBeDefined();
+    expect(screen.queryByText('Decision of the scheduler')).toBeNull();
+  });
+  it('asks for no report of a session for others', async () => {
+    openPage('/sessions/s1/report', server);
+    expect(await screen.findByRole('tab', { name: 'Overview', selected: true })).toBeDefined();
+    expect(screen.queryByRole('tab', { name: 'Report' })).toBeNull();
+    expect(sent('GET /func/session/s1/report')).toHaveLength(0);
+  });
 });

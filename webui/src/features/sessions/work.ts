@@ -45,6 +45,15 @@ export function useProcesses(id: string) {
   });
 }
 
+/** All that the installation knows about a session, for those who see agents. */
+export function useReport(id: string) {
+  return useQuery({
+    queryKey: [...keys.session(id), 'report'],
+    queryFn: ({ signal }) => dataOf(rest.GET('/session/{s}/report', { params: { path: { s: id } }, signal })),
+    staleTime: 5_000,
+  });
+}
+
 function useChange<T, R>(id: string, mutationFn: (input: T) => Promise<R>) {
   const client = useQueryClient();
   return useMutation({

@@ -3,7 +3,9 @@ import { dataOf, rest } from '../../api/client';
 import type { components } from '../../api/generated/rest';
 import { keys } from '../../api/keys';
 import type { Kind } from './rules';
+import type { StartChanges } from './start';
 
+type FromTemplateBody = components['schemas']['FromTemplateBody'];
 export type TemplateRow = components['schemas']['TemplateItem'];
 const all = ['templates'] as const;
 
@@ -44,13 +46,16 @@ export const useReplaceTemplate = (kind: Kind, id: string) =>
 export const useDeleteTemplate = (kind: Kind) =>
   useChange((id: string) => rest.DELETE(`/template/${kind}/{id}`, { params: { path: { id } } }));
 
-/** Starts a session, or a session of several kernels, from a template, and returns its id. */
+/** Starts a session, or a session of several kernels, from a template, and returns its id; `changes` replace what it says. */
 export function useStartFrom(kind: Kind) {
   const client = useQueryClient();
   const path = kind === 'cluster' ? '/session/_/create-cluster' : '/session/_/create-from-template';
   return useMutation({
-    mutationFn: async (id: string) =>
-      (await dataOf(rest.POST(path, { body: { template_id: id, enqueueOnly: true, reuseIfExists: false } }))).sessionId,
+    mutationFn: async ({ id, changes = {}, token }: { id: string; changes?: StartChanges; token: string }) => {
+      const body = { template_id: id, enqueueOnly: true, reuseIfExists: false, ...changes };
+      const headers = { 'X-BackendAI-Client-Token': token };
+      return (await dataOf(rest.POST(path, { body: body as FromTemplateBody, headers }))).sessionId;
+    },
     onSuccess: () => client.invalidateQueries({ queryKey: keys.sessions }),
   });
 }

@@ -1,8 +1,9 @@
-import { screen, waitFor } from '@testing-library/react';
+import { screen, waitFor, within } from '@testing-library/react';
 import userEvent from '@testing-library/user-event';
 import { beforeEach, describe, expect, it } from 'vitest';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
+import { changesOf, emptyStart } from './start';
 
 const row = (id: string, is_owner: boolean) => ({
   id,
@@ -55,5 +56,62 @@ describe('templates', () => {
     await waitFor(() => expect(router.state.location.pathname).toContain('/sessions/5c5f7a3e'));
     const sent = server.requests.find(({ key }) => key.endsWith('create-from-template'))?.body;
     expect(sent).toEqual({ template_id: 'one', enqueueOnly: true, reuseIfExists: false });
+  });
+  it('start sessions with changes, and say at the field what is wrong with one', async () => {
+    rows = [row('one', true)];
+    const sent: Record<string, unknown>[] = [];
+    const tokens = new Set<string | null>();
+    server.on('GET /func/folders', () => ({ body: [{ id: 'f', name: 'data' }] }));
+    server.on('POST /func/session/_/create-from-template', (body, request) => {
+      sent.push(body);
+      tokens.add(request.headers.get('X-BackendAI-Client-Token'));
+      return sent.length === 1
+        ? {
+            status: 404,
+            body: { type: 'x', title: 'Refused', detail: 'There is no claim mine.', data: { 'config.claim': 'x' } },
+          }
+        : { status: 201, body: { sessionId: 'abc', created: true, status: 'PENDING' } };
+    });
+    const { router } = openPage('/templates', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Start a session from name-one with changes' }));
+    const dialog = within(await screen.findByRole('dialog'));
+    const start = dialog.getByRole('button', { name: 'Start' });
+    await userEvent.type(dialog.getByLabelText('Resources'), 'cpu');
+    await userEvent.click(start);
+    expect(await dialog.findByText('Not lines such as NAME=VALUE')).toBeDefined();
+    expect(sent).toEqual([]);
+    await userEvent.type(dialog.getByLabelText('Resources'), '=2');
+    await userEvent.type(dialog.getByLabelText('Environment variables'), 'KEY=secret');
+    await userEvent.type(dialog.getByLabelText('Device claim'), 'mine');
+    await userEvent.click(start);
+    expect(await dialog.findByText('There is no claim mine.')).toBeDefined();
+    expect(sent[0]).toMatchObject({ config: { resources: { cpu: '2' }, environ: { KEY: 'secret' }, claim: 'mine' } });
+    await userEvent.click(dialog.getByLabelText('Without the claim of the template'));
+    await userEvent.click(start);
+    await waitFor(() => expect(router.state.location.pathname).toBe('/sessions/abc'));
+    expect(sent[1]).toEqual({
+      template_id: 'one',
+      enqueueOnly: true,
+      reuseIfExists: false,
+      config: { resources: { cpu: '2' }, environ: { KEY: 'secret' }, claim: '' },
+    });
+    expect(tokens.size).toBe(2);
+    expect(router.state.location.href).not.toContain('secret');
+  });
+});
+
+describe('the changes of a start', () => {
+  it('are nothing where the template decides', () => {
+    expect(changesOf(emptyStart)).toEqual({ changes: {}, wrong: [] });
+  });
+  it('have mounts with their paths, and none of those that were taken away', () => {
+    const draft = { ...emptyStart, name: ' it ', mounts: ['a'], paths: { a: '/a', b: '/b' }, readOnly: ['a', 'b'] };
+    expect(changesOf(draft).changes).toEqual({
+      name: 'it',
+      config: { mounts: ['a'], mount_map: { a: '/a' }, mount_options: { a: { permission: 'ro' } } },
+    });
+  });
+  it('cannot be read from other lines', () => {
+    expect(changesOf({ ...emptyStart, resources: 'cpu 2', env: '=x' }).wrong).toEqual(['resources', 'env']);
   });
 });

@@ -15,31 +15,25 @@ import { useDebouncedValue } from '@mantine/hooks';
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useEffect, useMemo, useRef } from 'react';
 import { useTranslation } from 'react-i18next';
-import { useGroupSlots, useResourceGroups } from '../../../api/choices';
+import { useGroupSlots, useMountableFolders, useResourceGroups } from '../../../api/choices';
 import { useMe } from '../../../api/me';
 import { asProblem } from '../../../api/problems';
+import { useUnlisted } from '../../../api/unlisted';
 import { Card } from '../../../components/Card';
 import { Commands } from '../../../components/Commands';
+import { MountFields } from '../../../components/MountFields';
+import { Notice } from '../../../components/Notice';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
-import { type Draft, draftOf, searchOf } from '../draft';
+import { type Draft, draftOf, noUnlisted, searchOf } from '../draft';
 import { Failed } from '../parts/Failed';
 import { useTextFields } from '../parts/fields';
 import { MoreOptions } from '../parts/MoreOptions';
-import { MountFields } from '../parts/MountFields';
 import { PresetCards } from '../parts/PresetCards';
 import { QuantityField } from '../parts/QuantityField';
 import { VerdictLine } from '../parts/VerdictLine';
-import {
-  type Launched,
-  useLaunch,
-  useLaunchArray,
-  useLaunchImages,
-  useMountableFolders,
-  useQuotas,
-  useVerdict,
-} from '../queries';
+import { type Launched, useLaunch, useLaunchArray, useLaunchImages, useQuotas, useVerdict } from '../queries';
 import { amountOf, arrayOf, bodyOf, faultsOf, isIndices, type Limits, refusalsOf, requestOf } from '../rules';
 import classes from './LaunchPage.module.css';
 
@@ -59,15 +53,19 @@ export function LaunchPage() {
   const { t } = useTranslation('launch');
   const search = useSearch({ strict: false }) as Record<string, unknown>;
   const navigate = useNavigate();
-  const given = useMemo(() => draftOf(search), [search]);
+  const unlisted = useUnlisted(noUnlisted);
+  const given = useMemo(() => draftOf(search, unlisted.values), [search, unlisted.values]);
   const me = useMe();
   const projects = (me.data?.user?.groups ?? []).filter((group) => group !== null);
   const project = given.project || projects[0]?.name || '';
   const groups = useResourceGroups(project);
   const group = given.group || groups.data?.[0] || '';
   const draft: Draft = { ...given, project, group };
-  const change = (changes: Partial<Draft>) =>
-    void navigate({ to: '.', search: searchOf({ ...given, ...changes }) as never, replace: true });
+  const change = (changes: Partial<Draft>) => {
+    const next = { ...given, ...changes };
+    const state = unlisted.keep({ env: next.env, bootstrap: next.bootstrap });
+    void navigate({ to: '.', search: searchOf(next) as never, replace: true, state });
+  };
 
   const images = useLaunchImages();
   const slots = useGroupSlots(group);
@@ -127,6 +125,7 @@ export function LaunchPage() {
 
   return (
     <Page title={t('title')}>
+      {unlisted.isLost && <Notice tone="wait" role="status" title={t('lost')} />}
       <Grid gap="md">
         <Grid.Col span={{ base: 12, md: 8 }}>
           <Stack>
@@ -301,7 +300,12 @@ export function LaunchPage() {
                 description={t('data.hint')}
                 error={refusals.mounts}
               />
-              <MountFields draft={draft} change={change} />
+              <MountFields
+                draft={draft}
+                change={change}
+                pathLabel={(name) => t('data.path', { name })}
+                readOnlyLabel={(name) => t('data.readOnly', { name })}
+              />
             </Card>
             <MoreOptions {...form} />
           </Stack>

@@ -18,7 +18,8 @@ import { Notice } from '../../../components/Notice';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { placesOf } from '../rules';
-import { type Field, type Props, propsOf, type Value } from './fields';
+import { type Field, type HostPermissions, type Props, propsOf, type Value } from './fields';
+import { HostsControl } from './HostsControl';
 import type Messages from './locale/en.json';
 import { type Kind, useSave } from './queries';
 
@@ -70,6 +71,16 @@ function Control({ field, value, error, onChange }: ControlProps) {
           value={value as string[]}
           onChange={onChange}
           acceptValueOnBlur
+        />
+      );
+    case 'hosts':
+      return (
+        <HostsControl
+          {...common}
+          value={value as HostPermissions}
+          hosts={(field.choices ?? []) as string[]}
+          permissions={field.permissions ?? []}
+          onChange={onChange}
         />
       );
     case 'lines':

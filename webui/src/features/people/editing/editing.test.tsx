@@ -104,7 +104,7 @@ describe('propsOf', () => {
         total_resource_slots: 'cpu=8',
         max_concurrent_sessions: '',
         max_session_lifetime: '2h',
-        allowed_vfolder_hosts: ['local:volume1', 'local:volume2'],
+        allowed_vfolder_hosts: { 'local:volume1': ['create-vfolder'], 'local:volume2': ['all'] },
       }).props,
     ).toEqual({
       total_resource_slots: '{"cpu":"8"}',
@@ -166,7 +166,7 @@ describe('propsOf', () => {
   });
   it('keeps what it does not know', () => {
     expect(resourceGroupFields({ name: 'g', scheduler: 'my-plugin' } as never).at(3)?.choices).toContain('my-plugin');
-    expect(hostsField('h', 'broken', [], []).value).toEqual([]);
+    expect(hostsField('h', 'broken', [], []).value).toEqual({});
     expect(slotsField('s', null).value).toBe('');
     expect(countField('c', -1).value).toBe('');
   });
@@ -313,6 +313,41 @@ describe('the page of policies', () => {
     await expect
       .poll(() => sent('create_scaling_group'))
       .toEqual({ name: 'cpus', props: { ...newResourceGroup, is_public: true } });
+  });
+  it('changes the network and the driver of a resource group', async () => {
+    loginAs('superadmin');
+    accept('modify_scaling_group');
+    openPage('/policies', server);
+    await press('Change: gpus');
+    const dialog = await screen.findByRole('dialog');
+    await userEvent.click(within(dialog).getByLabelText('Workloads use the network of their agent'));
+    await userEvent.click(within(dialog).getByLabelText('Options of the driver'));
+    await userEvent.paste('{"a":1}');
+    await fill(dialog, 'Driver', '');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
+    expect(within(dialog).getByLabelText('Driver').getAttribute('aria-invalid')).toBe('true');
+    await fill(dialog, 'Driver', 'static');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
+    await expect
+      .poll(() => sent('modify_scaling_group'))
+      .toMatchObject({ props: { use_host_network: true, driver_opts: '{"a":1}' } });
+  });
+  it('permits single things on a storage host', async () => {
+    loginAs('superadmin');
+    accept('modify_keypair_resource_policy');
+    server.graphql('vfolder_host_permissions', () => ({
+      vfolder_host_permissions: { vfolder_host_permission_list: ['create-vfolder', 'upload-file', 'mount-in-session'] },
+    }));
+    openPage('/policies', server);
+    await press('Change: default');
+    const dialog = await screen.findByRole('dialog');
+    await userEvent.type(await within(dialog).findByLabelText('Storage hosts'), 'local:volume1{Enter}');
+    const field = await within(dialog).findByLabelText('What may be done on local:volume1');
+    await userEvent.type(field, '{Backspace}');
+    await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
+    await expect
+      .poll(() => sent('modify_keypair_resource_policy'))
+      .toMatchObject({ props: { allowed_vfolder_hosts: '{"local:volume1":["create-vfolder","upload-file"]}' } });
   });
   it.each(['admin', 'monitor'])('offers %s nothing to change', async (role) => {
     loginAs(role);

@@ -1,7 +1,10 @@
 import { bytesOf, bytesText, linesOfSlots, secondsOf, secondsText, slotsOfLines } from '../../../api/amounts';
 import { parseObject } from '../../../api/filters';
 
-export type Value = string | boolean | string[];
+/** What may be done on each storage host. */
+export type HostPermissions = Readonly<Record<string, readonly string[]>>;
+
+export type Value = string | boolean | string[] | HostPermissions;
 
 /** Why a text is not taken: a message `malformed.NAME`. */
 export type Malformed = 'count' | 'bytes' | 'seconds' | 'slots' | 'json' | 'required';
@@ -11,10 +14,12 @@ export interface Field {
   name: string;
   /** The message of its label and hint, where another form has a field of the same name with another meaning. */
   words?: string;
-  control: 'text' | 'lines' | 'secret' | 'choice' | 'tags' | 'check';
+  control: 'text' | 'lines' | 'secret' | 'choice' | 'tags' | 'check' | 'hosts';
   /** What it has at first: a value that stays is not sent. */
   value: Value;
   choices?: readonly (string | { value: string; label: string })[];
+  /** What may be permitted on a storage host. */
+  permissions?: readonly string[];
   /** Returns what the API takes for a value; null for one that it would not take. */
   read: (value: Value) => unknown;
   malformed?: Malformed;
@@ -130,21 +135,23 @@ export function jsonField(name: string, value: string | null | undefined): Field
   };
 }
 
-/** Hosts; a host that stays keeps what may be done on it, and a new one gets every permission. */
+/** Storage hosts with what may be done on each. */
 export function hostsField(
   name: string,
   value: string | null | undefined,
   hosts: readonly string[],
   permissions: readonly string[],
 ): Field {
-  const known = parseObject(value);
+  const known = Object.entries(parseObject(value)).map(
+    ([host, names]) => [host, Array.isArray(names) ? names.map(String) : []] as const,
+  );
   return {
     name,
-    control: 'tags',
-    value: Object.keys(known),
-    choices: [...new Set([...hosts, ...Object.keys(known)])],
-    read: (chosen) =>
-      JSON.stringify(Object.fromEntries((chosen as string[]).map((host) => [host, known[host] ?? permissions]))),
+    control: 'hosts',
+    value: Object.fromEntries(known),
+    choices: [...new Set([...hosts, ...known.map(([host]) => host)])],
+    permissions,
+    read: (chosen) => JSON.stringify(chosen),
   };
 }
 

@@ -137,6 +137,9 @@ export function resourceGroupFields(row: ResourceGroup | null): Field[] {
     checkField('is_public', row?.is_public),
     choiceField('scheduler', order, [...new Set([...orders, order])]),
     jsonField('scheduler_opts', row?.scheduler_opts),
+    textField('driver', row?.driver ?? newResourceGroup.driver, true),
+    jsonField('driver_opts', row?.driver_opts),
+    checkField('use_host_network', row?.use_host_network),
     textField('wsproxy_addr', row?.wsproxy_addr),
     secretField('wsproxy_api_token'),
   ];

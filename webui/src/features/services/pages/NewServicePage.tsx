@@ -4,15 +4,18 @@ import { useEffect, useMemo, useRef, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useResourceGroups } from '../../../api/choices';
 import { useMe } from '../../../api/me';
+import { useUnlisted } from '../../../api/unlisted';
 import { Card } from '../../../components/Card';
+import { Notice } from '../../../components/Notice';
 import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
-import { mostReplicas, type ServiceDraft, serviceDraftOf, serviceSearchOf } from '../draft';
+import { mostReplicas, noUnlisted, type ServiceDraft, serviceDraftOf, serviceSearchOf } from '../draft';
 import { Line } from '../parts/Line';
+import { MoreOptions } from '../parts/MoreOptions';
 import { SlotFields } from '../parts/SlotFields';
 import { TrialLine } from '../parts/TrialLine';
 import { useCreateService, useModelFolders, useRuntimeVariants, useServedImages, useTry } from '../queries';
-import { bodyOf, commandOf, type FieldName, fieldErrorsOf, imageName } from '../rules';
+import { bodyOf, commandOf, type FieldName, faultsOf, fieldErrorsOf, imageName } from '../rules';
 import classes from './NewServicePage.module.css';
 
 /** Asks for a service: what it serves, how it is started, with how much; a trial tells whether it can be served. */
@@ -20,7 +23,8 @@ export function NewServicePage() {
   const { t } = useTranslation('services');
   const search = useSearch({ strict: false }) as Record<string, unknown>;
   const navigate = useNavigate();
-  const given = useMemo(() => serviceDraftOf(search), [search]);
+  const unlisted = useUnlisted(noUnlisted);
+  const given = useMemo(() => serviceDraftOf(search, unlisted.values), [search, unlisted.values]);
   const me = useMe();
   const projects = (me.data?.user?.groups ?? []).flatMap((group) => group?.name ?? []);
   const project = given.project || projects[0] || '';
@@ -42,10 +46,12 @@ export function NewServicePage() {
 
   const change = (changes: Partial<ServiceDraft>) => {
     setChanged((before) => new Set([...before, ...(Object.keys(changes) as FieldName[])]));
+    const next = { ...given, ...changes };
     void navigate({
       to: '.',
-      search: serviceSearchOf({ ...given, ...changes }) as never,
+      search: serviceSearchOf(next) as never,
       replace: true,
+      state: unlisted.keep({ env: next.env }),
       resetScroll: false,
     });
   };
@@ -70,6 +76,7 @@ export function NewServicePage() {
   const failed = [folders, images, variants, groups].find((query) => query.isError);
   return (
     <Page title={t('create.title')}>
+      {unlisted.isLost && <Notice tone="wait" role="status" title={t('create.lost')} />}
       {failed && <ProblemAlert error={failed.error} onRetry={() => void failed.refetch()} />}
       <Grid gap="md">
         <Grid.Col span={{ base: 12, md: 8 }}>
@@ -189,13 +196,16 @@ export function NewServicePage() {
                 />
               </Stack>
             </Card>
+            <MoreOptions draft={draft} change={change} errorOf={errorOf} />
           </Stack>
         </Grid.Col>
         <Grid.Col span={{ base: 12, md: 4 }}>
           <div className={classes.summary}>
             <Card title={t('create.summary')}>
               <Stack gap="sm">
-                {body === null && <Text c="dimmed">{t('create.incomplete')}</Text>}
+                {body === null && (
+                  <Text c="dimmed">{faultsOf(draft).length > 0 ? t('create.faulty') : t('create.incomplete')}</Text>
+                )}
                 {error && <ProblemAlert error={error} />}
                 {trial.data && (
                   <>

@@ -1,11 +1,12 @@
 import { Checkbox, Group, Select, Stack, Text, Textarea, TextInput } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { errorsByField } from '../../../api/fields';
 import { FormDialog } from '../../../components/FormDialog';
 import { Query } from '../../../components/Query';
 import { type ChangeField, changeDraftOf, changeFields, changeOf, makesRevision } from '../changes';
 import { type ServiceDetails, useModelFolders, useModify, useRuntimeVariants, useServedImages } from '../queries';
-import { errorsByField, imageName } from '../rules';
+import { imageName } from '../rules';
 import { SlotFields } from './SlotFields';
 
 interface Props {

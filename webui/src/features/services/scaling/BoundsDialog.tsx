@@ -1,8 +1,8 @@
 import { Checkbox, Group, TextInput } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { errorsByField } from '../../../api/fields';
 import { FormDialog } from '../../../components/FormDialog';
-import { errorsByField } from '../rules';
 import { type BoundsField, boundsChangeOf, boundsDraftOf, boundsFields, type Scaling } from './drafts';
 import { MetricFields } from './MetricFields';
 import { useSetScaling } from './queries';

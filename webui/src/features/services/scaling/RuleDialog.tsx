@@ -1,8 +1,8 @@
 import { Group, NativeSelect, TextInput } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { errorsByField } from '../../../api/fields';
 import { FormDialog } from '../../../components/FormDialog';
-import { errorsByField } from '../rules';
 import { comparators, type RuleField, ruleBodyOf, ruleDraftOf, ruleFields, type ScalingRule } from './drafts';
 import { MetricFields } from './MetricFields';
 import { useSaveRule } from './queries';

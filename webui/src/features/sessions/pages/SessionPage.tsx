@@ -3,6 +3,7 @@ import { IconPlayerStop, IconTerminal2 } from '@tabler/icons-react';
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { type Role, useRole } from '../../../api/me';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { ButtonLink } from '../../../components/ButtonLink';
 import { EmptyState } from '../../../components/EmptyState';
@@ -24,6 +25,7 @@ const MetricsTab = lazy(() => import('../parts/MetricsTab'));
 const CellsTab = lazy(() => withMessages(import('../parts/CellsTab')));
 const MoreActions = lazy(() => withMessages(import('../parts/MoreActions')));
 const FilesTab = lazy(() => withMessages(import('../parts/FilesTab')));
+const ReportTab = lazy(() => withMessages(import('../parts/ReportTab')));
 
 async function withMessages<T>(part: Promise<T>): Promise<T> {
   return (await Promise.all([part, loadMessages('sessionWork')]))[0];
@@ -39,11 +41,14 @@ const tabs = {
   metrics: MetricsTab,
   devices: DevicesTab,
   events: EventsTab,
+  report: ReportTab,
 } as const;
 type TabName = keyof typeof tabs;
 const tabNames = Object.keys(tabs) as TabName[];
+/** Those who see agents; the manager refuses the report to others. */
+const operators: readonly Role[] = ['superadmin', 'monitor'];
 
-function SessionTabs({ session, tab }: { session: SessionDetails; tab: TabName }) {
+function SessionTabs({ session, tab, names }: { session: SessionDetails; tab: TabName; names: readonly TabName[] }) {
   const { t } = useTranslation('sessions');
   const navigate = useNavigate();
   const Content = tabs[tab];
@@ -51,7 +56,7 @@ function SessionTabs({ session, tab }: { session: SessionDetails; tab: TabName }
   return (
     <PageTabs
       label={t('tabs')}
-      names={tabNames}
+      names={names}
       labelOf={(name) => t(`tab.${name}`)}
       open={tab}
       onOpen={(name) => void navigate({ to: '/sessions/$id/$tab', params: { id: id, tab: name } })}
@@ -68,7 +73,9 @@ export function SessionPage() {
   const query = useSession(id);
   const [isTerminating, setTerminating] = useState(false);
   const session = query.data;
-  const tab: TabName = Object.hasOwn(tabs, wanted) ? (wanted as TabName) : 'overview';
+  const role = useRole();
+  const names = tabNames.filter((name) => name !== 'report' || operators.includes(role));
+  const tab = names.find((name) => name === wanted) ?? 'overview';
   return (
     <>
       <Crumbs
@@ -114,7 +121,7 @@ export function SessionPage() {
             data === null ? (
               <EmptyState title={t('missing.title')}>{t('missing.detail')}</EmptyState>
             ) : (
-              <SessionTabs session={data} tab={tab} />
+              <SessionTabs session={data} tab={tab} names={names} />
             )
           }
         </Query>

@@ -11,6 +11,7 @@ import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { RelativeTime } from '../../../components/RelativeTime';
 import { SimpleTable } from '../../../components/SimpleTable';
+import { StartDialog } from '../parts/StartDialog';
 import { TemplateEditor } from '../parts/TemplateEditor';
 import {
   type TemplateRow,
@@ -70,10 +71,14 @@ export function TemplatesPage() {
   const start = useStartFrom(kind);
   const remove = useDeleteTemplate(kind);
   const [doomed, setDoomed] = useState<TemplateRow | null>(null);
+  const [chosen, setChosen] = useState<TemplateRow | null>(null);
   const go = (search: { kind?: Kind; show?: string; all?: boolean }) =>
     void navigate({ to: '/templates', search: (before) => ({ ...before, ...search }) });
   const launch = (id: string) =>
-    start.mutate(id, { onSuccess: (session) => void navigate({ to: '/sessions/$id', params: { id: session } }) });
+    start.mutate(
+      { id, token: crypto.randomUUID() },
+      { onSuccess: (session) => void navigate({ to: '/sessions/$id', params: { id: session } }) },
+    );
   return (
     <Page
       title={t('title')}
@@ -133,6 +138,14 @@ export function TemplatesPage() {
                           >
                             {t('start')}
                           </Button>
+                          <Button
+                            size="compact-xs"
+                            variant="default"
+                            aria-label={t('startWithOf', { name: row.name })}
+                            onClick={() => setChosen(row)}
+                          >
+                            {t('startWith')}
+                          </Button>
                           {row.is_owner && (
                             <Button
                               size="compact-xs"
@@ -155,6 +168,7 @@ export function TemplatesPage() {
           );
         }}
       </Query>
+      {chosen !== null && <StartDialog key={chosen.id} kind={kind} template={chosen} onClose={() => setChosen(null)} />}
       <Confirm
         isOpen={doomed !== null}
         title={t('confirm', { name: doomed?.name ?? '' })}

@@ -1,15 +1,29 @@
 import { Checkbox, Group, TextInput } from '@mantine/core';
-import { useTranslation } from 'react-i18next';
-import type { Draft } from '../draft';
-import { homeOf } from '../rules';
+import { homeOf } from '../api/mounts';
 
-/** Where each mount of a draft is seen, and which cannot be written to. */
-export function MountFields({ draft, change }: { draft: Draft; change: (changes: Partial<Draft>) => void }) {
-  const { t } = useTranslation('launch');
+/** Mounts of a form; `paths` says where they are seen, if that is elsewhere than at their usual places. */
+export interface Mounts {
+  mounts: string[];
+  paths: Record<string, string>;
+  readOnly: string[];
+}
+
+/** Where each mount is seen, and which cannot be written to. */
+export function MountFields({
+  draft,
+  change,
+  pathLabel,
+  readOnlyLabel,
+}: {
+  draft: Mounts;
+  change: (changes: Partial<Mounts>) => void;
+  pathLabel: (mount: string) => string;
+  readOnlyLabel: (mount: string) => string;
+}) {
   return draft.mounts.map((mount) => (
     <Group key={mount} gap="sm" align="flex-end" mt="xs">
       <TextInput
-        label={t('data.path', { name: mount })}
+        label={pathLabel(mount)}
         placeholder={homeOf(mount)}
         value={draft.paths[mount] ?? ''}
         autoComplete="off"
@@ -18,7 +32,7 @@ export function MountFields({ draft, change }: { draft: Draft; change: (changes:
         style={{ flex: '1 1 200px' }}
       />
       <Checkbox
-        label={t('data.readOnly', { name: mount })}
+        label={readOnlyLabel(mount)}
         checked={draft.readOnly.includes(mount)}
         onChange={(event) =>
           change({
