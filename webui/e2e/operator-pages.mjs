@@ -20,10 +20,13 @@ const pages = [
   '/proxies',
   '/system',
   '/system/settings?of=all',
+  '/system/configuration',
+  '/system/configuration?at=volumes',
   '/system/audit',
   '/system/errors',
   '/system/roles',
   '/people/new',
+  '/usage/projects',
 ];
 /** Reports an error full of script, and makes a preset, so that their pages have something to show. */
 async function prepare(page) {
@@ -67,6 +70,73 @@ async function changePreset(page) {
   return violations;
 }
 
+/** Returns the page of the first agent. */
+function agentPage(page) {
+  return page.evaluate(async () => `/fleet/${(await (await fetch('/func/resource/fleet')).json()).agents[0][0]}`);
+}
+
+/** Withholds a device and gives it back, and looks at what a drain asks. Returns the broken rules of accessibility. */
+async function operateDevice(page) {
+  await page.goto(await agentPage(page));
+  const operate = page.getByRole('button', { name: /^Operate / }).first();
+  const dialog = page.getByRole('dialog');
+  const act = async (name) => {
+    await operate.click();
+    await page.getByRole('menuitem', { name, exact: true }).click();
+  };
+  await act('Drain');
+  await dialog.getByLabel(/^Type .* to confirm$/).waitFor();
+  await settle(page);
+  await screenshot(page, 'agent-drain-device');
+  const violations = await checkAccessibility(page, 'the dialog of a drain of a device');
+  await dialog.getByRole('button', { name: 'Cancel' }).click();
+  await act('Cordon');
+  await dialog.getByLabel('Reason').fill('a loud fan');
+  await dialog.getByRole('button', { name: 'Cordon' }).click();
+  await page.getByText(/^Cordon: .* is done$/).waitFor();
+  await page
+    .getByRole('cell', { name: /cordoned: a loud fan/ })
+    .first()
+    .waitFor();
+  await act('Use again');
+  await dialog.getByRole('button', { name: 'Use again' }).click();
+  await page.getByText(/^Use again: .* is done$/).waitFor();
+  await page
+    .getByRole('cell', { name: /cordoned: a loud fan/ })
+    .first()
+    .waitFor({ state: 'detached' });
+  await page.getByRole('button', { name: 'Move' }).click();
+  await dialog.getByLabel('Resource group').waitFor();
+  await settle(page);
+  violations.push(...(await checkAccessibility(page, 'the dialog of another resource group')));
+  return violations;
+}
+
+/** Sets a key of the shared configuration and removes it. Returns the broken rules of accessibility. */
+async function configure(page) {
+  await page.goto('/system/configuration');
+  await page.getByRole('button', { name: 'New key' }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByLabel('Key', { exact: true }).fill('journey/noise/level');
+  await dialog.getByLabel('Value').fill('<img src=x onerror=window.__hacked=1>');
+  await settle(page);
+  const violations = await checkAccessibility(page, 'the dialog of a key');
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await page.getByRole('link', { name: 'journey/' }).click();
+  await page.getByRole('link', { name: 'noise/' }).click();
+  await page.getByText('<img src=x').waitFor();
+  await page.getByRole('link', { name: 'All keys' }).click();
+  await page.getByRole('button', { name: 'Remove journey' }).click();
+  await dialog.getByLabel('Type journey to confirm').fill('journey');
+  await screenshot(page, 'configuration-remove');
+  await dialog.getByRole('button', { name: 'Remove' }).click();
+  await page.getByRole('link', { name: 'journey/' }).waitFor({ state: 'detached' });
+  await page.goto('/system');
+  await page.getByRole('button', { name: 'Recount' }).click();
+  await page.getByText('The records are right').waitFor();
+  return violations;
+}
+
 const nameOf = (path) =>
   path
     .replaceAll(/[0-9a-f-]{36}/g, 'one')
@@ -83,7 +153,7 @@ await journey(async (browser) => {
       await login(page, site.admin);
       if (!isPrepared) {
         await prepare(page);
-        violations.push(...(await changePreset(page)));
+        violations.push(...(await changePreset(page)), ...(await operateDevice(page)), ...(await configure(page)));
       }
       isPrepared = true;
       const project = await page.evaluate(async () => {
@@ -92,7 +162,9 @@ await journey(async (browser) => {
         const reply = await fetch('/func/admin/gql', { method: 'POST', headers, body: JSON.stringify({ query }) });
         return (await reply.json()).data.groups.find(({ name }) => name === 'default').id;
       });
-      for (const path of [...pages, `/projects/${project}`]) {
+      const today = new Date().toISOString().slice(0, 10);
+      const usage = `/usage/projects?project=${project}&from=${today}&to=${today}`;
+      for (const path of [...pages, `/projects/${project}`, usage, await agentPage(page)]) {
         await page.goto(path);
         await settle(page);
         // Of four combinations two have each theme and each width: the rules take most of the time.

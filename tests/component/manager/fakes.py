@@ -279,7 +279,7 @@ class FakeAgent:
         return DeviceOperation(device_id=f"{req.device_id}:{req.action}:{req.argument}")
 
     async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions:
-        return DeviceOptions(actions=["reset"], devices=[f"{req.device_name}-0"])
+        return DeviceOptions(actions=["cordon", "reset"], devices=[f"{req.device_name}-0"])
 
     async def start_service(self, req: StartService) -> ServiceState:
         if req.kernel_id not in self.kernels or req.name != "sshd":

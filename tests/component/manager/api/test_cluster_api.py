@@ -210,7 +210,7 @@ async def test_probes_and_documents(api: Api) -> None:
 async def test_superadmins_operate_devices(api: Api) -> None:
     path = "/resource/agents/agent-1/devices/mock/operations"
     told = (await api.admin.request("GET", path)).json()
-    assert (told["actions"], told["devices"]) == (["reset"], ["mock-0"])
+    assert (told["actions"], told["devices"]) == (["cordon", "drain", "reset"], ["mock-0"])
     body = {"action": "partition", "device_id": "GPU:0/1", "argument": "1g.10gb"}
     assert (await api.admin.request("POST", path, json=body)).json() == {"device_id": "GPU:0/1:partition:1g.10gb"}
     cordon = {"action": "cordon", "device_id": "mock-0", "argument": "a loud fan", "expires_after_s": 60}

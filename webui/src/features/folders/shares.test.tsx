@@ -108,7 +108,7 @@ describe('the folders of everybody', () => {
         : { status: 404, body: { title: 'none', msg: 'There is no active user.', data: { user_email: 'unknown' } } },
     );
     openPage('/folders?view=all', server);
-    await userEvent.click(await screen.findByRole('button', { name: 'Give left to another user' }));
+    await userEvent.click(await screen.findByRole('button', { name: 'Give away left' }));
     expect(asked[0]).toContain('all=true');
     const dialog = await screen.findByRole('dialog');
     expect(dialog.textContent).toContain('gone@example.com cannot use the folder any more');

@@ -137,10 +137,15 @@ class AgentService:
             raise Conflict(message, data={"claims": ids})
 
     async def device_options(self, caller: Caller, agent_id: str, device_name: str) -> DeviceOptions:
-        """Returns the operations that the devices of a plugin offer. Raises as :meth:`operate_device`."""
-        return await (await self._commands_of(caller, agent_id)).device_options(
-            DeviceOptionsOf(device_name=device_name)
-        )
+        """Returns the operations that the devices of a plugin offer, a drain too where the agent knows cordons.
+
+        Raises as :meth:`operate_device`.
+        """
+        commands = await self._commands_of(caller, agent_id)
+        options = await commands.device_options(DeviceOptionsOf(device_name=device_name))
+        if "cordon" not in options.actions:
+            return options
+        return msgspec.structs.replace(options, actions=sorted({*options.actions, DRAIN}))
 
     async def _commands_of(self, caller: Caller, agent_id: str) -> AgentCommands:
         require(caller, Operation.OPERATE_DEVICES)
