@@ -63,7 +63,7 @@ def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
     return Shell(api, monkeypatch)
 
 
-async def test_resource_groups_presets_and_agents(api: Api, shell: Shell) -> None:
+async def test_resource_groups_presets_and_agents(shell: Shell) -> None:
     await shell("scaling-group", "add", "gpu", "--private", "--scheduler", "drf", "-d", "fast ones")
     options = '{"agent_selection_strategy": "concentrated"}'
     await shell("resource-group", "update", "gpu", "--scheduler", "fair_share", "--scheduler-opts", options)
@@ -88,12 +88,6 @@ async def test_resource_groups_presets_and_agents(api: Api, shell: Shell) -> Non
     assert (agent["schedulable"], agent["scaling_group"]) == (False, "gpu")
     await shell("scaling-group", "delete", "gpu", fails="living agents")
     await shell("agent", "update", "agent-1", "--schedulable", "true", "--scaling-group", "default")
-    failed, *others = api.agent.report().devices
-    failed = {**failed, "health": "unhealthy", "health_reason": "cordoned: fan replaced on Friday"}
-    assert api.agent.reports is not None
-    await api.agent.reports.heartbeat(api.agent.report(generation=2, devices=[failed, *others]))
-    shown = await shell.text("agent", "info", "agent-1")
-    assert "the device mock mock.device-0 is unhealthy: cordoned: fan replaced on Friday" in shown
     await shell("scaling-group", "delete", "gpu")
     await shell("resource-preset", "add", "small", "--resource-slots", '{"cpu": "2"}', "--shared-memory", "64m")
     await shell("resource-preset", "update", "small", "--shared-memory", "128m")
