@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 from tests.component.manager.api.conftest import Api
 
 EXPLAIN = "/session/_/explain"
@@ -50,6 +52,29 @@ async def test_a_waiting_session_and_its_queue(api: Api) -> None:
     listed = (await api.user.request("POST", "/admin/gql", json={"query": query})).json()
     counts = (listed.get("data") or listed)["compute_session_list"]
     assert (counts["total_count"], json.loads(counts["status_counts"])) == (1, {"PENDING": 1, "RUNNING": 1})
+
+
+async def test_a_withheld_device_is_named_with_its_reason(api: Api) -> None:
+    whole = api.agent.report()
+    reason = "cordoned: fan replaced on Friday"
+    devices = [
+        {**d, "health": "unhealthy", "health_reason": reason} if d["device_id"] == "mock.device-0" else d
+        for d in whole.devices
+    ]
+    free = [msgspec.structs.replace(s, amount="3") if s.slot_name == "mock.device" else s for s in whole.slots]
+    assert api.agent.reports is not None
+    await api.agent.reports.heartbeat(api.agent.report(generation=2, devices=devices, slots=free))
+    resources = {"cpu": 1, "mem": "64m", "mock.device": 2}
+    await api.create(name="filler", config={"resources": resources})
+    for client, agent in ((api.user, ""), (api.admin, "agent-1")):
+        told = (await client.request("POST", EXPLAIN, json=body(**resources))).json()
+        assert (told["verdict"], told["reason"]) == ("waits", "insufficient-resource")
+        device = {"device_name": "mock", "device_id": "mock.device-0", "reason": reason}
+        assert told["withheld"] == [{"agent": agent, **device}]
+    await api.create(name="waiting", enqueueOnly=True, config={"resources": resources})
+    told = (await api.user.request("GET", "/session/waiting/explain")).json()
+    assert [each["reason"] for each in told["withheld"]] == [reason]
+    assert (await api.user.request("POST", EXPLAIN, json=body(cpu=1))).json()["withheld"] == []
 
 
 async def test_the_fleet_is_sent_once_and_only_to_those_who_see_agents(api: Api) -> None:

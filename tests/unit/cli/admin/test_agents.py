@@ -54,6 +54,12 @@ def test_what_is_wrong_is_told_with_its_cause() -> None:
     ]
 
 
+def test_a_tainted_device_is_named_with_its_key() -> None:
+    taint = [{"namespace": "taint", "feature": "key", "value": "burn-in"}, {"namespace": "nvidia", "value": "8.0"}]
+    told = agent(compute_plugins={}, devices=[device("cuda", 0, variant_properties=taint), device("cuda", 1)])
+    assert list(troubles(told)) == ["i-01: the device cuda cuda-0 is tainted: burn-in"]
+
+
 def test_an_agent_of_an_older_server_is_told_as_far_as_it_goes() -> None:
     bare = read_agent({"id": "i-01", "status": "ALIVE", "devices": None, "compute_plugins": None})
     assert list(troubles(bare)) == []

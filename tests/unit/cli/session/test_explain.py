@@ -36,6 +36,10 @@ def test_facts() -> None:
         "holders": {"count": 3, "visible": [mine]},
         "reserved": {"reason": "reserved", "count": 1, "agents": ["i-1"]},
         "agents": {"total": 2, "startable": 0, "excluded": [{"reason": "busy", "count": 2, "agents": []}]},
+        "withheld": [
+            {"agent": "", "device_name": "cuda", "device_id": f"GPU-{number}", "reason": reason}
+            for number, reason in enumerate(["cordoned: fan", "tainted burn-in", *["unhealthy"] * 5])
+        ],
         "limits": [{"scope": "keypair", "slot": "cpu", "limit": "8", "used": "6", "requested": "4"}],
         "nearest": [{"resources": {"cpu": "2"}, "cluster_size": 2}],
     }
@@ -47,6 +51,8 @@ def test_facts() -> None:
         "Kept for It": "1 agents: i-1",
         "Held by": "mine, 2 more",
         "Agents": "0 of 2 could take it; 2 busy",
+        "Withheld": "cuda GPU-0 (cordoned: fan); cuda GPU-1 (tainted burn-in); cuda GPU-2 (unhealthy); "
+        "cuda GPU-3 (unhealthy); cuda GPU-4 (unhealthy); 2 more",
         "Limit of Keypair": "cpu=8; used cpu=6; requested cpu=4",
         "Would Start Now": "cpu=2, 2 kernels",
     }

@@ -9,11 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ai.backend.common.devices import VariantProperty
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.policy import ORDERS, Policy
-from ai.backend.core.scheduling.snapshot import Dependency, PendingSession, Quota, Snapshot
-from ai.backend.core.scheduling.trial import Exclusion, Outcome, Proposal, Trial, TrialScheduler, outcome_of
+from ai.backend.core.scheduling.snapshot import AgentView, Dependency, PendingSession, Quota, Snapshot
+from ai.backend.core.scheduling.trial import (
+    MAX_WITHHELD,
+    Exclusion,
+    Outcome,
+    Proposal,
+    Trial,
+    TrialScheduler,
+    outcome_of,
+)
 from tests.unit.core.scheduling.builders import NOW, agent, failing, holding, session, slots
 from tests.unit.core.scheduling.test_device_requests import gpus
 from tests.unit.core.scheduling.test_properties import agents_, ask, build, requests_
@@ -166,6 +175,51 @@ def test_failed_devices_are_no_reason_to_wait() -> None:
     assert trial.skip is not None
     assert (trial.outcome, trial.skip.reason) == (Outcome.NEVER, SkipReason.DEVICES_FAILED)
     assert outcome_of(SkipReason.PREEMPTING) is Outcome.WAITS
+
+
+def tainted(view: AgentView, key: str) -> AgentView:
+    """The agent with a tainted GPU 1."""
+    taint = (VariantProperty.parse(f"taint::key::{key}"),)
+    plugins = tuple(
+        replace(p, devices=tuple(replace(d, variant_properties=taint) if d.device_id == "1" else d for d in p.devices))
+        if p.name == "cuda"
+        else p
+        for p in view.plugins
+    )
+    return replace(view, plugins=plugins)
+
+
+def test_what_is_withheld_is_named_beside_a_lack() -> None:
+    cordoned = failing(tainted(agent("i-1", cuda=3), "burn-in"), "cuda", _0="cordoned: fan replaced on Friday")
+    snapshot = group(holding(cordoned, cpu=4), agent("i-2", cuda=2, is_schedulable=False))
+    trial = attempt(snapshot, session("a", slots(cpu=1, mem="1g", cuda_device=1)))
+    assert trial.skip is not None
+    assert trial.skip.reason is SkipReason.INSUFFICIENT_RESOURCE
+    assert [(each.agent_id, each.device_id, each.is_tainted, each.reason) for each in trial.withheld] == [
+        ("i-1", "0", False, "cordoned: fan replaced on Friday"),
+        ("i-1", "1", True, "burn-in"),
+    ]
+    assert not attempt(snapshot, session("b", slots(cpu=1, mem="1g"))).withheld, "it asks for no such device"
+
+
+def test_a_withheld_device_concerns_only_who_could_be_given_it() -> None:
+    snapshot = group(failing(tainted(agent("i-1", cuda=3), "burn-in"), "cuda", _0="reset is under way"))
+
+    def named(*device_requests: str) -> list[str]:
+        who = replace(session("a", slots(cuda_device=3)), device_requests=device_requests)
+        return [each.device_id for each in attempt(snapshot, who).withheld]
+
+    assert named('tolerates("burn-in")') == named('tolerates("*")') == ["0"]
+    assert named('id == "1"') == ["1"]
+    assert named('id == "2"') == []
+    assert named('id == "0"', 'id == "1"', "has(id)") == ["0", "1"]
+    assert named() == ["0", "1"]
+
+
+def test_only_the_first_withheld_devices_are_named() -> None:
+    reasons = {f"_{number}": "too hot" for number in range(40)}
+    snapshot = group(failing(agent("i-1", cuda=40), "cuda", **reasons))
+    assert len(attempt(snapshot, session("a", slots(cuda_device=1))).withheld) == MAX_WITHHELD
 
 
 def test_a_scheduler_is_renewed_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

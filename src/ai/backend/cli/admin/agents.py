@@ -44,6 +44,8 @@ _LABELS = {
     "overlay": "networks over nodes",
 }
 _INTRINSIC_DEVICES = frozenset({"cpu", "mem"})
+_TAINT = "taint"
+"""The namespace of taints among the properties of a device."""
 
 
 def read_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str
 
 
 def troubles(agent: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line for every plugin and device of a parsed agent that is not healthy."""
+    """Yields a line for every plugin and device of a parsed agent that is not healthy, and for every tainted device."""
     for plugin_name, plugin in (agent.get("compute_plugins") or {}).items():
         reason = plugin.get("reason")
         if not plugin.get("healthy", True):
@@ -125,9 +127,12 @@ def troubles(agent: Mapping[str, Any]) -> Iterator[str]:
         elif reason:
             yield f"{agent['id']}: the plugin {plugin_name}: {reason}"
     for device in agent.get("devices") or ():
+        prefix = f"{agent['id']}: the device {device['device_name']} {device['device_id']}"
         if device.get("health") != "healthy":
-            reason = device.get("health_reason") or "no reason is known"
-            yield f"{agent['id']}: the device {device['device_name']} {device['device_id']} is unhealthy: {reason}"
+            yield f"{prefix} is unhealthy: {device.get('health_reason') or 'no reason is known'}"
+        keys = [each["value"] for each in device.get("variant_properties") or () if each.get("namespace") == _TAINT]
+        if keys:
+            yield f"{prefix} is tainted: {', '.join(keys)}"
 
 
 @agent.command("list", cls=ListCommand)

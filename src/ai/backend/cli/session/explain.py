@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,6 +69,8 @@ def fact_rows(explanation: Mapping[str, Any], displays: SlotDisplays) -> Iterato
     if agents.get("total"):
         counts = [f"{each['count']} {_EXCLUSIONS.get(each['reason'], each['reason'])}" for each in agents["excluded"]]
         yield "Agents", "; ".join([f"{agents['startable']} of {agents['total']} could take it", *counts])
+    if withheld := explanation.get("withheld"):
+        yield "Withheld", _withheld_devices(withheld)
     for limit in explanation.get("limits") or ():
         slot = limit["slot"]
         amounts = (describe_slots({slot: limit[name]}, displays) for name in ("limit", "used", "requested"))
@@ -77,6 +79,16 @@ def fact_rows(explanation: Mapping[str, Any], displays: SlotDisplays) -> Iterato
         kernels = f", {nearest['cluster_size']} kernels" if nearest["cluster_size"] > 1 else ""
         devices = "".join(f", by {text}" for text in nearest.get("device_requests") or ())
         yield "Would Start Now", describe_slots(nearest["resources"], displays) + kernels + devices
+
+
+def _withheld_devices(devices: Sequence[Mapping[str, Any]]) -> str:
+    """Formats devices that nobody is given: ``cuda GPU-5a7c on i-01 (cordoned: fan replaced on Friday)``."""
+    texts = [
+        f"{each['device_name']} {each['device_id']}{' on ' + each['agent'] if each['agent'] else ''} ({each['reason']})"
+        for each in devices[:_MAX_NAMES]
+    ]
+    hidden_count = len(devices) - len(texts)
+    return "; ".join([*texts, *([f"{hidden_count} more"] if hidden_count else [])])
 
 
 def _names(sessions: Mapping[str, Any]) -> str:

@@ -249,6 +249,9 @@ class AsyncServices(Area):
         for name in ("model_definition_path", "model_name", "claim"):
             if options.get(name):
                 body["config"][name] = options[name]
-        devices = {name: options.get(name) for name in ("variant_requirements", "device_requests")}
+        devices = {
+            "variant_requirements": options.get("variant_requirements"),
+            "device_requests": options.get("device_requests"),
+        }
         body["config"] |= {name: [*texts] for name, texts in devices.items() if texts}
         return body

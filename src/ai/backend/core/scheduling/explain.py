@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ai.backend.common.devices import TAINT, DeviceHealth, VariantFeature, VariantProperty
+from ai.backend.common.devices import TAINT, ComputeDevice, DeviceHealth, VariantFeature, VariantProperty
+from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import BinarySize, ResourceSlot, format_quantity
 from ai.backend.core.allocation.variants import (
     ANY_TAINT,
@@ -110,22 +111,50 @@ def scattered(total: ResourceSlot, kernels: int, agents: Iterable[AgentState]) -
     return f"{needs}; free on all nodes together is {format_amounts(idle)}"
 
 
-def failed(request: ResourceSlot, agents: Iterable[AgentState], tolerated: Collection[str] = ()) -> str:
-    """Lists the failed and the tainted devices of agents that could serve the request if there were none of either.
-    ``tolerated``: the keys of taints that the request tolerates."""
-    failed_devices: list[str] = []
-    tainted_devices: list[str] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithheldDevice:
+    """A device that a request cannot have whatever is free. ``reason``: why, in the words of its agent: a failure, a
+    cordon, or an operation that is under way; empty if it says nothing. Of a tainted one: the keys."""
+
+    agent_id: AgentId
+    device_name: str
+    device_id: str
+    reason: str
+    is_tainted: bool = False
+
+
+def withheld(
+    request: ResourceSlot, agents: Iterable[AgentState], tolerated: Collection[str] = ()
+) -> Iterator[tuple[ComputeDevice, WithheldDevice]]:
+    """Yields the devices of requested slots that are not healthy, or have taints other than those ``tolerated``."""
     places = [(each, device) for each in agents for plugin in each.view.plugins for device in plugin.devices]
     for agent, device in places:
         if not any(request[slot.slot_name] for slot in device.slots):
             continue
-        place = f"{device.device_id} on {agent.agent_id}"
         keys = sorted(prop.value for prop in device.variant_properties if prop.namespace == TAINT)
-        if device.health is not DeviceHealth.HEALTHY:
-            failed_devices.append(place + (f" ({device.health_reason:.80})" if device.health_reason else ""))
-        elif ANY_TAINT not in tolerated and not set(keys) <= set(tolerated):
-            tainted_devices.append(f"{place} ({', '.join(keys):.80})")
-    lists = {"have failed": failed_devices, "are tainted": tainted_devices}
+        is_healthy = device.health is DeviceHealth.HEALTHY
+        if is_healthy and (ANY_TAINT in tolerated or set(keys) <= set(tolerated)):
+            continue
+        yield (
+            device,
+            WithheldDevice(
+                agent_id=agent.agent_id,
+                device_name=device.device_name,
+                device_id=device.device_id,
+                reason=", ".join(keys) if is_healthy else device.health_reason,
+                is_tainted=is_healthy,
+            ),
+        )
+
+
+def failed(request: ResourceSlot, agents: Iterable[AgentState], tolerated: Collection[str] = ()) -> str:
+    """Lists the failed and the tainted devices of agents that could serve the request if there were none of either.
+    ``tolerated``: the keys of taints that the request tolerates."""
+    lists: dict[str, list[str]] = {"have failed": [], "are tainted": []}
+    for _, each in withheld(request, agents, tolerated):
+        reason = f" ({each.reason:.80})" if each.reason else ""
+        devices = lists["are tainted" if each.is_tainted else "have failed"]
+        devices.append(f"{each.device_id} on {each.agent_id}{reason}")
     texts = [f"devices for it {verb}: {join_first(devices, 3)}" for verb, devices in lists.items() if devices]
     return "; ".join([f"needs {format_amounts(request)}", *texts])
 

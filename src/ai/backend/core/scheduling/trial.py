@@ -16,8 +16,11 @@ from itertools import islice, zip_longest
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.requests.amounts import named_slots, with_other_amounts
+from ai.backend.core.allocation.requests.attributes import facts_of
 from ai.backend.core.allocation.requests.compiled import DeviceRequest
+from ai.backend.core.allocation.variants import repaired_device
 from ai.backend.core.scheduling.decide import IncrementalScheduler, SchedulingCycle
+from ai.backend.core.scheduling.explain import WithheldDevice, withheld
 from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.equivalence import EquivalenceClass, QueuedSession, by_alternative
@@ -28,6 +31,7 @@ from ai.backend.core.scheduling.policy import Policy, Rng
 from ai.backend.core.scheduling.snapshot import PendingSession, Snapshot
 
 MAX_PROPOSALS = 4
+MAX_WITHHELD = 16
 _MIB = 2**20
 
 
@@ -96,6 +100,7 @@ class Trial:
         placed: how many of the watched sessions were placed.
         startable: agents that could take the first watched session, or its largest kernel, at its turn.
         exclusions: the other agents of the resource group, each once.
+        withheld: devices that the first watched session could be given if nothing were wrong with them, the first few.
         largest_free: the most of each slot that is free on one agent then.
         proposals: smaller requests that seem to fit; only a trial of one tells.
     """
@@ -106,6 +111,7 @@ class Trial:
     placed: int = 0
     startable: Sequence[AgentId] = ()
     exclusions: Mapping[Exclusion, Sequence[AgentId]] = field(default_factory=dict)
+    withheld: Sequence[WithheldDevice] = ()
     largest_free: ResourceSlot = field(default_factory=ResourceSlot)
     proposals: Sequence[Proposal] = ()
 
@@ -197,6 +203,7 @@ class _ObservedCycle(SchedulingCycle):
         self._subject: QueuedSession | None = None
         self._startable: list[AgentId] = []
         self._exclusions: dict[Exclusion, list[AgentId]] = {}
+        self._withheld: Sequence[WithheldDevice] = ()
         self._largest_free = ResourceSlot()
 
     def _observe(self, queued: QueuedSession) -> None:
@@ -206,6 +213,7 @@ class _ObservedCycle(SchedulingCycle):
             self._subject = queued
             self._largest_free = _largest_free(self._index, self._reserved)
             self._startable, self._exclusions = _sort_agents(self._index, self._snapshot, queued, self._reserved)
+            self._withheld = _withheld_devices(self._index, queued)
 
     def run_trial(self, subjects: Sequence[SessionId]) -> Trial:
         plan = self.run()
@@ -226,6 +234,7 @@ class _ObservedCycle(SchedulingCycle):
             placed=len(subjects) - len(waiting_ids),
             startable=self._startable,
             exclusions=self._exclusions,
+            withheld=self._withheld,
             largest_free=self._largest_free,
             proposals=proposals,
         )
@@ -295,6 +304,25 @@ def _sort_agents(
     exclude(Exclusion.BUSY, open_mask & ~(fitting_mask | demand.refused_mask))
     exclude(Exclusion.SCATTERED, open_mask & demand.refused_mask)
     return [agent.agent_id for agent in index.members(open_mask & fitting_mask)], exclusions
+
+
+def _withheld_devices(index: AgentIndex, queued: QueuedSession) -> list[WithheldDevice]:
+    """Returns the devices that one of the session's alternatives selects, and that are failed, cordoned, worked on or
+    tainted."""
+    session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+    devices: dict[WithheldDevice, None] = {}
+    for choice in equivalence_class.choices:
+        request = choice.parts[0].device_request
+        matching_mask = _largest_demand(choice).matching_mask
+        if session.designated_agents:
+            matching_mask &= index.designated_mask(session.designated_agents)
+        agents = [each for each in index.members(matching_mask) if each.node_class.repaired is not each.node_class]
+        for device, each in withheld(choice.total, agents, request.tolerated if request is not None else ()):
+            if request is None or request.selects(facts_of(repaired_device(device))):
+                devices[each] = None
+            if len(devices) == MAX_WITHHELD:
+                return [*devices]
+    return [*devices]
 
 
 # ---- smaller requests

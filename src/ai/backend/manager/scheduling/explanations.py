@@ -31,6 +31,7 @@ from ai.backend.manager.scheduling.model import (
     Remedy,
     SessionCount,
     SessionRef,
+    WithheldDevice,
 )
 from ai.backend.manager.scheduling.queues import QueueReader, QueueState, is_delayed
 from ai.backend.manager.sessions.creation.factory import SessionFactory
@@ -247,6 +248,7 @@ class ExplanationService:
                 largest_free=trial.largest_free.to_json(),
             ),
             limits=_limits(quotas, _total(session)),
+            withheld=_withheld(caller, trial) if skip is not None else [],
             waiting=len(state.sessions),
             behind=_ref(behind) if behind is not None else None,
             holders=holders,
@@ -338,6 +340,19 @@ def _excluded(caller: Caller, reason: str, agents: Collection[AgentId]) -> Exclu
     return ExcludedAgents(
         reason=reason, count=len(agents), agents=[str(agent_id) for agent_id in agents] if sees_agents else []
     )
+
+
+def _withheld(caller: Caller, trial: Trial) -> list[WithheldDevice]:
+    sees_agents = is_permitted(caller, Operation.SEE_AGENTS)
+    return [
+        WithheldDevice(
+            agent=each.agent_id if sees_agents else "",
+            device_name=each.device_name,
+            device_id=each.device_id,
+            reason=f"tainted {each.reason}" if each.is_tainted else each.reason or "unhealthy",
+        )
+        for each in trial.withheld
+    ]
 
 
 def _ref(session: Session) -> SessionRef:

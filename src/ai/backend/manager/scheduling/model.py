@@ -72,6 +72,16 @@ class NearestRequest(msgspec.Struct, frozen=True, kw_only=True):
     device_requests: list[str] = []
 
 
+class WithheldDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that nobody is given now, or only who tolerates its taint. ``reason``: a failure, a cordon with its
+    reason, an operation that is under way, or the taint. ``agent`` is empty for who does not see agents."""
+
+    agent: str
+    device_name: str
+    device_id: str
+    reason: str
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Says whether a request or a waiting session starts, and if not, why.
 
@@ -83,6 +93,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         is_refused: a creation would fail; otherwise it would make a session that waits.
         count, placed: sessions asked for, and how many of them would start now.
         limits: every limit that counts the request.
+        withheld: devices that it could be given if they were not failed, cordoned, worked on or tainted, the first few.
         nearest: requests that would start now, the closest to this one first.
         position, waiting: place in the queue of the resource group, from 1, and the length of that queue.
         ahead: sessions before it in the queue.
@@ -105,6 +116,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     cluster_size: int = 1
     agents: AgentsVerdict = msgspec.field(default_factory=AgentsVerdict)
     limits: list[Limit] = []
+    withheld: list[WithheldDevice] = []
     nearest: list[NearestRequest] = []
     position: int | None = None
     waiting: int = 0
