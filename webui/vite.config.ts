@@ -60,10 +60,10 @@ export default defineConfig({
         codeSplitting: {
           groups: [
             { name: 'vendor', test: sharedLibraries },
-            // What the shell and most pages use: one file instead of one each.
+            // What the shell and most pages use: one file instead of one each. Forms come with their pages.
             {
               name: 'parts',
-              test: /vite\/preload-helper|\/src\/(api\/(?!generated)|components\/(ProblemAlert|Query)\.)/,
+              test: /vite\/preload-helper|\/src\/(api\/(?!generated|forms)|components\/(ProblemAlert|Query)\.)/,
             },
           ],
         },

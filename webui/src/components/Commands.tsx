@@ -1,6 +1,6 @@
 import { Code, Group, Stack, Text } from '@mantine/core';
 import { useTranslation } from 'react-i18next';
-import { commandOf, programOf, type SessionRequest } from '../api/reproduce';
+import { commandOf, programOf, type SessionRequest } from '../api/forms/reproduce';
 import { Copy } from './Copy';
 
 /** The command and the program that start such a session. */

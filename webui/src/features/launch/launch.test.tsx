@@ -105,8 +105,10 @@ describe('the page of a launch', () => {
     await userEvent.type(field, 'KEY=secret');
     expect(field.value).toBe('KEY=secret');
     await userEvent.click(screen.getByRole('button', { name: 'More options' }));
-    await userEvent.type(screen.getByLabelText('First script'), 'echo secret');
-    await userEvent.type(screen.getByLabelText('Tag'), 'mine');
+    await userEvent.click(screen.getByLabelText('First script'));
+    await userEvent.paste('echo secret');
+    await userEvent.click(screen.getByLabelText('Tag'));
+    await userEvent.paste('mine');
     await waitFor(() => expect(router.state.location.search).toMatchObject({ image: 'python', tag: 'mine' }));
     expect(JSON.stringify(router.state.location)).not.toContain('secret');
     expect(JSON.stringify({ ...localStorage, ...sessionStorage })).not.toContain('secret');

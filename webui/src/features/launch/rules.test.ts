@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { commandOf, programOf } from '../../api/reproduce';
+import { commandOf, programOf } from '../../api/forms/reproduce';
 import { shellWord } from '../../api/shell';
 import { draftOf, emptyDraft, searchOf } from './draft';
 import {

@@ -1,8 +1,8 @@
 import { environOf } from '../../api/environ';
+import { pluginOptionsOf } from '../../api/forms/pluginOptions';
+import type { SessionRequest } from '../../api/forms/reproduce';
 import type { components } from '../../api/generated/rest';
-import { pluginOptionsOf } from '../../api/pluginOptions';
 import type { Problem } from '../../api/problems';
-import type { SessionRequest } from '../../api/reproduce';
 import type { Draft, TextField } from './draft';
 
 export type Explanation = components['schemas']['Explanation'];

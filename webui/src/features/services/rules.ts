@@ -1,5 +1,5 @@
 import { environOf } from '../../api/environ';
-import { errorsByField } from '../../api/fields';
+import { errorsByField } from '../../api/forms/fields';
 import type { components } from '../../api/generated/rest';
 import { shellWord } from '../../api/shell';
 import type { Tone } from '../../components/StatusBadge';

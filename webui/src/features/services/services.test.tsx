@@ -395,8 +395,10 @@ describe('the form of a service', () => {
     server.on('POST /func/services', () => ({ status: 201, body: details }));
     const { router } = openPage(address, server);
     await userEvent.click(await screen.findByRole('button', { name: 'More options' }));
-    await userEvent.type(await screen.findByLabelText('Environment'), 'KEY=secret');
-    await userEvent.type(screen.getByLabelText('Device claim'), 'gpus');
+    await userEvent.click(await screen.findByLabelText('Environment'));
+    await userEvent.paste('KEY=secret');
+    await userEvent.click(screen.getByLabelText('Device claim'));
+    await userEvent.paste('gpus');
     await userEvent.type(screen.getByLabelText('Port'), '80');
     expect(await screen.findByText('Correct the marked fields first.')).toBeDefined();
     await userEvent.type(screen.getByLabelText('Port'), '80');
@@ -404,9 +406,9 @@ describe('the form of a service', () => {
     expect(JSON.stringify(router.state.location)).not.toContain('secret');
     expect(screen.queryByLabelText('Owner')).toBeNull();
     await userEvent.click(screen.getByRole('button', { name: 'Create' }));
-    await expect.poll(() => sent('POST /func/services')).toMatchObject([
-      { port: 8080, config: { claim: 'gpus', environ: { KEY: 'secret' } } },
-    ]);
+    await expect
+      .poll(() => sent('POST /func/services'))
+      .toMatchObject([{ port: 8080, config: { claim: 'gpus', environ: { KEY: 'secret' } } }]);
   });
   it('shows a refused option among those that are hidden else', async () => {
     server.on('POST /func/services/_/try', () => ({

@@ -1,5 +1,5 @@
 import { parseObject } from '../../api/filters';
-import type { SessionRequest } from '../../api/reproduce';
+import type { SessionRequest } from '../../api/forms/reproduce';
 import { withoutEscapes } from '../../api/text';
 import type { Tone } from '../../components/StatusBadge';
 

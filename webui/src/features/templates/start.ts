@@ -1,5 +1,5 @@
 import { environOf } from '../../api/environ';
-import { mountConfigOf } from '../../api/mounts';
+import { mountConfigOf } from '../../api/forms/mounts';
 
 /** What a session is to have instead of what its template says; empty where the template decides. */
 export interface StartDraft {

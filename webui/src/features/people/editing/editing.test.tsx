@@ -341,8 +341,10 @@ describe('the page of policies', () => {
     openPage('/policies', server);
     await press('Change: default');
     const dialog = await screen.findByRole('dialog');
-    await userEvent.type(await within(dialog).findByLabelText('Storage hosts'), 'local:volume1{Enter}');
-    const field = await within(dialog).findByLabelText('What may be done on local:volume1');
+    const hosts = await within(dialog).findByLabelText('Storage hosts', { selector: 'input' });
+    await userEvent.type(hosts, 'local:volume1{Enter}');
+    const label = 'What may be done on local:volume1';
+    const field = await within(dialog).findByLabelText(label, { selector: 'input' });
     await userEvent.type(field, '{Backspace}');
     await userEvent.click(within(dialog).getByRole('button', { name: 'Save' }));
     await expect

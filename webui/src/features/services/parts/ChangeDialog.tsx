@@ -1,7 +1,7 @@
 import { Checkbox, Group, Select, Stack, Text, Textarea, TextInput } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
-import { errorsByField } from '../../../api/fields';
+import { errorsByField } from '../../../api/forms/fields';
 import { FormDialog } from '../../../components/FormDialog';
 import { Query } from '../../../components/Query';
 import { type ChangeField, changeDraftOf, changeFields, changeOf, makesRevision } from '../changes';

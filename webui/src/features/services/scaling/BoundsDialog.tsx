@@ -1,7 +1,7 @@
 import { Checkbox, Group, TextInput } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
-import { errorsByField } from '../../../api/fields';
+import { errorsByField } from '../../../api/forms/fields';
 import { FormDialog } from '../../../components/FormDialog';
 import { type BoundsField, boundsChangeOf, boundsDraftOf, boundsFields, type Scaling } from './drafts';
 import { MetricFields } from './MetricFields';

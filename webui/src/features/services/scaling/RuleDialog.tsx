@@ -1,7 +1,7 @@
 import { Group, NativeSelect, TextInput } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
-import { errorsByField } from '../../../api/fields';
+import { errorsByField } from '../../../api/forms/fields';
 import { FormDialog } from '../../../components/FormDialog';
 import { comparators, type RuleField, ruleBodyOf, ruleDraftOf, ruleFields, type ScalingRule } from './drafts';
 import { MetricFields } from './MetricFields';

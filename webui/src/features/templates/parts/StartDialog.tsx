@@ -3,7 +3,7 @@ import { useNavigate } from '@tanstack/react-router';
 import { useEffect, useRef, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useMountableFolders } from '../../../api/choices';
-import { errorsByField } from '../../../api/fields';
+import { errorsByField } from '../../../api/forms/fields';
 import { FormDialog } from '../../../components/FormDialog';
 import { MountFields } from '../../../components/MountFields';
 import { ProblemAlert } from '../../../components/ProblemAlert';

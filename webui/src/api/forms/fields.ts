@@ -1,4 +1,4 @@
-import { asProblem } from './problems';
+import { asProblem } from '../problems';
 
 /**
  * Returns what is wrong with each field of a form, by the names that the manager gives in a problem.

@@ -1,5 +1,5 @@
 import { useQueryClient } from '@tanstack/react-query';
-import { useLocation } from '@tanstack/react-router';
+import { useLocation, useNavigate } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
 
 declare module '@tanstack/react-router' {
@@ -35,6 +35,13 @@ export interface Unlisted<T> {
 export function useUnlisted<T extends Record<string, string>>(empty: T): Unlisted<T> {
   const client = useQueryClient();
   const name = useLocation({ select: ({ state }) => state.unlisted });
+  const isListed = useLocation({ select: ({ search }) => Object.keys(empty).some((field) => field in search) });
+  const navigate = useNavigate();
+  useEffect(() => {
+    if (!isListed) return; // an address of before, or one that somebody made
+    const search = (before: object) => Object.fromEntries(Object.entries(before).filter(([field]) => !(field in empty)));
+    void navigate({ to: '.', search: search as never, replace: true, state: true });
+  }, [isListed, empty, navigate]);
   const [typed, setTyped] = useState<Typed<T> | null>(null);
   const isCommitted = typed !== null && typed.name === name;
   useEffect(() => {

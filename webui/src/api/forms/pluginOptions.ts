@@ -1,6 +1,6 @@
 export type PluginOptions = Record<string, Record<string, unknown>>;
 
-function valueOf(text: string): unknown {
+function parsed(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
@@ -15,7 +15,7 @@ export function pluginOptionsOf(lines: string): PluginOptions | null {
     if (line === '') continue;
     const [, plugin, name, value] = /^([^.=\s]+)\.([^=\s]+)=(.*)$/.exec(line) ?? [];
     if (plugin === undefined || name === undefined || value === undefined) return null;
-    options.set(plugin, [...(options.get(plugin) ?? []), [name, valueOf(value)]]);
+    options.set(plugin, [...(options.get(plugin) ?? []), [name, parsed(value)]]);
   }
   return Object.fromEntries([...options].map(([plugin, entries]) => [plugin, Object.fromEntries(entries)]));
 }

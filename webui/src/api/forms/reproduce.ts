@@ -1,5 +1,5 @@
+import { shellWord } from '../shell';
 import type { PluginOptions } from './pluginOptions';
-import { shellWord } from './shell';
 
 /** What a session is asked for; amounts are those of one kernel, and empty texts are defaults. */
 export interface SessionRequest {
