@@ -95,19 +95,31 @@ export async function checkAccessibility(page, name) {
   );
 }
 
-/** Fails where the page is wider than the window, or a button shows only a part of its words, at this width too. */
+/** Fails where the page is wider than the window, or a button or a placeholder shows a part of its words, at this width too. */
 export async function expectNothingCut(page, name, ...otherWidths) {
   const size = page.viewportSize();
   for (const width of [size.width, ...otherWidths]) {
     await page.setViewportSize({ ...size, width });
     await settle(page); // the navigation comes and goes with a transition
     await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
-    const faults = await page.evaluate(() => [
-      ...[...document.querySelectorAll('.mantine-Button-label')]
-        .filter((label) => label.clientWidth > 0 && label.scrollWidth > label.clientWidth + 1)
-        .map((label) => `cut: ${label.textContent}`),
-      ...(document.documentElement.scrollWidth > window.innerWidth ? ['wider than the window'] : []),
-    ]);
+    const faults = await page.evaluate(() => {
+      const pen = document.createElement('canvas').getContext('2d');
+      const isPlaceholderCut = (field) => {
+        const style = getComputedStyle(field);
+        pen.font = style.font;
+        const room = field.clientWidth - Number.parseFloat(style.paddingLeft) - Number.parseFloat(style.paddingRight);
+        return field.clientWidth > 0 && field.value === '' && pen.measureText(field.placeholder).width > room + 1;
+      };
+      return [
+        ...[...document.querySelectorAll('.mantine-Button-label')]
+          .filter((label) => label.clientWidth > 0 && label.scrollWidth > label.clientWidth + 1)
+          .map((label) => `cut: ${label.textContent}`),
+        ...[...document.querySelectorAll('input[placeholder]')]
+          .filter(isPlaceholderCut)
+          .map((field) => `cut: ${field.placeholder}`),
+        ...(document.documentElement.scrollWidth > window.innerWidth ? ['wider than the window'] : []),
+      ];
+    });
     assert.deepEqual(faults, [], `${name} at ${width}`);
   }
   await page.setViewportSize(size);

@@ -16,11 +16,13 @@ const everybody = [
   '/sessions',
   '/folders',
   '/folders?view=trash',
+  '/folders/shares',
   `/folders/${site.folder}`,
   ...(site.file ? [`/folders/${site.folder}/files/?show=${encodeURIComponent(site.file)}`] : []),
   '/sessions/new',
   '/sessions/arrays?all=true',
   '/queue',
+  '/claims',
   '/images',
   '/usage',
   '/usage?of=all',
@@ -28,13 +30,23 @@ const everybody = [
   '/services/new',
   '/projects',
   '/token-login',
+  '/sign-up',
+  '/verify-email',
   '/account',
   '/no-such-page',
 ];
 const ofSession = ['', '/logs', '/cells', '/files', '/apps', '/metrics', '/devices', '/events', '/terminal'].map(
   (tab) => `/sessions/${site.hostile}${tab}`,
 );
-const administrators = ['/people', '/people/new', '/people?tab=keypairs', '/policies', '/system'];
+const administrators = [
+  '/folders?view=all',
+  '/people',
+  '/people/new',
+  '/people?tab=keypairs',
+  '/domains/default',
+  '/policies',
+  '/system',
+];
 
 const nameOf = (path) =>
   path
