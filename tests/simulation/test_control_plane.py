@@ -239,6 +239,7 @@ async def first_leader(cluster: Cluster) -> ManagerDaemon:
     raise AssertionError("no manager leads after a minute")
 
 
+@pytest.mark.timeout(300)
 def test_late_heartbeats_of_a_dead_process_end_no_kernel_that_began_after_it(heard: list[AgentReport]) -> None:
     """The manager was started anew, too, and hears of the dead process before it hears of the living one."""
 
@@ -262,6 +263,7 @@ def test_late_heartbeats_of_a_dead_process_end_no_kernel_that_began_after_it(hea
     play(Cluster(19, NO_FAULTS, CALM), story)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_new", [True, False], ids=["with-a-new-manager", "with-the-same-manager"])
 def test_kernels_of_an_agent_without_its_earlier_data_are_lost_and_it_takes_others(is_new: bool) -> None:
     """Its epochs begin anew, as if it were a dead process of the agent."""

@@ -8,6 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from ai.backend.agent.composition import Agent
+from ai.backend.agent.gateway.server import ServiceGateway
+from ai.backend.agent.link.commands import Commands
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.execution import OpenRoute, RouteOpened
@@ -113,6 +115,13 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
         return near, far
+
+
+def gateway_of(agent: Agent) -> ServiceGateway:
+    """The gateway of an agent that is started."""
+    commands = agent.commands
+    assert isinstance(commands, Commands)
+    return commands.gateway
 
 
 async def open_route(

@@ -52,7 +52,8 @@ class Bench:
         self.plugins: list[type[FakePlugin]] = [fake_plugin("cpu")]
         self.options: dict[str, Any] = {}
         self.wall_clock: Callable[[], float] = time.time
-        self._agents: list[Agent] = []
+        self.agents: list[Agent] = []
+        """The agents that are stopped with the bench."""
 
     def settings(self) -> AgentSettings:
         raw: dict[str, Any] = {
@@ -72,7 +73,7 @@ class Bench:
         sources = [PluginSource(plugin.key, partial(_same, plugin)) for plugin in self.plugins]
         host = replace(this_host(self.settings()), wall_clock=self._now)
         agent = Agent(self.settings(), self.runtime, self.manager, plugins=sources, host=host)
-        self._agents.append(agent)
+        self.agents.append(agent)
         return agent
 
     async def start(self) -> Agent:
@@ -115,7 +116,7 @@ class Bench:
         return [o.status for o in self.manager.observations if o.kernel_id == spec.kernel_id]
 
     async def close(self) -> None:
-        for agent in self._agents:
+        for agent in self.agents:
             await agent.stop()
 
 

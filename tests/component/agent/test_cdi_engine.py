@@ -61,7 +61,7 @@ def agent_with(bench: RealBench, *sources: PluginSource) -> Agent:
     settings = bench.settings()
     plugins = [*find_plugins((), (), INTRINSIC_PLUGINS), *sources]
     agent = Agent(settings, load_runtime(settings), bench.manager, plugins=plugins)
-    bench._agents.append(agent)
+    bench.agents.append(agent)
     return agent
 
 

@@ -53,7 +53,7 @@ class ConfigBench(RealBench):
         for key, config in self.configs.items():
             sources.append(PluginSource(key, partial(_itself, fake_plugin(key, config=config))))
         agent = Agent(settings, load_runtime(settings), self.manager, plugins=sources)
-        self._agents.append(agent)
+        self.agents.append(agent)
         return agent
 
     async def begin(self, agent: Agent) -> KernelSpec:

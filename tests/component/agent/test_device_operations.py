@@ -85,7 +85,7 @@ def _agent(bench: Bench, load: object) -> Agent:
     source = PluginSource("mock", load)  # type: ignore[arg-type]  # a loader
     host = replace(this_host(bench.settings()), wall_clock=bench._now)
     agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=[source], host=host)
-    bench._agents.append(agent)  # it is closed with the others
+    bench.agents.append(agent)  # it is closed with the others
     return agent
 
 

@@ -31,6 +31,7 @@ from tests.support.gateway_clients import (
     client_of,
     dial,
     echoes,
+    gateway_of,
     is_cut,
     open_route,
     talk,
@@ -211,13 +212,13 @@ async def test_a_slow_side_stops_the_other(bench: Bench, runtime: ServingRuntime
                 written += 1 << 18
                 await writer.drain()
     assert written < 64 << 20
-    before = agent._commands.gateway.traffic.to_service  # type: ignore[union-attr]  # it runs
+    before = gateway_of(agent).traffic.to_service
     assert before < 64 << 20
     runtime.released.set()
     writer.write_eof()
     async with asyncio.timeout(60):
         assert await reader.read() == b""
-    assert agent._commands.gateway.traffic.to_service == written  # type: ignore[union-attr]  # it runs
+    assert gateway_of(agent).traffic.to_service == written
     writer.close()
 
 
@@ -227,7 +228,7 @@ async def test_a_client_that_reads_nothing_stops_the_service(bench: Bench, runti
     reader, writer = await dial(await open_route(agent, spec, SOURCE))
     cast(TlsConnection, writer.transport).pause_reading()
     await asyncio.sleep(1)
-    gateway = agent._commands.gateway  # type: ignore[union-attr]  # it runs
+    gateway = gateway_of(agent)
     stopped_at = gateway.traffic.to_client
     assert 0 < stopped_at < SIZE
     cast(TlsConnection, writer.transport).resume_reading()

@@ -30,6 +30,7 @@ from tests.support.gateway_clients import (
     ServingRuntime,
     client_of,
     echoes,
+    gateway_of,
     is_cut,
     open_route,
     talk,
@@ -47,8 +48,7 @@ async def runtime(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 def plane_of(agent: Agent) -> HaproxyPlane:
-    assert agent._commands is not None
-    plane = agent._commands.gateway._plane
+    plane = gateway_of(agent)._plane
     assert isinstance(plane, HaproxyPlane)
     return plane
 
@@ -126,8 +126,7 @@ async def test_a_program_that_is_missing(bench: Bench, runtime: ServingRuntime) 
     bench.options = {"gateway": {"haproxy-program": "/nowhere/haproxy", "plane": "automatic"}}
     agent = await bench.start()
     assert await echoes(await open_route(agent, await bench.run(agent)))
-    assert agent._commands is not None
-    assert isinstance(agent._commands.gateway._plane, EmbeddedPlane)
+    assert isinstance(gateway_of(agent)._plane, EmbeddedPlane)
 
 
 async def test_a_program_that_does_not_start(bench: Bench, runtime: ServingRuntime, tmp_path: Path) -> None:

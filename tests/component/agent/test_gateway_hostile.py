@@ -35,6 +35,7 @@ from tests.support.gateway_clients import (
     client_of,
     dial,
     echoes,
+    gateway_of,
     is_cut,
     open_route,
     talk,
@@ -50,8 +51,7 @@ async def runtime(bench: Bench, plane: str) -> AsyncIterator[ServingRuntime]:
 
 
 def traffic_of(agent: Agent) -> Traffic:
-    assert agent._commands is not None
-    return agent._commands.gateway.traffic
+    return gateway_of(agent).traffic
 
 
 def expired_client() -> TlsIdentity:

@@ -86,7 +86,7 @@ async def replay(bench: Bench, plugin: type[AbstractComputePlugin]) -> None:
     """Runs a session on each device that is offered, checks what it gets, and that ill devices are not given."""
     bench.options = {"kernel-lifecycles": {"plugin-timeout": 20.0}}
     agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=[source_of(plugin)])
-    bench._agents.append(agent)
+    bench.agents.append(agent)
     await agent.start()
     report = await offering(bench, plugin.key)
     (state,) = [item for item in report.plugins if item.name == plugin.key]
@@ -135,7 +135,7 @@ async def test_sessions_of_a_claim_use_a_gpu_at_once_in_time_slices(bench: Bench
     """In the mode of shares, on every machine: each session of the claim sees the same whole GPUs, and nobody else."""
     bench.options = {"kernel-lifecycles": {"plugin-timeout": 20.0}}
     agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=[source_of(nvml_plugin(fixture, IN_SHARES))])
-    bench._agents.append(agent)
+    bench.agents.append(agent)
     await agent.start()
     report = await offering(bench, "cuda")
     (state,) = [plugin for plugin in report.plugins if plugin.name == "cuda"]
@@ -186,7 +186,7 @@ async def test_a_sysfs_machine_serves_sessions(bench: Bench, tree: str, tmp_path
 async def test_a_machine_without_a_gpu_says_so(bench: Bench) -> None:
     plugin = nvml_plugin("no-gpu.json")
     agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=[source_of(plugin)])
-    bench._agents.append(agent)
+    bench.agents.append(agent)
     await agent.start()
     await bench.manager.next_heartbeat()
     report = bench.manager.heartbeats[-1]

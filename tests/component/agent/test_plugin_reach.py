@@ -110,7 +110,7 @@ async def look(bench: RealBench, config: WorkloadConfig, **changes: Any) -> tupl
     settings = bench.settings()
     sources = [*find_plugins((), (), INTRINSIC_PLUGINS), PluginSource("acme", lambda: plugin)]
     agent = Agent(settings, load_runtime(settings), bench.manager, plugins=sources)
-    bench._agents.append(agent)
+    bench.agents.append(agent)
     await agent.start()
     spec = await bench.run(agent, slots={"cpu": "1", "mem": str(256 * MIB), "acme": "1"}, **changes)
     result = await bench.say(agent, spec, _LOOK)

@@ -54,7 +54,7 @@ class RealBench(Bench):
     def agent(self) -> Agent:
         settings = self.settings()
         agent = Agent(settings, load_runtime(settings), self.manager)
-        self._agents.append(agent)
+        self.agents.append(agent)
         return agent
 
     @staticmethod
@@ -92,7 +92,7 @@ class RealBench(Bench):
 async def real(tmp_path: Path) -> AsyncIterator[RealBench]:
     made = RealBench(tmp_path / "agent")
     yield made
-    agent = made._agents[-1]
+    agent = made.agents[-1]
     if agent.supervisor is not None:
         for kernel in agent.supervisor.live():
             await agent.commands.destroy_kernel(DestroyKernel(kernel_id=kernel.id, attempt=kernel.attempt, forced=True))

@@ -27,7 +27,7 @@ def settings_with(bench: Bench, **mock: Any) -> AgentSettings:
 
 async def started(bench: Bench, reference: str, **mock: Any) -> Agent:
     agent = Agent(settings_with(bench, **mock), bench.runtime, bench.manager, plugins=sources(reference))
-    bench._agents.append(agent)
+    bench.agents.append(agent)
     await agent.start()
     return agent
 
@@ -90,7 +90,7 @@ async def test_a_call_that_goes_on_is_answered_by_the_old_one(bench: Bench) -> N
     source = PluginSource("acme", lambda: plugin)
     bench.options = {"kernel-lifecycles": {"plugin-timeout": 20.0}}
     agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=[source])
-    bench._agents.append(agent)
+    bench.agents.append(agent)
     await agent.start()
     creating = asyncio.create_task(bench.run(agent, slots={"acme": "1"}))
     async with asyncio.timeout(20):

@@ -12,11 +12,10 @@ from uuid import uuid4
 
 import pytest
 
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.errors import Conflict, InvalidInput, InvalidName, LimitExceeded, NotFound
 from ai.backend.common.ids import AgentId, UserId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import AgentStatus, ClusterMode, KernelStatus, SessionStatus, SessionType
+from ai.backend.common.states import AgentStatus, ClaimStatus, ClusterMode, KernelStatus, SessionStatus, SessionType
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import AgentReport, PluginReport
 from ai.backend.manager.sessions.claims.creation import CreateClaim

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import SessionId
-from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.states import ClaimStatus, KernelEventReason, KernelStatus, SessionStatus
 from ai.backend.common.wire.agent import KernelSpec, OperateDevice
 from ai.backend.common.wire.reports import AgentReport, KeptDevices, KeptDevicesOf, PluginReport
 from ai.backend.manager.sessions.claims.creation import CreateClaim

@@ -12,10 +12,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.errors import Conflict, InsufficientResource, LimitExceeded, NotFound, StaleVersion
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import ClaimStatus
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.database import Database
 from ai.backend.manager.composition.stores import Stores

@@ -23,9 +23,9 @@ from ai.backend.manager.logs.model import AuditRecord
 from ai.backend.manager.logs.sql import SqlAuditStore
 from ai.backend.manager.maintenance import history as history_module
 from ai.backend.manager.maintenance.history import History
-from ai.backend.manager.maintenance.model import HistoryKind, Rows
 from ai.backend.manager.maintenance.parquet import ParquetArchive
 from ai.backend.manager.maintenance.sql_history import SqlHistoryStore
+from ai.backend.manager.maintenance.store import HistoryKind, Rows
 from ai.backend.manager.sessions.claims.model import advance
 from ai.backend.manager.sessions.claims.sql import write_claims
 from ai.backend.manager.sessions.model import Session

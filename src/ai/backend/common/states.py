@@ -72,6 +72,24 @@ class AgentStatus(StrEnum):
     TERMINATED = "TERMINATED"
 
 
+class ClaimStatus(StrEnum):
+    """The status of a device claim."""
+
+    UNALLOCATED = "UNALLOCATED"
+    ALLOCATING = "ALLOCATING"
+    IN_USE = "IN_USE"
+    IDLE = "IDLE"
+    DELETED = "DELETED"
+
+    @property
+    def holds(self) -> bool:
+        """True if the claim holds devices."""
+        return self in HOLDING_CLAIM_STATUSES
+
+
+HOLDING_CLAIM_STATUSES = frozenset({ClaimStatus.ALLOCATING, ClaimStatus.IN_USE, ClaimStatus.IDLE})
+
+
 class SessionType(StrEnum):
     INTERACTIVE = "interactive"
     BATCH = "batch"

@@ -12,10 +12,9 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import SessionId
-from ai.backend.common.states import ClusterMode, SessionStatus, SessionType
+from ai.backend.common.states import ClaimStatus, ClusterMode, SessionStatus, SessionType
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.manager.access.caller import Caller

@@ -6,10 +6,16 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import KernelEventReason, KernelStatus, SessionResult, SessionStatus, SessionType
+from ai.backend.common.states import (
+    ClaimStatus,
+    KernelEventReason,
+    KernelStatus,
+    SessionResult,
+    SessionStatus,
+    SessionType,
+)
 from ai.backend.core.lifecycle import session as machine
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.manager.sessions.memory import Memory

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from ai.backend.common.claims import HOLDING_CLAIM_STATUSES
-from ai.backend.common.claims import ClaimStatus as S
+from ai.backend.common.states import HOLDING_CLAIM_STATUSES
+from ai.backend.common.states import ClaimStatus as S
 from ai.backend.core.lifecycle.claim import TRANSITIONS, ClaimState, step
 from ai.backend.core.lifecycle.claim import ClaimTrigger as T
 from ai.backend.core.lifecycle.transition import InvalidTransition, Transition

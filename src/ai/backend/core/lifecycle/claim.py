@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ai.backend.common.claims import ClaimStatus
+from ai.backend.common.states import ClaimStatus
 from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition
 
 S = ClaimStatus

@@ -8,11 +8,10 @@ from enum import Enum, StrEnum
 from typing import Any
 
 from ai.backend.common.artifacts import RevisionStatus
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.device_operations import FINAL_OPERATION_PHASES, OperationPhase
 from ai.backend.common.folders import FolderStatus
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus
-from ai.backend.common.states import FINAL_KERNEL_STATUSES, KernelStatus
+from ai.backend.common.states import FINAL_KERNEL_STATUSES, ClaimStatus, KernelStatus
 from ai.backend.core.lifecycle import artifact, claim, device_operation, endpoint, folder, kernel, kernel_phase, session
 
 _PAGE_HEAD = """\

@@ -20,9 +20,9 @@ from ai.backend.manager.commands.running import on_database, output_option, writ
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.maintenance.history import History
-from ai.backend.manager.maintenance.model import HistoryKind
 from ai.backend.manager.maintenance.parquet import ParquetArchive
 from ai.backend.manager.maintenance.sql_history import SqlHistoryStore
+from ai.backend.manager.maintenance.store import HistoryKind
 from ai.backend.manager.tasks.sql import tasks
 
 _UNIT_DAYS = {"d": 1.0, "h": 1 / 24, "w": 7.0, "m": 30.0, "y": 365.0}

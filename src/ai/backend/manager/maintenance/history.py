@@ -17,8 +17,7 @@ from typing import Any
 
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.infra.files import sync_folder, write_atomically
-from ai.backend.manager.maintenance.model import HistoryKind, Rows
-from ai.backend.manager.maintenance.store import Archive, HistoryStore
+from ai.backend.manager.maintenance.store import Archive, HistoryKind, HistoryStore, Rows
 
 BATCH_ROWS = 1_000
 """Sessions, or audit records, in one file and one transaction, which holds SQLite's lock for some 50 ms."""

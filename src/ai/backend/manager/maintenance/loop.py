@@ -16,7 +16,7 @@ from ai.backend.manager.idempotency.store import AnswerStore
 from ai.backend.manager.identity.store import AccountStore
 from ai.backend.manager.logs.store import ErrorLogStore
 from ai.backend.manager.maintenance.history import History
-from ai.backend.manager.maintenance.model import HistoryKind
+from ai.backend.manager.maintenance.store import HistoryKind
 from ai.backend.manager.sessions.store import SessionStore
 
 

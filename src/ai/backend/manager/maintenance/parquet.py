@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.files import sync_folder
-from ai.backend.manager.maintenance.model import Columns, Rows
+from ai.backend.manager.maintenance.store import Columns, Rows
 
 
 class ParquetArchive:

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from ai.backend.common.states import FINAL_SESSION_STATUSES
 from ai.backend.infra.database import Database, UTCDateTime
 from ai.backend.manager.logs.tables import audit_logs
-from ai.backend.manager.maintenance.model import Columns, HistoryKind, Rows
+from ai.backend.manager.maintenance.store import Columns, HistoryKind, Rows
 from ai.backend.manager.sessions.tables import claim_spans, kernels, session_dependencies, session_events, sessions
 
 _SECRET = frozenset({"environ", "sealed_environ", "bootstrap_script", "callback_url", "network", "role_options"})

@@ -1,13 +1,24 @@
-"""Interfaces of the history's store and of its archive."""
+"""Interfaces of the history's store and of its archive, and the names that both use."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from ai.backend.manager.maintenance.model import Columns, HistoryKind, Rows
+Rows = Sequence[Mapping[str, Any]]
+Columns = Mapping[str, Mapping[str, type]]
+"""The columns of each table: ``datetime`` in UTC, ``int``, ``float``, ``bool``, or ``str``, JSON included."""
+
+
+class HistoryKind(StrEnum):
+    """A kind of rows in the history, by the name of its rows."""
+
+    SESSIONS = "sessions"
+    AUDIT = "records"
+    CLAIM_SPANS = "claim spans"
 
 
 class HistoryStore(Protocol):

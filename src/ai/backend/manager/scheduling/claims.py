@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.devices import DeviceAllocation, DeviceHealth
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import ClaimStatus
 from ai.backend.core.allocation.node import listed_devices
 from ai.backend.core.allocation.sharing import is_shareable, unnamed_slots
 from ai.backend.core.allocation.variants import HOST_PLUGINS

@@ -8,7 +8,6 @@ from uuid import UUID
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, LargeBinary, String, Table, Text, false, select, text
 
 from ai.backend.common import states
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole
 from ai.backend.infra.database.columns import EnumText, JSONTuple, required
 from ai.backend.manager.db import metadata
@@ -141,7 +140,7 @@ device_claims = Table(
     Column("id", GUID, primary_key=True),
     required("name", String(64)),
     required("version", Whole),
-    required("status", EnumText(ClaimStatus)),
+    required("status", EnumText(states.ClaimStatus)),
     Column("status_info", Text),
     required("status_changed", UTCDateTime),
     required("is_deleting", Boolean),

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.errors import BackendError, StaleVersion
 from ai.backend.common.ids import AgentId, DeviceId
-from ai.backend.common.states import AgentStatus
+from ai.backend.common.states import AgentStatus, ClaimStatus
 from ai.backend.core.allocation.node import listed_devices
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.bus import Bus

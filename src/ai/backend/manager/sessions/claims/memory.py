@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Protocol
 from uuid import UUID
 
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.errors import StaleVersion
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import ClaimStatus
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.leadership.memory import check_fence
 from ai.backend.manager.query.model import Page

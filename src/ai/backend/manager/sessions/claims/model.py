@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.errors import Conflict, LimitExceeded, NotFound
 from ai.backend.common.ids import (
     AccessKey,
@@ -21,7 +20,7 @@ from ai.backend.common.ids import (
     UserId,
 )
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import KernelStatus, SessionStatus
+from ai.backend.common.states import ClaimStatus, KernelStatus, SessionStatus
 from ai.backend.core.lifecycle.claim import ClaimState, ClaimTrigger, step
 from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.query.model import ListQuery

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import Forbidden, NotFound, StaleVersion
 from ai.backend.common.ids import DeviceId
-from ai.backend.common.states import AgentStatus
+from ai.backend.common.states import AgentStatus, ClaimStatus
 from ai.backend.core.allocation.node import listed_devices
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.bus import Bus

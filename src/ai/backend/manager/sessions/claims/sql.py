@@ -10,11 +10,10 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.errors import StaleVersion
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import LIVE_SESSION_STATUSES
+from ai.backend.common.states import LIVE_SESSION_STATUSES, ClaimStatus
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.prepared import IsOneOf, Prepared
 from ai.backend.manager.query.model import Page

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ai.backend.common.claims import ClaimStatus
 from ai.backend.common.slots import BinarySize
+from ai.backend.common.states import ClaimStatus
 from ai.backend.common.wire.agent import ClaimSpec, ClusterInfo, KernelSpec, MountSpec
 from ai.backend.common.wire.execution import FileBlob
 from ai.backend.manager.dotfiles.model import InjectedFiles
