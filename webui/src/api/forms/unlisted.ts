@@ -39,7 +39,8 @@ export function useUnlisted<T extends Record<string, string>>(empty: T): Unliste
   const navigate = useNavigate();
   useEffect(() => {
     if (!isListed) return; // an address of before, or one that somebody made
-    const search = (before: object) => Object.fromEntries(Object.entries(before).filter(([field]) => !(field in empty)));
+    const search = (before: object) =>
+      Object.fromEntries(Object.entries(before).filter(([field]) => !(field in empty)));
     void navigate({ to: '.', search: search as never, replace: true, state: true });
   }, [isListed, empty, navigate]);
   const [typed, setTyped] = useState<Typed<T> | null>(null);
