@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ai.backend.common.ids import AgentId, DeviceId
 from ai.backend.common.states import SessionStatus
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply
 from ai.backend.manager.agents.registration import AgentRegistry
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.sessions.model import CreateSession, Session
 from ai.backend.simulator.cluster import Cluster, Plan
 from ai.backend.simulator.daemons import ManagerDaemon
@@ -239,6 +241,10 @@ async def first_leader(cluster: Cluster) -> ManagerDaemon:
     raise AssertionError("no manager leads after a minute")
 
 
+async def hear(report: AgentReport, manager: Manager) -> HeartbeatReply:
+    return await manager.reports.heartbeat(report)
+
+
 @pytest.mark.timeout(300)
 def test_late_heartbeats_of_a_dead_process_end_no_kernel_that_began_after_it(heard: list[AgentReport]) -> None:
     """The manager was started anew, too, and hears of the dead process before it hears of the living one."""
@@ -255,7 +261,7 @@ def test_late_heartbeats_of_a_dead_process_end_no_kernel_that_began_after_it(hea
         leader = await first_leader(cluster)
         for later in (1, 2, 3):
             report = msgspec.structs.replace(dead, number=dead.number + later)
-            await leader.ask(lambda manager, report=report: manager.reports.heartbeat(report))
+            await leader.ask(partial(hear, report))
         agent.process.go_on()
         await cluster.come_to_rest()
         assert statuses(cluster) == [SessionStatus.RUNNING] * len(cluster.agents)

@@ -61,7 +61,7 @@ class Street(Bench):
             PluginSource("neighbour", here, self.reference, isolated=self.isolated),
         ]
         agent = Agent(self.settings(), self.runtime, self.manager, plugins=sources)
-        self._agents.append(agent)
+        self.agents.append(agent)
         return agent
 
     async def report(self) -> AgentReport:

@@ -16,7 +16,7 @@ from tests.component.manager.api.test_claims_named import make, prepare_services
 from tests.component.manager.test_variants import GpuAgent
 
 VARIANT, REQUEST = "nvidia::compute_capability::8.0", 'model == "H100"'
-RESOURCES = {"cpu": 1, "mem": "64m", "cuda.device": 1}
+RESOURCES: dict[str, str | int | float] = {"cpu": 1, "mem": "64m", "cuda.device": 1}
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ async def test_a_change_is_a_new_revision_and_an_empty_list_is_none(api: Api, gp
         assert (ended["ok"], ended["endpoint"]["revisions"][0]["number"]) == (True, number), reply
     specs = [each.spec for each in (await stored(api)).revisions]
     assert [each.device_requests for each in specs] == [(), (REQUEST, "memory >= 1g"), (REQUEST,), ()]
-    for requests in (["=="], [None]):
-        reply = await api.gql(mutation, api.user, id=made.json()["endpoint_id"], requests=requests)
+    for invalid in (["=="], [None]):
+        reply = await api.gql(mutation, api.user, id=made.json()["endpoint_id"], requests=invalid)
         assert reply["data"]["modify_endpoint"]["ok"] is False, reply
     assert (await api.user.request("PATCH", path, json={"device_requests": ["=="]})).status == 400
 
@@ -110,8 +110,10 @@ async def test_null_gives_a_field_the_value_of_a_creation_without_it(api: Api, g
 
 
 async def stored(api: Api) -> Any:
-    (found,) = (await api.user.request("GET", "/services")).json()
-    return await api.cluster.manager.services.serving.service.get(api.cluster.user, found["id"])
+    (summary,) = (await api.user.request("GET", "/services")).json()
+    serving = api.cluster.manager.services.serving
+    assert serving is not None
+    return await serving.service.get(api.cluster.user, summary["id"])
 
 
 async def test_the_commands_and_the_sdk_say_them(api: Api, shell: Shell, gpus: GpuAgent) -> None:
