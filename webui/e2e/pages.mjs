@@ -68,7 +68,9 @@ await journey(async (browser) => {
       for (const path of [...everybody, ...ofSession, ...administrators]) {
         await page.goto(path);
         await settle(page);
-        violations.push(...(await checkAccessibility(page, `${nameOf(path)} ${scheme} ${width}`)));
+        // Of four combinations two have each theme and each width: the rules take most of the time.
+        if ((scheme === 'light') === (width === 1280))
+          violations.push(...(await checkAccessibility(page, `${nameOf(path)} ${scheme} ${width}`)));
         await screenshot(page, `${nameOf(path)}-${scheme}-${width}`);
         await expectNothingCut(page, path, ...(width === 1280 ? [1024] : []));
       }

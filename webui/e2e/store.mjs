@@ -49,7 +49,7 @@ await journey(async (browser) => {
   await screenshot(page, 'store-template-refused');
   await text.fill(sample.replace('512m', '256m'));
   await page.getByRole('button', { name: 'Create the template' }).click();
-  await page.getByRole('button', { name: 'Start a session from my-template' }).click();
+  await page.getByRole('button', { name: 'Start a session from my-template', exact: true }).click();
   await page.waitForURL(/\/sessions\/[0-9a-f-]{36}/);
   await page.getByText('RUNNING', { exact: true }).first().waitFor();
   expectNoFaults();

@@ -73,7 +73,7 @@ describe('templates', () => {
         : { status: 201, body: { sessionId: 'abc', created: true, status: 'PENDING' } };
     });
     const { router } = openPage('/templates', server);
-    await userEvent.click(await screen.findByRole('button', { name: 'Start a session from name-one with changes' }));
+    await userEvent.click(await screen.findByRole('button', { name: 'Start with changes: name-one' }));
     const dialog = within(await screen.findByRole('dialog'));
     const start = dialog.getByRole('button', { name: 'Start' });
     await userEvent.type(dialog.getByLabelText('Resources'), 'cpu');
