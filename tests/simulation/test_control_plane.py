@@ -234,7 +234,7 @@ async def first_leader(cluster: Cluster) -> ManagerDaemon:
     for daemon in cluster.managers.values():
         daemon.process.kill()
     for _ in range(600):
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # simulated time: leading is a state that nobody announces
         for daemon in cluster.managers.values():
             if daemon.leads:
                 return daemon
@@ -255,7 +255,7 @@ def test_late_heartbeats_of_a_dead_process_end_no_kernel_that_began_after_it(hea
         agent.process.kill()
         await cluster.come_to_rest()
         await created(cluster, len(cluster.agents), cpu=8)
-        await asyncio.sleep(30.0)
+        await asyncio.sleep(30.0)  # simulated: the kernels run and heartbeats have passed
         assert agent.node.live()
         agent.process.stop()
         leader = await first_leader(cluster)
@@ -279,7 +279,7 @@ def test_kernels_of_an_agent_without_its_earlier_data_are_lost_and_it_takes_othe
         agent.process.kill()
         await cluster.come_to_rest()
         await created(cluster, len(cluster.agents), cpu=8)
-        await asyncio.sleep(30.0)
+        await asyncio.sleep(30.0)  # simulated: the kernels run and heartbeats have passed
         agent_id = AgentId(agent.agent_id)
         assert cluster.memory.acks[agent_id].epoch == 2
         agent.process.kill()
@@ -287,7 +287,7 @@ def test_kernels_of_an_agent_without_its_earlier_data_are_lost_and_it_takes_othe
         agent.node.reboot()
         if is_new:
             await first_leader(cluster)
-        await asyncio.sleep(60.0)
+        await asyncio.sleep(60.0)  # simulated: longer than an agent may be silent
         await cluster.come_to_rest()
         assert agent.disk.epoch == 1
         assert sorted(statuses(cluster)) == ["ERROR", *["RUNNING"] * (len(cluster.agents) - 1)]

@@ -1,4 +1,4 @@
-"""One heap for all threads, and receive buffers that stay in it."""
+"""All threads of a daemon allocate from one heap, and receive buffers stay in it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ async def gpus(api: Api) -> GpuAgent:
 async def until_created(agent: GpuAgent, count: int) -> None:
     async with asyncio.timeout(30):
         while len(agent.created) < count:  # noqa: ASYNC110  # the agent of the bench keeps what it is asked in a list
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # a plain list has no event
 
 
 async def test_each_replica_gets_devices_that_the_service_asks_for(api: Api, gpus: GpuAgent) -> None:

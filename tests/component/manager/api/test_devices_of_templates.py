@@ -1,4 +1,4 @@
-"""Who starts a session of a template says what its devices must be, in place of the template."""
+"""The start of a session from a template replaces the variants and device requests of the template."""
 
 from __future__ import annotations
 
@@ -110,4 +110,4 @@ async def test_the_sdk_overrides_them_for_templates_of_both_kinds(api: Api, gpus
             assert (await api.user.request("DELETE", f"/session/{name}?forced=true")).status == 200
             async with asyncio.timeout(20):
                 while gpus.kernels:  # noqa: ASYNC110  # the agent of the bench keeps its kernels in a mapping
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.02)  # a plain mapping has no event

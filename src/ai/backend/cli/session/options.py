@@ -174,7 +174,7 @@ device_request_option = click.option(
     "each may say what it takes, such as 'amount(\"cuda.device\", 2)'.",
 )
 device_options = (variant_option, device_request_option, claim_option)
-"""What the accelerators of a session are, beside their amounts."""
+"""The options that choose the accelerators of a session, beside their amounts."""
 creation_options = options(
     click.option("-t", "--name", metavar="NAME", help="Name of the session, 4 to 64 characters.  [default: made up]"),
     click.option("--tag", help="A word of your own, to find the session by."),
