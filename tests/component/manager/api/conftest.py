@@ -41,6 +41,7 @@ from ai.backend.manager.composition.app import build_app
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.sessions.settings import SessionSettings
+from tests.component.manager.api.shell import Shell
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 from tests.support.fake_artifacts import FakeDepot, FakeReservoirs
@@ -284,3 +285,9 @@ async def api(cluster: Cluster, storage: FakeStorage) -> AsyncIterator[Api]:
         await runner.cleanup()
         await agent.close()
     assert undeclared == [], "replies that openapi.json does not declare"
+
+
+@pytest.fixture
+def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Shell(api, monkeypatch)

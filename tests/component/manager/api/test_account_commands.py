@@ -15,18 +15,12 @@ from ai.backend.cli.framework import proofs
 from ai.backend.cli.main import root
 from ai.backend.manager.access.permissions import Operation
 from tests.component.manager.api.conftest import Api
-from tests.component.manager.api.test_admin_commands import Shell
+from tests.component.manager.api.shell import Shell
 from tests.component.manager.api.test_passwords_api import authorize
 from tests.component.manager.api.test_people_api import PASSWORD, signs
 from tests.component.manager.api.test_proofs_api import demand, superadmin
 
 OTHER = "other@local"
-
-
-@pytest.fixture
-def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Shell(api, monkeypatch)
 
 
 async def test_one_time_passwords_by_command(api: Api, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,65 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-import pytest
-from click.testing import CliRunner
 
 from ai.backend.cli.framework import announcements
-from ai.backend.cli.main import root
-from ai.backend.client import config
 from tests.component.manager.api.conftest import Api
+from tests.component.manager.api.shell import Shell
 from tests.support.signed_http import RawClient
-
-
-class Shell:
-    """The command in this process, signed by one of the clients."""
-
-    def __init__(self, api: Api, patch: pytest.MonkeyPatch) -> None:
-        self._api = api
-        self.patch = patch
-
-    async def __call__(self, *arguments: str, by: RawClient | None = None, fails: str = "") -> Any:
-        """What `admin ...` prints as JSON; with ``fails`` its error must say that."""
-        return await self.own("admin", *arguments, by=by, fails=fails)
-
-    async def own(self, *arguments: str, by: RawClient | None = None, fails: str = "") -> Any:
-        """The same of any command."""
-        client = by or self._api.admin
-        self.patch.setenv("BACKEND_ENDPOINT", f"http://127.0.0.1:{self._api.port}")
-        self.patch.setenv("BACKEND_ACCESS_KEY", client.access_key)
-        self.patch.setenv("BACKEND_SECRET_KEY", client.secret_key)
-        self.patch.setattr(config, "_config", None)
-        command = ["--output", "json", *arguments]
-        done = await asyncio.to_thread(CliRunner().invoke, root, command)
-        if fails:
-            assert done.exit_code != 0, done.output
-            assert fails in done.output
-            return None
-        assert done.exit_code == 0, (arguments, done.output, done.stderr)
-        return json.loads(done.stdout)
-
-    async def noise(self, *arguments: str) -> str:
-        """What `admin ...` says besides its result."""
-        done = await asyncio.to_thread(CliRunner().invoke, root, ["admin", *arguments])
-        assert done.exit_code == 0, done.output
-        return done.stderr
-
-    async def text(self, *arguments: str, inside: tuple[str, ...] = ("admin",)) -> str:
-        done = await asyncio.to_thread(CliRunner().invoke, root, [*inside, *arguments])
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-
-@pytest.fixture
-def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Shell(api, monkeypatch)
 
 
 async def test_resource_groups_presets_and_agents(shell: Shell) -> None:

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from tests.component.manager.api.conftest import Api
-from tests.component.manager.api.test_admin_commands import Shell
+from tests.component.manager.api.shell import Shell
 from tests.component.manager.api.test_arrays_api import end_all, until
-
-
-@pytest.fixture
-def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Shell(api, monkeypatch)
 
 
 async def test_an_array_from_its_submission_to_its_end(api: Api, shell: Shell) -> None:

@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ai.backend.common.ids import AgentId
 from tests.component.manager.api.conftest import Api
-from tests.component.manager.api.test_admin_commands import Shell
+from tests.component.manager.api.shell import Shell
 from tests.support.signed_http import RawClient
 
 LIST = """{ device_claim_list(limit: 10, offset: 0) { total_count items {
   id name status is_deleting agent requested_slots devices sessions { name status } allocated_at } } }"""
-
-
-@pytest.fixture
-def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Shell(api, monkeypatch)
 
 
 async def claim_at(api: Api, status: str, name: str = "gpus") -> dict[str, Any]:

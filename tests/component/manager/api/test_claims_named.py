@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.component.manager.api.conftest import Api
-from tests.component.manager.api.test_admin_commands import Shell
+from tests.component.manager.api.shell import Shell
 from tests.component.manager.api.test_app_proxy_api import use_proxy
 from tests.component.manager.api.test_session_defaults_api import keep
 
@@ -22,12 +21,6 @@ spec:
   kernel: {image: python}
   claim: gpus
 """
-
-
-@pytest.fixture
-def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Shell(api, monkeypatch)
 
 
 async def make(api: Api, name: str = "gpus", count: int = 1) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,18 +10,12 @@ import pytest
 from ai.backend.client.config import APIConfig
 from ai.backend.client.session import AsyncSession
 from tests.component.manager.api.conftest import Api
-from tests.component.manager.api.test_admin_commands import Shell
+from tests.component.manager.api.shell import Shell
 from tests.component.manager.api.test_claims_named import make, prepare_services, service
 from tests.component.manager.test_variants import GpuAgent
 
 VARIANT, REQUEST = "nvidia::compute_capability::8.0", 'model == "H100"'
 RESOURCES: dict[str, str | int | float] = {"cpu": 1, "mem": "64m", "cuda.device": 1}
-
-
-@pytest.fixture
-def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Shell(api, monkeypatch)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from ai.backend.client.config import APIConfig
 from ai.backend.client.func.session_template import Kind
 from ai.backend.client.session import AsyncSession
 from tests.component.manager.api.conftest import Api
-from tests.component.manager.api.test_admin_commands import Shell
+from tests.component.manager.api.shell import Shell
 from tests.component.manager.api.test_claims_named import cluster, make
 from tests.component.manager.api.test_session_defaults_api import keep
 from tests.component.manager.test_variants import GpuAgent
@@ -28,12 +27,6 @@ spec:
   deviceRequests: ['model == "A100"']
 """
 GPUS = {"A100": "gpu-0", "H100": "gpu-1"}
-
-
-@pytest.fixture
-def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Shell(api, monkeypatch)
 
 
 @pytest.fixture

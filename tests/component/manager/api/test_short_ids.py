@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.component.manager.api.conftest import Api
-from tests.component.manager.api.test_admin_commands import Shell
+from tests.component.manager.api.shell import Shell
 from tests.component.manager.api.test_session_defaults_api import TEMPLATE
-
-
-@pytest.fixture
-def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Shell(api, monkeypatch)
 
 
 async def test_every_list_shows_ids_that_commands_take(api: Api, shell: Shell, tmp_path: Path) -> None:
