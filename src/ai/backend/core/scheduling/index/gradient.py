@@ -7,10 +7,11 @@ devices that others name, see device_prices.py.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import NamedTuple
 
 from ai.backend.common.slots import ResourceSlot
@@ -21,6 +22,8 @@ from ai.backend.core.scheduling.index.fragmentation import COMPANIONS, TypicalRe
 from ai.backend.core.scheduling.index.part_values import PartValueCache, PartValues
 
 _MAX_CACHED_LOSSES = 65_536
+_MAX_ENDED_STATES = 1024
+"""How many states without agents the log may hold beside as many as there are with agents."""
 _TIGHTNESS = 1e-3
 """The weight of what stays free of a device among parts of equal worth."""
 Fingerprint = tuple[object, ...]
@@ -50,9 +53,21 @@ class FreeAccelerator(NamedTuple):
 
 class FreeState:
     """The free amounts of some agents with equal devices. ``agent_mask``: these agents; 0 once there are none.
-    ``group``: see :class:`DevicePrices`. ``usable_micro``: of each accelerator slot what typical requests can use."""
+    ``group``: see :class:`DevicePrices`. ``number``: of its appearance, from 0. ``usable_micro``: of each accelerator
+    slot what typical requests can use. ``units``: what is free of each accelerator slot."""
 
-    __slots__ = ("accelerators", "agent_mask", "cores", "fingerprint", "group", "memory", "node_class", "usable_micro")
+    __slots__ = (
+        "accelerators",
+        "agent_mask",
+        "cores",
+        "fingerprint",
+        "group",
+        "memory",
+        "node_class",
+        "number",
+        "units",
+        "usable_micro",
+    )
 
     def __init__(
         self,
@@ -71,14 +86,16 @@ class FreeState:
         self.cores = cores
         self.memory = memory
         self.accelerators = accelerators
+        self.units = {slot: free.units for slot, free in accelerators}
         self.agent_mask = 0
+        self.number = 0
 
 
 class FreeStates:
     """Groups the agents of an index by their states.
 
-    ``log`` are the states in the order of their appearance: a state that no agent has any more is dropped, and is a new
-    one when it comes again. ``era`` counts how often the log was cleared.
+    ``log`` are the states in the order of their appearance, by ascending number. A state that no agent has any more is
+    dropped from it at times, and is a new one when it comes again.
     """
 
     def __init__(
@@ -91,8 +108,7 @@ class FreeStates:
         self.typical = typical
         self.prices = DevicePrices(named_requests, {slot: request.units for slot, request in typical.items()})
         self.log: list[FreeState] = []
-        self.era = 0
-        self._max_log = 4 * len(agents) + 4096
+        self._next_number = 0
         self._agents = agents
         self._class_numbers: dict[NodeClass, int] = {}
         self._states: dict[Fingerprint, FreeState] = {}
@@ -103,7 +119,7 @@ class FreeStates:
 
     @property
     def present(self) -> list[FreeState]:
-        """The states that agents have now."""
+        """The states that agents have now, in the order of their appearance."""
         return list(self._states.values())
 
     def change(self, rank: int) -> None:
@@ -141,10 +157,11 @@ class FreeStates:
         state = self._states.get(fingerprint)
         if state is None:
             state = self._states[fingerprint] = self._new_state(agent, fingerprint)
-            if len(self.log) >= self._max_log:
-                self.log.clear()
-                self.era += 1
+            state.number = self._next_number
+            self._next_number += 1
             self.log.append(state)
+            if len(self.log) > 2 * len(self._states) + _MAX_ENDED_STATES:
+                self.log = self.present
         state.agent_mask |= 1 << rank
         if state.usable_micro:
             self.prices.count(state.group, state.usable_micro, 1)
@@ -194,49 +211,30 @@ def _part_loss(free: FreeAccelerator, level: int, quanta: int) -> float:
 
 
 Candidate = tuple[float, int, float, float, Fingerprint, int, FreeState]
-"""(units that are lost, kinds of slots left unused, cores left, memory left, fingerprint, number of the entry, state):
+"""(units that are lost, kinds of slots left unused, cores left, memory left, fingerprint, number of the state, state):
 of equal losses the fullest agent is taken, and equal arguments give an equal order."""
+_number_of = attrgetter("number")
 
 
 class FragmentationGradient:
     """Keeps, for one demand, the states that have room for it by what would be lost; evaluates each state once."""
 
-    __slots__ = ("_cores", "_era", "_heaps", "_memory", "_node_classes", "_number", "_requested", "_seen", "_slots")
+    __slots__ = ("_cores", "_count", "_heaps", "_memory", "_requested", "_seen", "_unused_kinds")
 
     def __init__(self, total: ResourceSlot, node_classes: frozenset[NodeClass]) -> None:
         """``total``: what is requested. ``node_classes``: those that support the demand."""
         self._requested = {slot: float(quantity) for slot, quantity in total.items()}
         self._cores, self._memory = (self._requested.get(name, 0.0) for name in COMPANIONS)
-        self._slots = self._requested.keys()
-        self._node_classes = node_classes
+        slots = self._requested.keys()
+        self._unused_kinds = {node_class: len(node_class.kinds - slots) for node_class in node_classes}
         self._heaps: dict[int, list[Candidate]] = {}
-        self._era = -1
-        self._seen = 0
-        self._number = 0
+        self._seen = -1
+        self._count = 0
 
     def best(self, states: FreeStates, agent_mask: int) -> int:
         """Returns the agent of a mask that loses least, the first of equals; -1 if none has room."""
-        heaps = self._heaps
-        if self._era != states.era:
-            self._era = states.era
-            heaps.clear()
-            for state in states.present:
-                if candidate := self._candidate(states, state):
-                    heaps.setdefault(state.group, []).append(candidate)
-            for heap in heaps.values():
-                heapify(heap)
-        else:
-            needed_cores, needed_memory = self._cores, self._memory
-            for state in states.log[self._seen :]:
-                if (
-                    state.agent_mask
-                    and state.cores >= needed_cores
-                    and state.memory >= needed_memory
-                    and (candidate := self._candidate(states, state)) is not None
-                ):
-                    heappush(heaps.setdefault(state.group, []), candidate)
-        self._seen = len(states.log)
-        tops = [(group, top) for group, heap in heaps.items() if (top := _top(heap, agent_mask)) is not None]
+        self._evaluate_new_states(states)
+        tops = [(group, top) for group, heap in self._heaps.items() if (top := _top(heap, agent_mask)) is not None]
         if not tops:
             return -1
         _, best = tops[0]
@@ -246,38 +244,67 @@ class FragmentationGradient:
         choice_mask = best[-1].agent_mask & agent_mask
         return (choice_mask & -choice_mask).bit_length() - 1
 
+    def _evaluate_new_states(self, states: FreeStates) -> None:
+        log, heaps = states.log, self._heaps
+        is_rebuilt = self._seen < 0 or self._count > 4 * len(log) + 4096
+        if is_rebuilt:
+            heaps.clear()
+            self._count = 0
+        else:
+            log = log[bisect_right(log, self._seen, key=_number_of) :]
+        needed_cores, needed_memory = self._cores, self._memory
+        slot, needed_units = next(
+            ((slot, self._requested[slot]) for slot in states.typical if slot in self._requested), ("", 0.0)
+        )
+        for state in log:
+            if (
+                state.agent_mask
+                and state.cores >= needed_cores
+                and state.memory >= needed_memory
+                and state.units.get(slot, 0.0) >= needed_units
+                and (candidate := self._candidate(states, state)) is not None
+            ):
+                self._count += 1
+                heap = heaps.setdefault(state.group, [])
+                if is_rebuilt:
+                    heap.append(candidate)
+                else:
+                    heappush(heap, candidate)
+        if is_rebuilt:
+            for heap in heaps.values():
+                heapify(heap)
+        if log:
+            self._seen = log[-1].number
+
     def _candidate(self, states: FreeStates, state: FreeState) -> Candidate | None:
-        """Returns what a state loses by the demand; None if it has no room for it."""
+        """Returns what a state with enough cores and memory loses by the demand; None if it has no room for it."""
         cores, memory = state.cores - self._cores, state.memory - self._memory
-        if cores < 0 or memory < 0 or state.node_class not in self._node_classes:
+        unused_kinds = self._unused_kinds.get(state.node_class)
+        if unused_kinds is None:
             return None
-        loss = 0.0
+        loss, requests = 0.0, self._requested
         for slot, free in state.accelerators:
-            requested = self._requested.get(slot, 0.0)
-            units, whole = free.units, free.whole
-            if requested:
+            units, whole, largest, quantum, levels, lost, _ = free
+            if requested := requests.get(slot):
                 if requested > units:
                     return None
-                broken, remaining = 0, 0.0
-                if free.levels:
-                    quanta = round(requested / free.quantum)
-                    if quanta >= free.largest:
-                        broken = -(-quanta // free.largest)
+                if levels:
+                    quanta = round(requested / quantum)
+                    if quanta >= largest:
+                        broken = -(-quanta // largest)
                     else:
-                        place = bisect_left(free.levels, quanta)
-                        if place == len(free.levels):
+                        place = bisect_left(levels, quanta)
+                        if place == len(levels):
                             return None
-                        level = free.levels[place]
-                        remaining, broken = _part_loss(free, level, quanta), int(level == free.largest)
+                        level = levels[place]
+                        broken = int(level == largest)
+                        loss += _part_loss(free, level, quanta)
                 else:
                     broken = round(requested)
-                loss += remaining
                 units -= requested
                 whole -= broken
-            loss += states.lost(slot, units, whole, cores, memory) - free.lost
-        unused_kinds = len(state.node_class.kinds - self._slots)
-        self._number += 1
-        return round(loss, 9), unused_kinds, cores, memory, state.fingerprint, self._number, state
+            loss += states.lost(slot, units, whole, cores, memory) - lost
+        return round(loss, 9), unused_kinds, cores, memory, state.fingerprint, state.number, state
 
 
 def _top(heap: list[Candidate], agent_mask: int) -> Candidate | None:
