@@ -22,8 +22,8 @@ from ai.backend.core.scheduling.index.fragmentation import COMPANIONS, TypicalRe
 from ai.backend.core.scheduling.index.part_values import PartValueCache, PartValues
 
 _MAX_CACHED_LOSSES = 65_536
-_MAX_ENDED_STATES = 1024
-"""How many states without agents the log may hold beside as many as there are with agents."""
+_MAX_ENDED_STATES = 128
+"""How many states without agents the log may hold, beside one for every 16 with agents."""
 _TIGHTNESS = 1e-3
 """The weight of what stays free of a device among parts of equal worth."""
 Fingerprint = tuple[object, ...]
@@ -160,7 +160,7 @@ class FreeStates:
             state.number = self._next_number
             self._next_number += 1
             self.log.append(state)
-            if len(self.log) > 2 * len(self._states) + _MAX_ENDED_STATES:
+            if len(self.log) - len(self._states) > _MAX_ENDED_STATES + len(self._states) // 16:
                 self.log = self.present
         state.agent_mask |= 1 << rank
         if state.usable_micro:
@@ -258,10 +258,10 @@ class FragmentationGradient:
         )
         for state in log:
             if (
-                state.agent_mask
+                state.units.get(slot, 0.0) >= needed_units
                 and state.cores >= needed_cores
                 and state.memory >= needed_memory
-                and state.units.get(slot, 0.0) >= needed_units
+                and state.agent_mask
                 and (candidate := self._candidate(states, state)) is not None
             ):
                 self._count += 1
