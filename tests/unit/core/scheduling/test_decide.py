@@ -170,7 +170,7 @@ def test_what_only_failed_devices_could_serve_is_told_so_and_holds_nobody_back()
     made = plan(agents, [wanted, behind])
     assert why(made, wanted) == (
         R.DEVICES_FAILED,
-        "needs 2 cuda.device; devices for it have failed: 0 on i-1 (Xid 79), 1 on i-1",
+        "needs 2 cuda.device; devices for it are withheld: 0 on i-1 (Xid 79), 1 on i-1",
     )
     assert where(made, behind)
     too_much = session("c", slots(cuda_device=3))
@@ -183,7 +183,7 @@ def test_all_devices_of_a_slot_have_failed() -> None:
     sick = failing(agent("i-1", cuda=1), "cuda", _0="too hot")
     assert why(plan([sick, agent("i-2")], [wanted]), wanted) == (
         R.DEVICES_FAILED,
-        "needs 1 cuda.device; devices for it have failed: 0 on i-1 (too hot)",
+        "needs 1 cuda.device; devices for it are withheld: 0 on i-1 (too hot)",
     )
 
 
@@ -192,7 +192,7 @@ def test_a_multi_node_session_that_failed_devices_could_serve() -> None:
     agents = [agent("i-1", cuda=1), failing(agent("i-2", cuda=1), "cuda", _0="too hot")]
     assert why(plan(agents, [wanted]), wanted) == (
         R.DEVICES_FAILED,
-        "needs 2 cuda.device; devices for it have failed: 0 on i-2 (too hot)",
+        "needs 2 cuda.device; devices for it are withheld: 0 on i-2 (too hot)",
     )
 
 

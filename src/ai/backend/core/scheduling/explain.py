@@ -148,12 +148,12 @@ def withheld(
 
 
 def failed(request: ResourceSlot, agents: Iterable[AgentState], tolerated: Collection[str] = ()) -> str:
-    """Lists the failed and the tainted devices of agents that could serve the request if there were none of either.
+    """Lists the withheld and the tainted devices of agents that could serve the request with them.
     ``tolerated``: the keys of taints that the request tolerates."""
-    lists: dict[str, list[str]] = {"have failed": [], "are tainted": []}
+    lists: dict[str, list[str]] = {"are withheld": [], "are tainted": []}
     for _, each in withheld(request, agents, tolerated):
         reason = f" ({each.reason:.80})" if each.reason else ""
-        devices = lists["are tainted" if each.is_tainted else "have failed"]
+        devices = lists["are tainted" if each.is_tainted else "are withheld"]
         devices.append(f"{each.device_id} on {each.agent_id}{reason}")
     texts = [f"devices for it {verb}: {join_first(devices, 3)}" for verb, devices in lists.items() if devices]
     return "; ".join([f"needs {format_amounts(request)}", *texts])
