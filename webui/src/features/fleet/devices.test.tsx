@@ -3,25 +3,35 @@ import userEvent from '@testing-library/user-event';
 import { beforeEach, describe, expect, it } from 'vitest';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
-import { operableDevices, operationOf, pluginsOf, sessionsHolding } from './devices';
+import { operableDevices, operationOf, partitionsOf, pluginsOf, sessionsHolding } from './devices';
 
 const empty = { profile: '', image: '', key: '', reason: '', hours: '', startsOver: false };
 
 describe('operations on devices', () => {
   it('are those that a device can have done to it now', () => {
     const options = {
-      actions: ['attach', 'cordon', 'drain', 'partition', 'uncordon'],
-      devices: ['a', 'b'],
+      actions: ['attach', 'cordon', 'drain', 'partition', 'uncordon', 'unpartition'],
+      devices: ['a', 'b', 'b-1'],
       profiles: { a: [{ name: 'half', slot_name: 'mock.half', available: 2 }] },
       cordons: { b: 'cordoned: noise' },
       attachable: ['c'],
     };
-    expect(operableDevices(options).map(({ id, actions }) => [id, actions])).toEqual([
+    expect(operableDevices(options, new Set(['b-1'])).map(({ id, actions }) => [id, actions])).toEqual([
       ['a', ['cordon', 'drain', 'partition']],
       ['b', ['cordon', 'drain', 'uncordon']],
+      ['b-1', ['cordon', 'drain', 'unpartition']],
       ['c', ['attach']],
     ]);
-    expect(operableDevices({})).toEqual([]);
+    expect(operableDevices({}, new Set())).toEqual([]);
+  });
+  it('know the partitions of a plugin', () => {
+    const devices = JSON.stringify([
+      { device_name: 'mock', device_id: 'a', partition_ids: ['a-1'] },
+      { device_name: 'mock', device_id: 'b' },
+      { device_name: 'mock', device_id: 'b-1', parent_id: 'b' },
+      { device_name: 'cuda', device_id: 'c-1', parent_id: 'c' },
+    ]);
+    expect([...partitionsOf({ devices }, 'mock')]).toEqual(['a-1', 'b-1']);
   });
   it('say what they need, and nothing else', () => {
     expect(operationOf('reset', 'a', { ...empty, reason: 'unused' })).toEqual({

@@ -45,8 +45,14 @@ export interface OperableDevice {
   actions: Action[];
 }
 
+/** Returns the ids of the partitions among the devices of an agent that a plugin has. */
+export function partitionsOf(agent: { devices?: string | null }, plugin: string): Set<string> {
+  const devices = devicesOf(agent.devices).filter(({ name }) => name === plugin);
+  return new Set(devices.flatMap(({ id, parent, partitions }) => (parent === '' ? partitions : [id])));
+}
+
 /** Returns the devices of a plugin, and then those that can be attached, each with what can be done with it now. */
-export function operableDevices(options: DeviceOptions): OperableDevice[] {
+export function operableDevices(options: DeviceOptions, partitions: ReadonlySet<string>): OperableDevice[] {
   const offered = (options.actions ?? []) as Action[];
   const attached = (options.devices ?? []).map((id): OperableDevice => {
     const profiles = options.profiles?.[id] ?? [];
@@ -54,6 +60,7 @@ export function operableDevices(options: DeviceOptions): OperableDevice[] {
     const actions = offered.filter((action) => {
       if (action === 'attach') return false;
       if (action === 'partition') return profiles.length > 0;
+      if (action === 'unpartition') return partitions.has(id);
       if (action === 'uncordon') return cordon !== '';
       return true;
     });

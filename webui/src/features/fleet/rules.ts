@@ -141,6 +141,8 @@ export interface Device {
   numa: number | null;
   /** Its partitions that are counted at it. */
   partitions: string[];
+  /** The device of which this one is a partition; empty for a whole one. */
+  parent: string;
   links: { peer: string; kind: string; bandwidth: number | null }[];
   /** Slot -> amount, and what of it is allocated. */
   slots: { slot: string; amount: number; allocated: number }[];
@@ -168,6 +170,7 @@ export function devicesOf(json: string | null | undefined): Device[] {
         health: String(item.health ?? 'healthy'),
         reason: String(item.health_reason ?? ''),
         partitions: Array.isArray(item.partition_ids) ? item.partition_ids.map(String) : [],
+        parent: typeof item.parent_id === 'string' ? item.parent_id : '',
         numa: typeof item.numa_node === 'number' ? item.numa_node : null,
         links: links.map((link) => ({
           peer: String(link?.peer ?? ''),

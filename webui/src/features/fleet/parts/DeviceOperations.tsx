@@ -5,7 +5,7 @@ import { Card } from '../../../components/Card';
 import { Notice } from '../../../components/Notice';
 import { Query } from '../../../components/Query';
 import { SimpleTable } from '../../../components/SimpleTable';
-import { type Action, type OperableDevice, operableDevices, pluginsOf } from '../devices';
+import { type Action, type OperableDevice, operableDevices, partitionsOf, pluginsOf } from '../devices';
 import { type AgentDetails, useDeviceOptions } from '../queries';
 
 // With fields that the page has no other use for.
@@ -57,7 +57,7 @@ export function DeviceOperations({ agent }: { agent: AgentDetails }) {
         {done !== '' && <Notice tone="good" role="status" title={done} />}
         <Query query={query} rows={2}>
           {(options) => {
-            const devices = operableDevices(options);
+            const devices = operableDevices(options, partitionsOf(agent, plugin));
             if (devices.length === 0) return <Text c="dimmed">{t('operate.none')}</Text>;
             return (
               <SimpleTable
