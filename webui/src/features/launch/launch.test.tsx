@@ -258,6 +258,19 @@ describe('the page of a launch', () => {
     expect(screen.queryByLabelText('Owner')).toBeNull();
   });
 
+  it('lists the properties and options that the cluster has, and adds one by a click', async () => {
+    const server = serverWith(() => explanation);
+    const variant = { property: 'mock::model::X', device_names: ['mock'], devices: { default: 2 } };
+    server.on('GET /func/resource/variant-properties', () => ({ body: { variant_properties: [variant] } }));
+    server.on('GET /func/resource/plugin-options', () => ({ body: { plugin_options: {} } }));
+    const { router } = openPage('/sessions/new?image=python&variants=a%3A%3Ab%3A%3Ac', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Properties of the devices here' }));
+    await userEvent.click(await screen.findByRole('button', { name: 'mock::model::X' }));
+    await waitFor(() => expect(router.state.location.search).toMatchObject({ variants: 'a::b::c\nmock::model::X' }));
+    await userEvent.click(screen.getByRole('button', { name: 'Options of the plugins here' }));
+    expect(await screen.findByText('There are none.')).toBeTruthy();
+  });
+
   it('says what is wrong with a request', async () => {
     const server = serverWith(() => explanation);
     server.on('POST /func/session/_/explain', () => ({

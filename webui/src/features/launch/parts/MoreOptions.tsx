@@ -3,8 +3,11 @@ import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useRole } from '../../../api/me';
 import { Disclosed } from '../../../components/Disclosed';
+import { withLine } from '../offered';
+import { offeredPluginOptions, offeredVariantsOptions } from '../queries';
 import { rareCount, rareFields } from '../rules';
 import { type FormProps, useTextFields } from './fields';
+import { OfferedLines } from './OfferedLines';
 
 /** The rarer options of a session, hidden until they are asked for; one that is refused shows them. */
 export function MoreOptions(props: FormProps) {
@@ -30,6 +33,11 @@ export function MoreOptions(props: FormProps) {
         autosize
         minRows={1}
       />
+      <OfferedLines
+        title={t('more.variantsOffered')}
+        offered={offeredVariantsOptions(draft.group)}
+        onAdd={(line) => change({ variants: withLine(draft.variants, line) })}
+      />
       <Textarea
         {...field('plugins')}
         label={t('more.plugins')}
@@ -38,6 +46,11 @@ export function MoreOptions(props: FormProps) {
         autosize
         minRows={1}
         maxRows={8}
+      />
+      <OfferedLines
+        title={t('more.pluginsOffered')}
+        offered={offeredPluginOptions}
+        onAdd={(line) => change({ plugins: withLine(draft.plugins, line) })}
       />
       <SimpleGrid cols={{ base: 1, sm: 2 }} spacing="sm">
         <TextInput {...field('claim')} label={t('more.claim')} description={t('more.claimHint')} />
