@@ -2,7 +2,10 @@
 const textFields = [
   ...(['name', 'model', 'definition', 'image', 'command', 'project', 'group', 'claim', 'port', 'version'] as const),
   ...(['modelName', 'mount', 'architecture', 'tag', 'owner'] as const),
-];
+  'devices', // a device request on each line, the preferred first
+  'variants', // a property of devices on each line
+  'policy', // the draft of a roll-out policy as JSON
+] as const;
 type TextField = (typeof textFields)[number];
 
 /** The field that often has secrets, so that it is in no address: browsers and servers keep those. */

@@ -1,5 +1,13 @@
 import { describe, expect, it } from 'vitest';
-import { isPromotable, linesOfSteps, policyChangeOf, policyDraftOf, policyOf, stepsOfLines } from './rollout';
+import {
+  isPromotable,
+  linesOfSteps,
+  policyChangeOf,
+  policyDraftFrom,
+  policyDraftOf,
+  policyOf,
+  stepsOfLines,
+} from './rollout';
 
 const guard = { max_error_rate: 0.05, max_ttft_ratio: null, min_token_rate_ratio: null, min_requests: 20 };
 const canary = {
@@ -71,4 +79,15 @@ describe('the draft of a policy', () => {
   });
   it('takes an empty bound for none', () =>
     expect(policyChangeOf({ ...draft, errorPercent: '' }).change.guard).toEqual({ ...guard, max_error_rate: null }));
+});
+
+describe('the draft of a policy in an address', () => {
+  it('comes back as it was', () => {
+    const draft = { ...policyDraftOf(policyOf({ kind: 'canary' })), steps: '10% 5', hasGuard: false };
+    expect(policyDraftFrom(JSON.stringify(draft))).toEqual(draft);
+    expect(policyDraftFrom('')).toBeNull();
+  });
+  it.each(['{', 'null', '7', '{"kind":"x","steps":3,"hasGuard":1}'])('is the usual one where %s is no draft', (text) =>
+    expect(policyDraftFrom(text)).toEqual(policyDraftOf(policyOf({}))),
+  );
 });

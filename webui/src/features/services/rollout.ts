@@ -95,6 +95,27 @@ export interface PolicyDraft {
 }
 export type PolicyField = Exclude<keyof PolicyDraft, 'kind' | 'hasGuard'>;
 
+const policyFields = ['steps', 'watch', 'errorPercent', 'firstByteRatio', 'tokenRatio', 'requests'] as const;
+
+/** Reads the draft of a policy from its JSON; null for an empty text. What cannot be read is as usual. */
+export function policyDraftFrom(text: string): PolicyDraft | null {
+  if (text === '') return null;
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    value = null;
+  }
+  const read = objectOf(value);
+  const usual = policyDraftOf(policyOf({}));
+  for (const name of policyFields) {
+    const each = read[name];
+    if (typeof each === 'string') usual[name] = each;
+  }
+  const kind = rolloutKinds.find((each) => each === read.kind) ?? usual.kind;
+  return { ...usual, kind, hasGuard: read.hasGuard !== false };
+}
+
 const textOf = (value: number | null) => (value === null ? '' : String(value));
 
 export function policyDraftOf({ kind, steps, watch_s: watch, guard }: RolloutPolicy): PolicyDraft {

@@ -111,6 +111,20 @@ describe('bodyOf', () => {
     expect(faultsOf({ ...draft, ...changes })).toEqual(faults);
     expect(bodyOf({ ...draft, ...changes }) === null).toBe(faults.length > 0);
   });
+  it('has the devices and the roll-out policy that were said', () => {
+    const policy = JSON.stringify({ kind: 'blue-green', watch: '2m', hasGuard: false });
+    const full = { ...draft, devices: 'memory >= 40g\n\n memory >= 16g ', variants: 'mock::model::X', policy };
+    expect(bodyOf(full)).toMatchObject({
+      policy: { kind: 'blue-green', watch_s: 120, guard: null },
+      config: { device_requests: ['memory >= 40g', 'memory >= 16g'], variant_requirements: ['mock::model::X'] },
+    });
+    expect(commandOf(full)).toContain(
+      "--device-request 'memory >= 40g' --device-request 'memory >= 16g' --variant mock::model::X " +
+        `--policy '{"kind":"blue-green","watch_s":120,"guard":null}'`,
+    );
+    expect(serviceDraftOf(serviceSearchOf(full) as Record<string, unknown>)).toEqual(full);
+    expect(faultsOf({ ...draft, policy: '{"kind":"canary","steps":"all"}' })).toEqual(['policy']);
+  });
   it('counts the rarer options that are used', () => {
     expect(rareCount(draft)).toBe(0);
     expect(rareCount(rare)).toBe(11);
@@ -151,7 +165,11 @@ describe('fieldErrorsOf', () => {
     ],
     [{ 'config.scalingGroup': 'unknown' }, { group: 'What is wrong.' }],
     [{ 'config.claim': 'unknown' }, { claim: 'What is wrong.' }],
-    [{ constructor: 'x', policy: 'y' }, {}],
+    [{ constructor: 'x', surge: 'y' }, {}],
+    [
+      { policy: 'y', 'config.device_requests': 'z' },
+      { policy: 'y', devices: 'z' },
+    ],
   ])('%j', (fields, errors) => expect(fieldErrorsOf(problem(fields))).toEqual(errors));
   it('is empty without a problem', () => expect(fieldErrorsOf(null)).toEqual({}));
 });

@@ -4,6 +4,7 @@ import type { components } from '../../api/generated/rest';
 import { shellWord } from '../../api/shell';
 import type { Tone } from '../../components/StatusBadge';
 import { customVariant, mostReplicas, type ServiceDraft } from './draft';
+import { policyChangeOf, policyDraftFrom } from './rollout';
 
 export type CreateServiceBody = components['schemas']['CreateServiceBody'];
 
@@ -89,6 +90,7 @@ export function callOf(service: { url: string; variant: string; isPublic: boolea
 /** The fields of the rarer options that are texts. */
 export const rareFields = [
   ...(['env', 'claim', 'port', 'version', 'modelName', 'mount', 'architecture', 'tag', 'owner'] as const),
+  ...(['devices', 'variants', 'policy'] as const),
 ] satisfies (keyof ServiceDraft)[];
 export type RareField = (typeof rareFields)[number];
 
@@ -102,12 +104,24 @@ export function rareCount(draft: ServiceDraft): number {
 
 const isPort = (text: string) => /^\d{4,5}$/.test(text) && Number(text) >= 1024 && Number(text) < 65_536;
 
+function policyChange(draft: ServiceDraft) {
+  const policy = policyDraftFrom(draft.policy);
+  return policy && policyChangeOf(policy);
+}
+
+const linesOf = (text: string) =>
+  text
+    .split('\n')
+    .map((line) => line.trim())
+    .filter((line) => line !== '');
+
 /** Returns the fields of a draft that no request can be made of. */
 export function faultsOf(draft: ServiceDraft): RareField[] {
   const port = draft.port.trim();
   return [
     ...(environOf(draft.env) === null ? (['env'] as const) : []),
     ...(port === '' || isPort(port) ? [] : (['port'] as const)),
+    ...(policyChange(draft)?.wrong.length ? (['policy'] as const) : []),
   ];
 }
 
@@ -115,7 +129,9 @@ export function faultsOf(draft: ServiceDraft): RareField[] {
 export function bodyOf(draft: ServiceDraft): CreateServiceBody | null {
   if (draft.name.trim() === '' || draft.model === '' || draft.image === '' || faultsOf(draft).length > 0) return null;
   const text = (name: string, value: string) => (value.trim() === '' ? {} : { [name]: value.trim() });
+  const lines = (name: string, value: string) => (value.trim() === '' ? {} : { [name]: linesOf(value) });
   const environ = environOf(draft.env) ?? {};
+  const policy = policyChange(draft);
   const resources = Object.fromEntries(
     Object.entries(draft.amounts).filter(([, amount]) => amount.trim() !== '' && amount.trim() !== '0'),
   );
@@ -133,6 +149,7 @@ export function bodyOf(draft: ServiceDraft): CreateServiceBody | null {
     ...(draft.port.trim() && { port: Number(draft.port) }),
     ...(draft.size > 1 && { cluster_size: draft.size }),
     ...(draft.mode === 'multi-node' && { cluster_mode: draft.mode }),
+    ...(policy && { policy: policy.change }),
     config: {
       model: draft.model,
       ...text('model_definition_path', draft.definition),
@@ -140,6 +157,8 @@ export function bodyOf(draft: ServiceDraft): CreateServiceBody | null {
       ...text('model_version', draft.version),
       ...text('model_mount_destination', draft.mount),
       ...text('claim', draft.claim),
+      ...lines('device_requests', draft.devices),
+      ...lines('variant_requirements', draft.variants),
       ...(Object.keys(environ).length > 0 && { environ }),
       ...(draft.group && { scaling_group: draft.group }),
       ...(Object.keys(resources).length > 0 && { resources }),
@@ -153,6 +172,7 @@ export function commandOf(draft: ServiceDraft): string {
   if (draft.definition.trim()) words.push('--model-definition-path', draft.definition.trim());
   if (draft.variant !== customVariant) words.push('--runtime-variant', draft.variant);
   if (draft.command.trim()) words.push('--startup-command', draft.command);
+  const policy = policyChange(draft);
   const option = (name: string, value: string) => (value.trim() === '' ? [] : [name, value.trim()]);
   words.push(
     ...option('--model-name', draft.modelName),
@@ -163,6 +183,9 @@ export function commandOf(draft: ServiceDraft): string {
     ...option('--architecture', draft.architecture),
     ...option('--tag', draft.tag),
     ...option('--owner', draft.owner),
+    ...linesOf(draft.devices).flatMap((line) => ['--device-request', line]),
+    ...linesOf(draft.variants).flatMap((line) => ['--variant', line]),
+    ...option('--policy', policy ? JSON.stringify(policy.change) : ''),
     ...(draft.size > 1 ? ['--cluster-size', String(draft.size)] : []),
     ...(draft.mode === 'multi-node' ? ['--cluster-mode', draft.mode] : []),
     ...Object.entries(environOf(draft.env) ?? {}).flatMap(([name, value]) => ['-e', `${name}=${value}`]),
@@ -191,6 +214,9 @@ const fieldNames: Record<string, FieldName> = {
   arch: 'architecture',
   architecture: 'architecture',
   claim: 'claim',
+  device_requests: 'devices',
+  variant_requirements: 'variants',
+  policy: 'policy',
   port: 'port',
   model_version: 'version',
   model_name: 'modelName',

@@ -410,6 +410,28 @@ describe('the form of a service', () => {
       .poll(() => sent('POST /func/services'))
       .toMatchObject([{ port: 8080, config: { claim: 'gpus', environ: { KEY: 'secret' } } }]);
   });
+  it('takes a roll-out policy and device requests', async () => {
+    server.on('POST /func/services', () => ({ status: 201, body: details }));
+    openPage(address, server);
+    await userEvent.click(await screen.findByRole('button', { name: 'More options' }));
+    await userEvent.click(await screen.findByLabelText('Device requests'));
+    await userEvent.paste('memory >= 40g');
+    await userEvent.click(screen.getByLabelText('A roll-out policy of its own'));
+    await userEvent.selectOptions(await screen.findByLabelText('New revisions come'), 'canary');
+    const steps = await screen.findByRole('textbox', { name: /^Steps/ });
+    await userEvent.clear(steps);
+    await userEvent.click(steps);
+    await userEvent.paste('10% 5m');
+    await userEvent.click(screen.getByRole('button', { name: 'Create' }));
+    await expect
+      .poll(() => sent('POST /func/services'))
+      .toMatchObject([
+        {
+          policy: { kind: 'canary', steps: [{ weight: 10, hold_s: 300 }] },
+          config: { device_requests: ['memory >= 40g'] },
+        },
+      ]);
+  });
   it('shows a refused option among those that are hidden else', async () => {
     server.on('POST /func/services/_/try', () => ({
       status: 404,

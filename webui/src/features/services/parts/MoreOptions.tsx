@@ -1,10 +1,12 @@
-import { Group, NumberInput, SegmentedControl, SimpleGrid, Textarea, TextInput } from '@mantine/core';
+import { Checkbox, Group, NumberInput, SegmentedControl, SimpleGrid, Textarea, TextInput } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useRole } from '../../../api/me';
 import { Disclosed } from '../../../components/Disclosed';
 import type { ServiceDraft } from '../draft';
+import { policyChangeOf, policyDraftFrom, policyDraftOf, policyOf } from '../rollout';
 import { type FieldName, faultsOf, mostKernels, type RareField, rareCount, rareFields } from '../rules';
+import { PolicyFields } from './PolicyFields';
 
 /** The rarer options of a service, hidden until they are asked for; one that is refused shows them. */
 export function MoreOptions({
@@ -30,6 +32,7 @@ export function MoreOptions({
     error: wrongOf(name),
     onChange: (event: { currentTarget: { value: string } }) => change({ [name]: event.currentTarget.value }),
   });
+  const policy = policyDraftFrom(draft.policy);
   const isAdministrator = role === 'admin' || role === 'superadmin' || draft.owner !== '';
   return (
     <Disclosed
@@ -44,6 +47,21 @@ export function MoreOptions({
         autosize
         minRows={1}
         maxRows={10}
+      />
+      <Textarea
+        {...field('devices')}
+        label={t('more.devices')}
+        description={t('more.devicesHint')}
+        autosize
+        minRows={1}
+        maxRows={8}
+      />
+      <Textarea
+        {...field('variants')}
+        label={t('more.variants')}
+        description={t('more.variantsHint')}
+        autosize
+        minRows={1}
       />
       <SimpleGrid cols={{ base: 1, sm: 2 }} spacing="sm">
         <TextInput {...field('claim')} label={t('more.claim')} description={t('more.claimHint')} maxLength={64} />
@@ -87,6 +105,22 @@ export function MoreOptions({
           ]}
         />
       </Group>
+      <Checkbox
+        label={t('more.policy')}
+        description={t('more.policyHint')}
+        error={errorOf('policy')}
+        checked={policy !== null}
+        onChange={(event) =>
+          change({ policy: event.currentTarget.checked ? JSON.stringify(policyDraftOf(policyOf({}))) : '' })
+        }
+      />
+      {policy !== null && (
+        <PolicyFields
+          draft={policy}
+          wrong={policyChangeOf(policy).wrong}
+          change={(part) => change({ policy: JSON.stringify({ ...policy, ...part }) })}
+        />
+      )}
     </Disclosed>
   );
 }

@@ -1,9 +1,10 @@
-import { Button, Checkbox, Group, Modal, NativeSelect, Stack, Textarea, TextInput } from '@mantine/core';
+import { Button, Group, Modal, Stack } from '@mantine/core';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { type ServiceDetails, useSetPolicy } from '../queries';
-import { type PolicyField, policyChangeOf, policyDraftOf, policyOf, rolloutKinds } from '../rollout';
+import { type PolicyField, policyChangeOf, policyDraftOf, policyOf } from '../rollout';
+import { PolicyFields } from './PolicyFields';
 
 /** Asks how revisions are rolled out: the steps of a canary, and what a new revision has to keep. */
 export function PolicyDialog({ service, onClose }: { service: ServiceDetails; onClose: () => void }) {
@@ -23,14 +24,6 @@ export function PolicyDialog({ service, onClose }: { service: ServiceDetails; on
     setWrong(read.wrong);
     if (read.wrong.length === 0) save.mutate(read.change, { onSuccess: onClose });
   };
-  const field = (name: PolicyField) => ({
-    label: t(`policy.${name}`),
-    description: t(`policy.hint.${name}`),
-    value: draft[name],
-    autoComplete: 'off',
-    error: wrong.includes(name) ? t('policy.malformed') : undefined,
-    onChange: (event: { currentTarget: { value: string } }) => change({ [name]: event.currentTarget.value }),
-  });
   return (
     <Modal
       opened
@@ -40,26 +33,7 @@ export function PolicyDialog({ service, onClose }: { service: ServiceDetails; on
     >
       <form onSubmit={submit} noValidate>
         <Stack gap="sm">
-          <NativeSelect
-            label={t('rollout.kind')}
-            data={rolloutKinds.map((kind) => ({ value: kind, label: t(`kind.${kind}`) }))}
-            value={draft.kind}
-            onChange={(event) =>
-              change({ kind: rolloutKinds.find((kind) => kind === event.currentTarget.value) ?? draft.kind })
-            }
-          />
-          {draft.kind === 'canary' && <Textarea {...field('steps')} autosize minRows={2} />}
-          {draft.kind === 'blue-green' && <TextInput {...field('watch')} />}
-          <Checkbox
-            label={t('policy.hasGuard')}
-            description={t('policy.hint.hasGuard')}
-            checked={draft.hasGuard}
-            onChange={(event) => change({ hasGuard: event.currentTarget.checked })}
-          />
-          {draft.hasGuard &&
-            (['errorPercent', 'firstByteRatio', 'tokenRatio', 'requests'] as const).map((name) => (
-              <TextInput key={name} {...field(name)} inputMode="decimal" />
-            ))}
+          <PolicyFields draft={draft} wrong={wrong} change={change} />
           {save.isError && <ProblemAlert error={save.error} />}
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>
