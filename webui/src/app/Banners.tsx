@@ -1,4 +1,5 @@
 import { Button, Group } from '@mantine/core';
+import { useLocalStorage } from '@mantine/hooks';
 import { IconPlugConnectedX, IconSnowflake } from '@tabler/icons-react';
 import { useQuery } from '@tanstack/react-query';
 import { useEffect, useState } from 'react';
@@ -30,7 +31,11 @@ export function Banners() {
   const { t } = useTranslation('app');
   const isLost = useIsLost();
   const [isOutdated, setOutdated] = useState(false);
-  const [dismissed, setDismissed] = useState('');
+  const [dismissed, setDismissed] = useLocalStorage({
+    key: 'backendai-dismissed-announcement',
+    defaultValue: '',
+    getInitialValueInEffect: false,
+  });
   const announcement = useQuery({
     queryKey: keys.announcement,
     queryFn: ({ signal }) => dataOf(rest.GET('/manager/announcement', { signal })),

@@ -59,16 +59,25 @@ describe('the shell', () => {
     expect(await screen.findByText('There is no such page')).toBeDefined();
     expect(screen.getByRole('link', { name: 'Sessions' })).toBeDefined();
   });
-  it('announces a frozen installation and a message, which can be dismissed', async () => {
+  it('announces a frozen installation and a message, which stays dismissed until there is another', async () => {
+    let message = '<b>Closed</b> on Sunday';
     server.on('GET /func/manager/status', () => ({ body: { status: 'frozen', active_sessions: 0, nodes: [] } }));
     server.on('GET /func/manager/announcement', () => ({
-      body: { enabled: true, message: '<b>Closed</b> on Sunday' },
+      body: { enabled: true, message },
     }));
-    openPage('/nowhere', server);
+    const page = openPage('/nowhere', server);
     expect(await screen.findByText('The installation is frozen')).toBeDefined();
     expect(await screen.findByText('<b>Closed</b> on Sunday')).toBeDefined();
     await userEvent.click(screen.getByRole('button', { name: 'Dismiss' }));
     expect(screen.queryByText('<b>Closed</b> on Sunday')).toBeNull();
+    page.unmount();
+    const later = openPage('/nowhere', server);
+    expect(await screen.findByText('The installation is frozen')).toBeDefined();
+    expect(screen.queryByText('<b>Closed</b> on Sunday')).toBeNull();
+    later.unmount();
+    message = 'Open again';
+    openPage('/nowhere', server);
+    expect(await screen.findByText('Open again')).toBeDefined();
   });
   it('asks for the password over the page when the login has ended', async () => {
     let isLoggedIn = false;
