@@ -83,6 +83,14 @@ export type NewRegistry = components['schemas']['AddRegistryBody'];
 
 export const useAddRegistry = () => useChange((body: NewRegistry) => rest.POST('/artifact-registries', { body }));
 
+export type Registry = components['schemas']['RegistryItem'];
+type RegistryChange = components['schemas']['ChangeRegistryBody'];
+
+export const useChangeRegistry = () =>
+  useChange(({ name, change }: { name: string; change: RegistryChange }) =>
+    rest.PATCH('/artifact-registries/{r}', { params: { path: { r: name } }, body: change }),
+  );
+
 export const useRemoveRegistry = () =>
   useChange((name: string) => rest.DELETE('/artifact-registries/{r}', { params: { path: { r: name } } }));
 

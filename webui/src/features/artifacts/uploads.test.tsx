@@ -20,7 +20,14 @@ describe('the files of an upload', () => {
 
 let server: FakeServer;
 let role: string;
-let registries: { id: string; name: string; type: string; url: string; viewers: string[] }[];
+let registries: {
+  id: string;
+  name: string;
+  type: string;
+  url: string;
+  viewers: string[];
+  user_import_bytes?: number;
+}[];
 let stored: Map<string, string>;
 const objects = 'http://storage.test/object';
 beforeEach(() => {
@@ -112,6 +119,49 @@ describe('an upload', () => {
     openPage('/artifacts', server);
     expect(await screen.findByText(/there is none: add one above/)).toBeDefined();
     expect(screen.queryByRole('button', { name: 'Upload' })).toBeNull();
+  });
+});
+
+describe('a registry', () => {
+  const hub = { id: 'h', name: 'hub', type: 'huggingface', url: 'https://hub.test', viewers: ['everyone'] };
+  const change = async (type = 'huggingface') => {
+    registries = [{ ...hub, type, user_import_bytes: 1024 }];
+    openPage('/artifacts', server);
+    await userEvent.click(await screen.findByRole('button', { name: 'Change hub' }));
+    return within(await screen.findByRole('dialog', { name: 'Change hub' }));
+  };
+  it('is changed in what was typed, and in nothing else', async () => {
+    server.on('PATCH /func/artifact-registries/hub', () => ({ body: registries[0] }));
+    const dialog = await change();
+    await userEvent.type(dialog.getByLabelText('Token'), 'hf_new');
+    await userEvent.clear(dialog.getByLabelText('Largest import of a user'));
+    await userEvent.type(dialog.getByLabelText('Largest import of a user'), 'much');
+    await userEvent.click(dialog.getByRole('button', { name: 'Save' }));
+    expect(dialog.getByText('An amount such as 20g.')).toBeDefined();
+    await userEvent.clear(dialog.getByLabelText('Largest import of a user'));
+    await userEvent.type(dialog.getByLabelText('Largest import of a user'), '2k');
+    await userEvent.click(dialog.getByRole('button', { name: 'Save' }));
+    await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+    expect(server.requests.filter(({ key }) => key.startsWith('PATCH')).map(({ body }) => body)).toEqual([
+      { credentials: { token: 'hf_new' }, user_import_bytes: 2048 },
+    ]);
+  });
+  it('of another installation takes both keys or neither', async () => {
+    const dialog = await change('reservoir');
+    await userEvent.type(dialog.getByLabelText('Secret key'), 'secret');
+    await userEvent.click(dialog.getByRole('button', { name: 'Save' }));
+    expect(dialog.getByText('Both keys, or neither.')).toBeDefined();
+    expect(server.requests.some(({ key }) => key.startsWith('PATCH'))).toBe(false);
+  });
+  it('says at the field what is refused', async () => {
+    server.on('PATCH /func/artifact-registries/hub', () => ({
+      status: 400,
+      body: { type: 'x/invalid', title: 'Refused', data: { url: 'not an address' } },
+    }));
+    const dialog = await change();
+    await userEvent.type(dialog.getByLabelText('Address'), '/x');
+    await userEvent.click(dialog.getByRole('button', { name: 'Save' }));
+    expect(await dialog.findByText('not an address')).toBeDefined();
   });
 });
 

@@ -1,6 +1,6 @@
 import { Button, Group, NativeSelect, Stack, TagsInput, Text, TextInput } from '@mantine/core';
 import { useQueryClient } from '@tanstack/react-query';
-import { type FormEvent, useState } from 'react';
+import { type FormEvent, lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { asProblem } from '../../../api/problems';
 import { useTask } from '../../../api/task';
@@ -10,7 +10,16 @@ import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { SimpleTable } from '../../../components/SimpleTable';
 import { TaskNotice } from '../../../components/TaskNotice';
-import { type NewRegistry, useAddRegistry, useArtifactRegistries, useRemoveRegistry, useScan } from '../queries';
+import {
+  type NewRegistry,
+  type Registry,
+  useAddRegistry,
+  useArtifactRegistries,
+  useRemoveRegistry,
+  useScan,
+} from '../queries';
+
+const RegistryDialog = lazy(() => import('./RegistryDialog'));
 
 const types = ['huggingface', 'reservoir', 'local'] as const;
 
@@ -97,7 +106,7 @@ function NewRegistryForm() {
   );
 }
 
-/** The registries of artifacts, which superadmins scan, add and remove. */
+/** The registries of artifacts, which superadmins scan, add, change and remove. */
 export function RegistriesCard({ mayChange }: { mayChange: boolean }) {
   const { t } = useTranslation('artifacts');
   const client = useQueryClient();
@@ -105,6 +114,7 @@ export function RegistriesCard({ mayChange }: { mayChange: boolean }) {
   const remove = useRemoveRegistry();
   const [names, setNames] = useState<string[]>([]);
   const [doomed, setDoomed] = useState<string | null>(null);
+  const [changed, setChanged] = useState<Registry | null>(null);
   const task = useTask(scan.data ?? '', () => void client.invalidateQueries({ queryKey: ['artifacts'] }));
   const isScanning = scan.isPending || task?.state === 'running';
   return (
@@ -145,6 +155,14 @@ export function RegistriesCard({ mayChange }: { mayChange: boolean }) {
                             <Button
                               size="compact-xs"
                               variant="default"
+                              aria-label={t('registries.changeOf', { name: row.name })}
+                              onClick={() => setChanged(row)}
+                            >
+                              {t('registries.change')}
+                            </Button>
+                            <Button
+                              size="compact-xs"
+                              variant="default"
                               aria-label={t('registries.removeOf', { name: row.name })}
                               onClick={() => setDoomed(row.name)}
                             >
@@ -182,6 +200,11 @@ export function RegistriesCard({ mayChange }: { mayChange: boolean }) {
           </>
         )}
       </Stack>
+      {changed !== null && (
+        <Suspense>
+          <RegistryDialog registry={changed} onClose={() => setChanged(null)} />
+        </Suspense>
+      )}
       <Confirm
         isOpen={doomed !== null}
         title={t('registries.confirm', { name: doomed ?? '' })}
