@@ -5,6 +5,7 @@ import { Problem } from '../../api/problems';
 import { openPage } from '../../testing/render';
 import { FakeServer } from '../../testing/server';
 import { CellBook, outputOf, type RunStep, type StepRequest } from './cells';
+import { cursorOf, isCompletable, restOf } from './completions';
 import { filesOf, firstFileOf, firstPartOf } from './files';
 
 const step = (status: string, console: unknown[] = [], more: Partial<RunStep> = {}): RunStep => ({
@@ -160,6 +161,23 @@ describe('files', () => {
   });
 });
 
+describe('completions', () => {
+  it('say where the cursor is', () =>
+    expect(cursorOf('a\nfoo.b + 1\nc', 7)).toEqual({ row: 1, col: 5, line: 'foo.b', post: ' + 1\nc' }));
+  it('are of names and what is after a dot', () => {
+    expect([isCompletable('', 0), isCompletable('a', 0), isCompletable('é', 1), isCompletable('a.', 2)]).toEqual([
+      ...[false, false, true, true],
+    ]);
+    expect(isCompletable('a ', 2)).toBe(false);
+  });
+  it.each([
+    ['x = os.pa', 'os.path', 'th'],
+    ['from os import pa', 'path', 'th'],
+    ['print(', 'x', 'x'],
+    ['aa', 'aab', 'b'],
+  ])('of %j by %j add %j', (before, match, rest) => expect(restOf(before, match)).toBe(rest));
+});
+
 describe('pages', () => {
   let server: FakeServer;
   beforeEach(() => {
@@ -186,6 +204,57 @@ describe('pages', () => {
     const frame = screen.getByTitle('HTML output');
     expect(frame.getAttribute('sandbox')).toBe('');
     expect(screen.getByRole('textbox', { name: 'Code of cell 2' })).toBeDefined();
+  });
+  it('completes a name by Tab: the only match at once, one of several from a list', async () => {
+    let matches = ['os.path', 'os.pardir'];
+    server.on('POST /func/session/s1/complete', () => ({ body: { result: matches } }));
+    openPage('/sessions/s1/cells', server);
+    const field = await screen.findByRole<HTMLTextAreaElement>('textbox', { name: 'Code of cell 1' });
+    await userEvent.clear(field);
+    await userEvent.type(field, 'x = 1{Enter}{Tab}os.pa{Tab}');
+    expect(field.value).toBe('x = 1\n    os.pa');
+    const list = await screen.findByRole('listbox', { name: 'Completions' });
+    expect(within(list).getByRole('option', { name: 'os.path', selected: true })).toBeDefined();
+    await userEvent.keyboard('{ArrowDown}');
+    expect(field.getAttribute('aria-activedescendant')).toBe(
+      within(list).getByRole('option', { name: 'os.pardir', selected: true }).id,
+    );
+    await userEvent.keyboard('{Enter}');
+    expect(field.value).toBe('x = 1\n    os.pardir');
+    expect(screen.queryByRole('listbox')).toBeNull();
+    expect(sent('POST /func/session/s1/complete')[0]?.body).toEqual({
+      code: 'x = 1\n    os.pa',
+      options: { row: 1, col: 9, line: '    os.pa', post: '' },
+    });
+    matches = ['print'];
+    await userEvent.type(field, '{Enter}pri{Tab}');
+    await expect.poll(() => field.value).toBe('x = 1\n    os.pardir\nprint');
+    matches = [];
+    await userEvent.type(field, 'zz{Tab}');
+    expect(await screen.findByText('Nothing completes this.')).toBeDefined();
+    await userEvent.keyboard('{Escape}{Tab}');
+    expect(document.activeElement).not.toBe(field);
+  });
+  it('forgets the matches of a text that has changed since, and leaves the list by Escape', async () => {
+    const answers: (() => void)[] = [];
+    server.on('POST /func/session/s1/complete', async () => {
+      await new Promise<void>((resolve) => answers.push(resolve));
+      return { body: { result: ['print', 'property'] } };
+    });
+    openPage('/sessions/s1/cells', server);
+    const field = await screen.findByRole<HTMLTextAreaElement>('textbox', { name: 'Code of cell 1' });
+    await userEvent.clear(field);
+    await userEvent.type(field, 'pr{Tab}i');
+    await expect.poll(() => answers.length).toBe(1);
+    answers[0]?.();
+    await userEvent.type(field, '{Tab}');
+    await expect.poll(() => answers.length).toBe(2);
+    expect(screen.queryByRole('listbox')).toBeNull();
+    answers[1]?.();
+    await screen.findByRole('listbox');
+    await userEvent.keyboard('{Escape}');
+    expect(screen.queryByRole('listbox')).toBeNull();
+    expect(field.value).toBe('pri');
   });
   it('shows the files of a directory and says what was refused', async () => {
     server.on('GET /func/session/s1/files', (_, request) => ({

@@ -4,6 +4,7 @@ import { keys } from '../../api/keys';
 import { onForget } from '../../api/personal';
 import { Problem } from '../../api/problems';
 import { CellBook, type RunStep } from './cells';
+import { cursorOf } from './completions';
 import { filesOf, firstFileOf, firstPartOf } from './files';
 
 const books = new Map<string, CellBook>();
@@ -30,6 +31,16 @@ export function bookOf(id: string): CellBook {
 export function useInterrupt(id: string) {
   return useMutation({
     mutationFn: () => dataOf(rest.POST('/session/{s}/interrupt', { params: { path: { s: id } } })),
+  });
+}
+
+/** Returns what the program of the session knows that begins like the name before the cursor. */
+export function useComplete(id: string) {
+  return useMutation({
+    mutationFn: async ({ code, at }: { code: string; at: number }) => {
+      const body = { code: code.slice(0, at), options: cursorOf(code, at) };
+      return (await dataOf(rest.POST('/session/{s}/complete', { params: { path: { s: id } }, body }))).result;
+    },
   });
 }
 

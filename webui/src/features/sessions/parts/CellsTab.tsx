@@ -1,6 +1,6 @@
-import { ActionIcon, Button, Group, Paper, PasswordInput, Stack, Text, Textarea, TextInput } from '@mantine/core';
+import { ActionIcon, Button, Group, Paper, PasswordInput, Stack, Text, TextInput } from '@mantine/core';
 import { IconHandStop, IconPlayerPlay, IconTrash } from '@tabler/icons-react';
-import { type KeyboardEvent, useRef, useState, useSyncExternalStore } from 'react';
+import { useState, useSyncExternalStore } from 'react';
 import { useTranslation } from 'react-i18next';
 import { EmptyState } from '../../../components/EmptyState';
 import { Outputs } from '../../../components/Outputs';
@@ -12,6 +12,7 @@ import type { SessionDetails } from '../queries';
 import { isRunning } from '../rules';
 import { bookOf, useInterrupt } from '../work';
 import classes from './CellsTab.module.css';
+import { CodeField } from './CodeField';
 
 const tones: Record<CellState, Tone> = {
   new: 'idle',
@@ -52,33 +53,12 @@ function InputLine({ cell, book }: { cell: Cell; book: CellBook }) {
 function CellCard({ cell, book, index, id }: { cell: Cell; book: CellBook; index: number; id: string }) {
   const { t } = useTranslation('sessionWork');
   const interrupt = useInterrupt(id);
-  const lets = useRef(false);
   const isBusy = cell.state === 'running' || cell.state === 'input';
   const number = index + 1;
-  const onKey = (event: KeyboardEvent<HTMLTextAreaElement>) => {
-    if (event.key === 'Enter' && (event.shiftKey || event.ctrlKey || event.metaKey)) {
-      event.preventDefault();
-      void book.run(cell.id);
-    } else if (event.key === 'Escape') lets.current = true;
-    else if (event.key === 'Tab' && !event.shiftKey && !lets.current) {
-      event.preventDefault();
-      const field = event.currentTarget;
-      field.setRangeText('    ', field.selectionStart, field.selectionEnd, 'end');
-      book.write(cell.id, field.value);
-    } else if (event.key !== 'Tab') lets.current = false;
-  };
   return (
     <Paper withBorder p="sm" component="section" bg="var(--app-surface)" aria-label={t('cells.code', { number })}>
       <Stack gap="xs">
-        <Textarea
-          className={classes.code ?? ''}
-          aria-label={t('cells.code', { number })}
-          rows={Math.min(24, Math.max(2, cell.code.split('\n').length))}
-          spellCheck={false}
-          value={cell.code}
-          onChange={(event) => book.write(cell.id, event.currentTarget.value)}
-          onKeyDown={onKey}
-        />
+        <CodeField cell={cell} book={book} number={number} sessionId={id} />
         <Group gap="xs">
           <Button
             size="xs"
