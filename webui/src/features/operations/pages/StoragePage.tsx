@@ -12,6 +12,7 @@ import { Page } from '../../../components/Page';
 import { ProblemAlert } from '../../../components/ProblemAlert';
 import { Query } from '../../../components/Query';
 import { formatBytes, formatNumber } from '../../../i18n/format';
+import { FolderTypesCard } from '../parts/FolderTypesCard';
 import { MountsCard } from '../parts/MountsCard';
 import { type OwnScope, useQuotaScope, useSetQuota, useStorage } from '../queries';
 import { countersOf, isOfBytes, percentOf, usageOf } from '../rules';
@@ -156,6 +157,7 @@ export function StoragePage() {
                   );
                 })}
               </SimpleGrid>
+              <FolderTypesCard />
               <MountsCard />
               <Card title={t('storage.quotas')}>
                 <Stack>
