@@ -1,5 +1,4 @@
 import { Button, Group } from '@mantine/core';
-import { useLocalStorage } from '@mantine/hooks';
 import { IconPlugConnectedX, IconSnowflake } from '@tabler/icons-react';
 import { useQuery } from '@tanstack/react-query';
 import { useEffect, useState } from 'react';
@@ -11,6 +10,25 @@ import { Notice } from '../components/Notice';
 import classes from './Banners.module.css';
 
 const lostAfterMs = 5_000;
+
+const dismissedKey = 'backendai-dismissed-announcement';
+
+function dismissedMessage(): string {
+  try {
+    return localStorage.getItem(dismissedKey) ?? '';
+  } catch {
+    return '';
+  }
+}
+
+function dismiss(message: string): string {
+  try {
+    localStorage.setItem(dismissedKey, message);
+  } catch {
+    // Storage may be forbidden: it is dismissed until the reload.
+  }
+  return message;
+}
 
 function useIsLost(): boolean {
   const state = useStreamState();
@@ -31,11 +49,7 @@ export function Banners() {
   const { t } = useTranslation('app');
   const isLost = useIsLost();
   const [isOutdated, setOutdated] = useState(false);
-  const [dismissed, setDismissed] = useLocalStorage({
-    key: 'backendai-dismissed-announcement',
-    defaultValue: '',
-    getInitialValueInEffect: false,
-  });
+  const [dismissed, setDismissed] = useState(dismissedMessage);
   const announcement = useQuery({
     queryKey: keys.announcement,
     queryFn: ({ signal }) => dataOf(rest.GET('/manager/announcement', { signal })),
@@ -79,7 +93,7 @@ export function Banners() {
         <Notice tone="info" title={t('banner.announcement')}>
           <Group justify="space-between" align="start">
             <span className={classes.message}>{message}</span>
-            <Button size="xs" variant="default" onClick={() => setDismissed(message)}>
+            <Button size="xs" variant="default" onClick={() => setDismissed(dismiss(message))}>
               {t('banner.dismiss')}
             </Button>
           </Group>

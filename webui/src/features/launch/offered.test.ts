@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
-import { offeredOptions, offeredVariants, withLine } from './offered';
+import { withLine } from './lines';
+import { offeredOptions, offeredVariants } from './offered';
 
 it('lists properties with the devices that have them', () => {
   const variant = {

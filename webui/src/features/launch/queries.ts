@@ -1,15 +1,7 @@
-import {
-  keepPreviousData,
-  queryOptions,
-  useMutation,
-  useQueries,
-  useQuery,
-  useQueryClient,
-} from '@tanstack/react-query';
+import { keepPreviousData, useMutation, useQueries, useQuery, useQueryClient } from '@tanstack/react-query';
 import { dataOf, rest } from '../../api/client';
 import { graphql, query } from '../../api/graphql';
 import { keys } from '../../api/keys';
-import { offeredOptions, offeredVariants } from './offered';
 import type { CreateBody } from './rules';
 
 export const imagesQuery = graphql(`
@@ -26,27 +18,6 @@ export function useLaunchImages() {
     staleTime: 60_000,
   });
 }
-
-/** What sessions may require of the devices of a resource group; of all that the caller may use if it is empty. */
-export function offeredVariantsOptions(group: string) {
-  return queryOptions({
-    queryKey: ['offered', 'variants', group],
-    queryFn: async ({ signal }) => {
-      const params = { query: group === '' ? {} : { scaling_group: group } };
-      return offeredVariants(
-        (await dataOf(rest.GET('/resource/variant-properties', { params, signal }))).variant_properties,
-      );
-    },
-    staleTime: 60_000,
-  });
-}
-
-export const offeredPluginOptions = queryOptions({
-  queryKey: ['offered', 'options'],
-  queryFn: async ({ signal }) =>
-    offeredOptions((await dataOf(rest.GET('/resource/plugin-options', { signal }))).plugin_options),
-  staleTime: 60_000,
-});
 
 export function useQuotas(project: string, group: string) {
   return useQuery({

@@ -1,13 +1,14 @@
 import { Checkbox, SimpleGrid, Textarea, TextInput } from '@mantine/core';
-import { useState } from 'react';
+import { lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { useRole } from '../../../api/me';
 import { Disclosed } from '../../../components/Disclosed';
-import { withLine } from '../offered';
-import { offeredPluginOptions, offeredVariantsOptions } from '../queries';
+import { withLine } from '../lines';
 import { rareCount, rareFields } from '../rules';
 import { type FormProps, useTextFields } from './fields';
-import { OfferedLines } from './OfferedLines';
+
+// Only some people state what devices or plugins must be.
+const OfferedLines = lazy(() => import('./OfferedLines'));
 
 /** The rarer options of a session, hidden until they are asked for; one that is refused shows them. */
 export function MoreOptions(props: FormProps) {
@@ -33,11 +34,13 @@ export function MoreOptions(props: FormProps) {
         autosize
         minRows={1}
       />
-      <OfferedLines
-        title={t('more.variantsOffered')}
-        offered={offeredVariantsOptions(draft.group)}
-        onAdd={(line) => change({ variants: withLine(draft.variants, line) })}
-      />
+      <Suspense>
+        <OfferedLines
+          kind="variants"
+          group={draft.group}
+          onAdd={(line) => change({ variants: withLine(draft.variants, line) })}
+        />
+      </Suspense>
       <Textarea
         {...field('plugins')}
         label={t('more.plugins')}
@@ -47,11 +50,9 @@ export function MoreOptions(props: FormProps) {
         minRows={1}
         maxRows={8}
       />
-      <OfferedLines
-        title={t('more.pluginsOffered')}
-        offered={offeredPluginOptions}
-        onAdd={(line) => change({ plugins: withLine(draft.plugins, line) })}
-      />
+      <Suspense>
+        <OfferedLines kind="plugins" group="" onAdd={(line) => change({ plugins: withLine(draft.plugins, line) })} />
+      </Suspense>
       <SimpleGrid cols={{ base: 1, sm: 2 }} spacing="sm">
         <TextInput {...field('claim')} label={t('more.claim')} description={t('more.claimHint')} />
         <TextInput {...field('shmem')} label={t('more.shmem')} description={t('more.shmemHint')} />
