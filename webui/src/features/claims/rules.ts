@@ -1,4 +1,5 @@
 import { secondsOf, slotsOfLines } from '../../api/amounts';
+import { linesOf } from '../../api/forms/lines';
 import type { components } from '../../api/generated/rest';
 import type { Tone } from '../../components/StatusBadge';
 
@@ -32,20 +33,13 @@ export type Fault = 'name' | 'resources' | 'requests' | 'idleTimeout';
 const coresAndMemory = ['cpu', 'mem'];
 const maxRequests = 8;
 
-function requestsOf(text: string): string[] {
-  return text
-    .split('\n')
-    .map((line) => line.trim())
-    .filter((line) => line !== '');
-}
-
 /** Returns the fields of a draft that cannot be sent. */
 export function faultsOf(draft: Draft): ReadonlySet<Fault> {
   const faults = new Set<Fault>();
   if (!/^[A-Za-z0-9_.-]{1,64}$/.test(draft.name.trim())) faults.add('name');
   const slots = slotsOfLines(draft.resources);
   const names = slots === null ? [] : Object.keys(JSON.parse(slots));
-  const requests = requestsOf(draft.requests);
+  const requests = linesOf(draft.requests);
   // Requests have amounts of their own, and cores and memory are those of each session.
   const isWithout = names.length === 0 && requests.length === 0;
   if (slots === null || isWithout || names.some((name) => coresAndMemory.includes(name))) faults.add('resources');
@@ -56,7 +50,7 @@ export function faultsOf(draft: Draft): ReadonlySet<Fault> {
 
 /** Returns the request of a new claim; what is empty is left to the server. */
 export function newClaimOf(draft: Draft, domain: string): NewClaim {
-  const requests = requestsOf(draft.requests);
+  const requests = linesOf(draft.requests);
   const resources = JSON.parse(slotsOfLines(draft.resources) ?? '{}') as Record<string, string>;
   return {
     name: draft.name.trim(),

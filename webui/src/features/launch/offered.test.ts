@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { withLine } from './lines';
+import { withLine } from '../../api/forms/lines';
 import { offeredOptions, offeredVariants } from './offered';
 
 it('lists properties with the devices that have them', () => {

@@ -1,4 +1,5 @@
 import { environOf } from '../../api/environ';
+import { linesOf } from '../../api/forms/lines';
 import { pluginOptionsOf } from '../../api/forms/pluginOptions';
 import type { SessionRequest } from '../../api/forms/reproduce';
 import type { components } from '../../api/generated/rest';
@@ -16,11 +17,6 @@ const indexPattern = /^\d+(-\d+(:[1-9]\d*)?)?(,\d+(-\d+(:[1-9]\d*)?)?)*(%[1-9]\d
 /** Whether a text has the form of the indices of an array; the manager judges their number. */
 export const isIndices = (text: string): boolean => indexPattern.test(text.replaceAll(' ', ''));
 
-const linesOf = (text: string): string[] =>
-  text
-    .split('\n')
-    .map((line) => line.trim())
-    .filter(Boolean);
 const wordsOf = (text: string): string[] => text.split(/[\s,]+/).filter(Boolean);
 
 /** Returns the fields of a draft that no request can be made of. */

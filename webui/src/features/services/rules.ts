@@ -1,5 +1,6 @@
 import { environOf } from '../../api/environ';
 import { errorsByField } from '../../api/forms/fields';
+import { linesOf } from '../../api/forms/lines';
 import type { components } from '../../api/generated/rest';
 import { shellWord } from '../../api/shell';
 import type { Tone } from '../../components/StatusBadge';
@@ -108,12 +109,6 @@ function policyChange(draft: ServiceDraft) {
   const policy = policyDraftFrom(draft.policy);
   return policy && policyChangeOf(policy);
 }
-
-const linesOf = (text: string) =>
-  text
-    .split('\n')
-    .map((line) => line.trim())
-    .filter((line) => line !== '');
 
 /** Returns the fields of a draft that no request can be made of. */
 export function faultsOf(draft: ServiceDraft): RareField[] {

@@ -1,4 +1,5 @@
 import { environOf } from '../../api/environ';
+import { linesOf } from '../../api/forms/lines';
 import { mountConfigOf } from '../../api/forms/mounts';
 
 /** What a session is to have instead of what its template says; empty where the template decides. */
@@ -35,11 +36,7 @@ export interface StartChanges {
 
 /** Reads lines such as `cpu=2`; null if one is none. */
 function amountsOf(lines: string): Record<string, string> | null {
-  const entries = lines
-    .split('\n')
-    .map((line) => line.trim())
-    .filter(Boolean)
-    .map((line) => /^([A-Za-z][\w.-]*)\s*=\s*(\S+)$/.exec(line));
+  const entries = linesOf(lines).map((line) => /^([A-Za-z][\w.-]*)\s*=\s*(\S+)$/.exec(line));
   if (entries.some((entry) => entry === null)) return null;
   return Object.fromEntries(entries.map((entry) => [entry?.[1] ?? '', entry?.[2] ?? '']));
 }

@@ -1,9 +1,9 @@
 import { Checkbox, SimpleGrid, Textarea, TextInput } from '@mantine/core';
 import { lazy, Suspense, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { withLine } from '../../../api/forms/lines';
 import { useRole } from '../../../api/me';
 import { Disclosed } from '../../../components/Disclosed';
-import { withLine } from '../lines';
 import { rareCount, rareFields } from '../rules';
 import { type FormProps, useTextFields } from './fields';
 

@@ -1,5 +1,6 @@
 import { bytesOf, bytesText, linesOfSlots, secondsOf, secondsText, slotsOfLines } from '../../../api/amounts';
 import { parseObject } from '../../../api/filters';
+import { linesOf } from '../../../api/forms/lines';
 
 /** What may be done on each storage host. */
 export type HostPermissions = Readonly<Record<string, readonly string[]>>;
@@ -98,11 +99,7 @@ export function linesField(name: string, value: readonly string[]): Field {
     name,
     control: 'lines',
     value: value.join('\n'),
-    read: (text) =>
-      String(text)
-        .split('\n')
-        .map((line) => line.trim())
-        .filter((line) => line !== ''),
+    read: (text) => linesOf(String(text)),
   };
 }
 

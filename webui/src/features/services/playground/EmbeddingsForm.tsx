@@ -1,6 +1,7 @@
 import { Button, Code, Group, Stack, Text, Textarea } from '@mantine/core';
 import { type FormEvent, useState } from 'react';
 import { useTranslation } from 'react-i18next';
+import { linesOf } from '../../../api/forms/lines';
 import { Card } from '../../../components/Card';
 import { SimpleTable } from '../../../components/SimpleTable';
 import { formatDuration, formatNumber } from '../../../i18n/format';
@@ -9,7 +10,7 @@ import { useCall } from './calls';
 import { ModelField } from './ModelField';
 import classes from './Playground.module.css';
 import { embeddingsOf, errorOf, TextReader } from './readers';
-import { embeddingsCall, textsOf } from './requests';
+import { embeddingsCall } from './requests';
 
 const shownNumbers = 4;
 
@@ -21,7 +22,7 @@ export function EmbeddingsForm({ service, models }: { service: string; models: r
   const [sent, setSent] = useState<readonly string[]>([]);
   const call = useCall<{ text: string; isText: boolean }>(service);
   const model = chosen || (models[0] ?? '');
-  const texts = textsOf(lines);
+  const texts = linesOf(lines);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     setSent(texts);

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import { linesOf } from '../../../api/forms/lines';
 import { ChatReader, EventData, embeddingsOf, errorOf, modelsOf, TextReader } from './readers';
-import { chatCall, isPath, textsOf, usualMode } from './requests';
+import { chatCall, isPath, usualMode } from './requests';
 
 const piece = (content: string, more = {}) =>
   `data: ${JSON.stringify({ choices: [{ delta: { content }, ...more }] })}\n\n`;
@@ -129,7 +130,7 @@ describe('requests', () => {
       temperature: 0,
     });
   });
-  it('of texts by line', () => expect(textsOf('a\n\n b \n')).toEqual(['a', 'b']));
+  it('of texts by line', () => expect(linesOf('a\n\n b \n')).toEqual(['a', 'b']));
   it.each([
     [[], 'request'],
     [['llama'], 'chat'],

@@ -39,14 +39,6 @@ export function chatCall(draft: ChatDraft, messages: readonly Message[]): Servic
   return { method: 'POST', path: '/v1/chat/completions', body: JSON.stringify(body) };
 }
 
-/** Returns the texts of lines. */
-export function textsOf(lines: string): string[] {
-  return lines
-    .split('\n')
-    .map((line) => line.trim())
-    .filter((line) => line !== '');
-}
-
 export function embeddingsCall(model: string, texts: readonly string[]): ServiceCall {
   return { method: 'POST', path: '/v1/embeddings', body: JSON.stringify({ model, input: texts }) };
 }
