@@ -118,8 +118,8 @@ const terminal = createRoute({
 const folders = createRoute({
   getParentRoute: () => shell,
   path: '/folders',
-  validateSearch: (search): { q?: string; view?: 'trash' | 'all' } => ({
-    ...(textOf(search.q) === '' ? {} : { q: textOf(search.q) }),
+  validateSearch: (search): { q?: string; sort?: string; view?: 'trash' | 'all' } => ({
+    ...textsOf(search, 'q', 'sort'),
     ...(search.view === 'trash' || search.view === 'all' ? { view: search.view } : {}),
   }),
   component: pageWithMessages('folders', () => import('../features/folders/pages/FoldersPage')),

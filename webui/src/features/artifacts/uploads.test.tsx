@@ -26,6 +26,7 @@ let registries: {
   type: string;
   url: string;
   viewers: string[];
+  storages?: Record<string, string>;
   user_import_bytes?: number;
 }[];
 let stored: Map<string, string>;
@@ -124,8 +125,8 @@ describe('an upload', () => {
 
 describe('a registry', () => {
   const hub = { id: 'h', name: 'hub', type: 'huggingface', url: 'https://hub.test', viewers: ['everyone'] };
-  const change = async (type = 'huggingface') => {
-    registries = [{ ...hub, type, user_import_bytes: 1024 }];
+  const change = async (type = 'huggingface', storages: Record<string, string> = {}) => {
+    registries = [{ ...hub, type, storages, user_import_bytes: 1024 }];
     openPage('/artifacts', server);
     await userEvent.click(await screen.findByRole('button', { name: 'Change hub' }));
     return within(await screen.findByRole('dialog', { name: 'Change hub' }));
@@ -144,6 +145,19 @@ describe('a registry', () => {
     await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
     expect(server.requests.filter(({ key }) => key.startsWith('PATCH')).map(({ body }) => body)).toEqual([
       { credentials: { token: 'hf_new' }, user_import_bytes: 2048 },
+    ]);
+  });
+  it('is given storages by stage, and loses them', async () => {
+    server.on('PATCH /func/artifact-registries/hub', () => ({ body: registries[0] }));
+    const dialog = await change('huggingface', { archive: 'gone:old' });
+    expect(dialog.getByLabelText<HTMLSelectElement>('Keeps in').value).toBe('gone:old');
+    expect(await dialog.findAllByRole('option', { name: 'local:s3' })).toHaveLength(3);
+    await userEvent.selectOptions(dialog.getByLabelText('Downloads to'), 'local:s3');
+    await userEvent.selectOptions(dialog.getByLabelText('Keeps in'), 'What the settings say');
+    await userEvent.click(dialog.getByRole('button', { name: 'Save' }));
+    await expect.poll(() => screen.queryByRole('dialog')).toBeNull();
+    expect(server.requests.filter(({ key }) => key.startsWith('PATCH')).map(({ body }) => body)).toEqual([
+      { storages: { download: 'local:s3' } },
     ]);
   });
   it('of another installation takes both keys or neither', async () => {

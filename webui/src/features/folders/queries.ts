@@ -1,9 +1,11 @@
 import { queryOptions, useInfiniteQuery, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { dataOf, rest } from '../../api/client';
+import { filterOf } from '../../api/filters';
 import type { components } from '../../api/generated/rest';
 import { graphql, query } from '../../api/graphql';
 import { useMe, useRole } from '../../api/me';
 import { asProblem } from '../../api/problems';
+import { usePages } from '../../components/usePages';
 import {
   type FolderView,
   isBeingFilled,
@@ -25,13 +27,13 @@ export const folderKeys = {
 
 const filesPerPage = 100;
 
-const listOptions = (view: FolderView) =>
+const listOptions = (view: Exclude<FolderView, 'all'>) =>
   queryOptions({
     queryKey: folderKeys.list(view),
     queryFn: ({ signal }) =>
       dataOf(
         rest.GET('/folders', {
-          params: { query: { trash: view === 'trash', ...(view === 'all' ? { all: true } : {}) } },
+          params: { query: { trash: view === 'trash' } },
           signal,
         }),
       ),
@@ -39,9 +41,30 @@ const listOptions = (view: FolderView) =>
     refetchInterval: ({ state }) => (state.data?.some(({ status }) => status === 'delete-ongoing') ? 2_000 : false),
   });
 
-/** The folders that the person may use, those in their trash, or those of everybody. */
-export function useFolders(view: FolderView) {
+/** The folders that the person may use, or those in their trash. */
+export function useFolders(view: Exclude<FolderView, 'all'>) {
   return useQuery(listOptions(view));
+}
+
+export const foldersQuery = graphql(`
+  query ($limit: Int!, $offset: Int!, $filter: String, $order: String) {
+    vfolder_list(limit: $limit, offset: $offset, filter: $filter, order: $order) {
+      total_count
+      items { id name host user_email group_name creator ownership_type status cur_size created_at }
+    }
+  }
+`);
+
+/** The folders of all users and projects, by pages of the server; `q` is a part of a name, or a filter. */
+export function useAllFolders(q: string, sort: string) {
+  return usePages([...folderKeys.all, 'everybody', q, sort], async (offset, limit, signal) => {
+    const { vfolder_list: list } = await query(
+      foldersQuery,
+      { limit, offset, filter: filterOf('name', q), order: `${sort},id` },
+      { signal },
+    );
+    return { total: list?.total_count ?? 0, items: (list?.items ?? []).filter((each) => each !== null) };
+  });
 }
 
 export type Folder = NonNullable<ReturnType<typeof useFolders>['data']>[number];

@@ -107,9 +107,30 @@ describe('the folders of everybody', () => {
         ? { body: { msg: 'changed' } }
         : { status: 404, body: { title: 'none', msg: 'There is no active user.', data: { user_email: 'unknown' } } },
     );
+    server.graphql('vfolder_list', () => ({
+      vfolder_list: {
+        total_count: 2,
+        items: [
+          { ...folder, group_name: null, creator: 'gone', status: 'ready', cur_size: '2048' },
+          {
+            ...folder,
+            id: 'f8',
+            name: 'old',
+            group_name: null,
+            creator: 'gone',
+            status: 'delete-pending',
+            cur_size: null,
+          },
+        ],
+      },
+    }));
     openPage('/folders?view=all', server);
-    await userEvent.click(await screen.findByRole('button', { name: 'Give away left' }));
-    expect(asked[0]).toContain('all=true');
+    const table = within(await screen.findByRole('table', { name: "Everybody's" }));
+    expect(table.getByRole('row', { name: /^left gone@example\.com h Ready 2 ?KiB/ })).toBeDefined();
+    expect(table.getByRole('row', { name: /^old gone@example\.com h In the trash –/ })).toBeDefined();
+    expect(table.queryByRole('button', { name: 'Give away old' })).toBeNull();
+    await userEvent.click(table.getByRole('button', { name: 'Give away left' }));
+    expect(asked).toEqual([]);
     const dialog = await screen.findByRole('dialog');
     expect(dialog.textContent).toContain('gone@example.com cannot use the folder any more');
     const field = within(dialog).getByRole('textbox');

@@ -12,6 +12,8 @@ import {
 const guard = { max_error_rate: 0.05, max_ttft_ratio: null, min_token_rate_ratio: null, min_requests: 20 };
 const canary = {
   kind: 'canary',
+  max_surge: 1,
+  max_unavailable: 0,
   steps: [
     { weight: 10, hold_s: 300 },
     { weight: 50, hold_s: null },
@@ -21,9 +23,9 @@ const canary = {
 } as const;
 
 describe('policyOf', () => {
-  it('reads what the manager tells', () => expect(policyOf({ ...canary, max_surge: 1 })).toEqual(canary));
+  it('reads what the manager tells', () => expect(policyOf({ ...canary, soak_s: 1 })).toEqual(canary));
   it('has defaults for what cannot be read', () => {
-    expect(policyOf({})).toEqual({ kind: 'rolling', steps: [], watch_s: 60, guard });
+    expect(policyOf({})).toEqual({ kind: 'rolling', max_surge: 1, max_unavailable: 0, steps: [], watch_s: 60, guard });
     expect(policyOf({ kind: 'new', steps: 'x', guard: null }).guard).toBeNull();
   });
 });
@@ -65,6 +67,12 @@ describe('the draft of a policy', () => {
       wrong: [],
     });
     expect(policyChangeOf({ ...draft, kind: 'rolling', steps: 'x', watch: 'x' }).wrong).toEqual([]);
+    expect(policyChangeOf({ ...draft, surge: 'x', unavailable: '' }).wrong).toEqual([]);
+  });
+  it('says how many replicas a rolling update may have more and fewer', () => {
+    const rolling = { ...policyDraftOf(policyOf({ max_surge: 2, max_unavailable: 3 })), hasGuard: false };
+    expect(policyChangeOf(rolling).change).toEqual({ kind: 'rolling', max_surge: 2, max_unavailable: 3, guard: null });
+    expect(policyChangeOf({ ...rolling, surge: '-1', unavailable: '1.5' }).wrong).toEqual(['surge', 'unavailable']);
   });
   it('names what cannot be read', () => {
     const bad = { steps: '', errorPercent: '101', firstByteRatio: '-1', tokenRatio: 'x', requests: '' };

@@ -20,6 +20,10 @@ export interface Guard {
 /** How revisions are rolled out, as the manager tells it. */
 export interface RolloutPolicy {
   kind: RolloutKind;
+  /** Replicas beyond the number that is asked for; of a rolling update. */
+  max_surge: number;
+  /** Ready replicas that may lack meanwhile. If both are zero, the manager takes one of surge. */
+  max_unavailable: number;
   steps: readonly CanaryStep[];
   watch_s: number;
   guard: Guard | null;
@@ -42,6 +46,8 @@ export function policyOf(value: Readonly<Record<string, unknown>>): RolloutPolic
   const guard = value.guard === null ? null : objectOf(value.guard);
   return {
     kind: rolloutKinds.find((kind) => kind === value.kind) ?? 'rolling',
+    max_surge: numberOf(value.max_surge) ?? 1,
+    max_unavailable: numberOf(value.max_unavailable) ?? 0,
     steps: (Array.isArray(value.steps) ? value.steps : []).map(objectOf).map((step) => ({
       weight: numberOf(step.weight) ?? 0,
       hold_s: numberOf(step.hold_s),
@@ -85,6 +91,8 @@ export function linesOfSteps(steps: readonly CanaryStep[]): string {
 /** What a dialog has of a policy, as text. */
 export interface PolicyDraft {
   kind: RolloutKind;
+  surge: string;
+  unavailable: string;
   steps: string;
   watch: string;
   hasGuard: boolean;
@@ -95,7 +103,16 @@ export interface PolicyDraft {
 }
 export type PolicyField = Exclude<keyof PolicyDraft, 'kind' | 'hasGuard'>;
 
-const policyFields = ['steps', 'watch', 'errorPercent', 'firstByteRatio', 'tokenRatio', 'requests'] as const;
+const policyFields = [
+  'surge',
+  'unavailable',
+  'steps',
+  'watch',
+  'errorPercent',
+  'firstByteRatio',
+  'tokenRatio',
+  'requests',
+] as const;
 
 /** Reads the draft of a policy from its JSON; null for an empty text. What cannot be read is as usual. */
 export function policyDraftFrom(text: string): PolicyDraft | null {
@@ -118,10 +135,13 @@ export function policyDraftFrom(text: string): PolicyDraft | null {
 
 const textOf = (value: number | null) => (value === null ? '' : String(value));
 
-export function policyDraftOf({ kind, steps, watch_s: watch, guard }: RolloutPolicy): PolicyDraft {
+export function policyDraftOf(policy: RolloutPolicy): PolicyDraft {
+  const { kind, steps, watch_s: watch, guard } = policy;
   const rate = (guard ?? usualGuard).max_error_rate;
   return {
     kind,
+    surge: textOf(policy.max_surge),
+    unavailable: textOf(policy.max_unavailable),
     steps: linesOfSteps(steps),
     watch: secondsText(Math.round(watch)),
     hasGuard: guard !== null,
@@ -139,10 +159,20 @@ function boundOf(text: string): number | null | undefined {
   return Number.isFinite(value) && value > 0 ? value : undefined;
 }
 
+/** Returns a number of things; null for what is none. */
+const countOf = (text: string) => (/^\s*\d{1,9}\s*$/.test(text) ? Number(text) : null);
+
 /** Returns the change of a policy that a draft says, or which of its fields cannot be read. */
 export function policyChangeOf(draft: PolicyDraft): { change: PolicyChange; wrong: PolicyField[] } {
   const wrong: PolicyField[] = [];
   const change: PolicyChange = { kind: draft.kind };
+  if (draft.kind === 'rolling') {
+    const [surge, unavailable] = [countOf(draft.surge), countOf(draft.unavailable)];
+    if (surge === null) wrong.push('surge');
+    else change.max_surge = surge;
+    if (unavailable === null) wrong.push('unavailable');
+    else change.max_unavailable = unavailable;
+  }
   if (draft.kind === 'canary') {
     const steps = stepsOfLines(draft.steps);
     if (steps === null) wrong.push('steps');
@@ -161,7 +191,7 @@ export function policyChangeOf(draft: PolicyDraft): { change: PolicyChange; wron
   };
   const percent = bound('errorPercent');
   if (percent !== null && percent > 100) wrong.push('errorPercent');
-  const requests = /^\s*\d{1,9}\s*$/.test(draft.requests) ? Number(draft.requests) : null;
+  const requests = countOf(draft.requests);
   if (requests === null) wrong.push('requests');
   const guard: Guard = {
     max_error_rate: percent === null ? null : percent / 100,

@@ -1,10 +1,12 @@
-import { TagsInput, TextInput } from '@mantine/core';
+import { NativeSelect, TagsInput, TextInput } from '@mantine/core';
 import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { bytesOf } from '../../../api/amounts';
 import { asProblem } from '../../../api/problems';
 import { FormDialog } from '../../../components/FormDialog';
-import { type Registry, useChangeRegistry } from '../queries';
+import { type Registry, useArtifactStorages, useChangeRegistry } from '../queries';
+
+const stages = ['download', 'verify', 'archive'] as const;
 
 /** Changes a registry; credentials that are left empty stay as they are. */
 export default function RegistryDialog({ registry, onClose }: { registry: Registry; onClose: () => void }) {
@@ -15,6 +17,8 @@ export default function RegistryDialog({ registry, onClose }: { registry: Regist
   const [secret, setSecret] = useState('');
   const [viewers, setViewers] = useState(registry.viewers);
   const [limit, setLimit] = useState(registry.user_import_bytes === null ? '' : String(registry.user_import_bytes));
+  const offered = useArtifactStorages().data ?? [];
+  const [storages, setStorages] = useState(registry.storages);
   const isReservoir = registry.type === 'reservoir';
   const bytes = limit.trim() === '' ? null : bytesOf(limit);
   const isMalformed = limit.trim() !== '' && bytes === null;
@@ -29,6 +33,7 @@ export default function RegistryDialog({ registry, onClose }: { registry: Regist
       ...(url.trim() !== registry.url && { url: url.trim() }),
       ...(secret !== '' && { credentials }),
       ...(viewers.join('\n') !== registry.viewers.join('\n') && { viewers }),
+      ...(stages.some((stage) => storages[stage] !== registry.storages[stage]) && { storages }),
       ...(bytes !== null && bytes !== registry.user_import_bytes && { user_import_bytes: bytes }),
     };
     save.mutate({ name: registry.name, change }, { onSuccess: onClose });
@@ -79,6 +84,24 @@ export default function RegistryDialog({ registry, onClose }: { registry: Regist
         error={fields.viewers}
         onChange={setViewers}
       />
+      {stages.map((stage) => {
+        const current = storages[stage] ?? '';
+        const hosts = new Set([...offered.map(({ host }) => host), ...(current === '' ? [] : [current])]);
+        return (
+          <NativeSelect
+            key={stage}
+            label={t(`registries.stage.${stage}`)}
+            data={[{ value: '', label: t('registries.usualStorage') }, ...hosts]}
+            value={current}
+            error={fields.storages}
+            onChange={(event) => {
+              const host = event.currentTarget.value;
+              const others = Object.entries(storages).filter(([name]) => name !== stage);
+              setStorages(Object.fromEntries(host === '' ? others : [...others, [stage, host]]));
+            }}
+          />
+        );
+      })}
       <TextInput
         label={t('registries.limit')}
         description={t('registries.limitHint')}

@@ -19,7 +19,9 @@ import { type FolderView, matchesName, permissionOf } from '../rules';
 
 const CreateDialog = lazy(() => import('../parts/CreateDialog'));
 const QuotaCard = lazy(() => import('../parts/QuotaCard'));
-const OwnerDialog = lazy(() => import('../parts/OwnerDialog'));
+const EverybodysFolders = lazy(() => import('../parts/EverybodysFolders'));
+
+const usualOrder = '-created_at';
 
 /** Returns rows that are all there as the pages of a list. */
 function pagesOf<T>(rows: readonly T[], isFetching: boolean, refetch: () => void): Pages<T> {
@@ -88,7 +90,6 @@ function FolderList({
   const { t } = useTranslation('folders');
   const isTrash = view === 'trash';
   const [purged, setPurged] = useState<Folder | null>(null);
-  const [given, setGiven] = useState<Folder | null>(null);
   const purge = usePurgeFolder();
   const owner = (folder: Folder) =>
     folder.is_owner ? t('mine') : (folder.group_name ?? folder.user_email ?? folder.creator);
@@ -129,26 +130,6 @@ function FolderList({
           isSecondary: true,
           cell: (folder) => <RelativeTime at={folder.created_at} />,
         },
-    ...(view === 'all'
-      ? [
-          {
-            id: 'actions',
-            label: t('column.actions'),
-            width: '150px',
-            cell: (folder: Folder) =>
-              folder.ownership_type === 'user' && (
-                <Button
-                  size="compact-xs"
-                  variant="default"
-                  aria-label={t('owner.openName', { name: folder.name })}
-                  onClick={() => setGiven(folder)}
-                >
-                  {t('owner.open')}
-                </Button>
-              ),
-          },
-        ]
-      : []),
   ];
   return (
     <>
@@ -159,11 +140,6 @@ function FolderList({
         idOf={(folder) => folder.id}
         nameOf={(folder) => folder.name}
       />
-      {given && (
-        <Suspense>
-          <OwnerDialog folder={given} onClose={() => setGiven(null)} />
-        </Suspense>
-      )}
       {purged && (
         <Confirm
           isOpen
@@ -185,19 +161,47 @@ function FolderList({
   );
 }
 
-/** The folders that the person may use, and those in their trash. */
+/** The folders of the person, or those in their trash, with the states of the query. */
+function Folders({ view, q }: { view: 'live' | 'trash'; q: string }) {
+  const { t } = useTranslation('folders');
+  const isTrash = view === 'trash';
+  const query = useFolders(view);
+  return (
+    <Query query={query}>
+      {(folders) => {
+        const shown = folders.filter((folder) => matchesName(folder.name, q));
+        if (folders.length === 0) {
+          const Icon = isTrash ? IconTrash : IconFolder;
+          return (
+            <EmptyState title={t(isTrash ? 'emptyTrash' : 'none')} action={<Icon size={32} aria-hidden />}>
+              {t(isTrash ? 'emptyTrashHint' : 'noneHint')}
+            </EmptyState>
+          );
+        }
+        if (shown.length === 0) return <EmptyState title={t('nothingMatches')} />;
+        return (
+          <FolderList folders={shown} view={view} isFetching={query.isFetching} refetch={() => void query.refetch()} />
+        );
+      }}
+    </Query>
+  );
+}
+
+/** The folders that the person may use, those in their trash, and for superadmins those of everybody. */
 export function FoldersPage() {
   const { t } = useTranslation('folders');
-  const { q = '', view = 'live' } = useSearch({ from: '/shell/folders' });
+  const { q = '', view = 'live', sort = usualOrder } = useSearch({ from: '/shell/folders' });
   const navigate = useNavigate();
-  const isTrash = view === 'trash';
   const isSuperadmin = useRole() === 'superadmin';
-  const query = useFolders(view);
-  const search = (fields: { q?: string; view?: FolderView }) => {
-    const next: { q: string; view: FolderView } = { q, view, ...fields };
+  const search = (fields: { q?: string; sort?: string; view?: FolderView }) => {
+    const next: { q: string; sort: string; view: FolderView } = { q, sort, view, ...fields };
     void navigate({
       to: '/folders',
-      search: { ...(next.q ? { q: next.q } : {}), ...(next.view === 'live' ? {} : { view: next.view }) },
+      search: {
+        ...(next.q ? { q: next.q } : {}),
+        ...(next.view === 'live' ? {} : { view: next.view }),
+        ...(next.view === 'all' && next.sort !== usualOrder ? { sort: next.sort } : {}),
+      },
       replace: true,
     });
   };
@@ -225,28 +229,13 @@ export function FoldersPage() {
         />
         <SearchField label={t('filter')} clearLabel={t('clear')} value={q} onChange={(text) => search({ q: text })} />
       </Group>
-      <Query query={query}>
-        {(folders) => {
-          const shown = folders.filter((folder) => matchesName(folder.name, q));
-          if (folders.length === 0) {
-            const Icon = isTrash ? IconTrash : IconFolder;
-            return (
-              <EmptyState title={t(isTrash ? 'emptyTrash' : 'none')} action={<Icon size={32} aria-hidden />}>
-                {t(isTrash ? 'emptyTrashHint' : 'noneHint')}
-              </EmptyState>
-            );
-          }
-          if (shown.length === 0) return <EmptyState title={t('nothingMatches')} />;
-          return (
-            <FolderList
-              folders={shown}
-              view={view}
-              isFetching={query.isFetching}
-              refetch={() => void query.refetch()}
-            />
-          );
-        }}
-      </Query>
+      {view === 'all' ? (
+        <Suspense>
+          <EverybodysFolders q={q} sort={sort} onSort={(next) => search({ sort: next })} />
+        </Suspense>
+      ) : (
+        <Folders view={view} q={q} />
+      )}
       <Suspense>
         <QuotaCard />
       </Suspense>

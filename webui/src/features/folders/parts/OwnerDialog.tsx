@@ -3,10 +3,16 @@ import { useState } from 'react';
 import { useTranslation } from 'react-i18next';
 import { asProblem } from '../../../api/problems';
 import { FormDialog } from '../../../components/FormDialog';
-import { type Folder, useChangeOwner } from '../queries';
+import { useChangeOwner } from '../queries';
 
 /** Gives the folder of a user to another one, after saying what the present owner loses. */
-export function OwnerDialog({ folder, onClose }: { folder: Folder; onClose: () => void }) {
+export function OwnerDialog({
+  folder,
+  onClose,
+}: {
+  folder: { id: string; name: string; owner: string };
+  onClose: () => void;
+}) {
   const { t } = useTranslation('folders');
   const change = useChangeOwner();
   const [email, setEmail] = useState('');
@@ -26,7 +32,7 @@ export function OwnerDialog({ folder, onClose }: { folder: Folder; onClose: () =
       }}
       onClose={onClose}
     >
-      <Text>{t('owner.loses', { owner: folder.user_email ?? folder.creator })}</Text>
+      <Text>{t('owner.loses', { owner: folder.owner })}</Text>
       <TextInput
         label={t('owner.email')}
         type="email"

@@ -5,17 +5,15 @@ import { slotsOf } from '../../../api/filters';
 import { useRole } from '../../../api/me';
 import { AnchorLink } from '../../../components/AnchorLink';
 import { ButtonLink } from '../../../components/ButtonLink';
-import { type Column, DataTable } from '../../../components/DataTable';
-import { EmptyState } from '../../../components/EmptyState';
+import type { Column } from '../../../components/DataTable';
 import { Page } from '../../../components/Page';
-import { ProblemAlert } from '../../../components/ProblemAlert';
-import { Query, Waiting } from '../../../components/Query';
+import { PagedList } from '../../../components/PagedList';
+import { Query } from '../../../components/Query';
 import { RelativeTime } from '../../../components/RelativeTime';
 import { RoleGate } from '../../../components/RoleGate';
 import { SearchField } from '../../../components/SearchField';
 import { Slots } from '../../../components/Slots';
 import { StatusBadge } from '../../../components/StatusBadge';
-import type { Pages } from '../../../components/usePages';
 import { EditableTable } from '../editing/EditableTable';
 import { DomainForm, ProjectForm } from '../editing/forms';
 import { KeypairActions } from '../parts/KeypairActions';
@@ -26,43 +24,6 @@ interface ListProps {
   q: string;
   sort: string;
   onSort: (sort: string) => void;
-}
-
-/** A paged list with its states. */
-function PagedList<T>({
-  pages,
-  label,
-  columns,
-  idOf,
-  sort,
-  onSort,
-}: {
-  pages: Pages<T>;
-  label: string;
-  columns: readonly Column<T>[];
-  idOf: (row: T) => string;
-  sort: string;
-  onSort: (sort: string) => void;
-}) {
-  const { t } = useTranslation('components');
-  return (
-    <>
-      {pages.error !== null && <ProblemAlert error={pages.error} onRetry={pages.refetch} />}
-      {pages.total === undefined && pages.error === null && <Waiting rows={6} />}
-      {pages.total === 0 && <EmptyState title={t('table.nothingMatches')} />}
-      {pages.total !== undefined && pages.total > 0 && (
-        <DataTable
-          label={label}
-          columns={columns}
-          pages={pages}
-          idOf={idOf}
-          nameOf={idOf}
-          order={sort}
-          onOrder={onSort}
-        />
-      )}
-    </>
-  );
 }
 
 function Users({ q, sort, onSort }: ListProps) {

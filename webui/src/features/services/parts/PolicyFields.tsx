@@ -31,6 +31,10 @@ export function PolicyFields({
           change({ kind: rolloutKinds.find((kind) => kind === event.currentTarget.value) ?? draft.kind })
         }
       />
+      {draft.kind === 'rolling' &&
+        (['surge', 'unavailable'] as const).map((name) => (
+          <TextInput key={name} {...field(name)} inputMode="numeric" />
+        ))}
       {draft.kind === 'canary' && <Textarea {...field('steps')} autosize minRows={2} />}
       {draft.kind === 'blue-green' && <TextInput {...field('watch')} />}
       <Checkbox
