@@ -24,6 +24,10 @@ def test_folders(journey: Journey) -> None:
     journey("folders")
 
 
+def test_what_users_keep_and_administrators_manage(journey: Journey) -> None:
+    journey("belongings")
+
+
 def test_services(journey: Journey, model: str) -> None:
     journey("services", model=model)
 

@@ -2,7 +2,8 @@ import { keepPreviousData, useMutation, useQuery, useQueryClient } from '@tansta
 import { dataOf, rest } from '../../api/client';
 import { keys } from '../../api/keys';
 import { usePollInterval } from '../../api/useLive';
-import type { NewClaim } from './rules';
+
+import type { Claim, NewClaim } from './rules';
 
 export const pageSize = 25;
 const idleMs = 60_000;
@@ -28,12 +29,18 @@ export function useClaim(id: string) {
     queryKey: [...all, 'one', id],
     queryFn: ({ signal }) => dataOf(rest.GET('/claims/{c}', { params: { path: { c: id } }, signal })),
     refetchInterval: useInterval(),
+    enabled: ({ state }) => state.data?.status !== 'DELETED', // the server has it no more
   });
 }
 
-function useChange<T, R>(mutationFn: (input: T) => Promise<R>) {
+/** Changes a claim; the reply is the claim as it is from then on. */
+function useChange<T>(mutationFn: (input: T) => Promise<Claim>) {
   const client = useQueryClient();
-  return useMutation({ mutationFn, onSettled: () => client.invalidateQueries({ queryKey: keys.sessions }) });
+  return useMutation({
+    mutationFn,
+    onSuccess: (claim) => client.setQueryData<Claim>([...all, 'one', claim.id], claim),
+    onSettled: () => client.invalidateQueries({ queryKey: keys.sessions }),
+  });
 }
 
 export const useCreateClaim = () => useChange((body: NewClaim) => dataOf(rest.POST('/claims', { body })));

@@ -31,7 +31,7 @@ export default function EverybodysFolders({
     {
       id: 'name',
       label: t('column.name'),
-      width: 'minmax(160px, 3fr)',
+      width: 'minmax(150px, 2fr)',
       orderBy: 'name',
       cell: (row) =>
         row.status?.startsWith('delete') ? (
@@ -42,8 +42,8 @@ export default function EverybodysFolders({
           </AnchorLink>
         ),
     },
-    { id: 'owner', label: t('column.owner'), width: '2fr', isSecondary: true, cell: ownerOf },
-    { id: 'host', label: t('column.host'), width: '1fr', orderBy: 'host', isSecondary: true, cell: (row) => row.host },
+    { id: 'owner', label: t('column.owner'), width: '1.5fr', isSecondary: true, cell: ownerOf },
+    { id: 'host', label: t('column.host'), width: 'minmax(130px, 1fr)', orderBy: 'host', isSecondary: true, cell: (row) => row.host },
     {
       id: 'status',
       label: t('column.status'),
