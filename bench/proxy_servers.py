@@ -1,11 +1,15 @@
 """Servers of `bench/proxy.py`, each a process that prints its port: an app, a bare proxy on aiohttp, and our plane.
 
-Usage: python -m bench.proxy_servers app | bare PORT | plane PORT | haproxy PORT | engine | models PORT
+Usage: python -m bench.proxy_servers bare PORT | plane PORT | haproxy PORT | engine | models PORT
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import logging
+import re
 import socket
 import sys
 import tempfile
@@ -36,8 +40,8 @@ from ai.backend.common.wire.appproxy import (
     TokenWindow,
 )
 from ai.backend.core.proxy.changes import Changes
+from ai.backend.infra.process.daemon import quickest_loop
 
-BODY = b"x" * 64
 ENDPOINT = UUID(int=1)
 SHARED_SECRET = "x" * 32
 _ANSWER = (
@@ -47,6 +51,12 @@ _ANSWER = (
 COMPLETION = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
     len(_ANSWER),
     _ANSWER,
+)
+MESSAGE = b"\x82\xa0\0\0\0\0" + b"m" * 32
+ECHO = b"\x82\x20" + b"m" * 32
+_WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_UPGRADED = (
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: %b\r\n\r\n"
 )
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "upgrade", "host"}
 
@@ -58,25 +68,9 @@ def free_port() -> int:
     return port
 
 
-async def _app(_port: int) -> None:
-    async def hello(_request: web.Request) -> web.Response:
-        return web.Response(body=BODY)
-
-    async def echo(request: web.Request) -> web.WebSocketResponse:
-        ws = web.WebSocketResponse(compress=False)
-        await ws.prepare(request)
-        async for message in ws:
-            await ws.send_bytes(message.data)
-        return ws
-
-    app = web.Application()
-    app.router.add_get("/ws", echo)
-    app.router.add_get("/", hello)
-    await _serve(app)
-
-
 async def _bare(port: int) -> None:
     """A reverse proxy without users, limits or routes, in the fewest lines."""
+    logging.disable()  # a connection that the loader ends is an error with its traceback
     target = f"http://127.0.0.1:{port}"
     connector = aiohttp.TCPConnector(limit=0)
     session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
@@ -165,17 +159,31 @@ async def _haproxy(port: int) -> None:
 
 
 class _Engine(asyncio.Protocol):
-    """Answers each request at once with one short completion, in one piece."""
+    """Answers each request at once with one short completion, in one piece, and echoes the messages of a WebSocket.
+
+    The messages are those of the bench: binary, of 32 bytes, by the mask of zeros.
+    """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self._transport = transport
         self._received = b""
+        self._is_websocket = False
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        if self._is_websocket:
+            messages = len(self._received) // len(MESSAGE)
+            self._received = self._received[messages * len(MESSAGE) :]
+            self._transport.write(messages * ECHO)
+            return
         while True:
             head, end, rest = self._received.partition(b"\r\n\r\n")
+            if end and (key := re.search(rb"(?i)^sec-websocket-key: *(\S+)", head, re.MULTILINE)):
+                digest = base64.b64encode(hashlib.sha1(key[1] + _WEBSOCKET, usedforsecurity=False).digest())
+                self._transport.write(_UPGRADED % digest)
+                self._received, self._is_websocket = rest, True
+                return
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
             if not end or len(rest) < length:
                 return
@@ -221,7 +229,6 @@ def _print_port(port: int) -> None:
 
 def main() -> None:
     servers: dict[str, Callable[[int], Awaitable[None]]] = {
-        "app": _app,
         "bare": _bare,
         "plane": _plane,
         "haproxy": _haproxy,
@@ -233,7 +240,8 @@ def main() -> None:
         await servers[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 0)
         await asyncio.Event().wait()
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=quickest_loop()) as runner:  # as the daemon does
+        runner.run(run())
 
 
 if __name__ == "__main__":
