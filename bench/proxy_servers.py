@@ -1,6 +1,6 @@
 """Servers of `bench/proxy.py`, each a process that prints its port: an app, a bare proxy on aiohttp, and our plane.
 
-Usage: python -m bench.proxy_servers bare PORT | plane PORT | haproxy PORT | engine | models PORT
+Usage: python -m bench.proxy_servers KIND [PORT], where KIND is bare, relay, plane, tcp, haproxy, engine or models.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 from uuid import UUID, uuid4
@@ -43,6 +44,7 @@ from ai.backend.core.proxy.changes import Changes
 from ai.backend.infra.process.daemon import quickest_loop
 
 ENDPOINT = UUID(int=1)
+PIECE = 256 * 1024
 SHARED_SECRET = "x" * 32
 _ANSWER = (
     b'{"id":"1","choices":[{"index":0,"message":{"role":"assistant","content":"Hello."}}],'
@@ -77,7 +79,7 @@ async def _bare(port: int) -> None:
 
     async def forward(request: web.Request) -> web.StreamResponse:
         if request.headers.get("Upgrade", "").lower() == "websocket":
-            return await _relay(request, session, target)
+            return await _relay_messages(request, session, target)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         async with session.request(request.method, target + request.path_qs, headers=headers) as upstream:
             response = web.StreamResponse(status=upstream.status, headers={"Content-Type": upstream.content_type})
@@ -92,7 +94,7 @@ async def _bare(port: int) -> None:
     await _serve(app)
 
 
-async def _relay(request: web.Request, session: aiohttp.ClientSession, target: str) -> web.WebSocketResponse:
+async def _relay_messages(request: web.Request, session: aiohttp.ClientSession, target: str) -> web.WebSocketResponse:
     client = web.WebSocketResponse(compress=False)
     await client.prepare(request)
     async with session.ws_connect(target + request.path_qs, compress=0) as upstream:
@@ -124,13 +126,15 @@ async def start_haproxy_plane(frontend: Frontend, folder: Path, *, circuits: int
     return plane
 
 
-def circuit_to(port: int, *, slot: int | None = None, subdomain: str | None = None) -> Circuit:
+def circuit_to(
+    port: int, *, slot: int | None = None, subdomain: str | None = None, protocol: ProxyProtocol = ProxyProtocol.HTTP
+) -> Circuit:
     """Returns a public circuit to a port of this host."""
-    route = RouteInfo(session_id=uuid4(), kernel_host="127.0.0.1", kernel_port=port, protocol=ProxyProtocol.HTTP)
+    route = RouteInfo(session_id=uuid4(), kernel_host="127.0.0.1", kernel_port=port, protocol=protocol)
     return Circuit(
         id=uuid4(),
         app="app",
-        protocol=ProxyProtocol.HTTP,
+        protocol=protocol,
         worker=uuid4(),
         app_mode=AppMode.INTERACTIVE,
         frontend_mode=FrontendMode.WILDCARD if slot is None else FrontendMode.PORT,
@@ -143,11 +147,37 @@ def circuit_to(port: int, *, slot: int | None = None, subdomain: str | None = No
     )
 
 
-async def _plane(port: int) -> None:
+async def _plane(port: int, protocol: ProxyProtocol = ProxyProtocol.HTTP) -> None:
     own = free_port()
     plane = await start_plane(Frontend(host="127.0.0.1", ports={own: own}))
-    await plane.apply(Changes(version=1, circuits=(circuit_to(port, slot=own),)))
+    await plane.apply(Changes(version=1, circuits=(circuit_to(port, slot=own, protocol=protocol),)))
     _print_port(own)
+
+
+async def _tcp(port: int) -> None:
+    await _plane(port, ProxyProtocol.TCP)
+
+
+async def _relay_bytes(port: int) -> None:
+    """A relay of bytes without users, limits or counts, in the fewest lines of asyncio's streams."""
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        app_reader, app_writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE)
+
+        async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            with suppress(OSError):
+                while data := await source.read(PIECE):
+                    sink.write(data)
+                    await sink.drain()
+                sink.write_eof()
+
+        await asyncio.gather(copy(reader, app_writer), copy(app_reader, writer))
+        for each in (app_writer, writer):
+            each.close()
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0, limit=PIECE, backlog=1024)
+    asyncio.get_running_loop().server = server  # type: ignore[attr-defined]  # or it is collected
+    _print_port(server.sockets[0].getsockname()[1])
 
 
 async def _haproxy(port: int) -> None:
@@ -230,7 +260,9 @@ def _print_port(port: int) -> None:
 def main() -> None:
     servers: dict[str, Callable[[int], Awaitable[None]]] = {
         "bare": _bare,
+        "relay": _relay_bytes,
         "plane": _plane,
+        "tcp": _tcp,
         "haproxy": _haproxy,
         "engine": _engine,
         "models": _models,
