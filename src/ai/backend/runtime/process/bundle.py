@@ -67,7 +67,7 @@ class BundleView(SandboxView):
     def _check_mount_point(self, source: str, target: str) -> None:
         """Refuses a target in a shown folder that has no place for it: it would have to be made on the host."""
         outer_target = max((path for path in self._sources if target.startswith(path + "/")), key=len, default=None)
-        if outer_target is None or outer_target in self._staged_targets:
+        if outer_target is None or any(target.startswith(f"{path}/") for path in self._staged_targets):
             return
         place = self._sources[outer_target] + target.removeprefix(outer_target)
         if os.path.isdir(source) != os.path.isdir(place) or not os.path.lexists(place):  # noqa: PTH112  # texts
