@@ -12,32 +12,8 @@ from tools.kube.families import families
 from ai.backend.node.workload.file_trees import remove_tree
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from tests.component.runtime import test_hostile, test_mount_attacks, test_user_limits
 from tests.component.runtime.conftest import Bench
-from tests.component.runtime.test_hostile import (
-    test_a_deep_and_closed_home_is_removed,
-    test_a_fork_bomb,
-    test_a_users_library_is_loaded_by_nothing_but_the_users_programs,
-    test_descriptors_are_closed,
-    test_many_times_what_is_kept_is_printed,
-    test_memory_is_filled,
-    test_names_of_files_are_text_for_the_agent,
-    test_nothing_of_the_host_is_seen,
-    test_sigterm_is_ignored,
-    test_strangers_at_the_socket,
-    test_the_channel_is_out_of_reach,
-    test_the_home_is_filled,
-    test_the_runner_is_killed,
-    test_unlinked_files_count,
-    test_who_shows_the_cookie_is_not_killed_for_it,
-)
-from tests.component.runtime.test_mount_attacks import (
-    test_a_link_in_a_shared_folder_leads_no_mount_to_the_runner,
-    test_a_link_in_the_home_leads_no_mount_to_the_host,
-    test_a_link_in_the_home_leads_no_mount_to_the_runner,
-    test_mounts_lie_in_the_home_and_in_each_other,
-    test_nothing_covers_the_runner_or_the_home,
-)
-from tests.component.runtime.test_user_limits import test_inotify_instances_of_one_session_are_not_those_of_another
 
 pytestmark = [pytest.mark.needs("gvisor", "cgroups", "root", "isolation")]
 SETTINGS: dict[str, Any] = {"runsc": families()["gvisor"].place() / "runsc", "default_runtime_class": "gvisor"}
@@ -64,6 +40,38 @@ for pid in (1, os.getppid(), ordinary.pid):
 ordinary.kill()
 print("ordinary", ordinary.pid)
 """
+
+test_a_deep_and_closed_home_is_removed = test_hostile.test_a_deep_and_closed_home_is_removed
+test_a_fork_bomb = test_hostile.test_a_fork_bomb
+test_a_users_library_is_loaded_by_nothing_but_the_users_programs = (
+    test_hostile.test_a_users_library_is_loaded_by_nothing_but_the_users_programs
+)
+test_descriptors_are_closed = test_hostile.test_descriptors_are_closed
+test_many_times_what_is_kept_is_printed = test_hostile.test_many_times_what_is_kept_is_printed
+test_memory_is_filled = test_hostile.test_memory_is_filled
+test_names_of_files_are_text_for_the_agent = test_hostile.test_names_of_files_are_text_for_the_agent
+test_nothing_of_the_host_is_seen = test_hostile.test_nothing_of_the_host_is_seen
+test_sigterm_is_ignored = test_hostile.test_sigterm_is_ignored
+test_strangers_at_the_socket = test_hostile.test_strangers_at_the_socket
+test_the_channel_is_out_of_reach = test_hostile.test_the_channel_is_out_of_reach
+test_the_home_is_filled = test_hostile.test_the_home_is_filled
+test_the_runner_is_killed = test_hostile.test_the_runner_is_killed
+test_unlinked_files_count = test_hostile.test_unlinked_files_count
+test_who_shows_the_cookie_is_not_killed_for_it = test_hostile.test_who_shows_the_cookie_is_not_killed_for_it
+test_a_link_in_a_shared_folder_leads_no_mount_to_the_runner = (
+    test_mount_attacks.test_a_link_in_a_shared_folder_leads_no_mount_to_the_runner
+)
+test_a_link_in_the_home_leads_no_mount_to_the_host = (
+    test_mount_attacks.test_a_link_in_the_home_leads_no_mount_to_the_host
+)
+test_a_link_in_the_home_leads_no_mount_to_the_runner = (
+    test_mount_attacks.test_a_link_in_the_home_leads_no_mount_to_the_runner
+)
+test_mounts_lie_in_the_home_and_in_each_other = test_mount_attacks.test_mounts_lie_in_the_home_and_in_each_other
+test_nothing_covers_the_runner_or_the_home = test_mount_attacks.test_nothing_covers_the_runner_or_the_home
+test_inotify_instances_of_one_session_are_not_those_of_another = (
+    test_user_limits.test_inotify_instances_of_one_session_are_not_those_of_another
+)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from ai.backend.node.linux import cgroupfs
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from tests.component.runtime import test_kills as kills
 from tests.component.runtime.audit import eventually, traces_of
+from tests.support.runtime_crash_points import PROCESS_AGENT_POINTS, PROCESS_SHIM_POINTS
 
 pytestmark = [pytest.mark.needs("gvisor", "cgroups", "root", "isolation")]
 SETTINGS: dict[str, Any] = {
@@ -33,12 +34,12 @@ def tier(monkeypatch: pytest.MonkeyPatch) -> str:
     return TIER
 
 
-@pytest.mark.parametrize("point", kills.AGENT_POINTS)
+@pytest.mark.parametrize("point", PROCESS_AGENT_POINTS)
 async def test_the_agent_dies(tmp_path: Path, tier: str, point: str) -> None:
     await kills.test_the_agent_dies(tmp_path, tier, point)
 
 
-@pytest.mark.parametrize("point", kills.SHIM_POINTS)
+@pytest.mark.parametrize("point", PROCESS_SHIM_POINTS)
 async def test_the_shim_dies(tmp_path: Path, tier: str, point: str) -> None:
     await kills.test_the_shim_dies(tmp_path, tier, point)
 

@@ -44,11 +44,15 @@ def execute(program_fd: int, command: list[str], *, has_network: bool = False) -
 
 
 def main() -> None:
-    """Runs the bundle in the first argument, with the stage that a leader has; does not return if that works."""
+    """Runs the bundle in the first argument with a stage, as a leader does; exits with the reason if that fails."""
     bundle = json.loads(sys.argv[1])
-    program_fd = os.open(bundle["command"][0], os.O_RDONLY | os.O_CLOEXEC)
-    syscalls.unshare_mounts()
-    syscalls.mount("tmpfs", "/tmp", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, f"mode=755,size={STAGE_BYTES}")
-    write_bundle(bundle, {"PATH": _ENVIRON["PATH"]})
-    syscalls.die_with_parent()
-    execute(program_fd, bundle["command"])
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    try:
+        program_fd = os.open(bundle["command"][0], os.O_RDONLY | os.O_CLOEXEC)
+        syscalls.unshare_mounts()
+        syscalls.mount("tmpfs", "/tmp", "tmpfs", flags, f"mode=755,size={STAGE_BYTES}")
+        write_bundle(bundle, {"PATH": _ENVIRON["PATH"]})
+        syscalls.die_with_parent()
+        execute(program_fd, bundle["command"])
+    except OSError as error:
+        sys.exit(str(error))
