@@ -13,6 +13,7 @@ from tools.kube.families import families
 
 from ai.backend.common.errors import CreationDenied
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.node.workload.runner_files import find_runner
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.runtime.process.runtime import ProcessRuntime
@@ -121,3 +122,15 @@ async def test_a_folder_is_shared_while_it_changes(runtime: ProcessRuntime, tmp_
     )
     assert talk.text("r2") == "of the host ['inner', 'outer']\n30\n"
     await talk.close()
+
+
+async def test_a_runner_without_a_first_process_is_told(tmp_path: Path) -> None:
+    """Somebody's own directory of the runner's files lacks the relay."""
+    settings = ProcessRuntimeSettings(**{**SETTINGS, "default_runtime_class": "", "runner_directory": find_runner()})
+    runtime = ProcessRuntime(settings, tmp_path / "other")
+    await runtime.setup()
+    try:
+        assert runtime.info().runtime_classes == ()
+        assert "relay/main.py" in runtime.findings.no_gvisor
+    finally:
+        await runtime.shutdown()

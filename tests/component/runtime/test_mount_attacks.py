@@ -111,7 +111,8 @@ async def test_mounts_lie_in_the_home_and_in_each_other(bench: Bench, tmp_path: 
 STAGE = """
 import json, os, sys
 from ai.backend.runtime.process.supervisor import launch
-launch._stage_sources(json.loads(sys.argv[1]), [59500, 59500], 8)
+plan = {"stage": json.loads(sys.argv[1]), "owner": [59500, 59500], "pty_limit": 8, "bundle": None}
+launch._stage_sources(plan)
 print(open("/proc/self/mountinfo").read())
 """
 

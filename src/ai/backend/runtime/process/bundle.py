@@ -22,6 +22,8 @@ from ai.backend.runtime.process.supervisor.gvisor import BUNDLE_FOLDER, STATE_FO
 
 GVISOR = "gvisor"
 """The runtime class."""
+FIRST_PROGRAM = "relay/main.py"
+"""The first process's file, among those of the runner."""
 REQUESTS_FD = 4
 _NAMESPACES = ("pid", "ipc", "uts", "mount")
 _OPTIONS = {"--bind": ["rbind", "rw", "nosuid", "nodev"], "--ro-bind": ["rbind", "ro", "nosuid", "nodev"]}
@@ -129,7 +131,7 @@ def bundle_of(
 def first_process(interpreter: str, runtime: str) -> list[str]:
     """Returns the command of a sandbox's first process, which starts the runner (:mod:`node.relay.inner`)."""
     fds = ["--channel-fd", str(launch.CHANNEL_FD), "--requests-fd", str(REQUESTS_FD)]
-    program = [interpreter, "-I", "-S", f"{RUNNER}/relay/main.py", "inner"]
+    program = [interpreter, "-I", "-S", f"{RUNNER}/{FIRST_PROGRAM}", "inner"]
     return [*program, *fds, "--runtime", runtime, "--home", HOME]
 
 

@@ -29,6 +29,7 @@ from ai.backend.node.linux.disk_space import parse_mountinfo
 from ai.backend.node.workload import runner_files
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
+from ai.backend.runtime.process.bundle import FIRST_PROGRAM
 from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own_groups
 from ai.backend.runtime.process.egress import find_helpers
 from ai.backend.runtime.process.etc_folder import EtcFolder
@@ -99,16 +100,19 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         notes.add(f"sessions share the host's network: {no_private_ports}")
     inner_ids = (sandbox.INNER_UID, sandbox.INNER_UID) if user_namespace else (settings.kernel_uid, settings.kernel_gid)
     runsc, no_gvisor = find_gvisor(settings, cgroups)
+    parts = (runner_files.find_relay(),) if runsc else ()
+    runner = settings.runner_directory or _runner_directory(state, *parts, is_copied=bool(bwrap or runsc))
+    if runsc and not (runner / FIRST_PROGRAM).is_file():
+        runsc, no_gvisor = "", f"sessions in gVisor need {FIRST_PROGRAM} among the runner's files in {runner}"
     if no_gvisor:
         notes.add(no_gvisor)
-    installed_parts = (runner_files.find_relay(),) if runsc else ()
     host = Host(
         bwrap=bwrap,
         runsc=runsc,
         cgroups=cgroups,
         seccomp=has_filter,
         can_limit_pids_late=can_limit_late,
-        runner=settings.runner_directory or _runner_directory(state, *installed_parts, is_copied=bool(bwrap or runsc)),
+        runner=runner,
         static=_write_etc_files(state / "static", *inner_ids),
         etc=EtcFolder(
             state / "static",

@@ -234,7 +234,7 @@ class ProcessRuntime(AbstractRuntime):
     # -- creation
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
-        if spec.runtime_class not in ("", *self.info().runtime_classes):
+        if spec.runtime_class and (spec.runtime_class != GVISOR or not self.findings.host.runsc):
             reason = f": {self.findings.no_gvisor}" if spec.runtime_class == GVISOR else ""
             raise CreationDenied(f"this node has no runtime class {spec.runtime_class!r}{reason}")
         async with self._lock_of(spec.key):
