@@ -17,7 +17,7 @@ WRITE_BUFFER_BYTES = 256 * 1024
 
 
 class _Early:
-    """What a side sends before there is a tunnel, though reading is paused: uvloop begins to read after
+    """The bytes of a side that come before there is a tunnel, though reading is paused: uvloop begins to read after
     ``connection_made``."""
 
     def __init__(self) -> None:
