@@ -12,7 +12,7 @@ from tools.kube.families import families
 from ai.backend.node.workload.file_trees import remove_tree
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
-from tests.component.runtime import test_hostile, test_mount_attacks, test_user_limits
+from tests.component.runtime import test_hostile, test_mount_attacks
 from tests.component.runtime.conftest import Bench
 
 pytestmark = [pytest.mark.needs("gvisor", "cgroups", "root", "isolation")]
@@ -47,7 +47,6 @@ test_a_users_library_is_loaded_by_nothing_but_the_users_programs = (
     test_hostile.test_a_users_library_is_loaded_by_nothing_but_the_users_programs
 )
 test_descriptors_are_closed = test_hostile.test_descriptors_are_closed
-test_many_times_what_is_kept_is_printed = test_hostile.test_many_times_what_is_kept_is_printed
 test_memory_is_filled = test_hostile.test_memory_is_filled
 test_names_of_files_are_text_for_the_agent = test_hostile.test_names_of_files_are_text_for_the_agent
 test_nothing_of_the_host_is_seen = test_hostile.test_nothing_of_the_host_is_seen
@@ -69,9 +68,6 @@ test_a_link_in_the_home_leads_no_mount_to_the_runner = (
 )
 test_mounts_lie_in_the_home_and_in_each_other = test_mount_attacks.test_mounts_lie_in_the_home_and_in_each_other
 test_nothing_covers_the_runner_or_the_home = test_mount_attacks.test_nothing_covers_the_runner_or_the_home
-test_inotify_instances_of_one_session_are_not_those_of_another = (
-    test_user_limits.test_inotify_instances_of_one_session_are_not_those_of_another
-)
 
 
 @pytest.fixture
