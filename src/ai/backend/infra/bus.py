@@ -61,20 +61,42 @@ class Bus:
 
 
 class Signal:
-    """A flag for one waiter: any number of ``set`` calls wake it once."""
+    """A flag for one waiter: any number of ``set`` calls wake it once.
+
+    A wait costs one future and one timer, and no cancellation: a process has thousands of loops that wait most of the
+    time.
+    """
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._is_set = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        self._event.set()
+        self._is_set = True
+        if self._waiter is not None:
+            _wake(self._waiter)
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for the flag and clears it; returns False if the time ran out."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        self._event.clear()
-        return True
+        """Waits for the flag and clears it; returns False if the time ran out.
+
+        Raises RuntimeError if another task waits already.
+        """
+        if self._waiter is not None:
+            raise RuntimeError("a signal has one waiter")
+        if not self._is_set:
+            loop = asyncio.get_running_loop()
+            waiter = self._waiter = loop.create_future()
+            timer = None if timeout_s is None else loop.call_later(timeout_s, _wake, waiter)
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+        is_set, self._is_set = self._is_set, False
+        return is_set
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
