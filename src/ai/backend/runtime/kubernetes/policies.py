@@ -16,6 +16,7 @@ from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 _DEFAULT_POLICY = "backendai-default-deny"
 HOSTS_ANNOTATION = "backend.ai/hosts"
+NODE_ANNOTATION = "backend.ai/node"
 _DNS_PORT = 53
 
 
@@ -60,14 +61,14 @@ def _blocks_of(network: str, settings: KubernetesRuntimeSettings) -> list[dict[s
     return [{"cidr": network, **({"except": excepted} if excepted else {})}]
 
 
-def session_policy(instance: str, session_id: SessionId, hosts: Sequence[str]) -> dict[str, Any]:
+def session_policy(instance: str, session_id: SessionId, hosts: Sequence[str], node: str) -> dict[str, Any]:
     """Returns the policy of a cluster session: its kernels reach each other. It is the record of the network too."""
     peers = [{"podSelector": {"matchLabels": {SESSION_LABEL: str(session_id)}}}]
     return {
         "metadata": {
             "name": policy_name(session_id),
             "labels": {INSTANCE_LABEL: instance, SESSION_LABEL: str(session_id)},
-            "annotations": {HOSTS_ANNOTATION: json.dumps(list(hosts))},
+            "annotations": {HOSTS_ANNOTATION: json.dumps(list(hosts)), NODE_ANNOTATION: node},
         },
         "spec": {
             "podSelector": {"matchLabels": {SESSION_LABEL: str(session_id)}},
