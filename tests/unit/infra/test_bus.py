@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from ai.backend.infra.bus import Bus, Signal
 
 
@@ -26,5 +28,27 @@ async def test_a_signal_wakes_once_for_many_sets() -> None:
     assert not await signal.wait(0)
     waiting = asyncio.create_task(signal.wait(5))
     await asyncio.sleep(0)
+    signal.set()
+    assert await waiting
+
+
+async def test_a_signal_outlives_a_waiter_that_is_cancelled() -> None:
+    signal = Signal()
+    waiting = asyncio.create_task(signal.wait(5))
+    await asyncio.sleep(0)
+    signal.set()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    assert await signal.wait(5)
+    assert not await signal.wait(0.001), "it was cleared"
+
+
+async def test_a_signal_has_one_waiter() -> None:
+    signal = Signal()
+    waiting = asyncio.create_task(signal.wait())
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError):
+        await signal.wait(5)
     signal.set()
     assert await waiting

@@ -10,10 +10,11 @@ import msgspec
 from ai.backend.agent.shard.nodes import NodeFacts
 from ai.backend.agent.shard.shard import NodeReports
 from ai.backend.common.wire.link import ManagerReports
-from ai.backend.common.wire.reports import StatReport
+from ai.backend.common.wire.reports import MetricFamily, StatReport
 
 FACTS = NodeFacts(name="n1", uid="u", agent_id="c.n1", architecture="x86_64")
-NOTHING = StatReport(agent_id="c.n1", at=1.0)
+NO_SAMPLES = MetricFamily(name="backendai_device_overuse", kind="gauge", help="h", samples=[])
+NOTHING = StatReport(agent_id="c.n1", at=1.0, families=[NO_SAMPLES])
 SOMETHING = StatReport(agent_id="c.n1", at=2.0, kernels={"k": msgspec.Raw(b"\x80")})
 
 

@@ -42,8 +42,9 @@ _STARTS = 8
 """How many agents start at once."""
 _GATHER_S = 0.1
 """Changes of one node within so many seconds are one."""
-NODE_INTERVALS = IntervalSettings(statistics=15.0, inventory=60.0, images=60.0, health=60.0, sync=60.0)
-"""Periods where the cluster tells changes by itself; those of one machine would be a load for many."""
+NODE_INTERVALS = IntervalSettings(statistics=15.0, inventory=600.0, images=300.0, health=60.0, sync=60.0)
+"""Periods where the cluster tells changes by itself; those of one machine would be a load for many. A node's devices
+are looked at when its objects change (:meth:`Agent.refresh`); a kubelet reports its images each five minutes."""
 MakeRuntime = Callable[[str], AbstractRuntime]
 """Returns the runtime of a node by its name."""
 
@@ -85,7 +86,8 @@ class NodeReports:
     async def report_stats(self, report: StatReport) -> None:
         """Forwards statistics; of several reports in turn in which nothing was measured, only the first."""
         had_statistics = self._has_statistics
-        self._has_statistics = bool(report.node or report.devices or report.kernels or report.families)
+        has_samples = any(family.samples for family in report.families)
+        self._has_statistics = bool(report.node or report.devices or report.kernels or has_samples)
         if not self._facts().lost and (had_statistics or self._has_statistics):
             await self._manager.report_stats(report)
 
