@@ -16,7 +16,8 @@ from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.runtime.kubernetes.handles import Handles
 from ai.backend.runtime.kubernetes.manifest import ClusterFacts, compose_pod
 from ai.backend.runtime.kubernetes.networks import SessionNetworks
-from ai.backend.runtime.kubernetes.policies import NODE_ANNOTATION, session_policy
+from ai.backend.runtime.kubernetes.policies import session_policy
+from ai.backend.runtime.kubernetes.records import NODE_ANNOTATION
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 SETTINGS = KubernetesRuntimeSettings(runner_image="r", relay_target="t:1")
@@ -61,7 +62,7 @@ def handles() -> Handles:
 
 @pytest.fixture
 def networks(policies: Policies, handles: Handles) -> SessionNetworks:
-    return SessionNetworks(cast("KubeApi", policies), SETTINGS, handles, served=lambda: {"n1", "n2"})
+    return SessionNetworks(cast("KubeApi", policies), SETTINGS, handles)
 
 
 def a_session() -> SessionId:
@@ -106,13 +107,12 @@ async def test_a_session_takes_its_network_to_its_next_node(networks: SessionNet
     assert policy["metadata"]["annotations"][NODE_ANNOTATION] == "n1"
 
 
-@pytest.mark.parametrize("node", ["", "removed"])
-async def test_a_network_that_no_node_has_is_anybodys_once_its_pods_are_gone(
-    networks: SessionNetworks, policies: Policies, handles: Handles, node: str
+async def test_a_network_of_an_earlier_release_is_anybodys_once_its_pods_are_gone(
+    networks: SessionNetworks, policies: Policies, handles: Handles
 ) -> None:
     session_id = a_session()
-    policies.add(session_policy(SETTINGS.instance, session_id, [], node))
-    pod = a_pod(session_id, "removed")
+    policies.add(session_policy(SETTINGS.instance, session_id, [], ""))
+    pod = a_pod(session_id, "n2")
     handle = handles.adopt(pod)
     assert handle is not None
     assert await networks.on_node("n1") == []

@@ -95,7 +95,7 @@ class ClusterConnection:
         self._info: RuntimeInfo | None = None
         self._runtime_classes: tuple[RuntimeClass, ...] = ()
         self._nodes: set[str] = set()
-        self.networks = SessionNetworks(api, settings, self.handles, served=lambda: self._nodes)
+        self.networks = SessionNetworks(api, settings, self.handles)
         self._removed_nodes = RemovedNodes(
             api, settings, self.handles, served=lambda: self._nodes, release=self._release_ended
         )

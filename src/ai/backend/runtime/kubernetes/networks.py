@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from ai.backend.common.errors import CreationDenied
@@ -13,8 +13,8 @@ from ai.backend.node.kube_api.errors import ObjectExists, RequestDenied
 from ai.backend.node.kube_api.resources import NETWORK_POLICIES
 from ai.backend.plugin.runtime import NetworkView
 from ai.backend.runtime.kubernetes.handles import Handles
-from ai.backend.runtime.kubernetes.policies import NODE_ANNOTATION, session_policy
-from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, SESSION_LABEL, policy_name
+from ai.backend.runtime.kubernetes.policies import session_policy
+from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, NODE_ANNOTATION, SESSION_LABEL, policy_name
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 LISTED_S = 45.0
@@ -24,22 +24,12 @@ LISTED_S = 45.0
 class SessionNetworks:
     """Makes, lists and removes the networks of sessions on the nodes of one cluster. The policy is the record of a
     network, and says on which node its session is.
-
-    Args:
-        served: returns the nodes whose agents run in this process.
     """
 
-    def __init__(
-        self,
-        api: KubeApi,
-        settings: KubernetesRuntimeSettings,
-        handles: Handles,
-        served: Callable[[], Collection[str]],
-    ) -> None:
+    def __init__(self, api: KubeApi, settings: KubernetesRuntimeSettings, handles: Handles) -> None:
         self._api = api
         self._settings = settings
         self._handles = handles
-        self._served = served
         self._node_of_session: dict[SessionId, str] = {}
         self._touched: set[SessionId] = set()
         """The sessions whose networks were made or removed during the present listing."""
@@ -77,7 +67,7 @@ class SessionNetworks:
         await self._api.delete(NETWORK_POLICIES, policy_name(session_id), self._settings.namespace)
 
     async def on_node(self, node: str) -> Sequence[SessionId]:
-        """Returns the sessions of a node's networks, and those of networks that no node has any more.
+        """Returns the sessions of a node's networks, and those of an earlier release's networks without any pod.
 
         What others have made or removed since the last listing is missing.
         """
@@ -98,9 +88,9 @@ class SessionNetworks:
         ]
 
     def _is_left(self, session_id: SessionId, owner: str) -> bool:
-        """Returns True for the network of a session without pods, whose node was removed or not noted by an earlier
-        release."""
-        return owner not in self._served() and not self._handles.of_session(session_id)
+        """Returns True for the network of a session without pods, whose node an earlier release has not noted. Those
+        of removed nodes are :class:`RemovedNodes`' part: a node that is not ours may be another process's."""
+        return not owner and not self._handles.of_session(session_id)
 
     async def _listing(self) -> dict[SessionId, str]:
         selector = f"{INSTANCE_LABEL}={self._settings.instance},{SESSION_LABEL}"

@@ -11,12 +11,11 @@ from ipaddress import ip_network
 from typing import Any
 
 from ai.backend.common.ids import SessionId
-from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, SESSION_LABEL, policy_name
+from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, NODE_ANNOTATION, SESSION_LABEL, policy_name
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 _DEFAULT_POLICY = "backendai-default-deny"
 HOSTS_ANNOTATION = "backend.ai/hosts"
-NODE_ANNOTATION = "backend.ai/node"
 _DNS_PORT = 53
 
 
