@@ -98,7 +98,7 @@ class PluginHandle:
 
     @property
     def standing(self) -> tuple[object, ...]:
-        """What is reported of the plugin itself: it has other objects once any of that may have changed."""
+        """The state that heartbeats report: other objects once any of it may have changed."""
         reason = next(iter(self._faults.values()), None)
         return self._class, self._plugin, self._options_schema, reason, self._retry_at < float("inf")
 
