@@ -20,8 +20,8 @@ from ai.backend.infra.tls.certificates import (
 )
 from bench.figures import Figure
 from bench.gateway import way
-from bench.proxy import ROUNDS, await_port, measure_rates, requests_until, server
-from bench.proxy_haproxy import bare_haproxy
+from bench.http_load import closed_loop
+from bench.proxy import ROUNDS, await_port, bare_haproxy, measure_rates, server
 from bench.proxy_servers import free_port
 
 MIN_HAPROXY, MIN_EMBEDDED = 0.8, 0.4
@@ -106,7 +106,7 @@ def http_figures() -> Sequence[Figure]:
             "haproxy": stack.enter_context(through_gateway("gateway-haproxy", target, files)),
             "embedded": stack.enter_context(through_gateway("gateway", target, files)),
         }
-        medians = measure_rates(requests_until, servers)
+        medians = measure_rates(closed_loop, servers)
     rates = {name: medians[f"{name}-wall"] for name in servers}
     return [
         _figure("haproxy", MIN_HAPROXY, rates),

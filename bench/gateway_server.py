@@ -20,6 +20,7 @@ from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.directory.directory import RecordDatabase
 from ai.backend.agent.gateway.server import ServiceGateway
 from ai.backend.common.wire.link import ByteStream
+from ai.backend.infra.process.daemon import quickest_loop
 from ai.backend.infra.tls.certificates import create_server_identity
 from ai.backend.infra.tls.contexts import server_context
 from ai.backend.node.workload.connect import SocketStream
@@ -81,4 +82,5 @@ async def main(kind: str, service: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    with asyncio.Runner(loop_factory=quickest_loop()) as runner:  # as the daemon does
+        runner.run(main(sys.argv[1], int(sys.argv[2])))

@@ -2,7 +2,8 @@
 configurable-http-proxy, which npm fetches for the run.
 
 On a machine with few cores the loader and the app take their share, so that rates are given for each second of CPU time
-of the proxy: what one core can do.
+of the proxy: what one core can do. A bare HAProxy, which passes the bytes of WebSockets in C, shows how many messages
+are possible at all.
 """
 
 from __future__ import annotations
@@ -15,29 +16,37 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ai.backend.appproxy.worker.planes.embedded.plane import Frontend
 from ai.backend.core.proxy.changes import Changes
 from bench.environments import CACHE
 from bench.figures import Figure, benchmark
-from bench.proxy_servers import circuit_to, start_plane
+from bench.http_load import CONNECTIONS, REQUEST, SECONDS, closed_loop, latencies_ms
+from bench.proxy_servers import ECHO, MESSAGE, circuit_to, free_port, start_plane
 
 RIVAL = "configurable-http-proxy@5"
 ROUNDS = 5
-SECONDS = 2.0
-CONNECTIONS = 32
-REQUEST = (
-    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\nCookie: theme=dark; lang=en\r\nUser-Agent: bench\r\n\r\n"
-)
-MESSAGE = b"\x82\xa0\0\0\0\0" + b"m" * 32
-"""A frame of a client: binary, 32 bytes, by the mask of zeros."""
-ECHO_BYTES = 34
 ROUTES, MAX_ROUTE_ADD_MS = 500, 20.0
 MIN_RATE, RIVAL_RATIO, MAX_ADDED_MS = 5000.0, 3.0, 2.0
-Load = Callable[[int, float], Coroutine[None, None, int]]
+Load = Callable[[int], int]
+"""Loads a port for SECONDS and returns how often it was answered."""
+_BARE = """global
+  nbthread 1
+defaults
+  mode http
+  timeout connect 10s
+  timeout client 60s
+  timeout server 60s
+frontend f
+  bind 127.0.0.1:{port}
+  default_backend b
+backend b
+  server s 127.0.0.1:{target}
+"""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -80,6 +89,21 @@ def rival(target: int) -> Iterator[tuple[int, int]]:
             process.send_signal(signal.SIGKILL)
 
 
+@contextmanager
+def bare_haproxy(target: int) -> Iterator[tuple[int, int]]:
+    """Runs HAProxy in front of a port, in the fewest lines; the value is its process id and port."""
+    port = free_port()
+    with tempfile.NamedTemporaryFile("w", suffix=".cfg") as file:
+        file.write(_BARE.format(port=port, target=target))
+        file.flush()
+        with subprocess.Popen(["haproxy", "-db", "-f", file.name], stderr=subprocess.DEVNULL) as process:
+            try:
+                await_port(port)
+                yield process.pid, port
+            finally:
+                process.kill()
+
+
 def await_port(port: int) -> None:
     for _ in range(200):
         try:
@@ -96,17 +120,6 @@ def cpu_seconds_of(pid: int) -> float:
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-async def requests_until(port: int, until: float) -> int:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    done = 0
-    while time.perf_counter() < until:
-        writer.write(REQUEST)
-        await read_response(reader)
-        done += 1
-    writer.close()
-    return done
 
 
 async def read_response(reader: asyncio.StreamReader) -> None:
@@ -131,39 +144,18 @@ async def _messages(port: int, until: float) -> int:
     done = 0
     while time.perf_counter() < until:
         writer.write(MESSAGE)
-        await reader.readexactly(ECHO_BYTES)
+        await reader.readexactly(len(ECHO))
         done += 1
     writer.close()
     return done
 
 
-async def _together(load: Load, port: int) -> int:
-    until = time.perf_counter() + SECONDS
-    return sum(await asyncio.gather(*(load(port, until) for _ in range(CONNECTIONS))))
+def _messages_together(port: int) -> int:
+    async def run() -> int:
+        until = time.perf_counter() + SECONDS
+        return sum(await asyncio.gather(*(_messages(port, until) for _ in range(CONNECTIONS))))
 
-
-async def latencies_ms(port: int, rate: float, request: bytes = REQUEST) -> list[float]:
-    """Returns the latencies of requests that come at fixed times, whatever became of the ones before."""
-    connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS)]
-    idle = list(connections)
-    latencies: list[float] = []
-
-    async def one(due: float) -> None:
-        reader, writer = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request)
-        await read_response(reader)
-        latencies.append(1000 * (time.perf_counter() - due))
-        idle.append((reader, writer))
-
-    tasks, began = [], time.perf_counter()
-    for number in range(int(rate * SECONDS)):
-        due = began + number / rate
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        tasks.append(asyncio.create_task(one(max(due, time.perf_counter()))))
-    await asyncio.gather(*tasks)
-    for _, writer in idle:
-        writer.close()
-    return latencies
+    return asyncio.run(run())
 
 
 def measure_rates(load: Load, servers: Mapping[str, tuple[int, int]]) -> dict[str, float]:
@@ -172,14 +164,15 @@ def measure_rates(load: Load, servers: Mapping[str, tuple[int, int]]) -> dict[st
     for _ in range(ROUNDS):
         for name, (pid, port) in servers.items():
             cpu, began = cpu_seconds_of(pid), time.perf_counter()
-            done = asyncio.run(_together(load, port))
+            done = load(port)
             rates.setdefault(name, []).append(done / (cpu_seconds_of(pid) - cpu))
             rates.setdefault(f"{name}-wall", []).append(done / (time.perf_counter() - began))
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
 def _figure(name: str, unit: str, medians: Mapping[str, float], *, minimum: float = 0.0) -> Figure:
-    ratios = {f"ratio-to-{other}": medians["plane"] / medians[other] for other in ("bare", "chp")}
+    others = [other for other in ("bare", "chp", "haproxy") if other in medians]
+    ratios = {f"ratio-to-{other}": medians["plane"] / medians[other] for other in others}
     target = f">= {RIVAL_RATIO} of configurable-http-proxy" + (f", >= {minimum:.0f} {unit}" if minimum else "")
     return Figure(
         name=name,
@@ -228,14 +221,15 @@ def _added_route(port: int) -> Figure:
 @benchmark("proxy-http", "requests and WebSocket messages through the embedded data plane, beside two other proxies")
 def proxy_http() -> Sequence[Figure]:
     with ExitStack() as stack:
-        app = stack.enter_context(server("app"))
+        app = stack.enter_context(server("engine"))
         servers = {
             "plane": stack.enter_context(server("plane", str(app[1]))),
             "bare": stack.enter_context(server("bare", str(app[1]))),
             "chp": stack.enter_context(rival(app[1])),
+            "haproxy": stack.enter_context(bare_haproxy(app[1])),
         }
-        http = _figure("proxy-http", "requests/CPU s", measure_rates(requests_until, servers), minimum=MIN_RATE)
-        sockets = _figure("proxy-websocket", "messages/CPU s", measure_rates(_messages, servers))
+        http = _figure("proxy-http", "requests/CPU s", measure_rates(closed_loop, servers), minimum=MIN_RATE)
+        sockets = _figure("proxy-websocket", "messages/CPU s", measure_rates(_messages_together, servers))
         routes = _added_route(app[1])
         rate = http.detail["plane-wall"] / 2
         p99: dict[str, list[float]] = {"direct": [], "plane": []}

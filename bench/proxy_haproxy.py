@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -20,51 +19,13 @@ from ai.backend.appproxy.worker.planes.embedded.plane import Frontend
 from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyPlane
 from ai.backend.core.proxy.changes import Changes
 from bench.figures import Figure, benchmark
-from bench.proxy import (
-    CONNECTIONS,
-    REQUEST,
-    ROUNDS,
-    await_port,
-    cpu_seconds_of,
-    latencies_ms,
-    measure_rates,
-    read_response,
-    requests_until,
-    server,
-)
+from bench.http_load import CONNECTIONS, REQUEST, closed_loop, latencies_ms
+from bench.proxy import ROUNDS, bare_haproxy, cpu_seconds_of, measure_rates, read_response, server
 from bench.proxy_servers import circuit_to, free_port, start_haproxy_plane
 
 MIN_RATIO = 0.9
 ROUTES, MAX_ROUTE_ADD_MS = 500, 20.0
 CHANGING_REQUESTS = 100_000
-_BARE = """global
-  nbthread 1
-defaults
-  mode http
-  timeout connect 10s
-  timeout client 60s
-  timeout server 60s
-frontend f
-  bind 127.0.0.1:{port}
-  default_backend b
-backend b
-  server s 127.0.0.1:{target}
-"""
-
-
-@contextmanager
-def bare_haproxy(target: int) -> Iterator[tuple[int, int]]:
-    """Runs HAProxy in front of a port, in the fewest lines; the value is its process id and port."""
-    port = free_port()
-    with tempfile.NamedTemporaryFile("w", suffix=".cfg") as file:
-        file.write(_BARE.format(port=port, target=target))
-        file.flush()
-        with subprocess.Popen(["haproxy", "-db", "-f", file.name], stderr=subprocess.DEVNULL) as process:
-            try:
-                await_port(port)
-                yield process.pid, port
-            finally:
-                process.kill()
 
 
 def _child_of(pid: int) -> int:
@@ -145,7 +106,7 @@ def proxy_haproxy() -> Sequence[Figure]:
         worker, port = stack.enter_context(server("haproxy", str(target)))
         servers = {"plane": (_child_of(worker), port), "bare": stack.enter_context(bare_haproxy(target))}
         cpu = cpu_seconds_of(worker)
-        medians = measure_rates(requests_until, servers)
+        medians = measure_rates(closed_loop, servers)
         python_s = cpu_seconds_of(worker) - cpu
         p99 = {
             name: statistics.median(

@@ -1,15 +1,20 @@
 """Servers of `bench/proxy.py`, each a process that prints its port: an app, a bare proxy on aiohttp, and our plane.
 
-Usage: python -m bench.proxy_servers app | bare PORT | plane PORT | haproxy PORT | engine | models PORT
+Usage: python -m bench.proxy_servers KIND [PORT], where KIND is bare, relay, plane, tcp, haproxy, engine or models.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import logging
+import re
 import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 from uuid import UUID, uuid4
@@ -36,9 +41,10 @@ from ai.backend.common.wire.appproxy import (
     TokenWindow,
 )
 from ai.backend.core.proxy.changes import Changes
+from ai.backend.infra.process.daemon import quickest_loop
 
-BODY = b"x" * 64
 ENDPOINT = UUID(int=1)
+PIECE = 256 * 1024
 SHARED_SECRET = "x" * 32
 _ANSWER = (
     b'{"id":"1","choices":[{"index":0,"message":{"role":"assistant","content":"Hello."}}],'
@@ -47,6 +53,12 @@ _ANSWER = (
 COMPLETION = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
     len(_ANSWER),
     _ANSWER,
+)
+MESSAGE = b"\x82\xa0\0\0\0\0" + b"m" * 32
+ECHO = b"\x82\x20" + b"m" * 32
+_WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_UPGRADED = (
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: %b\r\n\r\n"
 )
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "upgrade", "host"}
 
@@ -58,32 +70,16 @@ def free_port() -> int:
     return port
 
 
-async def _app(_port: int) -> None:
-    async def hello(_request: web.Request) -> web.Response:
-        return web.Response(body=BODY)
-
-    async def echo(request: web.Request) -> web.WebSocketResponse:
-        ws = web.WebSocketResponse(compress=False)
-        await ws.prepare(request)
-        async for message in ws:
-            await ws.send_bytes(message.data)
-        return ws
-
-    app = web.Application()
-    app.router.add_get("/ws", echo)
-    app.router.add_get("/", hello)
-    await _serve(app)
-
-
 async def _bare(port: int) -> None:
     """A reverse proxy without users, limits or routes, in the fewest lines."""
+    logging.disable()  # a connection that the loader ends is an error with its traceback
     target = f"http://127.0.0.1:{port}"
     connector = aiohttp.TCPConnector(limit=0)
     session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
 
     async def forward(request: web.Request) -> web.StreamResponse:
         if request.headers.get("Upgrade", "").lower() == "websocket":
-            return await _relay(request, session, target)
+            return await _relay_messages(request, session, target)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         async with session.request(request.method, target + request.path_qs, headers=headers) as upstream:
             response = web.StreamResponse(status=upstream.status, headers={"Content-Type": upstream.content_type})
@@ -98,7 +94,7 @@ async def _bare(port: int) -> None:
     await _serve(app)
 
 
-async def _relay(request: web.Request, session: aiohttp.ClientSession, target: str) -> web.WebSocketResponse:
+async def _relay_messages(request: web.Request, session: aiohttp.ClientSession, target: str) -> web.WebSocketResponse:
     client = web.WebSocketResponse(compress=False)
     await client.prepare(request)
     async with session.ws_connect(target + request.path_qs, compress=0) as upstream:
@@ -130,13 +126,15 @@ async def start_haproxy_plane(frontend: Frontend, folder: Path, *, circuits: int
     return plane
 
 
-def circuit_to(port: int, *, slot: int | None = None, subdomain: str | None = None) -> Circuit:
+def circuit_to(
+    port: int, *, slot: int | None = None, subdomain: str | None = None, protocol: ProxyProtocol = ProxyProtocol.HTTP
+) -> Circuit:
     """Returns a public circuit to a port of this host."""
-    route = RouteInfo(session_id=uuid4(), kernel_host="127.0.0.1", kernel_port=port, protocol=ProxyProtocol.HTTP)
+    route = RouteInfo(session_id=uuid4(), kernel_host="127.0.0.1", kernel_port=port, protocol=protocol)
     return Circuit(
         id=uuid4(),
         app="app",
-        protocol=ProxyProtocol.HTTP,
+        protocol=protocol,
         worker=uuid4(),
         app_mode=AppMode.INTERACTIVE,
         frontend_mode=FrontendMode.WILDCARD if slot is None else FrontendMode.PORT,
@@ -149,11 +147,37 @@ def circuit_to(port: int, *, slot: int | None = None, subdomain: str | None = No
     )
 
 
-async def _plane(port: int) -> None:
+async def _plane(port: int, protocol: ProxyProtocol = ProxyProtocol.HTTP) -> None:
     own = free_port()
     plane = await start_plane(Frontend(host="127.0.0.1", ports={own: own}))
-    await plane.apply(Changes(version=1, circuits=(circuit_to(port, slot=own),)))
+    await plane.apply(Changes(version=1, circuits=(circuit_to(port, slot=own, protocol=protocol),)))
     _print_port(own)
+
+
+async def _tcp(port: int) -> None:
+    await _plane(port, ProxyProtocol.TCP)
+
+
+async def _relay_bytes(port: int) -> None:
+    """A relay of bytes without users, limits or counts, in the fewest lines of asyncio's streams."""
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        app_reader, app_writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE)
+
+        async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            with suppress(OSError):
+                while data := await source.read(PIECE):
+                    sink.write(data)
+                    await sink.drain()
+                sink.write_eof()
+
+        await asyncio.gather(copy(reader, app_writer), copy(app_reader, writer))
+        for each in (app_writer, writer):
+            each.close()
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0, limit=PIECE, backlog=1024)
+    asyncio.get_running_loop().server = server  # type: ignore[attr-defined]  # or it is collected
+    _print_port(server.sockets[0].getsockname()[1])
 
 
 async def _haproxy(port: int) -> None:
@@ -165,17 +189,31 @@ async def _haproxy(port: int) -> None:
 
 
 class _Engine(asyncio.Protocol):
-    """Answers each request at once with one short completion, in one piece."""
+    """Answers each request at once with one short completion, in one piece, and echoes the messages of a WebSocket.
+
+    The messages are those of the bench: binary, of 32 bytes, by the mask of zeros.
+    """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self._transport = transport
         self._received = b""
+        self._is_websocket = False
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        if self._is_websocket:
+            messages = len(self._received) // len(MESSAGE)
+            self._received = self._received[messages * len(MESSAGE) :]
+            self._transport.write(messages * ECHO)
+            return
         while True:
             head, end, rest = self._received.partition(b"\r\n\r\n")
+            if end and (key := re.search(rb"(?i)^sec-websocket-key: *(\S+)", head, re.MULTILINE)):
+                digest = base64.b64encode(hashlib.sha1(key[1] + _WEBSOCKET, usedforsecurity=False).digest())
+                self._transport.write(_UPGRADED % digest)
+                self._received, self._is_websocket = rest, True
+                return
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
             if not end or len(rest) < length:
                 return
@@ -221,9 +259,10 @@ def _print_port(port: int) -> None:
 
 def main() -> None:
     servers: dict[str, Callable[[int], Awaitable[None]]] = {
-        "app": _app,
         "bare": _bare,
+        "relay": _relay_bytes,
         "plane": _plane,
+        "tcp": _tcp,
         "haproxy": _haproxy,
         "engine": _engine,
         "models": _models,
@@ -233,7 +272,8 @@ def main() -> None:
         await servers[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 0)
         await asyncio.Event().wait()
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=quickest_loop()) as runner:  # as the daemon does
+        runner.run(run())
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from ai.backend.appproxy.worker.upstreams import RouteDialer
 from ai.backend.core.proxy.changes import Changes
 from ai.backend.infra.config_store.etcd import EtcdConfigStore
 from bench.figures import Figure, benchmark
-from bench.proxy import REQUEST, read_response, server
+from bench.http_load import REQUEST
+from bench.proxy import read_response, server
 from bench.proxy_servers import SHARED_SECRET, circuit_to, free_port
 from tests.support.etcd_server import EtcdServer
 from tests.support.traefik import running_traefik, static_configuration
@@ -68,7 +69,7 @@ def proxy_traefik() -> Sequence[Figure]:
             api_port=api_port, etcd=f"127.0.0.1:{etcd.port}", authority="bench", domain_port=own
         )
         stack.enter_context(running_traefik(folder / "traefik", text, api_port=api_port))
-        app = stack.enter_context(server("app"))
+        app = stack.enter_context(server("engine"))
         times = asyncio.run(_route_adds_ms(app[1], etcd, api_port, own))
     p99 = statistics.quantiles(times, n=100)[98]
     figure = Figure(

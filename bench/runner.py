@@ -28,6 +28,7 @@ MODULES = (
     "tunnel",
     "proxy",
     "proxy_haproxy",
+    "proxy_streams",
     "proxy_traefik",
     "serving",
     "serving_path",

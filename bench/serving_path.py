@@ -24,7 +24,8 @@ from ai.backend.appproxy.worker.composition import Worker
 from ai.backend.appproxy.worker.config.settings import WorkerSettings
 from ai.backend.common.wire.appproxy import TOKEN_HEADER
 from bench.figures import Figure, benchmark
-from bench.proxy import cpu_seconds_of, latencies_ms, read_response, server
+from bench.http_load import latencies_ms
+from bench.proxy import cpu_seconds_of, read_response, server
 from bench.proxy_servers import ENDPOINT, SHARED_SECRET, free_port
 
 RATE, ROUNDS, MAX_P50_MS, MAX_P99_MS = 1000.0, 5, 1.0, 5.0

@@ -212,7 +212,7 @@ async def test_where_there_can_be_none_the_reason_is_told(tmp_path: Path) -> Non
         spec = WorkloadSpec(
             key=WorkloadKey(kernel_id=KernelId(uuid4()), attempt=1), session_id=SessionId(uuid4()), image="python"
         )
-        with pytest.raises(CreationDenied, match="no runtime classes"):
+        with pytest.raises(CreationDenied, match="no runtime class 'crun'"):
             await runtime.create(replace(spec, runtime_class="crun"))
     finally:
         await runtime.shutdown()

@@ -13,7 +13,14 @@ from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.survey import PluginInspection as PluginInspection  # noqa: PLC0414  # re-exported to the CLI
 from ai.backend.agent.devices.survey import survey
 from ai.backend.agent.runtimes import CLUSTER_RUNTIME
-from ai.backend.infra.process.daemon import config_option, level_reload, log_level_option, reported_errors, run_daemon
+from ai.backend.infra.process.daemon import (
+    config_option,
+    level_reload,
+    log_level_option,
+    quickest_loop,
+    reported_errors,
+    run_daemon,
+)
 from ai.backend.infra.settings.check import config as config_group
 
 
@@ -71,7 +78,7 @@ def start_server(config: Path | None, log_level: str | None, runtime: str | None
                 await serve(settings, stop, load=lambda: _load_settings(config))
 
     reload = level_reload(lambda: _load_settings(config).logging, level=log_level or settings.debug.log_level)
-    run_daemon(run_agent, debug=settings.debug.asyncio or None, reload=reload)
+    run_daemon(run_agent, loop_factory=quickest_loop(), debug=settings.debug.asyncio or None, reload=reload)
 
 
 @main.command("watcher")

@@ -218,7 +218,7 @@ class RuntimeInfo:
     limit or isolation to what is really done. Of the capabilities ``session-networks`` promises networks of sessions,
     ``multi-node-networks`` such that reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks``
     say why there are none, ``no_private_ports`` why workloads share the host's network (empty: they do not, or nothing
-    can be done). ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine);
+    can be done). ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine, gVisor);
     ``class_overheads`` is the memory in bytes that a workload of such a class takes beyond its own, and
     ``class_handlers`` the program that starts it, where the runtime knows them. ``cdi_directories`` are where the
     runtime looks CDI names up, lowest priority first; the agent writes the specifications of its plugins into the last

@@ -1,6 +1,9 @@
+"""Planes of the app proxy on asyncio's loop and on uvloop's, which workers take where it is installed."""
+
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,20 @@ from ai.backend.appproxy.worker.upstreams import RouteDialer
 from ai.backend.common.wire.appproxy import INFERENCE_KEY, ProxyProtocol, purpose_key
 from ai.backend.infra.http.addresses import parse_network
 from ai.backend.infra.tls.certificates import TlsIdentity
+from tests.support.event_loops import both_loops
 from tests.support.proxy_apps import PERMIT_SECRET, SECRET, FakeApp, free_ports, running_app
 
 KEY = purpose_key(SECRET, INFERENCE_KEY)
 PlaneFactory = Callable[..., Awaitable[Any]]
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    factories = both_loops()
+    if item.path.stem in ("test_exploits", "test_flow", "test_smuggling", "test_streams", "test_upstreams"):
+        return factories
+    return {"asyncio": factories["asyncio"]}  # their bytes are those of another program, or slow
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ async def exchange(port: int, *pieces: bytes, pause_s: float = 0.0, timeout_s: f
                     received += b"<end>"
                     break
                 received += data
-    except ConnectionError:
+    except (ConnectionError, RuntimeError):  # RuntimeError: uvloop's for what is written after that
         received += b"<reset>"
     finally:
         writer.close()

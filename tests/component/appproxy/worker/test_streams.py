@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from io import BytesIO
+from typing import cast
 
 import aiohttp
 import pytest
@@ -88,8 +89,7 @@ def answering(reply: bytes, *, resets: bool = False) -> Handler:
         await writer.drain()
         if resets:
             await asyncio.sleep(0.1)
-            assert isinstance(writer.transport, asyncio.Transport)
-            reset(writer.transport)
+            reset(cast("asyncio.Transport", writer.transport))
         else:
             writer.close()
 

@@ -44,9 +44,9 @@ class DirectPorts:
 
 class DirectClient(asyncio.Protocol):
     """A client without TLS. It is not read until its service is connected, but for what comes before reading stops:
-    uvloop begins to read after ``connection_made``."""
+    uvloop begins to read after ``connection_made``. ``accept`` is called then, if there is one."""
 
-    def __init__(self, accept: Callable[[asyncio.Transport], None]) -> None:
+    def __init__(self, accept: Callable[[asyncio.Transport], None] | None = None) -> None:
         self._accept = accept
         self._transport: asyncio.Transport
         self._received = b""
@@ -56,7 +56,8 @@ class DirectClient(asyncio.Protocol):
         transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
         self._transport = transport
         transport.pause_reading()
-        self._accept(transport)
+        if self._accept is not None:
+            self._accept(transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data

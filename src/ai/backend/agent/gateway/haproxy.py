@@ -14,7 +14,6 @@ import socket
 from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -243,12 +242,15 @@ class HaproxyPlane:
             self._clients.refuse("route")
             client.close()
             return
-        accept = partial(self._clients.connect, route, tcp=client)
         try:
-            await asyncio.get_running_loop().create_connection(lambda: DirectClient(accept), sock=handed_back)
+            transport, _ = await asyncio.get_running_loop().create_connection(DirectClient, sock=handed_back)
         except OSError:
             handed_back.close()
             _cut(client)
+            return
+        # Not in ``connection_made``: a transport of uvloop that is cut there leaves the socket to the collector, which
+        # closes its descriptor once more, when it may be that of another connection.
+        self._clients.connect(route, transport, tcp=client)
 
     async def _passed_on(self, client: socket.socket) -> tuple[Route | None, socket.socket | None]:
         """Returns the route of a client, and the socket that HAProxy has handed back for it."""

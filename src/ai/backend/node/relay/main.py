@@ -1,7 +1,7 @@
 """Entry point in a container: `python -I -S <runner>/relay/main.py --directory DIR --replay-bytes N --runtime NAME`.
 
-In a pod `main.py prepare` runs first, `main.py pod` is the relay, `main.py reaper` the session's first process. Tiny,
-because a script is compiled at each start.
+In a pod `main.py prepare` runs first, `main.py pod` is the relay, `main.py reaper` the session's first process;
+`main.py inner` is that of a sandbox whose relay is outside. Tiny, because a script is compiled at each start.
 """
 
 import sys
@@ -21,6 +21,6 @@ def load_packages():  # type: () -> None
 
 if __name__ == "__main__":
     load_packages()
-    role = sys.argv[1] if sys.argv[1:2] in (["pod"], ["prepare"], ["probe"], ["reaper"]) else "container"
+    role = sys.argv[1] if sys.argv[1:2] in (["inner"], ["pod"], ["prepare"], ["probe"], ["reaper"]) else "container"
     arguments = sys.argv[1:] if role == "container" else sys.argv[2:]
     sys.exit(__import__("_backendai_relay." + role, fromlist=["main"]).main(arguments))

@@ -18,6 +18,7 @@ from ai.backend.node.workload.file_trees import give_home, place_files, remove_t
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import rootfs
+from ai.backend.runtime.process.bundle import why_denied
 from ai.backend.runtime.process.egress import resolver_file
 from ai.backend.runtime.process.images import ProcessImage, host_images
 from ai.backend.runtime.process.launch_plan import (
@@ -77,6 +78,10 @@ class Creation:
 
     def _prepare(self) -> Record:
         spec = self.spec
+        if self.host.is_gvisor:
+            reason, item = why_denied(spec)
+            if reason:
+                raise CreationDenied(reason, data=item)
         if self.image.rootfs is not None and not self.host.bwrap:
             raise CreationDenied("a rootfs image needs bubblewrap, which does not work on this node")
         if self.host.bwrap is None:
@@ -90,6 +95,7 @@ class Creation:
             cookie=self.cookie,
             cgroups=groups,
             sandboxed=bool(self.host.bwrap),
+            gvisor=self.host.is_gvisor,
         )
         directory.make()
         crash_point("create.directory")

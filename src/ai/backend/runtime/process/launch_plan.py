@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ai.backend.node.linux.cgroups import CgroupDriver, Group, Limits
 from ai.backend.node.workload.file_trees import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import program, sandbox
+from ai.backend.runtime.process.bundle import compose_bundle, first_process
 from ai.backend.runtime.process.etc_folder import EtcFolder
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.settings import SESSION_UID_COUNT, ProcessRuntimeSettings
@@ -20,6 +21,8 @@ from ai.backend.runtime.process.supervisor import launch
 from ai.backend.runtime.workload import OOM_SCORE_ADJ, SESSION_PREFIX, device_node, environment
 
 SHARED_FILTER = "seccomp.bpf"
+GVISOR_STATIC = "gvisor"
+"""A folder of the host's static files: in gVisor a session's user has another number."""
 MEMORY_FOLDERS = ("/home/config",)
 MEMORY_FOLDERS_BYTES = 256 * 1024
 COOKIE_VARIABLE = "BACKENDAI_WORKLOAD_COOKIE"
@@ -51,6 +54,24 @@ class Host:
     binds_home: bool = False
     egress: Mapping[str, Any] = field(default_factory=dict)
     """The arguments of the helpers that give sessions a network with a way out (:mod:`egress`); empty for none."""
+    runsc: str = ""
+    """The program that starts gVisor; empty where it does not work (:mod:`gvisor`)."""
+    is_gvisor: bool = False
+
+    def in_gvisor(self) -> Host:
+        """Returns what this host offers to sessions in gVisor, whose first process is `runsc` as root."""
+        return replace(
+            self,
+            is_gvisor=True,
+            bwrap=self.runsc,
+            seccomp=False,
+            can_limit_pids_late=False,
+            static=self.static / GVISOR_STATIC,
+            user_namespace=False,
+            session_uids=0,
+            binds_home=False,
+            egress={},
+        )
 
 
 def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
@@ -105,20 +126,23 @@ def build_plan(
     command += ["--runtime", image.runtime, "--home", inner_home]
     environ = variables_of(spec, image, inner_home, cookie)
     script = ""
-    if has_inner_home and program.can_run_in_place(spec, image, home):
+    if has_inner_home and not host.is_gvisor and program.can_run_in_place(spec, image, home):
         script = program.script_of(spec, environ, command, image.runtime, _inner_identity(settings, host))
     if script:
         command, environ[program.VARIABLE] = [*program.COMMAND], script
     counts_pids = "pids" in host.cgroups.controllers
     late_pid_limit = limits.pids if host.bwrap and not counts_pids and host.can_limit_pids_late else None
-    staged_sources: list[sandbox.StagedSource] = []
+    rlimits = _resource_limits(spec, settings, limits, host)
     if host.bwrap:
+        etc = _etc_of(spec, host, files) if image.rootfs is None else None
+        if host.is_gvisor and etc is not None:  # the host's copy has the user of the other sandboxes
+            files = {**{f"/etc/{name}": host.static / name for name in ("passwd", "group")}, **files}
         host_paths = sandbox.HostPaths(
             bwrap=host.bwrap,
             home=home,
             runner=host.runner,
             static=host.static,
-            etc=_etc_of(spec, host, files) if image.rootfs is None else None,
+            etc=etc,
             prefixes=(*image.prefixes, *map(str, settings.host_directories)) if image.rootfs is None else (),
             rootfs=image.rootfs,
             python=image.runtime_path if image.runtime == "python" else None,
@@ -136,14 +160,12 @@ def build_plan(
             staged=_is_staged(spec, host),
             user_namespace=host.user_namespace,
         )
-        if not host.user_namespace:
-            groups_text = ",".join(map(str, spec.config.extra_gids))
-            identity_arguments = [str(settings.kernel_uid), str(settings.kernel_gid), groups_text]
-            command = [image.interpreter, "-I", "-S", "-c", sandbox.BECOME_USER_SCRIPT, *identity_arguments, *command]
-        command, staged_sources = sandbox.compose(host_paths, command)
+        start = _start_of(spec, image, settings, host, host_paths, command, rlimits)
+    else:
+        start = {"argv": command, "stage": [], "rlimits": rlimits, "bundle": None}
     return {
         "version": 1,
-        "argv": command,
+        **start,
         "environ": environ,
         "secret_variables": _secret_variables(spec),
         "program": bool(script),
@@ -151,7 +173,6 @@ def build_plan(
         "egress": egress_of(spec, host),
         "veils": veils_of(home, (host.runner, *map(Path, image.prefixes))) if host.binds_home else {},
         "sandboxed": bool(host.bwrap),
-        "stage": staged_sources,
         "cgroups": [dict(group) for group in groups],
         "seccomp": _filter_of(spec, host, directory),
         "owner": [settings.kernel_uid, settings.kernel_gid] if host.is_root else None,
@@ -160,7 +181,6 @@ def build_plan(
         "namespace_uid": host.session_uids + spec.key.kernel_id.int % SESSION_UID_COUNT if host.session_uids else None,
         "pty_limit": settings.ptys,
         "groups": list(spec.config.extra_gids),
-        "rlimits": _resource_limits(spec, settings, limits, host),
         "nproc_late": late_pid_limit,
         "oom_score_adj": OOM_SCORE_ADJ,
         "watch": _watched_limits(limits, host),
@@ -168,6 +188,28 @@ def build_plan(
         "replay_bytes": settings.replay_bytes,
         "look_s": 3 * settings.watch_interval_s,
     }
+
+
+def _start_of(
+    spec: WorkloadSpec,
+    image: ProcessImage,
+    settings: ProcessRuntimeSettings,
+    host: Host,
+    host_paths: sandbox.HostPaths,
+    command: Sequence[str],
+    rlimits: Mapping[str, int],
+) -> dict[str, Any]:
+    """Returns the part of the plan that starts the sandbox. In gVisor the limits are those of the processes inside."""
+    uid, gid = _inner_identity(settings, host)
+    if host.is_gvisor:
+        first = first_process(image.interpreter, image.runtime)
+        bundle, stage = compose_bundle(spec, host_paths, first, runsc=host.runsc, uid_gid=(uid, gid), limits=rlimits)
+        return {"argv": bundle.pop("command"), "stage": stage, "rlimits": {"RLIMIT_CORE": 0}, "bundle": bundle}
+    if not host.user_namespace:
+        identity_arguments = [str(uid), str(gid), ",".join(map(str, spec.config.extra_gids))]
+        command = [image.interpreter, "-I", "-S", "-c", sandbox.BECOME_USER_SCRIPT, *identity_arguments, *command]
+    argv, stage = sandbox.compose(host_paths, command)
+    return {"argv": argv, "stage": stage, "rlimits": rlimits, "bundle": None}
 
 
 def _is_staged(spec: WorkloadSpec, host: Host) -> bool:

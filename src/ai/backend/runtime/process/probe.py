@@ -29,10 +29,12 @@ from ai.backend.node.linux.disk_space import parse_mountinfo
 from ai.backend.node.workload import runner_files
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
+from ai.backend.runtime.process.bundle import FIRST_PROGRAM
 from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own_groups
 from ai.backend.runtime.process.egress import find_helpers
 from ai.backend.runtime.process.etc_folder import EtcFolder
-from ai.backend.runtime.process.launch_plan import SHARED_FILTER, Host
+from ai.backend.runtime.process.gvisor import find_gvisor
+from ai.backend.runtime.process.launch_plan import GVISOR_STATIC, SHARED_FILTER, Host
 from ai.backend.runtime.process.networks import why_no_multi_node_networks, why_no_networks
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.settings import MIB
@@ -61,6 +63,7 @@ class ProbeResult:
     no_session_networks: str = ""
     no_multi_node_networks: str = ""
     no_private_ports: str = ""
+    no_gvisor: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -96,13 +99,21 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
     if no_private_ports:
         notes.add(f"sessions share the host's network: {no_private_ports}")
     inner_ids = (sandbox.INNER_UID, sandbox.INNER_UID) if user_namespace else (settings.kernel_uid, settings.kernel_gid)
+    runsc, no_gvisor = find_gvisor(settings, cgroups)
+    parts = (runner_files.find_relay(),) if runsc else ()
+    runner = settings.runner_directory or _runner_directory(state, *parts, is_copied=bool(bwrap or runsc))
+    if runsc and not (runner / FIRST_PROGRAM).is_file():
+        runsc, no_gvisor = "", f"sessions in gVisor need {FIRST_PROGRAM} among the runner's files in {runner}"
+    if no_gvisor:
+        notes.add(no_gvisor)
     host = Host(
         bwrap=bwrap,
+        runsc=runsc,
         cgroups=cgroups,
         seccomp=has_filter,
         can_limit_pids_late=can_limit_late,
-        runner=settings.runner_directory or _runner_directory(state, is_copied=bwrap is not None),
-        static=_write_etc_files(state, *inner_ids),
+        runner=runner,
+        static=_write_etc_files(state / "static", *inner_ids),
         etc=EtcFolder(
             state / "static",
             [name for name in sandbox.SHOWN_ETC_NAMES if name != sandbox.RESOLVER_NAME],
@@ -117,6 +128,8 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
     )
     if has_filter:
         _write_filter(host.static)
+    if runsc:
+        _write_etc_files(host.static / GVISOR_STATIC, settings.kernel_uid, settings.kernel_gid)
     no_network_reason = why_no_networks(state, has_sandbox=bwrap is not None)
     no_overlay_reason = why_no_multi_node_networks(state, no_network_reason=no_network_reason)
     for reason in dict.fromkeys(filter(None, (no_network_reason, no_overlay_reason))):
@@ -137,6 +150,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         no_session_networks=no_network_reason,
         no_multi_node_networks=no_overlay_reason,
         no_private_ports=no_private_ports,
+        no_gvisor=no_gvisor,
         notes=tuple(notes.lines),
     )
 
@@ -185,21 +199,20 @@ def enforcement_of(host: Host, settings: ProcessRuntimeSettings) -> dict[str, En
     }
 
 
-def _runner_directory(state_directory: Path, *, is_copied: bool) -> Path:
+def _runner_directory(state_directory: Path, *parts: Path, is_copied: bool) -> Path:
     """Returns the runner's directory: a copy, or the installed directory if ``is_copied`` is False."""
     installed_runner = runner_files.find_runner()
     if not is_copied:
         return installed_runner
     try:
-        return runner_files.copy_runner(installed_runner, state_directory)
+        return runner_files.copy_runner(installed_runner, state_directory, *parts)
     except OSError as error:
         log.warning("the runner is not copied: %s", error)
         return installed_runner
 
 
-def _write_etc_files(state_directory: Path, uid: int, gid: int) -> Path:
+def _write_etc_files(files_directory: Path, uid: int, gid: int) -> Path:
     """Writes the passwd, group and hosts files that replace the host's in sessions; returns their directory."""
-    files_directory = state_directory / "static"
     files_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     for file_name, content in sandbox.etc_stand_ins(uid, gid).items():
         file_path = files_directory / file_name

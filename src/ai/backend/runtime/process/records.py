@@ -35,6 +35,7 @@ class Record(WorkloadRecord):
 
     cookie: str
     sandboxed: bool
+    gvisor: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ai.backend.common.errors import BackendError, CreationDenied, StorageFull, Unavailable, WorkloadError
+from ai.backend.common.errors import BackendError, CreationDenied, InvalidInput, StorageFull, Unavailable, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.node.workload import connect, runner_files, statistics
@@ -42,6 +42,7 @@ from ai.backend.plugin.runtime import (
 )
 from ai.backend.runtime.disk_guard import DiskGuard, used_bytes
 from ai.backend.runtime.process import cleanup, creation
+from ai.backend.runtime.process.bundle import GVISOR
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.networks import SessionNetworks, make_namespace
 from ai.backend.runtime.process.probe import ProbeResult, probe
@@ -133,6 +134,8 @@ class ProcessRuntime(AbstractRuntime):
                 asyncio.to_thread(creation.find_images, self.settings, self._state.path),
                 self._zygote.start(),
             )
+            if self.settings.default_runtime_class == GVISOR and findings.no_gvisor:
+                raise InvalidInput(findings.no_gvisor, data={"default-runtime-class": GVISOR})
         except BaseException:
             await self._zygote.close()
             raise
@@ -186,6 +189,7 @@ class ProcessRuntime(AbstractRuntime):
             no_private_ports=findings.no_private_ports,
             no_multi_node_networks=findings.no_multi_node_networks,
             cdi_directories=creation.cdi_directories(self._state.path),
+            runtime_classes=(GVISOR,) if findings.host.runsc else (),
         )
 
     async def list_images(self) -> Sequence[RuntimeImage]:
@@ -230,8 +234,9 @@ class ProcessRuntime(AbstractRuntime):
     # -- creation
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
-        if spec.runtime_class:
-            raise CreationDenied("process trees have no runtime classes")
+        if spec.runtime_class and (spec.runtime_class != GVISOR or not self.findings.host.runsc):
+            reason = f": {self.findings.no_gvisor}" if spec.runtime_class == GVISOR else ""
+            raise CreationDenied(f"this node has no runtime class {spec.runtime_class!r}{reason}")
         async with self._lock_of(spec.key):
             existing = await self._find_handle(spec.key)
             if existing is not None:
@@ -247,7 +252,10 @@ class ProcessRuntime(AbstractRuntime):
     async def _create(self, spec: WorkloadSpec, image: ProcessImage) -> WorkloadView:
         directory = self._state.workload(spec.key)
         cookie = secrets.token_hex(16)
-        attempt = creation.Creation(spec, image, self.settings, self.findings.host, self._state, cookie)
+        host = self.findings.host
+        if (spec.runtime_class or self.settings.default_runtime_class) == GVISOR:
+            host = host.in_gvisor()
+        attempt = creation.Creation(spec, image, self.settings, host, self._state, cookie)
 
         def prepare() -> Record:
             self._guard.check_room()
@@ -369,6 +377,8 @@ class ProcessRuntime(AbstractRuntime):
         handle = await self._find_handle(key)
         if handle is None:
             raise Unavailable("there is no such workload")
+        if handle.record.gvisor:
+            return PortExposure.PRIVATE
         if handle.exposure is None:
             handle.exposure = await connect.exposure_of(handle.directory.path)
         return handle.exposure

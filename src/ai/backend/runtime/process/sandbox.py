@@ -76,20 +76,34 @@ def etc_stand_ins(uid: int, gid: int) -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class BubblewrapArguments:
-    """Collects the arguments of bubblewrap in order; later mounts cover earlier mounts.
+class SandboxView:
+    """Collects what a sandbox shows, in order; later mounts cover earlier mounts.
 
-    A target below a staged directory is mounted in the stage: bubblewrap follows the links that sessions leave there.
+    A target below a staged directory is mounted in the stage: who mounts later follows the links that sessions leave
+    there.
     """
 
     staged: bool
-    opens_parents: bool = False
-    arguments: list[str] = field(default_factory=list)
     staged_sources: list[StagedSource] = field(default_factory=list)
     _staged_targets: dict[str, str] = field(default_factory=dict)
 
-    def add(self, *arguments: str) -> None:
-        self.arguments += arguments
+    def mount(self, bind_option: str, source: str, target: str) -> None:
+        """Shows a source, of the host or of the stage, with an option of bubblewrap."""
+        raise NotImplementedError
+
+    def link(self, target: str, link_path: str) -> None:
+        raise NotImplementedError
+
+    def add_folder(self, path: str) -> None:
+        raise NotImplementedError
+
+    def add_memory(self, path: str, size_bytes: int) -> None:
+        """Adds an empty folder in memory, in which everybody may make files."""
+        raise NotImplementedError
+
+    def show_system(self, *, has_devices: bool) -> None:
+        """Adds /proc, /dev and, of /sys, what is not private to the host."""
+        raise NotImplementedError
 
     def bind(self, source: str | Path, target: str, bind_option: str = "--ro-bind") -> None:
         outer_target = next((path for path in self._staged_targets if target.startswith(path + "/")), None)
@@ -97,36 +111,13 @@ class BubblewrapArguments:
             path_below = target.removeprefix(outer_target + "/")
             self._stage(str(source), bind_option, [self._staged_targets[outer_target], path_below])
             return
-        if self.opens_parents:
-            self._open_parents(target)
-        self.add(bind_option, self._reachable_path(str(source), target, bind_option), target)
-
-    def link(self, target: str, link_path: str) -> None:
-        if self.opens_parents:
-            self._open_parents(link_path)
-        self.add("--symlink", target, link_path)
+        self.mount(bind_option, self._reachable_path(str(source), target, bind_option), target)
 
     def show_contents(self, folder: str, contents: Mapping[str, bytes]) -> None:
         """Adds a read-only folder of these files, which the shim writes in the stage."""
         stage_name = self._staged_targets[folder] = self._stage("", "--ro-bind", None)
         self.staged_sources[-1]["contents"] = {name: content.decode("latin-1") for name, content in contents.items()}
-        if self.opens_parents:
-            self._open_parents(folder)
-        self.add("--ro-bind", f"{launch.STAGE_FOLDER}/{stage_name}", folder)
-
-    def show_devices(self) -> None:
-        """Adds /dev: the one of the stage, in which devices are mounted too, or bubblewrap's own."""
-        if self.staged:
-            self.add("--dev-bind", launch.DEVICE_FOLDER, "/dev")
-            self._staged_targets["/dev"] = os.path.basename(launch.DEVICE_FOLDER)  # noqa: PTH119  # its name there
-        else:
-            self.add("--dev", "/dev")
-
-    def _open_parents(self, target: str) -> None:
-        """Makes the parents of a mount point open to all users, as bubblewrap would make closed parents."""
-        for parent in reversed(Path(target).parents[:-1]):
-            if str(parent) not in self.arguments and not str(parent).startswith(SYSTEM_DIRECTORIES):
-                self.add("--perms", "0755", "--dir", str(parent))
+        self.mount("--ro-bind", f"{launch.STAGE_FOLDER}/{stage_name}", folder)
 
     def _reachable_path(self, source: str, target: str, bind_option: str) -> str:
         if not self.staged or source in SYSTEM_DIRECTORIES or _is_public(source):
@@ -138,6 +129,55 @@ class BubblewrapArguments:
         stage_name = str(len(self.staged_sources))
         self.staged_sources.append({"source": source, "name": stage_name, "bind": bind_option, "place": place})
         return stage_name
+
+
+@dataclass(slots=True)
+class BubblewrapArguments(SandboxView):
+    """Collects the arguments of bubblewrap."""
+
+    opens_parents: bool = False
+    arguments: list[str] = field(default_factory=list)
+
+    def add(self, *arguments: str) -> None:
+        self.arguments += arguments
+
+    def mount(self, bind_option: str, source: str, target: str) -> None:
+        if self.opens_parents:
+            self._open_parents(target)
+        self.add(bind_option, source, target)
+
+    def link(self, target: str, link_path: str) -> None:
+        if self.opens_parents:
+            self._open_parents(link_path)
+        self.add("--symlink", target, link_path)
+
+    def add_folder(self, path: str) -> None:
+        self.add("--dir", path)
+
+    def add_memory(self, path: str, size_bytes: int) -> None:
+        self.add("--size", str(size_bytes), "--perms", "1777", "--tmpfs", path)
+
+    def show_system(self, *, has_devices: bool) -> None:
+        """Shows /dev as the one of the stage, in which devices are mounted too, or bubblewrap's own."""
+        self.add("--proc", "/proc")
+        if self.staged:
+            self.add("--dev-bind", launch.DEVICE_FOLDER, "/dev")
+            self._staged_targets["/dev"] = os.path.basename(launch.DEVICE_FOLDER)  # noqa: PTH119  # its name there
+        else:
+            self.add("--dev", "/dev")
+        # bubblewrap's first process is the session user's, without a filter: who writes its memory has none either.
+        self.add(
+            "--size", "4096", "--perms", "0555", "--tmpfs", FIRST_PROCESS_FOLDER, "--remount-ro", FIRST_PROCESS_FOLDER
+        )
+        for sysfs_folder in DEVICE_SYSFS_FOLDERS if has_devices else SHOWN_SYSFS_FOLDERS:
+            if os.path.isdir(sysfs_folder):  # noqa: PTH112  # as the neighbours
+                self.add("--ro-bind", sysfs_folder, sysfs_folder)
+
+    def _open_parents(self, target: str) -> None:
+        """Makes the parents of a mount point open to all users, as bubblewrap would make closed parents."""
+        for parent in reversed(Path(target).parents[:-1]):
+            if str(parent) not in self.arguments and not str(parent).startswith(SYSTEM_DIRECTORIES):
+                self.add("--perms", "0755", "--dir", str(parent))
 
 
 def _is_public(source: str) -> bool:
@@ -208,46 +248,43 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
         bubblewrap.add("--seccomp", str(launch.SECCOMP_FD))
     if host_paths.has_block:
         bubblewrap.add("--info-fd", str(launch.INFO_FD), "--block-fd", str(launch.BLOCK_FD))
-    if host_paths.rootfs is None:
-        _show_host(bubblewrap, host_paths)
-    else:
-        _show_rootfs(bubblewrap, host_paths.rootfs)
-    bubblewrap.add("--proc", "/proc")
-    bubblewrap.show_devices()
-    # bubblewrap's first process belongs to the session's user and has no filter: who writes its memory has none either.
-    bubblewrap.add(
-        "--size", "4096", "--perms", "0555", "--tmpfs", FIRST_PROCESS_FOLDER, "--remount-ro", FIRST_PROCESS_FOLDER
-    )
-    if host_paths.ipc is None:
-        bubblewrap.add("--size", str(host_paths.shmem_bytes), "--perms", "1777", "--tmpfs", "/dev/shm")
-    else:
-        check_ipc(host_paths.ipc)
-        bubblewrap.bind(host_paths.ipc, "/dev/shm", "--bind")
-    bubblewrap.add("--size", str(host_paths.tmp_bytes), "--perms", "1777", "--tmpfs", "/tmp")
-    bubblewrap.add("--size", str(host_paths.tmp_bytes), "--perms", "1777", "--tmpfs", "/var/tmp")
-    for sysfs_folder in DEVICE_SYSFS_FOLDERS if host_paths.devices else SHOWN_SYSFS_FOLDERS:
-        if os.path.isdir(sysfs_folder):  # noqa: PTH112  # as the neighbours
-            bubblewrap.add("--ro-bind", sysfs_folder, sysfs_folder)
-    bubblewrap.bind(host_paths.home, HOME, "--bind")
-    bubblewrap.bind(host_paths.runner, RUNNER)
-    if host_paths.rootfs is not None and not (host_paths.rootfs / "opt" / "kernel").exists():
-        bubblewrap.link(f"{RUNNER}/su-exec", SU_EXEC)
-    if host_paths.python is not None:
-        bubblewrap.link(host_paths.python, f"{PROGRAMS_FOLDER}/python")
-    for folder, contents in host_paths.folders.items():
-        bubblewrap.show_contents(folder, contents)
-    for mount in sorted(host_paths.mounts, key=lambda mount: mount.target.split("/")):  # outer before inner targets
-        check_mount(mount, staged=bubblewrap.staged)
-        if not bubblewrap.staged:
-            _check_unstaged_mount(mount, host_paths)
-        bubblewrap.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
-    for device in host_paths.devices:
-        bubblewrap.bind(device.source, device.target or device.source, "--dev-bind")
-    for target, source in host_paths.files.items():
-        bubblewrap.bind(source, target)
+    show(bubblewrap, host_paths)
     # Root without its capabilities may not enter a home that is closed to it.
     bubblewrap.add("--remount-ro", "/", "--chdir", HOME if host_paths.user_namespace else "/", "--", *command)
     return bubblewrap.arguments, bubblewrap.staged_sources
+
+
+def show(view: SandboxView, host_paths: HostPaths) -> None:
+    """Shows a session's files, whatever makes its sandbox. Raises CreationDenied."""
+    if host_paths.rootfs is None:
+        _show_host(view, host_paths)
+    else:
+        _show_rootfs(view, host_paths.rootfs)
+    view.show_system(has_devices=bool(host_paths.devices))
+    if host_paths.ipc is None:
+        view.add_memory("/dev/shm", host_paths.shmem_bytes)
+    else:
+        check_ipc(host_paths.ipc)
+        view.bind(host_paths.ipc, "/dev/shm", "--bind")
+    view.add_memory("/tmp", host_paths.tmp_bytes)
+    view.add_memory("/var/tmp", host_paths.tmp_bytes)
+    view.bind(host_paths.home, HOME, "--bind")
+    view.bind(host_paths.runner, RUNNER)
+    if host_paths.rootfs is not None and not (host_paths.rootfs / "opt" / "kernel").exists():
+        view.link(f"{RUNNER}/su-exec", SU_EXEC)
+    if host_paths.python is not None:
+        view.link(host_paths.python, f"{PROGRAMS_FOLDER}/python")
+    for folder, contents in host_paths.folders.items():
+        view.show_contents(folder, contents)
+    for mount in sorted(host_paths.mounts, key=lambda mount: mount.target.split("/")):  # outer before inner targets
+        check_mount(mount, staged=view.staged)
+        if not view.staged:
+            _check_unstaged_mount(mount, host_paths)
+        view.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
+    for device in host_paths.devices:
+        view.bind(device.source, device.target or device.source, "--dev-bind")
+    for target, source in host_paths.files.items():
+        view.bind(source, target)
 
 
 def _check_unstaged_mount(mount: Mount, host_paths: HostPaths) -> None:
@@ -259,41 +296,41 @@ def _check_unstaged_mount(mount: Mount, host_paths: HostPaths) -> None:
         raise CreationDenied(message, data={"field": "mounts", "key": mount.target})
 
 
-def _show_host(bubblewrap: BubblewrapArguments, host_paths: HostPaths) -> None:
+def _show_host(view: SandboxView, host_paths: HostPaths) -> None:
     for directory in SYSTEM_DIRECTORIES:
         host_path = Path(directory)
         if host_path.is_symlink():
-            bubblewrap.add("--symlink", str(host_path.readlink()), directory)
+            view.link(str(host_path.readlink()), directory)
         elif host_path.is_dir():
-            bubblewrap.bind(host_path, directory)
+            view.bind(host_path, directory)
     if host_paths.etc is not None:
-        bubblewrap.bind(host_paths.etc, "/etc")
+        view.bind(host_paths.etc, "/etc")
     for etc_name in SHOWN_ETC_NAMES if host_paths.etc is None else (RESOLVER_NAME,):
         host_path = Path("/etc", etc_name)
         if host_path.exists():
-            bubblewrap.bind(host_path.resolve() if host_path.is_file() else host_path, str(host_path))
+            view.bind(host_path.resolve() if host_path.is_file() else host_path, str(host_path))
     for etc_name in ("passwd", "group", "hosts") if host_paths.etc is None else ():
-        bubblewrap.bind(host_paths.static / etc_name, f"/etc/{etc_name}")
+        view.bind(host_paths.static / etc_name, f"/etc/{etc_name}")
     for prefix in host_paths.prefixes:
-        bubblewrap.bind(prefix, prefix)
+        view.bind(prefix, prefix)
 
 
-def _show_rootfs(bubblewrap: BubblewrapArguments, rootfs: Path) -> None:
+def _show_rootfs(view: SandboxView, rootfs: Path) -> None:
     """Binds the entries of an image's root on an empty root, so that mount points can be made beside the entries."""
     for entry_path in sorted(rootfs.iterdir()):
         target = f"/{entry_path.name}"
         if entry_path.is_symlink():
-            bubblewrap.add("--symlink", str(entry_path.readlink()), target)
+            view.link(str(entry_path.readlink()), target)
         elif entry_path.name in {"proc", "dev", "sys", "tmp", "home", "root", "run"}:
-            bubblewrap.add("--dir", target)
+            view.add_folder(target)
         elif entry_path.name in {"opt", "var", "mnt"} and entry_path.is_dir():
-            bubblewrap.add("--dir", target)
+            view.add_folder(target)
             for child in sorted(entry_path.iterdir()):
                 if child.is_symlink():
-                    bubblewrap.add("--symlink", str(child.readlink()), f"{target}/{child.name}")
+                    view.link(str(child.readlink()), f"{target}/{child.name}")
                 elif str(child).endswith("/var/tmp"):
                     continue
                 else:
-                    bubblewrap.bind(child, f"{target}/{child.name}")
+                    view.bind(child, f"{target}/{child.name}")
         else:
-            bubblewrap.bind(entry_path, target)
+            view.bind(entry_path, target)

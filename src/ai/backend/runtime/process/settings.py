@@ -21,6 +21,13 @@ class ProcessRuntimeSettings(RuntimeSettings):
         "auto",
         description="Where the host forbids them to ordinary users, root's sandbox changes its user inside instead.",
     )
+    gvisor: Literal["auto", "off"] = Field(
+        "auto", description="Offer the runtime class `gvisor` where `runsc` starts a sandbox."
+    )
+    runsc: Path | None = Field(None, description="The program of gVisor; default: `runsc` on the agent's PATH.")
+    default_runtime_class: Literal["", "gvisor"] = Field(
+        "", description="What sessions that name no runtime class run in; empty: the sandbox of the host's kernel."
+    )
     cgroups: Literal["auto", "off"] = Field("auto", description="Use control groups where they are writable.")
     seccomp: Literal["auto", "off"] = Field("auto", description="Filter system calls by the published allow-list.")
     network: Literal["auto", "host", "none"] = Field(

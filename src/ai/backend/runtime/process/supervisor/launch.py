@@ -17,6 +17,7 @@ import stat
 from typing import Any, NoReturn
 
 from ai.backend.node.linux import cgroupfs, open_beneath, syscalls
+from ai.backend.runtime.process.supervisor import gvisor
 
 CHANNEL_FD = 3
 SECCOMP_FD = 4
@@ -65,8 +66,11 @@ def become(
         _arrange_fds(plan, channel_fd, log_fd, info_fd, block_fd, report_fd)
         report_fd = _REPORT_FD
         step = "mounts"
+        program_fd = os.open(plan["argv"][0], os.O_RDONLY | os.O_CLOEXEC) if plan["bundle"] else -1
         if plan["stage"]:
-            _stage_sources(plan["stage"], plan["owner"], plan["pty_limit"])
+            _stage_sources(plan)
+        if plan["bundle"]:
+            gvisor.write_bundle(plan["bundle"], plan["environ"], has_network=namespace_fd is not None)
         if plan["veils"]:
             _cover_directories(plan["veils"])
         step = "identity"
@@ -85,6 +89,8 @@ def become(
             if filter_program:
                 syscalls.install_seccomp(filter_program)
         step = "execute"
+        if plan["bundle"]:
+            gvisor.execute(program_fd, plan["argv"], has_network=namespace_fd is not None)
         os.execve(plan["argv"][0], plan["argv"], plan["environ"])
     except BaseException as error:  # noqa: BLE001  # whatever it was, this process must not go on as a second shim
         try:
@@ -152,14 +158,18 @@ def _duplicate_above_20(fd: int) -> int:
     return fd if fd >= 20 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20)
 
 
-def _stage_sources(staged_sources: list[dict[str, Any]], owner: list[int] | None, pty_limit: int) -> None:
+def _stage_sources(plan: dict[str, Any]) -> None:
     """Binds each source below STAGE, in a mount namespace of this process, in which they must be opened to be bound."""
+    staged_sources: list[dict[str, Any]] = plan["stage"]
+    owner: list[int] | None = plan["owner"]
     if os.geteuid() != 0:
         syscalls.unshare_user()
     syscalls.unshare_mounts()
     source_fds = [open_beneath.open_source(staged["source"]) if staged["source"] else -1 for staged in staged_sources]
-    syscalls.mount("tmpfs", STAGE_FOLDER, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
-    _make_devices(pty_limit)
+    size = gvisor.STAGE_BYTES if plan["bundle"] else 1024 * 1024
+    syscalls.mount("tmpfs", STAGE_FOLDER, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, f"mode=755,size={size}")
+    if not plan["bundle"]:
+        _make_devices(plan["pty_limit"])
     for source_fd, staged in zip(source_fds, staged_sources, strict=True):
         if source_fd < 0:
             source_fd = _make_folder(f"{STAGE_FOLDER}/{staged['name']}.contents", staged["contents"])

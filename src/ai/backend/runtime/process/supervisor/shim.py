@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -136,10 +137,21 @@ class Shim:
         deadline = time.monotonic() + grace_s
         is_first_request = self._stop_time is None
         self._stop_time = deadline if self._stop_time is None else min(self._stop_time, deadline)
-        if is_first_request and grace_s > 0:
+        if is_first_request and grace_s > 0 and not self._request({"t": "signal", "number": int(signal.SIGTERM)}):
             # bubblewrap's outer process would die of it, and everything with it, without any grace.
             spared_pids = {self._leader.pid} if self._plan["sandboxed"] else set()
             proc.send([pid for pid in self._workload_pids() if pid not in spared_pids], signal.SIGTERM)
+
+    def _request(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> bool:
+        """Sends a request to the first process in gVisor, which does not wait for anything; returns False where there
+        is none: it is not in gVisor, has ended, or does not read what it was sent."""
+        if self._leader.requests is None:
+            return False
+        try:
+            socket.send_fds(self._leader.requests, [json.dumps(message).encode()], fds, socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        return True
 
     def _kill_until_ended(self, now: float) -> None:
         if self._leader.helper_pid:
@@ -211,7 +223,16 @@ class Shim:
             self._begin_stop(float(message["grace"]), str(message.get("reason") or "stopped"))
         elif command == "shim-signal":
             signal_number = signal.Signals[decode(body)["signal"]]
+            if self._request({"t": "signal", "number": int(signal_number)}):
+                return True
             proc.send([pid for pid in self._workload_pids() if pid != self._leader.pid], signal_number)
+        elif command == "socket" and self._leader.requests is not None:
+            peer.send(encode({"t": "refused", "reason": "in gVisor sockets stay inside"}))
+        elif command == "connect" and self._leader.requests is not None:
+            if self._request({"t": "connect", "port": int(decode(body)["port"])}, (peer.fileno(),)):
+                peer.is_open = False  # it is the other process's from now on
+            else:
+                peer.send(encode({"t": "refused", "reason": "the session does not answer"}))
         elif command == "socket":
             hand_over_socket(peer.sock, self._leader.pid, self._plan)
         elif command == "shim-ping":

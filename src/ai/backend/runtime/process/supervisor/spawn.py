@@ -17,6 +17,8 @@ from ai.backend.plugin.crash_points import crash_point
 from ai.backend.runtime.process.supervisor import egress, launch
 
 LOCK_TIMEOUT_S = 0.5
+_RUNSC_LOST_CODE = 128
+"""The exit code of `runsc` where its sandbox was killed."""
 
 
 def write_json(file_name: str, content: dict[str, Any], *, is_durable: bool = False) -> None:
@@ -36,6 +38,7 @@ class Leader:
         self.pid = pid
         self.helper_pid = 0
         self.channel = channel
+        self.requests: socket.socket | None = None
         self.log = log_fd
         self.status: int | None = None
         self.has_children = True
@@ -60,6 +63,8 @@ class Leader:
         exit_code = os.waitstatus_to_exitcode(self.status)
         if exit_code < 0:
             return None, -exit_code
+        if self.requests is not None and exit_code == _RUNSC_LOST_CODE:
+            return None, signal.SIGKILL
         if sandboxed and 128 < exit_code <= 128 + 64:
             return None, exit_code - 128
         return exit_code, None
@@ -120,6 +125,10 @@ def start_leader(plan: dict[str, Any], namespace_fd: int | None) -> Leader:
     late_pid_limit = plan["nproc_late"]
     info_read_fd, info_write_fd = os.pipe2(os.O_CLOEXEC) if late_pid_limit else (-1, -1)
     block_read_fd, block_write_fd = os.pipe2(os.O_CLOEXEC) if late_pid_limit else (-1, -1)
+    requests: socket.socket | None = None
+    if plan["bundle"]:  # in the place of the descriptor on which bubblewrap reports
+        requests, inner_requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        info_write_fd = inner_requests.detach()
     pid = os.fork()
     if pid == 0:
         launch.become(
@@ -144,7 +153,9 @@ def start_leader(plan: dict[str, Any], namespace_fd: int | None) -> Leader:
     os.set_blocking(log_read_fd, False)
     if late_pid_limit:
         _limit_processes(plan, info_read_fd, block_write_fd)
-    return Leader(pid, shim_channel, log_read_fd)
+    leader = Leader(pid, shim_channel, log_read_fd)
+    leader.requests = requests
+    return leader
 
 
 def _limit_processes(plan: dict[str, Any], info_fd: int, block_fd: int) -> None:

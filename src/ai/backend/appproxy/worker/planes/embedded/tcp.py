@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import cast
 
 from ai.backend.appproxy.worker.planes.embedded.circuits import CircuitState
@@ -15,12 +16,33 @@ from ai.backend.core.proxy.routing import RouteKey
 WRITE_BUFFER_BYTES = 256 * 1024
 
 
+class _Early:
+    """What a side sends before there is a tunnel, though reading is paused: uvloop begins to read after
+    ``connection_made``."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.has_ended = False
+
+    def receive(self, transport: asyncio.Transport, data: bytes) -> None:
+        transport.pause_reading()
+        self.data += data
+
+    def pass_on(self, transport: asyncio.Transport, receive: Callable[[bytes], None], end: Callable[[], bool]) -> None:
+        """Gives to a tunnel what has come; closes where ``end`` returns False, as ``eof_received`` would."""
+        if self.data:
+            receive(self.data)
+        if self.has_ended and not end():
+            transport.close()
+
+
 class _App(asyncio.Protocol):
     """The app's side. Its tunnel is made by whoever connected."""
 
     def __init__(self) -> None:
         self.tunnel: Tunnel | None = None
         self.transport: asyncio.Transport
+        self.early = _Early()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
@@ -31,9 +53,14 @@ class _App(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.tunnel is not None:
             self.tunnel.from_app(data)
+        else:
+            self.early.receive(self.transport, data)
 
     def eof_received(self) -> bool:
-        return self.tunnel is not None and self.tunnel.app_ended()
+        if self.tunnel is not None:
+            return self.tunnel.app_ended()
+        self.early.has_ended = True
+        return True
 
     def pause_writing(self) -> None:
         if self.tunnel is not None:
@@ -60,6 +87,7 @@ class TcpClient(asyncio.Protocol):
         self._counted: str | None = None
         self.route: RouteKey | None = None
         self._transport: asyncio.Transport
+        self._early = _Early()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # those of uvloop are none by their class
@@ -103,9 +131,11 @@ class TcpClient(asyncio.Protocol):
                 app.transport.abort()
                 self._transport.abort()
                 return
-            self._tunnel = app.tunnel = Tunnel(self._shared, state, key, self._transport, app.transport)
+            tunnel = self._tunnel = app.tunnel = Tunnel(self._shared, state, key, self._transport, app.transport)
             self._transport.resume_reading()
             app.transport.resume_reading()
+            self._early.pass_on(self._transport, tunnel.from_client, tunnel.client_ended)
+            app.early.pass_on(app.transport, tunnel.from_app, tunnel.app_ended)
             return
         state.leave(self)
         self._shared.counts.refused["connect"] += 1
@@ -114,9 +144,14 @@ class TcpClient(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._tunnel is not None:
             self._tunnel.from_client(data)
+        else:
+            self._early.receive(self._transport, data)
 
     def eof_received(self) -> bool:
-        return self._tunnel is not None and self._tunnel.client_ended()
+        if self._tunnel is not None:
+            return self._tunnel.client_ended()
+        self._early.has_ended = True
+        return True
 
     def pause_writing(self) -> None:
         if self._tunnel is not None:

@@ -26,7 +26,7 @@ from ai.backend.infra.tls.certificates import (
 )
 from ai.backend.infra.tls.contexts import unverified_client_context
 from tests.component.agent.conftest import Bench
-from tests.component.agent.test_gateway import destroy
+from tests.component.agent.gateway.test_gateway import destroy
 from tests.support.gateway_clients import (
     AUTHORITY,
     CLIENT,

@@ -24,7 +24,7 @@ from ai.backend.infra.haproxy.process import find_haproxy
 from ai.backend.infra.tls.certificates import create_authority
 from ai.backend.infra.tls.contexts import pinned_client_context
 from tests.component.agent.conftest import Bench
-from tests.component.agent.test_gateway_hostile import client_hello, is_refused, traffic_of
+from tests.component.agent.gateway.test_gateway_hostile import client_hello, is_refused, traffic_of
 from tests.support.gateway_clients import (
     CLIENT,
     ServingRuntime,

@@ -1,0 +1,86 @@
+"""The first process of a sandbox whose relay is outside, as under gVisor, whose sockets no process of the host reaches.
+
+It starts the runner with the relay's channel, reaps orphans, and does what only a process inside can do: it connects to
+ports, by a process for each connection that the relay passes in, and signals. Its end is that of the runner.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+
+from .connections import carry_connection
+from .first_process import FirstProcess, shell_code, signal_all, timeout_ms
+from .framing import decode
+from .peers import Peer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List
+
+_MAX_REQUEST_BYTES = 4096
+
+
+class Inner:
+    """Serves the requests of the relay outside. ``runner`` is called in the child process.
+
+    A request is one packet of the socket ``requests``: ``{"t": "connect", "port": N}`` comes with the agent's
+    connection, ``{"t": "signal", "number": N}`` is for every process but this one.
+    """
+
+    def __init__(self, requests: socket.socket, runner: Any) -> None:
+        self._requests = requests
+        self._poll = select.poll()
+        self._poll.register(requests, select.POLLIN)
+        self._first = FirstProcess(self._poll)
+        self._first.start(runner)
+
+    def run(self) -> int:
+        """Serves until the runner has ended; returns its exit code as a shell does."""
+        first = self._first
+        while first.status is None:
+            for fd, _events in self._poll.poll(timeout_ms(first.kill_at)):
+                if fd == first.wakeup:
+                    first.on_wakeup()
+                else:
+                    self._serve()
+        signal_all(signal.SIGKILL)
+        return shell_code(first.status)
+
+    def _serve(self) -> None:
+        message, fds, _, _ = socket.recv_fds(self._requests, _MAX_REQUEST_BYTES, 1)
+        if not message:  # without a relay nobody can reach this session any more
+            self._poll.unregister(self._requests)
+            signal_all(signal.SIGKILL)
+            return
+        request = decode(message)
+        if request["t"] == "signal":
+            signal_all(request["number"])
+        for fd in fds:
+            peer = Peer(socket.socket(fileno=fd))
+            carry_connection(peer, request["port"])
+            peer.close()
+
+
+def main(arguments: List[str]) -> int:
+    """Parses `--channel-fd N --requests-fd M`, and passes the rest to the runner; returns 2 for wrong arguments."""
+    options = dict(zip(arguments[::2], arguments[1::2]))
+    if not {"--channel-fd", "--requests-fd"} <= options.keys():
+        sys.stderr.write("usage: main.py inner --channel-fd N --requests-fd M --runtime NAME --home DIR\n")
+        return 2
+    process_module = __import__("_backendai_runner.process", fromlist=["prctl"])
+    process_module.prctl(process_module.PR_SET_DUMPABLE, 0)
+    requests = socket.socket(fileno=int(options.pop("--requests-fd")))
+
+    def runner() -> int:
+        requests.close()
+        supervisor = __import__("_backendai_runner.supervisor", fromlist=["main"])
+        code: int = supervisor.main([word for name, text in options.items() for word in (name, text)])
+        return code
+
+    inner = Inner(requests, runner)
+    os.close(int(options["--channel-fd"]))
+    return inner.run()
