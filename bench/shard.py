@@ -36,7 +36,8 @@ NODES, DEVICES = 1000, 8
 MAX_BYTES = 1 << 30
 MAX_CORE = 0.10
 DRIVER = "gpu.example.com"
-_SETTLE_S, _IDLE_S = 10.0, 20.0
+_SETTLE_S, _IDLE_S = 10.0, 60.0
+"""The idle time has a round of each loop that an agent has."""
 BEATS_GATHER_S = 0.5
 
 

@@ -7,14 +7,23 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
+from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.agent.lifecycle import hook_retries
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
 from ai.backend.common.wire.reports import HookTrouble, KernelObservation
-from ai.backend.plugin.accelerator import AbstractLifecycleHook, HookContext, Mount, TerminationDeferred, WorkloadConfig
+from ai.backend.plugin.accelerator import (
+    AbstractComputePlugin,
+    AbstractLifecycleHook,
+    HookContext,
+    Mount,
+    TerminationDeferred,
+    WorkloadConfig,
+)
 from tests.component.agent.conftest import Bench, read_records
 from tests.support.agent_fakes import FakePlugin, fake_plugin
 
@@ -168,6 +177,28 @@ async def test_a_restart_that_is_deferred_is_an_error(bench: Bench) -> None:
 
 
 # ---- causes
+
+
+async def test_a_plugin_with_the_default_hook_is_called_before_the_creation_alone(bench: Bench) -> None:
+    configured: list[str] = []
+
+    async def configure(self: Any, workload: Any, device_alloc: Any) -> WorkloadConfig:
+        configured.append(str(workload.kernel_id))
+        return WorkloadConfig()
+
+    make_hook = AbstractComputePlugin.create_lifecycle_hook
+    bench.plugins = [fake_plugin("cuda", create_lifecycle_hook=make_hook, configure=configure)]
+    agent = await bench.start()
+    spec = bench.spec(slots={"cuda": "1"})
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    await bench.until(spec, S.RUNNING)
+    record = msgspec.json.decode(read_records(bench.data_dir, "kernels")[spec.kernel_id], type=KernelRecord)
+    assert record.begun.keys() == {"cuda"}
+    assert record.begun["cuda"].keys() == {"pre_create"}
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
+    await bench.until(spec, S.TERMINATED)
+    assert configured == [spec.kernel_id]
+    assert troubles(bench) == []
 
 
 async def test_causes_attempts_and_allocations(bench: Bench) -> None:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _KIT_CLEANING_PERIOD_S = 3600.0
+_MAX_UPKEEP_S = 60.0
+"""Cordons end in time also where devices are looked at when something tells that they have changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +216,7 @@ class Agent:
                 partial(report_statistics, context, supervisor, statistics, self._manager),
             ),
             refreshes,
-            *upkeep.loops(intervals.inventory),
+            *upkeep.loops(min(intervals.inventory, _MAX_UPKEEP_S)),
             PeriodicCall("cdi", intervals.inventory, context.cdi.refresh),
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),

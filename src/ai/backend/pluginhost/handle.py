@@ -97,6 +97,12 @@ class PluginHandle:
         return next(iter(self._faults.values()), None)
 
     @property
+    def standing(self) -> tuple[object, ...]:
+        """The state that heartbeats report: other objects once any of it may have changed."""
+        reason = next(iter(self._faults.values()), None)
+        return self._class, self._plugin, self._options_schema, reason, self._retry_at < float("inf")
+
+    @property
     def has_ended(self) -> bool:
         """True if no plugin runs: none is started, or its host process has just ended. It may be started again."""
         plugin = self._plugin

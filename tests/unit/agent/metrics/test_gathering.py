@@ -27,9 +27,17 @@ from ai.backend.common.states import KernelStatus, SessionType
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import MetricFamily
 from ai.backend.core.lifecycle.kernel_phase import Phase
-from ai.backend.plugin.accelerator import ExportedName, Measurement, MetricKind, PluginCapabilities, StatContext
+from ai.backend.plugin.accelerator import (
+    AbstractComputePlugin,
+    ExportedName,
+    Measurement,
+    MetricKind,
+    PluginCapabilities,
+    StatContext,
+)
 from ai.backend.plugin.discovery import PluginSource
 from ai.backend.plugin.runtime import AbstractRuntime, ProcessView, WorkloadKey
+from ai.backend.pluginhost.handle import PluginHandle
 from tests.support.agent_fakes import FakePlugin
 
 ALL = frozenset({"min", "max", "sum", "avg", "diff", "rate"})
@@ -238,6 +246,27 @@ async def test_a_plugin_is_told_of_the_holders_of_its_devices_alone(scene: Scene
     assert set(context.allocations) == set(context.pids) == {holder.record.kernel_id}
     assert context.pids[holder.record.kernel_id] == (4711,)
     assert scene.statistics.of_kernel(other.id) == {}
+
+
+async def test_a_plugin_without_measurements_is_not_called(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    call = PluginHandle.call
+
+    async def counted(handle: PluginHandle, kind: str, *args: Any, **options: Any) -> Any:
+        calls.append(kind)
+        return await call(handle, kind, *args, **options)
+
+    monkeypatch.setattr(PluginHandle, "call", counted)
+    await scene.round()
+    assert calls == ["gather_node_metrics"]
+    for method in ("gather_node_metrics", "gather_workload_metrics"):
+        setattr(scene.gpu, method, getattr(AbstractComputePlugin, method))
+    kernel = scene.kernel(1)
+    scene.give_gpus(kernel)
+    scene.runtime.found = {kernel.key: [_m("mem", 5)]}
+    await scene.round(kernel)
+    assert calls == ["gather_node_metrics"]
+    assert scene.statistics.of_kernel(kernel.id).keys() == {"mem"}
 
 
 async def test_the_node_has_each_device_and_their_sum(scene: Scene) -> None:

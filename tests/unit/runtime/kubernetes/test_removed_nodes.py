@@ -13,11 +13,12 @@ from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.errors import ObjectConflict
 from ai.backend.node.kube_api.objects import KubeObject, Pod
-from ai.backend.node.kube_api.resources import NODES, VOLUME_CLAIMS
+from ai.backend.node.kube_api.resources import NETWORK_POLICIES, NODES, VOLUME_CLAIMS
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.runtime.kubernetes.handles import Handle, Handles
 from ai.backend.runtime.kubernetes.homes import Homes, home_name
 from ai.backend.runtime.kubernetes.manifest import ClusterFacts, compose_pod
+from ai.backend.runtime.kubernetes.policies import session_policy
 from ai.backend.runtime.kubernetes.removed_nodes import RemovedNodes
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
@@ -27,11 +28,12 @@ GONE = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC
 
 
 class FakeCluster:
-    """Nodes, and the claims of a namespace."""
+    """Nodes, and the claims and policies of a namespace."""
 
     def __init__(self) -> None:
         self.nodes: set[str] = set()
         self.claims: dict[str, dict[str, Any]] = {}
+        self.policies: dict[str, dict[str, Any]] = {}
         self.is_away = False
         self.asked: list[str] = []
 
@@ -46,17 +48,21 @@ class FakeCluster:
         return KubeObject() if name in self.nodes else None
 
     async def list(self, resource: object, namespace: str, *, label_selector: str) -> tuple[list[KubeObject], str]:
-        assert (resource, namespace) == (VOLUME_CLAIMS, SETTINGS.namespace)
-        assert label_selector == "backend.ai/instance=default"
+        assert namespace == SETTINGS.namespace
+        has_session = {VOLUME_CLAIMS: "", NETWORK_POLICIES: ",backend.ai/session"}[cast("Any", resource)]
+        assert label_selector == f"backend.ai/instance=default{has_session}"
         listed = [
             msgspec.convert({"metadata": {**claim["metadata"], "uid": f"uid-{name}"}}, KubeObject)
-            for name, claim in self.claims.items()
+            for name, claim in self._objects(resource).items()
         ]
         return listed, "1"
 
     async def delete(self, resource: object, name: str, _namespace: str, *, uid: str) -> None:
-        assert (resource, uid) == (VOLUME_CLAIMS, f"uid-{name}")
-        del self.claims[name]
+        assert uid == f"uid-{name}"
+        del self._objects(resource)[name]
+
+    def _objects(self, resource: object) -> dict[str, dict[str, Any]]:
+        return self.claims if resource is VOLUME_CLAIMS else self.policies
 
 
 def spec_of(number: int) -> WorkloadSpec:
@@ -121,6 +127,18 @@ async def test_what_a_removed_node_had_goes_after_the_time_of_the_setting(scene:
     assert "here" not in scene.cluster.asked, "its agent is in this process"
     await scene.removed_nodes.sweep()
     assert scene.homes == {OWN_HOME}
+
+
+async def test_a_network_of_a_removed_node_goes_with_it(scene: Scene) -> None:
+    for number, node in ((1, "away"), (2, "here"), (3, "")):
+        policy = session_policy(SETTINGS.instance, SessionId(UUID(int=number)), [], node)
+        scene.cluster.policies[policy["metadata"]["name"]] = policy
+    names = list(scene.cluster.policies)
+    await scene.removed_nodes.sweep()
+    assert list(scene.cluster.policies) == names
+    scene.now += SETTINGS.removed_node_s
+    await scene.removed_nodes.sweep()
+    assert list(scene.cluster.policies) == names[1:]
 
 
 async def test_a_node_that_comes_back_in_time_keeps_everything(scene: Scene) -> None:

@@ -59,6 +59,8 @@ class HookCalls:
     ) -> WorkloadConfig | None:
         """Records that a hook call begins, then calls the hook's method. Only ``pre_create`` returns a config.
 
+        The default hook acts before the creation alone: its other methods are neither called nor recorded.
+
         Args:
             plugin_key: the plugin.
             method: the method of the hook.
@@ -71,6 +73,8 @@ class HookCalls:
             BackendError: what the hook raises (CreationDenied ...), and PluginError for every other failure.
             TerminationDeferred: only from ``pre_terminate``.
         """
+        if method != "pre_create" and not changes and self._has_default_hook(plugin_key):
+            return None
         plugin_timeout_s = self._context.settings.kernel_lifecycles.plugin_timeout
         deadline_s = plugin_timeout_s if timeout_s is None else min(plugin_timeout_s, timeout_s)
         epoch_of_method = kernel.record.begun.get(plugin_key, {})
@@ -125,6 +129,15 @@ class HookCalls:
             is_over.set()
         crash_point(f"hook.{plugin_key}.{method}.after")
         return returned_config
+
+    def _has_default_hook(self, plugin_key: str) -> bool:
+        """Returns False also while the plugin is not started, as it is not clear which hook it has then."""
+        try:
+            plugin = self._context.plugins.get(plugin_key).plugin
+        except PluginError:
+            return False
+        make_hook = getattr(plugin.create_lifecycle_hook, "__func__", None)
+        return make_hook is AbstractComputePlugin.create_lifecycle_hook
 
     def _check_options(self, plugin_key: str, spec: KernelSpec) -> None:
         """Raises CreationDenied for options that this node's version of the plugin does not take."""

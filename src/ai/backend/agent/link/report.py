@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError
+from operator import is_
 from typing import Any
 
 import msgspec
@@ -24,10 +25,18 @@ from ai.backend.common.release import release_version
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import Enforcement, KernelEventReason
 from ai.backend.common.wire.link import ManagerReports
-from ai.backend.common.wire.reports import AgentReport, ImageReport, OverlayReport, PluginReport, SlotReport, StatReport
+from ai.backend.common.wire.reports import (
+    AgentReport,
+    ImageReport,
+    OverlayReport,
+    PluginReport,
+    RuntimeClassReport,
+    SlotReport,
+    StatReport,
+)
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.infra.loop import PeriodicLoop
-from ai.backend.plugin.runtime import RuntimeImage
+from ai.backend.plugin.runtime import RuntimeImage, RuntimeInfo
 
 log = logging.getLogger(__name__)
 _RETRY_S = 0.25
@@ -41,21 +50,26 @@ ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lo
 
 @dataclass(frozen=True, slots=True)
 class _ReportedInventory:
-    """Slots, devices and plugins in wire form, with the inventory from which they were made."""
+    """Slots, devices and plugins in wire form, with the objects from which they were made."""
 
-    state: tuple[object, ...]
-    contents: tuple[tuple[object, ...], ...]
+    sources: tuple[object, ...]
     slots: list[SlotReport]
     devices: list[dict[str, Any]]
     plugins: list[PluginReport]
 
 
-def _are_same(first: tuple[tuple[object, ...], ...], second: tuple[tuple[object, ...], ...]) -> bool:
-    """Returns True if the parts are the same objects: they are replaced when they change, never altered."""
-    return len(first) == len(second) and all(
-        len(ones) == len(others) and all(one is other for one, other in zip(ones, others, strict=True))
-        for ones, others in zip(first, second, strict=True)
-    )
+@dataclass(frozen=True, slots=True)
+class _ReportedRuntime:
+    """Limits and classes in wire form, with the objects from which they were made."""
+
+    sources: tuple[object, ...]
+    enforcement: dict[str, Enforcement]
+    classes: list[RuntimeClassReport]
+
+
+def _are_same(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
+    """Returns True if these are the same objects: they are replaced when they change, never altered."""
+    return len(first) == len(second) and all(map(is_, first, second))
 
 
 class HeartbeatReporter:
@@ -67,6 +81,7 @@ class HeartbeatReporter:
         self._images: Sequence[RuntimeImage] = ()
         self._image_reports: list[ImageReport] = []
         self._inventory: _ReportedInventory | None = None
+        self._runtime: _ReportedRuntime | None = None
         self._number = 0
         self.overlay: OverlayReport | None = None
         """This node's parameters for multi-node networks; None until they are determined."""
@@ -87,7 +102,7 @@ class HeartbeatReporter:
         context, node = self._context, self._context.settings.agent
         self._number += 1
         runtime_info = context.runtime.info()
-        inventory = self._reported_inventory()
+        inventory, runtime = self._reported_inventory(), self._reported_runtime(runtime_info)
         return AgentReport(
             agent_id=node.id,
             epoch=context.epoch,
@@ -101,7 +116,7 @@ class HeartbeatReporter:
             addr=context.settings.link.manager_addr,
             runtime=runtime_info.name,
             tier=runtime_info.tier,
-            enforcement={**runtime_info.enforcement, **self._networks()},
+            enforcement=runtime.enforcement,
             generation=context.inventory.generation,
             slots=inventory.slots,
             devices=inventory.devices,
@@ -109,29 +124,35 @@ class HeartbeatReporter:
             images=self._image_reports,
             kernels=self._supervisor.presence(),
             observed=context.observer.last_seq,
-            runtime_classes=reports_of(context.settings.runtime_classes, runtime_info),
+            runtime_classes=runtime.classes,
             overlay=self.overlay,
         )
 
     def _reported_inventory(self) -> _ReportedInventory:
         """Returns slots, devices and plugins in wire form, which are made anew when one of them has changed."""
         context = self._context
-        kinds = context.inventory.kinds
-        state = tuple(
-            (handle.key, handle.started, handle.may_return, handle.healthy, handle.reason, handle.version)
-            for handle in context.plugins.handles
-        )
-        contents = tuple(
-            (kind.devices, kind.slots, kind.displays, kind.spec, kind.info, kind.namespaces) for kind in kinds.values()
-        )
-        cached = self._inventory
-        if cached is None or cached.state != state or not _are_same(cached.contents, contents):
+        parts: list[object] = []
+        for handle in context.plugins.handles:
+            parts += handle.standing
+        for kind in context.inventory.kinds.values():
+            parts += (kind.devices, kind.slots, kind.displays, kind.spec, kind.info, kind.namespaces)
+        sources, cached = tuple(parts), self._inventory
+        if cached is None or not _are_same(cached.sources, sources):
             cached = self._inventory = _ReportedInventory(
-                state=state,
-                contents=contents,
+                sources=sources,
                 slots=self._slots(),
                 devices=[msgspec.to_builtins(device) for device in self._devices()],
                 plugins=self._plugins(),
+            )
+        return cached
+
+    def _reported_runtime(self, info: RuntimeInfo) -> _ReportedRuntime:
+        sources, cached = (info, self.overlay), self._runtime
+        if cached is None or not _are_same(cached.sources, sources):
+            cached = self._runtime = _ReportedRuntime(
+                sources=sources,
+                enforcement={**info.enforcement, **self._networks()},
+                classes=reports_of(self._context.settings.runtime_classes, info),
             )
         return cached
 

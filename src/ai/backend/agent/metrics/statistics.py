@@ -24,7 +24,7 @@ from ai.backend.common.wire.execution import ProcessInfo
 from ai.backend.common.wire.reports import MetricFamily
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.infra.telemetry.exposition import Exposition, WorkloadTotal
-from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext
+from ai.backend.plugin.accelerator import AbstractComputePlugin, Measurement, MetricKind, StatContext
 from ai.backend.plugin.accelerator.responses import MeasurementFilter
 from ai.backend.plugin.runtime import AbstractRuntime, ProcessView, WorkloadKey
 from ai.backend.pluginhost.handle import PluginHandle
@@ -144,15 +144,19 @@ class Statistics:
         kernel_of_key = {kernel.key: kernel for kernel in kernels}
         allocation_of_kernel = {kernel.key.kernel_id: self.inventory.holding(kernel.id) for kernel in kernels}
         answers = await asyncio.gather(
-            self._query_runtime(list(kernel_of_key)),
+            *((self._query_runtime(list(kernel_of_key)),) if kernel_of_key else ()),
             *(() if self.host is None else (self._query_host(self.host),)),
-            *(self._query_plugin(handle, kernel_of_key, allocation_of_kernel) for handle in self.plugins.started()),
+            *(
+                self._query_plugin(handle, kernel_of_key, allocation_of_kernel)
+                for handle in self.plugins.started()
+                if _measures(handle.plugin)
+            ),
         )
         self._take_in_answers(answers, kernel_of_key, self.clock())
 
     async def _query_runtime(self, keys: list[WorkloadKey]) -> _SourceAnswer:
         async def query(checks: MeasurementFilter) -> _SourceAnswer:
-            measured = await self.runtime.measure(keys) if keys else {}
+            measured = await self.runtime.measure(keys)
             return _SourceAnswer(
                 _RUNTIME_SOURCE, workloads={key: checks.passed(values) for key, values in measured.items()}
             )
@@ -383,6 +387,15 @@ class Statistics:
         if series_key not in self._series_of_node:
             self._series_of_node[series_key] = Series()
         return self._series_of_node[series_key].add(measurement, measured_at)
+
+
+def _measures(plugin: AbstractComputePlugin) -> bool:
+    """Returns False for a plugin that leaves both methods as they are, which measure nothing."""
+    own, base = type(plugin), AbstractComputePlugin
+    return (
+        own.gather_node_metrics is not base.gather_node_metrics
+        or own.gather_workload_metrics is not base.gather_workload_metrics
+    )
 
 
 def _gauge_sums(workloads: Iterable[Mapping[str, Measurement]]) -> Iterable[WorkloadTotal]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from ai.backend.agent.shard.devices import device_name_of
 from ai.backend.agent.shard.inventory import NodeInventory
 from ai.backend.agent.shard.nodes import NodeFacts
 from ai.backend.agent.shard.plugins import node_plugins
-from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.common.wire.reports import (
     AgentReport,
@@ -40,10 +39,13 @@ from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
 log = logging.getLogger(__name__)
 _STARTS = 8
 """How many agents start at once."""
+_RETURN_S = 0.05
+"""From the return of a lost node to its heartbeat."""
 _GATHER_S = 0.1
 """Changes of one node within so many seconds are one."""
-NODE_INTERVALS = IntervalSettings(statistics=15.0, inventory=60.0, images=60.0, health=60.0, sync=60.0)
-"""Periods where the cluster tells changes by itself; those of one machine would be a load for many."""
+NODE_INTERVALS = IntervalSettings(statistics=15.0, inventory=600.0, images=300.0, health=60.0, sync=60.0)
+"""Periods where the cluster tells changes by itself; those of one machine would be a load for many. A node's devices
+are looked at when its objects change (:meth:`Agent.refresh`); a kubelet reports its images each five minutes."""
 MakeRuntime = Callable[[str], AbstractRuntime]
 """Returns the runtime of a node by its name."""
 
@@ -51,17 +53,24 @@ MakeRuntime = Callable[[str], AbstractRuntime]
 class NodeReports:
     """The reports of one node's agent: heartbeats with what the cluster says of the node, none while it is lost."""
 
-    def __init__(self, manager: ManagerReports, speaker: str, facts: Callable[[], NodeFacts]) -> None:
+    def __init__(
+        self, manager: ManagerReports, speaker: str, facts: Callable[[], NodeFacts], present: asyncio.Event
+    ) -> None:
+        """``present`` is set while the node is not lost."""
         self._manager = manager
         self._speaker = speaker
         self._facts = facts
+        self._present = present
         self._has_statistics = True
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        """Raises Unavailable while the node is lost: the manager then misses it, and not this process."""
+        """Waits while the node is lost: the manager then misses it, and not this process. That report is not sent, as
+        it is of before; another one follows at once."""
         facts = self._facts()
         if facts.lost:
-            raise Unavailable(facts.lost)
+            log.warning("%s is lost: %s", report.agent_id, facts.lost)
+            await self._present.wait()
+            return HeartbeatReply(interval_s=_RETURN_S)
         is_open = not facts.closed
         return await self._manager.heartbeat(
             msgspec.structs.replace(
@@ -85,7 +94,8 @@ class NodeReports:
     async def report_stats(self, report: StatReport) -> None:
         """Forwards statistics; of several reports in turn in which nothing was measured, only the first."""
         had_statistics = self._has_statistics
-        self._has_statistics = bool(report.node or report.devices or report.kernels or report.families)
+        has_samples = any(family.samples for family in report.families)
+        self._has_statistics = bool(report.node or report.devices or report.kernels or has_samples)
         if not self._facts().lost and (had_statistics or self._has_statistics):
             await self._manager.report_stats(report)
 
@@ -114,10 +124,22 @@ def _no_overlay(info: RuntimeInfo) -> OverlayReport:
 
 @dataclass(eq=False)
 class _Member:
-    """A node with its agent."""
+    """A node with its agent. ``present`` is set while the node is not lost."""
 
     facts: NodeFacts
     agent: Agent | None = None
+    present: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.take(self.facts)
+
+    def take(self, facts: NodeFacts) -> None:
+        """Takes over what the cluster says of the node now."""
+        self.facts = facts
+        if facts.lost:
+            self.present.clear()
+        else:
+            self.present.set()
 
 
 def _facts_of(member: _Member) -> NodeFacts:
@@ -195,7 +217,7 @@ class Shard:
                 async with self._starts:
                     await self._start(name, facts)
             elif facts != member.facts:
-                member.facts = facts
+                member.take(facts)
                 if member.agent is not None:
                     member.agent.refresh()
         except Exception:
@@ -211,7 +233,7 @@ class Shard:
         agent = Agent(
             settings,
             self._make_runtime(name),
-            NodeReports(self._manager, kubernetes.speaker, lambda: member.facts),
+            NodeReports(self._manager, kubernetes.speaker, lambda: member.facts, member.present),
             plugins=node_plugins(partial(_facts_of, member), kubernetes),
             host=host,
         )
@@ -236,7 +258,7 @@ class Shard:
         for name, member in list(self._members.items()):
             if member.agent is None:
                 continue
-            member.facts = inventory.facts(name) or member.facts
+            member.take(inventory.facts(name) or member.facts)
             sources = node_plugins(partial(_facts_of, member), new)
             for plugin_key, reason in (
                 await member.agent.reload_plugins(self._settings_of(member.facts), sources)

@@ -44,6 +44,7 @@ from ai.backend.runtime.kubernetes.isolation import PROBE_TIMEOUT_S, are_policie
 from ai.backend.runtime.kubernetes.links import PodLink
 from ai.backend.runtime.kubernetes.listener import Hello, RelayListener
 from ai.backend.runtime.kubernetes.manifest import TOKEN_AUDIENCE, ClusterFacts, compose_pod
+from ai.backend.runtime.kubernetes.networks import SessionNetworks
 from ai.backend.runtime.kubernetes.policies import default_policy, default_policy_name
 from ai.backend.runtime.kubernetes.records import FINALIZER, INSTANCE_LABEL, RELAY
 from ai.backend.runtime.kubernetes.removed_nodes import RemovedNodes
@@ -94,6 +95,7 @@ class ClusterConnection:
         self._info: RuntimeInfo | None = None
         self._runtime_classes: tuple[RuntimeClass, ...] = ()
         self._nodes: set[str] = set()
+        self.networks = SessionNetworks(api, settings, self.handles)
         self._removed_nodes = RemovedNodes(
             api, settings, self.handles, served=lambda: self._nodes, release=self._release_ended
         )

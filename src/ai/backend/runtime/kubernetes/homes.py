@@ -22,13 +22,11 @@ from ai.backend.node.kube_api.errors import (
 from ai.backend.node.kube_api.objects import KubeObject
 from ai.backend.node.kube_api.resources import VOLUME_CLAIMS
 from ai.backend.plugin.runtime import WorkloadSpec
-from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL
+from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, NODE_ANNOTATION
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 ATTEMPT_ANNOTATION = "backend.ai/attempt"
 """The attempt that made the home: with it the home goes, if its creation fails."""
-NODE_ANNOTATION = "backend.ai/node"
-"""The node whose pods mount the home."""
 GONE_CHECK_S, GONE_TIMEOUT_S, RETRY_S = 0.2, 30.0, 5.0
 
 

@@ -11,7 +11,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from ai.backend.common.ids import SessionId
-from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, SESSION_LABEL, policy_name
+from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, NODE_ANNOTATION, SESSION_LABEL, policy_name
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 _DEFAULT_POLICY = "backendai-default-deny"
@@ -60,14 +60,14 @@ def _blocks_of(network: str, settings: KubernetesRuntimeSettings) -> list[dict[s
     return [{"cidr": network, **({"except": excepted} if excepted else {})}]
 
 
-def session_policy(instance: str, session_id: SessionId, hosts: Sequence[str]) -> dict[str, Any]:
+def session_policy(instance: str, session_id: SessionId, hosts: Sequence[str], node: str) -> dict[str, Any]:
     """Returns the policy of a cluster session: its kernels reach each other. It is the record of the network too."""
     peers = [{"podSelector": {"matchLabels": {SESSION_LABEL: str(session_id)}}}]
     return {
         "metadata": {
             "name": policy_name(session_id),
             "labels": {INSTANCE_LABEL: instance, SESSION_LABEL: str(session_id)},
-            "annotations": {HOSTS_ANNOTATION: json.dumps(list(hosts))},
+            "annotations": {HOSTS_ANNOTATION: json.dumps(list(hosts)), NODE_ANNOTATION: node},
         },
         "spec": {
             "podSelector": {"matchLabels": {SESSION_LABEL: str(session_id)}},

@@ -19,6 +19,8 @@ from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 INSTANCE_LABEL = "backend.ai/instance"
 SESSION_LABEL = "backend.ai/session"
 """Only on pods of cluster sessions, whose network policy selects it."""
+NODE_ANNOTATION = "backend.ai/node"
+"""On homes and networks, which are no part of a pod."""
 RECORD_ANNOTATION = "backend.ai/workload"
 FINALIZER = "backend.ai/observed"
 """Falls when the end of the workload was acknowledged."""

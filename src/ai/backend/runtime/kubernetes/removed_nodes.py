@@ -1,7 +1,7 @@
 """Removes what sessions have left on nodes that were removed from the cluster and do not return.
 
 The agent of such a node has ended with it, and the manager has given its sessions up. Their pods keep our finalizer,
-and their homes are claims of a node to which no pod can be bound any more.
+and their homes are claims of a node to which no pod can be bound any more. Nobody else removes their networks.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ai.backend.common.errors import BackendError
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.errors import ObjectConflict
 from ai.backend.node.kube_api.objects import KubeObject
-from ai.backend.node.kube_api.resources import NODES, VOLUME_CLAIMS
+from ai.backend.node.kube_api.resources import NETWORK_POLICIES, NODES, VOLUME_CLAIMS, Resource
 from ai.backend.runtime.kubernetes.handles import Handle, Handles
-from ai.backend.runtime.kubernetes.homes import NODE_ANNOTATION
-from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL
+from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, NODE_ANNOTATION, SESSION_LABEL
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 log = logging.getLogger(__name__)
+_Left = tuple[Resource[KubeObject], KubeObject]
 
 
 class RemovedNodes:
-    """Finds the nodes that are gone, and removes pods and homes once ``removed_node_s`` have passed since.
+    """Finds the nodes that are gone, and removes pods, homes and networks once ``removed_node_s`` have passed since.
 
     A node counts from the first round in which this process misses it, so an agent that starts anew waits anew.
 
@@ -56,22 +56,23 @@ class RemovedNodes:
     async def sweep(self) -> None:
         """Does one round. Raises BackendError if the cluster cannot be asked; the next round goes on."""
         pods: dict[str, list[Handle]] = {}
-        homes: dict[str, list[KubeObject]] = {}
+        objects: dict[str, list[_Left]] = {}
         for handle in self._handles:
             pods.setdefault(handle.record.node, []).append(handle)
-        if self._settings.home_volume == "claim":
-            for claim in await self._list_homes():
-                homes.setdefault(claim.metadata.annotations.get(NODE_ANNOTATION, ""), []).append(claim)
-        nodes = {node for node in {*pods, *homes} if node} - set(self._served())
+        for kind, label in ((VOLUME_CLAIMS, ""), (NETWORK_POLICIES, f",{SESSION_LABEL}")):
+            if kind is not VOLUME_CLAIMS or self._settings.home_volume == "claim":
+                for item in await self._list(kind, label):
+                    objects.setdefault(item.metadata.annotations.get(NODE_ANNOTATION, ""), []).append((kind, item))
+        nodes = {node for node in {*pods, *objects} if node} - set(self._served())
         self._missing_since = {node: since for node, since in self._missing_since.items() if node in nodes}
         for node in sorted(nodes):
             if await self._is_over(node):
-                await self._remove(node, pods.get(node, ()), homes.get(node, ()))
+                await self._remove(node, pods.get(node, ()), objects.get(node, ()))
 
-    async def _list_homes(self) -> list[KubeObject]:
-        selector = f"{INSTANCE_LABEL}={self._settings.instance}"
-        claims, _ = await self._api.list(VOLUME_CLAIMS, self._settings.namespace, label_selector=selector)
-        return list(claims)
+    async def _list(self, kind: Resource[KubeObject], label: str) -> list[KubeObject]:
+        selector = f"{INSTANCE_LABEL}={self._settings.instance}{label}"
+        objects, _ = await self._api.list(kind, self._settings.namespace, label_selector=selector)
+        return list(objects)
 
     async def _is_over(self, node: str) -> bool:
         """Returns True if a node has been missing for long enough."""
@@ -81,17 +82,17 @@ class RemovedNodes:
         now = self._clock()
         return now - self._missing_since.setdefault(node, now) >= self._settings.removed_node_s
 
-    async def _remove(self, node: str, handles: Collection[Handle], homes: Collection[KubeObject]) -> None:
+    async def _remove(self, node: str, handles: Collection[Handle], objects: Collection[_Left]) -> None:
         for handle in handles:
             if handle.exit is None:  # the cluster has not given its pod up yet
                 continue
             log.warning("the node %s was removed from the cluster; the pod of %s is removed too", node, handle.key)
             with suppress(BackendError):
                 await self._release(handle)
-        for claim in homes:
-            name = claim.metadata.name
-            if claim.metadata.deletion_timestamp:
+        for kind, item in objects:
+            name = item.metadata.name
+            if item.metadata.deletion_timestamp:
                 continue
-            log.warning("the node %s was removed from the cluster; the home %s is removed too", node, name)
+            log.warning("the node %s was removed from the cluster; the %s %s is removed too", node, kind.kind, name)
             with suppress(ObjectConflict):  # it is another one by now
-                await self._api.delete(VOLUME_CLAIMS, name, self._settings.namespace, uid=claim.metadata.uid)
+                await self._api.delete(kind, name, self._settings.namespace, uid=item.metadata.uid)

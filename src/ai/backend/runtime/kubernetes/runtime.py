@@ -45,7 +45,6 @@ from ai.backend.runtime.kubernetes.creation import Creation
 from ai.backend.runtime.kubernetes.handles import Handle
 from ai.backend.runtime.kubernetes.homes import Homes
 from ai.backend.runtime.kubernetes.images import images_of
-from ai.backend.runtime.kubernetes.networks import SessionNetworks
 from ai.backend.runtime.kubernetes.records import MAIN, pod_name
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 from ai.backend.runtime.kubernetes.statistics import measurements_of
@@ -54,7 +53,7 @@ log = logging.getLogger(__name__)
 END_TIMEOUT_S = 30.0
 LOG_SILENCE_S = 20.0
 _EXIT_CHECK_S = 15.0
-IMAGES_KEPT_S = 10.0
+IMAGES_KEPT_S = 240.0
 
 
 class KubernetesRuntime(AbstractRuntime):
@@ -72,7 +71,6 @@ class KubernetesRuntime(AbstractRuntime):
         self._cluster = cluster
         self._node = node
         self._handles = cluster.handles
-        self._networks = SessionNetworks(cluster.api, cluster.settings)
         self._homes = Homes(cluster.api, cluster.settings, node)
         self._is_set_up = False
         self._images: Sequence[RuntimeImage] = ()
@@ -98,8 +96,8 @@ class KubernetesRuntime(AbstractRuntime):
     async def list_images(self) -> Sequence[RuntimeImage]:
         """Lists the images that the node reports, which are its 50 largest only; others are pulled at a start.
 
-        A kubelet tells of them rarely, and five calls in the life of each session ask for one that is not listed, so
-        the list is read anew after ``IMAGES_KEPT_S`` only.
+        A kubelet tells of them rarely, they have no labels, and five calls in the life of each session ask for one that
+        is not listed, so the list is read anew after ``IMAGES_KEPT_S`` only.
         """
         now = time.monotonic()
         if now - self._images_read_at > IMAGES_KEPT_S:
@@ -126,13 +124,13 @@ class KubernetesRuntime(AbstractRuntime):
     ) -> NetworkView:
         if overlay is not None:
             raise CreationDenied(capabilities.NO_MULTI_NODE_NETWORKS)
-        return await self._networks.create(session_id, hosts)
+        return await self._cluster.networks.create(session_id, hosts, self._node)
 
     async def remove_network(self, session_id: SessionId) -> None:
-        await self._networks.remove(session_id)
+        await self._cluster.networks.remove(session_id, self._node)
 
     async def list_networks(self) -> Sequence[SessionId]:
-        return await self._networks.sessions()
+        return await self._cluster.networks.on_node(self._node)
 
     # ---- creation
 
