@@ -6,7 +6,7 @@ Without a command it runs the contract suites of the process runtime and of Dock
 
 With --pods the machine has the node of a Kubernetes cluster, whose control plane runs on this machine; without a
 command it runs the contract suite of pods. That needs the programs that `python -m tools.kube build` makes. By
-translation, so without KVM, it takes an hour.
+translation, so without KVM, it takes forty minutes to an hour.
 
 It needs root, and Debian's packages qemu-system-x86, cpio, kmod and busybox-static.
 """
