@@ -1,8 +1,9 @@
 """Rules of the lane: a cluster takes some seconds to start, and a daemon that is killed some more to come back."""
 
 import pytest
+from tools.kube.daemon import SLOWNESS
 
-TIMEOUT_S = 400
+TIMEOUT_S = 400 * SLOWNESS
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tools.kube.cluster import Cluster, ClusterOptions, running_cluster
+from tools.kube.control_plane import ControlPlane
 from tools.kube.families import UnknownRelease, families, needed_families
 from tools.kube.images import BUSYBOX_IMAGE
 
@@ -43,7 +44,14 @@ def why_no_gvisor() -> str | None:
 def kubernetes_cluster() -> Iterator[Cluster]:
     """A cluster with one real node, which the tests of a worker share. None of them ends its API server or its etcd:
     they take ``cluster_to_break``."""
-    with running_cluster(ClusterOptions(has_kwok=True, has_services=True, has_gvisor=True, is_audited=True)) as cluster:
+    options = ClusterOptions(
+        control_plane=ControlPlane.from_environment(),
+        has_kwok=True,
+        has_services=True,
+        has_gvisor=True,
+        is_audited=True,
+    )
+    with running_cluster(options) as cluster:
         yield cluster
 
 

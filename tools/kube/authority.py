@@ -10,7 +10,13 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _LIFETIME = timedelta(days=7)
@@ -25,18 +31,28 @@ class Pair:
 
 
 class Authority:
-    """Issues certificates into ``folder``; its own is ``ca.crt`` there."""
+    """Issues certificates into ``folder``; its own is ``ca.crt`` there, with ``ca.key``.
 
-    def __init__(self, folder: Path) -> None:
+    ``origin`` is the folder of another authority whose certificate and key it has; else it makes new ones.
+    """
+
+    def __init__(self, folder: Path, origin: Path | None = None) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
-        self._key = generate_private_key(SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cluster")])
+        self.certificate = folder / "ca.crt"
+        if origin is not None:
+            key = load_pem_private_key((origin / "ca.key").read_bytes(), None)
+            assert isinstance(key, EllipticCurvePrivateKey)
+            self._key = key
+            self.certificate.write_bytes((origin / "ca.crt").read_bytes())
+            return
+        self._key = generate_private_key(SECP256R1())
+        _write_key(folder / "ca.key", self._key)
         builder = _builder(self._name, self._name, self._key)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
         builder = builder.add_extension(usage, critical=True)
-        self.certificate = folder / "ca.crt"
         self.certificate.write_bytes(builder.sign(self._key, SHA256()).public_bytes(Encoding.PEM))
 
     def issue(self, file_name: str, user: str, groups: tuple[str, ...] = (), *, hosts: tuple[str, ...] = ()) -> Pair:

@@ -25,12 +25,13 @@ from typing import Any
 from tools.kube.authority import Authority, Pair
 from tools.kube.build import build
 from tools.kube.configuration import write_audit_policy, write_containerd, write_kubeconfig, write_kubelet
-from tools.kube.daemon import Daemon, DaemonFailed
+from tools.kube.control_plane import ControlPlane
+from tools.kube.daemon import SLOWNESS, Daemon, DaemonFailed
 from tools.kube.families import families, needed_families
 from tools.kube.images import write_busybox_image, write_pause_image
 from tools.kube.kwok import options as kwok_options
 from tools.kube.kwok import write_configuration as write_kwok
-from tools.kube.place import Place
+from tools.kube.place import FIRST_JOINED, Place
 
 NODE_NAME = "node"
 _API_PORT = 6443
@@ -44,6 +45,7 @@ class ClusterOptions:
 
     Args:
         has_node: a kubelet with containerd runs; else the cluster is a control plane only.
+        control_plane: that of another machine, which the node joins; none is started, nor KWOK or kube-proxy.
         has_kwok: KWOK plays the nodes that :func:`tools.kube.kwok.add_nodes` makes.
         has_services: kube-proxy runs, so that addresses of services work in pods.
         has_gvisor: the node runs pods of RuntimeClass ``gvisor``.
@@ -54,6 +56,7 @@ class ClusterOptions:
     """
 
     has_node: bool = True
+    control_plane: ControlPlane | None = None
     has_kwok: bool = False
     has_services: bool = False
     has_gvisor: bool = False
@@ -82,8 +85,12 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """The address of the node and of the API server."""
+        """The address of the node, and of the API server unless that is another machine's."""
         return self.place.addresses.cluster
+
+    @property
+    def api_address(self) -> str:
+        return self.address if self.options.control_plane is None else self.options.control_plane.address
 
     @property
     def host_address(self) -> str:
@@ -96,7 +103,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        return f"https://{self.address}:{_API_PORT}"
+        return f"https://{self.api_address}:{_API_PORT}"
 
     @property
     def kubeconfig(self) -> Path:
@@ -151,7 +158,8 @@ class Cluster:
         """
         build(needed_families(kwok=self.options.has_kwok, gvisor=self.options.has_gvisor))
         self.folder = Path(tempfile.mkdtemp(prefix="bai-kube-"))
-        self.place = Place(self.folder, self.program("pause"))
+        first_number = 0 if self.options.control_plane is None else FIRST_JOINED
+        self.place = Place(self.folder, self.program("pause"), first_number)
         try:
             self.place.open()
             self._start_daemons()
@@ -167,26 +175,30 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start_daemons(self) -> None:
-        self.authority = Authority(self.folder / "pki")
+        joined = self.options.control_plane
+        self.authority = Authority(self.folder / "pki", None if joined is None else joined.authority)
         self.admin = self.authority.issue("admin", "admin", ("system:masters",))
         self._tls = ssl.create_default_context(cafile=str(self.authority.certificate))
         self._tls.load_cert_chain(self.admin.certificate, self.admin.key)
         write_kubeconfig(self.kubeconfig, self.url, self.authority.certificate, self.admin)
-        self._launch_etcd()
+        if joined is None:
+            self._launch_etcd()
         if self.options.has_node:
             self._launch_containerd()
-        self.daemons["etcd"].wait_ready()
-        self._launch_api_server()
+        if joined is None:
+            self.daemons["etcd"].wait_ready()
+            self._launch_api_server()
         if self.options.has_node:
             self.daemons["containerd"].wait_ready()
             self._import_base_images()
-        self.daemons["kube-apiserver"].wait_ready()
-        self._launch_controllers()
+        if joined is None:
+            self.daemons["kube-apiserver"].wait_ready()
+            self._launch_controllers()
         if self.options.has_node:
             self._launch_kubelet()
-        if self.options.has_services:
+        if self.options.has_services and joined is None:
             self._launch_proxy()
-        if self.options.has_kwok:
+        if self.options.has_kwok and joined is None:
             self._launch_kwok()
         for daemon in self.daemons.values():
             daemon.wait_ready()
@@ -206,7 +218,7 @@ class Cluster:
             ApiError: the status is not of the 2xx.
             OSError: the server cannot be reached.
         """
-        connection = http.client.HTTPSConnection(self.address, _API_PORT, timeout=30, context=self._tls)
+        connection = http.client.HTTPSConnection(self.api_address, _API_PORT, timeout=30, context=self._tls)
         try:
             data = None if body is None else json.dumps(body).encode()
             connection.request(method, path, data, {"Content-Type": content_type})
@@ -226,7 +238,9 @@ class Cluster:
     def kubectl(self, *arguments: str, text: str | None = None, timeout_s: float = 60.0) -> str:
         """Return what kubectl writes; ``text`` is its standard input. Raises subprocess.CalledProcessError."""
         command = [str(self.program("kubectl")), f"--kubeconfig={self.kubeconfig}", *arguments]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=timeout_s * SLOWNESS, check=False
+        )
         if done.returncode != 0:
             raise CommandFailed(f"kubectl {' '.join(arguments)} ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout
@@ -259,7 +273,7 @@ class Cluster:
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = 150.0) -> None:
         """Wait until ``condition``, during which the API server may be away. Raises DaemonFailed."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s * SLOWNESS
         while True:
             with suppress(OSError, ApiError):
                 if condition():
@@ -288,7 +302,7 @@ class Cluster:
     def ctr(self, *arguments: str) -> str:
         """Return what containerd's `ctr` writes, in the namespace of the kubelet's containers. Raises CommandFailed."""
         command = [str(self.program("ctr")), f"--address={self.containerd_socket}", "--namespace=k8s.io", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120 * SLOWNESS, check=False)
         if done.returncode != 0:
             raise CommandFailed(f"ctr {' '.join(arguments)} ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout

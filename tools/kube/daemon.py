@@ -12,6 +12,8 @@ from signal import SIGKILL, SIGTERM, Signals
 
 from tools.kube.place import Place
 
+SLOWNESS = float(os.environ.get("BACKENDAI_KUBE_SLOWNESS", "1"))
+"""How many times slower than usual this machine is: what waits for a cluster waits as many times longer."""
 _TERM_TIMEOUT_S = 20.0
 _LOG_TAIL = 3000
 
@@ -52,7 +54,7 @@ class Daemon:
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Wait until it serves. Raises DaemonFailed: it ended, or it does not serve in this time."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s * SLOWNESS
         while not self._answers():
             if not self.is_alive():
                 raise DaemonFailed(f"{self.name} ended:\n{self.log_tail()}")

@@ -22,6 +22,8 @@ from pathlib import Path
 
 _REGISTRY = Path("/run/backendai-kube")
 _PLACES = 100
+FIRST_JOINED = 50
+"""From here on the places of nodes have their numbers whose control plane runs on another machine."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _END_TIMEOUT_S = 15.0
 
@@ -71,9 +73,10 @@ class Addresses:
 class Place:
     """Holds the namespaces of one cluster, and starts processes in them. Needs root."""
 
-    def __init__(self, folder: Path, pause: Path) -> None:
+    def __init__(self, folder: Path, pause: Path, first_number: int = 0) -> None:
         self.folder = folder
         self._pause = pause
+        self._first_number = first_number
         self._owner_end = -1
         self._first: subprocess.Popen[bytes] | None = None
         self.addresses = Addresses(0)
@@ -83,7 +86,7 @@ class Place:
         """Make the namespaces. Raises PlaceFailed."""
         sweep()
         with _registry():
-            number = next((n for n in range(_PLACES) if not _entry(n).exists()), None)
+            number = next((n for n in range(self._first_number, _PLACES) if not _entry(n).exists()), None)
             if number is None:
                 raise PlaceFailed(f"{_PLACES} clusters run on this machine already")
             self.addresses = Addresses(number)
@@ -210,8 +213,8 @@ class Place:
         for hierarchy in _hierarchies():
             group = hierarchy / self.addresses.cgroup[1:]
             group.mkdir(exist_ok=True)
-            for name in ("cpuset.cpus", "cpuset.mems"):
-                if (group / name).exists() and not (group / name).read_text().strip():
+            for name in ("cpuset.cpus", "cpuset.mems"):  # in version 2 an empty one is that of the parent
+                if (hierarchy / name).exists() and not (group / name).read_text().strip():
                     (group / name).write_text((hierarchy / name).read_text())
 
     def _end_first_process(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tools.kube.families import cache_folder
 
 _PACKAGE = "linux-image-cloud-amd64"
-_MODULES = ("virtio_pci", "virtio_blk", "virtiofs", "overlay")
+_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtiofs", "overlay")
 """What the first root file system loads; the kernel loads others by `modprobe` once the machine's own is there."""
 _HERE = Path(__file__).parent
 

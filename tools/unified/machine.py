@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from tools.unified.control_plane import Connection
 from tools.unified.kernel import MachineFailed, ensure_kernel, write_initramfs
 
 _HERE = Path(__file__).parent
@@ -27,6 +28,8 @@ _SOCKET_TIMEOUT_S = 10.0
 _FAST = ("-enable-kvm", "-cpu", "host,-arch-capabilities")
 _SLOW = ("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max")
 _KVM_START_S, _SLOW_START_S = 10.0, 180.0
+SHARED = Path("/mnt/ours")
+"""Where the machine sees folders that it is given."""
 _KEPT_VARIABLES = ("HOME", "LANG", "PATH")
 
 
@@ -45,6 +48,8 @@ def run(
     *,
     directory: Path,
     environment: Mapping[str, str] | None = None,
+    connection: Connection | None = None,
+    shared: Mapping[str, Path] | None = None,
     memory_mib: int = 4096,
     processors: int = 2,
     disk_gib: int = 24,
@@ -54,6 +59,8 @@ def run(
 
     Args:
         environment: variables beside HOME, LANG and PATH of this process.
+        connection: to a control plane of Kubernetes; without it the machine has no network.
+        shared: further folders of this machine, which it sees at ``SHARED`` by these names.
         disk_gib: size of its disk, of which this machine's disk gives what is used.
 
     Returns:
@@ -69,11 +76,18 @@ def run(
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="bai-unified-")))
         write_initramfs(kernel, folder / "initramfs")
         _write_disk(folder / "disk", disk_gib)
-        _write_order(folder, command, directory, environment or {})
-        _share_files(folder, kernel, ends)
+        folders = {"modules": kernel / "lib" / "modules", **(shared or {})}
+        variables = dict(environment or {})
+        if connection is not None:
+            folders["authority"] = connection.cluster.authority.folder
+            variables |= connection.variables(SHARED / "authority")
+        _write_order(folder, command, directory, variables)
+        _share_files(folder, folders, ends)
         options = _qemu(folder, kernel, memory_mib, processors)
+        if connection is not None:
+            options = [*connection.prefix, *options, *connection.options]
         started = time.monotonic()
-        machine = _start(folder, options, ends)
+        machine = _start(folder, options, folders, ends)
         print(f"the machine runs after {time.monotonic() - started:.0f} s", flush=True)
         try:
             machine.wait(timeout_s)
@@ -85,7 +99,9 @@ def run(
         return int(words[3])
 
 
-def _start(folder: Path, options: Sequence[str], ends: ExitStack) -> subprocess.Popen[bytes]:
+def _start(
+    folder: Path, options: Sequence[str], folders: Mapping[str, Path], ends: ExitStack
+) -> subprocess.Popen[bytes]:
     """Start the machine, and return once it says that it runs: with KVM, unless that is there and does not work, as
     within some other virtual machines."""
     for kind, accelerator, timeout_s in (("KVM", _FAST, _KVM_START_S), ("translation", _SLOW, _SLOW_START_S)):
@@ -101,7 +117,7 @@ def _start(folder: Path, options: Sequence[str], ends: ExitStack) -> subprocess.
             time.sleep(0.05)
         _end(machine)
         print(f"the machine does not start by {kind}", file=sys.stderr)
-        _share_files(folder, ensure_kernel(), ends)
+        _share_files(folder, folders, ends)
     raise MachineFailed("the machine does not start")
 
 
@@ -121,14 +137,15 @@ def _write_disk(path: Path, size_gib: int) -> None:
 def _write_order(folder: Path, command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> None:
     variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | dict(environment)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    lines.append(f"DIRECTORY={shlex.quote(str(directory))}")
     lines.append(f"COMMAND={shlex.quote(f'cd {shlex.quote(str(directory))} && exec {shlex.join(command)}')}")
     (folder / "order").write_text("\n".join(lines) + "\n")
 
 
-def _share_files(folder: Path, kernel: Path, ends: ExitStack) -> None:
+def _share_files(folder: Path, folders: Mapping[str, Path], ends: ExitStack) -> None:
     """Start the daemon that serves this machine's files, of which it itself sees a read-only view.
 
-    The view has the folder `/run/unified` with the scripts, the order and the kernel's modules.
+    The view has the folder `/run/unified` with the script, the order and these folders.
     """
     view, ours, socket = folder / "view", folder / "ours", folder / "files.sock"
     for path in (view, ours):
@@ -137,16 +154,17 @@ def _share_files(folder: Path, kernel: Path, ends: ExitStack) -> None:
     for source, name in ((_HERE / "inside.sh", "inside.sh"), (folder / "order", "order")):
         shutil.copy(source, ours / name)
     daemon = next(daemon for daemon in _DAEMONS if Path(daemon).exists())
-    paths = {"view": view, "ours": ours, "kernel": kernel, "socket": socket}
-    quoted = {name: shlex.quote(str(path)) for name, path in paths.items()}
+    quoted = {name: shlex.quote(str(path)) for name, path in (("view", view), ("ours", ours), ("socket", socket))}
     steps = (
         "mount --make-rprivate /",
         "mount --bind / {view}",
         "mount -t tmpfs tmpfs {view}/run",
         "mkdir {view}/run/unified",
         "cp -a {ours}/. {view}/run/unified",
-        "mkdir {view}/run/unified/modules",
-        "mount --bind {kernel}/lib/modules {view}/run/unified/modules",
+        *(
+            f"mkdir {{view}}/run/unified/{name} && mount --bind {shlex.quote(str(path))} {{view}}/run/unified/{name}"
+            for name, path in folders.items()
+        ),
         "mount -o remount,bind,ro {view}",
         f"exec {daemon} --socket-path={{socket}} -o source={{view}} -o cache=always -o sandbox=chroot -o log_level=err",
     )
@@ -167,7 +185,7 @@ def _qemu(folder: Path, kernel: Path, memory_mib: int, processors: int) -> list[
         *("-smp", str(processors), "-m", str(memory_mib)),
         *("-object", f"memory-backend-memfd,id=memory,size={memory_mib}M,share=on", "-numa", "node,memdev=memory"),
         *("-kernel", str(image), "-initrd", str(folder / "initramfs")),
-        *("-append", "console=ttyS0 quiet panic=-1 systemd.unified_cgroup_hierarchy=1"),
+        *("-append", "console=ttyS0 quiet panic=-1 systemd.unified_cgroup_hierarchy=1 mitigations=off"),
         *("-chardev", f"socket,id=files,path={folder / 'files.sock'}"),
         *("-device", "vhost-user-fs-pci,queue-size=1024,chardev=files,tag=host"),
         *("-drive", f"file={folder / 'disk'},format=raw,if=virtio,cache=unsafe,discard=unmap"),

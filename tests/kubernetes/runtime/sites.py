@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tools.kube.cluster import NODE_NAME, Cluster
+from tools.kube.daemon import SLOWNESS
 from tools.kube.images import pack_image
 from tools.runner_image import RUNNER_IMAGE, write_runner_image
 
@@ -23,6 +26,9 @@ from tests.support import docker_engine
 
 PYTHON_IMAGE = "docker.io/base/python:1"
 NAMESPACE = "sessions"
+ARCHIVES = ("runner.tar", "python.tar")
+IMAGES_VARIABLE = "BACKENDAI_KUBE_IMAGES"
+"""Names a folder with the images, where they were made on a faster machine."""
 
 
 @dataclass
@@ -57,12 +63,14 @@ class Site:
     cluster: Cluster
 
     def prepare(self, folder: Path) -> None:
-        runner, python = folder / "runner.tar", folder / "python.tar"
-        write_runner_image(runner)
-        pack_image(python, PYTHON_IMAGE, docker_engine.archive(docker_engine.PYTHON_IMAGE))
-        for archive in (runner, python):
+        if (made := os.environ.get(IMAGES_VARIABLE)) is not None:
+            archives = [Path(made) / name for name in ARCHIVES]
+        else:
+            archives = write_archives(folder)
+        for archive in archives:
             self.cluster.import_image(archive)
-            archive.unlink()
+            if made is None:
+                archive.unlink()
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
@@ -78,6 +86,9 @@ class Site:
             "image_pull_policy": "never",
             "stats_interval_s": 1.0,
             "network_probe": False,
+            "schedule_timeout_s": 10.0 * SLOWNESS,
+            "start_timeout_s": 60.0 * SLOWNESS,
+            "relay_timeout_s": 20.0 * SLOWNESS,
         }
         return KubernetesRuntimeSettings(**{**values, **changes})
 
@@ -91,10 +102,18 @@ class Site:
 
     def require_nothing_left(self, timeout_s: float = 30.0) -> None:
         """Fails if a pod stays that was removed."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s * SLOWNESS
         while (left := self.pods()) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not left, json.dumps([pod["metadata"]["name"] for pod in left])
+
+
+def write_archives(folder: Path) -> list[Path]:
+    """Makes the images of the runner and of the sessions."""
+    runner, python = (folder / name for name in ARCHIVES)
+    write_runner_image(runner)
+    pack_image(python, PYTHON_IMAGE, docker_engine.archive(docker_engine.PYTHON_IMAGE))
+    return [runner, python]
 
 
 def is_free(port: int) -> bool:
@@ -108,3 +127,7 @@ def is_free(port: int) -> bool:
 def free_port() -> int:
     with socket.create_server(("0.0.0.0", 0)) as server:
         return int(server.getsockname()[1])
+
+
+if __name__ == "__main__":
+    write_archives(Path(sys.argv[1]))

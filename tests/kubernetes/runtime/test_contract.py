@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tools.kube.daemon import SLOWNESS
 
 from ai.backend.plugin.runtime import AbstractRuntime
 from ai.backend.plugin.testing.runtime.contract import RuntimeContract
@@ -16,7 +17,7 @@ from tests.kubernetes.runtime.sites import PYTHON_IMAGE, Site
 @pytest.mark.needs("kubernetes")
 class TestKubernetes(RuntimeContract):
     image = PYTHON_IMAGE
-    patience_s: ClassVar[float] = 60.0
+    patience_s: ClassVar[float] = 60.0 * SLOWNESS
     settings: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture
