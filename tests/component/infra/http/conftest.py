@@ -1,9 +1,9 @@
-"""A small API on a real port, to try the kit without any daemon."""
+"""A small API on a real port, to try the kit without any daemon, on asyncio's loop and on uvloop's."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -21,10 +21,17 @@ from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator, SigningKey
 from ai.backend.infra.http.streams import SseEvent, open_socket, send_events
 from ai.backend.infra.telemetry import Metrics, log_context
+from tests.support.event_loops import both_loops
 from tests.support.serving import serve
 from tests.support.signed_http import RawClient
 
 ACCESS, SECRET = "AKTEST", "secret-of-test"
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return both_loops()
 
 
 class Thing(Schema, frozen=True):

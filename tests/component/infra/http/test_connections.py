@@ -71,8 +71,12 @@ async def test_one_address_has_a_limited_number_of_connections(caplog: pytest.Lo
             assert {await _answer(streams) for streams in refused_streams} == {b""}
         open_streams[0][1].close()
         await open_streams[0][1].wait_closed()
-        async with asyncio.timeout(30), _connections(port, 1) as [streams]:
-            assert await _answer(streams) == b"HTTP/1.1 200 OK"
+        answer = b""
+        async with asyncio.timeout(30):
+            while not answer:  # uvloop closes the socket some rounds later
+                async with _connections(port, 1) as [streams]:
+                    answer = await _answer(streams)
+        assert answer == b"HTTP/1.1 200 OK"
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "127.0.0.1: too many are open (3 from there, 3 together)" in caplog.text
 

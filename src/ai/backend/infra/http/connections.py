@@ -1,23 +1,33 @@
 """Limits the open connections of a server: of one client address, and together.
 
 Connections are counted when the listening socket accepts them, before TLS and before a request, and are released when
-their sockets are closed. A loop of uvloop accepts by itself, so there nothing is limited.
+their sockets are closed. asyncio's loop accepts by the socket's method; uvloop's does not, so there a task accepts.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
 import resource
 import socket
+import ssl
 import time
+from asyncio.selector_events import BaseSelectorEventLoop
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
+
+from aiohttp import web
 
 from ai.backend.infra.http.addresses import client_of
 
 log = logging.getLogger(__name__)
 _LOG_INTERVAL_S = 60.0
+_FULL_PAUSE_S = 1.0
+"""Without a free descriptor or memory; as asyncio's servers do."""
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _SHARE_OF_DESCRIPTORS = 0.75
 """The part of this process's descriptors that connections may take; files and other sockets need the rest."""
 
@@ -73,12 +83,19 @@ class ConnectionCount:
 
 
 class _CountedSocket(socket.socket):
-    """An accepted socket whose closing is counted once."""
+    """An accepted socket whose closing is counted once; uvloop detaches a socket whose descriptor it has closed."""
 
     _release: Any = None
 
     def close(self) -> None:
         super().close()
+        self._count_end()
+
+    def detach(self) -> int:
+        self._count_end()
+        return super().detach()
+
+    def _count_end(self) -> None:
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -107,3 +124,63 @@ class LimitedListener(socket.socket):
         counted = _CountedSocket(connection.family, connection.type, connection.proto, fileno=connection.detach())
         counted._release = lambda: self._count.release(client)
         return counted, peer
+
+
+class LimitedSite(web.SockSite):
+    """Serves on a listener whose connections are limited, on any event loop."""
+
+    async def start(self) -> None:
+        if isinstance(asyncio.get_running_loop(), BaseSelectorEventLoop):
+            await super().start()
+            return
+        await web.BaseSite.start(self)
+        assert self._runner.server is not None
+        self._sock.listen(self._backlog)
+        server = _AcceptingServer(self._sock, self._runner.server, self._ssl_context)
+        self._server = cast("asyncio.AbstractServer", server)
+
+
+class _AcceptingServer:
+    """Accepts connections by the listener's own method, and has the event loop serve them.
+
+    A handshake of TLS does not hold up the next connection.
+    """
+
+    def __init__(
+        self, listener: socket.socket, factory: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None
+    ) -> None:
+        self.sockets = (listener,)
+        self._listener = listener
+        self._factory = factory
+        self._tls = tls
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.create_task(self._accept(), name=f"accept-{listener.getsockname()}")
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError as e:  # ConnectionAbortedError: it is above the limits, or was ended meanwhile
+                if e.errno in _EXHAUSTED:
+                    log.error("cannot accept connections: %s", e)
+                    await asyncio.sleep(_FULL_PAUSE_S)  # nothing tells when a descriptor is free
+                continue
+            task = asyncio.create_task(self._serve(connection))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._factory, connection, ssl=self._tls)
+        except OSError:  # the client has ended it, or its handshake failed
+            connection.close()
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        self._accepting.cancel()
+        for task in self._handshakes:
+            task.cancel()
+        self._listener.close()

@@ -33,7 +33,7 @@ from ai.backend.infra.http import decode
 from ai.backend.infra.http import errors as http_errors
 from ai.backend.infra.http.addresses import client_of, may_come_from
 from ai.backend.infra.http.client_tokens import TOKEN_HEADER, ClientTokens
-from ai.backend.infra.http.connections import ConnectionCount, ConnectionLimits, LimitedListener
+from ai.backend.infra.http.connections import ConnectionCount, ConnectionLimits, LimitedListener, LimitedSite
 from ai.backend.infra.http.paths import modern_path, split_target
 from ai.backend.infra.http.ratelimit import Allowance, Limiter, RateLimiter
 from ai.backend.infra.http.routes import (
@@ -449,7 +449,7 @@ async def serve_on(
     count = ConnectionCount(runner.app.get(_CONNECTION_LIMITS, ConnectionLimits()))
     for listener in [address] if isinstance(address, socket.socket) else await _bind(*address, shares_port):
         limited = LimitedListener.of(listener, count)
-        await web.SockSite(runner, limited, backlog=_BACKLOG_CONNECTIONS, ssl_context=tls).start()
+        await LimitedSite(runner, limited, backlog=_BACKLOG_CONNECTIONS, ssl_context=tls).start()
     host, port = runner.addresses[0][:2]
     return str(host), int(port)
 
