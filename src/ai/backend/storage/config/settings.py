@@ -50,7 +50,7 @@ class ProxySettings(Settings):
         300.0, gt=0, description="How old the accounted usage of a quota scope may be that uploads are judged by."
     )
     event_loop: Literal["asyncio", "uvloop"] = Field(
-        "asyncio", description="asyncio sends files by sendfile(2) and limits connections, uvloop does neither."
+        "asyncio", description="asyncio sends files by sendfile(2), uvloop does not."
     )
     user: int | None = Field(None, ge=0, description="As root: the uid that owns what is made in folders.")
     group: int | None = Field(None, ge=0, description="As root: its gid; by default the same number.")
