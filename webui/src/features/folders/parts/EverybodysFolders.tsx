@@ -43,7 +43,14 @@ export default function EverybodysFolders({
         ),
     },
     { id: 'owner', label: t('column.owner'), width: '1.5fr', isSecondary: true, cell: ownerOf },
-    { id: 'host', label: t('column.host'), width: 'minmax(130px, 1fr)', orderBy: 'host', isSecondary: true, cell: (row) => row.host },
+    {
+      id: 'host',
+      label: t('column.host'),
+      width: 'minmax(130px, 1fr)',
+      orderBy: 'host',
+      isSecondary: true,
+      cell: (row) => row.host,
+    },
     {
       id: 'status',
       label: t('column.status'),
