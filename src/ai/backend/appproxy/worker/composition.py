@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.access.tokens import Tokens
 from ai.backend.appproxy.worker.config.settings import WorkerSettings
+from ai.backend.appproxy.worker.inference.endpoint import Counters
 from ai.backend.appproxy.worker.link.link import CoordinatorLink
 from ai.backend.appproxy.worker.link.state_file import StateFile
-from ai.backend.appproxy.worker.metrics import families_of
+from ai.backend.appproxy.worker.metrics import InferenceMetrics, families_of
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
 from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyOptions, HaproxyPlane
@@ -104,6 +105,7 @@ def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer, metrics: Metr
     table = process.limits.model_dump()
     per_address = table.pop("connections_per_address")
     limits = Limits(**table)
+    inference = Counters() if metrics is None else Counters(on_served=InferenceMetrics(metrics).observe)
     if process.frontend_mode == "traefik" and process.traefik.etcd is not None:
         return TraefikPlane(
             frontend,
@@ -122,6 +124,7 @@ def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer, metrics: Metr
             ),
             limits=limits,
             logs_access=process.access_log,
+            inference=inference,
         )
     if process.data_plane == "embedded":
         return EmbeddedPlane(
@@ -131,6 +134,7 @@ def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer, metrics: Metr
             limits=limits,
             connections_per_address=per_address,
             logs_access=process.access_log,
+            inference=inference,
         )
     certificate = None
     if process.tls_listen and process.tls_cert is not None and process.tls_privkey is not None:
@@ -152,6 +156,7 @@ def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer, metrics: Metr
         limits=limits,
         connections_per_address=per_address,
         logs_access=process.access_log,
+        inference=inference,
     )
 
 

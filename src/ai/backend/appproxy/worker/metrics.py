@@ -1,12 +1,16 @@
-"""Metrics of the data plane, ``backendai_appproxy_*``. No label has an address, a user, a token or a circuit."""
+"""Metrics of the data plane, ``backendai_appproxy_*``, and of requests to models, ``gen_ai_*``. No label has an address,
+a user, a token, a model or a circuit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ai.backend.appproxy.worker.inference.endpoint import Served
 from ai.backend.appproxy.worker.link.link import CoordinatorLink
 from ai.backend.appproxy.worker.planes.plane import DataPlane
+from ai.backend.common.wire.appproxy import FIRST_BYTE_BOUNDS_S
 from ai.backend.common.wire.reports import MetricFamily, MetricSample
+from ai.backend.infra.telemetry import Metrics
 
 _PREFIX = "backendai_appproxy_"
 
@@ -36,6 +40,50 @@ def families_of(plane: DataPlane, link: CoordinatorLink) -> Iterable[MetricFamil
         ("config_version", "The version of the circuits that is served.", link.version),
     ):
         yield _family(name, help_, {(): value})
+
+
+class InferenceMetrics:
+    """Histograms of requests to models, by the names and buckets of OpenTelemetry's conventions for generative AI, as
+    Prometheus writes them. No label names a model: users choose those names."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._duration = metrics.histogram(
+            "gen_ai_server_request_duration_seconds",
+            "Time of a request to a model.",
+            ("error_type",),
+            buckets=[0.01 * 2**power for power in range(14)],
+            is_prefixed=False,
+        )
+        self._first_token = metrics.histogram(
+            "gen_ai_server_time_to_first_token_seconds",
+            "Time until the first byte of an answer.",
+            buckets=FIRST_BYTE_BOUNDS_S,
+            is_prefixed=False,
+        )
+        self._output_token = metrics.histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "Time of each token after the first.",
+            buckets=(*(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),),
+            is_prefixed=False,
+        )
+        self._tokens = metrics.histogram(
+            "gen_ai_client_token_usage",
+            "Tokens of a request and of its answer.",
+            ("gen_ai_token_type",),
+            buckets=[4**power for power in range(14)],
+            is_prefixed=False,
+        )
+
+    def observe(self, served: Served) -> None:
+        cost, first_byte_s = served.cost, served.first_byte_s
+        self._duration.labels("error" if served.is_error else "").observe(served.busy_s)
+        if first_byte_s is not None:
+            self._first_token.observe(first_byte_s)
+            if cost.output > 1:
+                self._output_token.observe((served.busy_s - first_byte_s) / (cost.output - 1))
+        for kind, tokens in (("input", cost.prompt), ("output", cost.output)):
+            if tokens:
+                self._tokens.labels(kind).observe(tokens)
 
 
 def _family(name: str, help_: str, values: Mapping[tuple[tuple[str, str], ...], float]) -> MetricFamily:

@@ -49,12 +49,21 @@ class Metrics:
         return self._metric(Gauge, name, help_, labels, multiprocess_mode="mostrecent")
 
     def histogram(
-        self, name: str, help_: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = _BUCKETS_S
+        self,
+        name: str,
+        help_: str,
+        labels: Sequence[str] = (),
+        *,
+        buckets: Sequence[float] = _BUCKETS_S,
+        is_prefixed: bool = True,
     ) -> Histogram:
-        return self._metric(Histogram, name, help_, labels, buckets=buckets)
+        """``is_prefixed``: False for a name that a convention gives."""
+        return self._metric(Histogram, name, help_, labels, is_prefixed=is_prefixed, buckets=buckets)
 
-    def _metric(self, kind: type[T], name: str, help_: str, labels: Sequence[str], **options: Any) -> T:
-        full_name = self._prefix + name
+    def _metric(
+        self, kind: type[T], name: str, help_: str, labels: Sequence[str], *, is_prefixed: bool = True, **options: Any
+    ) -> T:
+        full_name = self._prefix + name if is_prefixed else name
         metric = self._metrics.get(full_name)
         if metric is None:
             metric = self._metrics[full_name] = kind(full_name, help_, labels, registry=self._registry, **options)

@@ -22,18 +22,31 @@ RELEASE_PER_REPLICA = 16
 """Requests that a replica gets at once of those that waited; each further one when another one has ended."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A request that a replica has ended. ``first_byte_s`` is None if no answer began."""
+
+    cost: Cost
+    is_error: bool
+    busy_s: float
+    first_byte_s: float | None
+
+
 def _do_nothing() -> None: ...
+def _ignore(_served: Served) -> None: ...
 
 
 @dataclass(slots=True)
 class Counters:
-    """The parts that all endpoints of a worker share: limits by token, rows of usage, the call when requests wait."""
+    """The parts that all endpoints of a worker share: limits by token, rows of usage, the calls when requests wait and
+    when one has ended."""
 
     meter: InferenceMeter = field(default_factory=InferenceMeter)
     book: UsageTracker = field(default_factory=UsageTracker)
     dice: random.Random = field(default_factory=random.Random)
     clock: Callable[[], float] = time.monotonic
     on_waiting: Callable[[], None] = _do_nothing
+    on_served: Callable[[Served], None] = _ignore
 
 
 class Waiting(Protocol):
@@ -164,16 +177,7 @@ class ServedEndpoint:
         if reservation is not None:
             self.counters.meter.complete(reservation, Estimate(prompt=cost.prompt, output=cost.output))
 
-    def count(
-        self,
-        grant: Grant | None,
-        pick: Pick,
-        cost: Cost,
-        *,
-        is_error: bool,
-        busy_s: float,
-        first_byte_s: float | None,
-    ) -> None:
+    def count(self, grant: Grant | None, pick: Pick, served: Served) -> None:
         """Counts a request that has ended."""
         circuit, route = self.circuit, pick.target.route
         key = UsageKey(
@@ -186,7 +190,10 @@ class ServedEndpoint:
             revision=route.revision.id if route.revision else None,
             session=route.session_id,
         )
-        self.counters.book.count(key, cost, is_error=is_error, busy_s=busy_s, first_byte_s=first_byte_s)
+        self.counters.book.count(
+            key, served.cost, is_error=served.is_error, busy_s=served.busy_s, first_byte_s=served.first_byte_s
+        )
+        self.counters.on_served(served)
 
 
 def _options_of(circuit: Circuit) -> ServingOptions:

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from ai.backend.appproxy.worker.access.replies import Response, error
+from ai.backend.appproxy.worker.inference.endpoint import Served
 from ai.backend.appproxy.worker.planes.embedded.exchange import Exchange
 from ai.backend.appproxy.worker.planes.embedded.model_search import describe_models
 from ai.backend.common.wire.appproxy import RoutingKind
@@ -294,7 +295,8 @@ class ModelExchange(Exchange):
         """Counts a failed attempt, once, at the replica that it was made at."""
         last, self._last = self._last, None
         if last is not None:
-            self._endpoint.count(self._admission.grant, last, Cost(), is_error=True, busy_s=0.0, first_byte_s=None)
+            served = Served(cost=Cost(), is_error=True, busy_s=0.0, first_byte_s=None)
+            self._endpoint.count(self._admission.grant, last, served)
 
     # The end
 
@@ -338,11 +340,6 @@ class ModelExchange(Exchange):
         self._endpoint.complete(self._reservation, cost)
         if self._last is not None:
             is_error = self._is_broken or self._status >= 500
-            self._endpoint.count(
-                self._admission.grant,
-                self._last,
-                cost,
-                is_error=is_error,
-                busy_s=time.monotonic() - self._began,
-                first_byte_s=self._first_byte_s,
-            )
+            busy_s = time.monotonic() - self._began
+            served = Served(cost=cost, is_error=is_error, busy_s=busy_s, first_byte_s=self._first_byte_s)
+            self._endpoint.count(self._admission.grant, self._last, served)

@@ -79,6 +79,7 @@ class EmbeddedPlane:
         limits: Limits | None = None,
         connections_per_address: int = 0,
         logs_access: bool = False,
+        inference: Counters | None = None,
     ) -> None:
         self._frontend = frontend
         self._gate = gate
@@ -86,7 +87,7 @@ class EmbeddedPlane:
         self._limits = limits or Limits()
         self._connections_per_address = connections_per_address
         self._logs_access = logs_access
-        self._inference = Counters()
+        self._inference = inference or Counters()
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
         self._busy_ports: dict[int, str] = {}

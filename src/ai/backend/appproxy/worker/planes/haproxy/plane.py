@@ -18,6 +18,7 @@ from pathlib import Path
 from uuid import UUID
 
 from ai.backend.appproxy.worker.access.gate import Gate
+from ai.backend.appproxy.worker.inference.endpoint import Counters
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
 from ai.backend.appproxy.worker.planes.haproxy.admissions import Admissions, ReportingGate
@@ -83,6 +84,7 @@ class HaproxyPlane:
         limits: Limits | None = None,
         connections_per_address: int = 0,
         logs_access: bool = False,
+        inference: Counters | None = None,
     ) -> None:
         self._frontend = frontend
         self._options = options
@@ -95,6 +97,7 @@ class HaproxyPlane:
             dialer,
             limits=self._limits,
             logs_access=logs_access,
+            inference=inference,
         )
         self._has_trusted_proxies = gate.has_trusted_proxies
         self._sockets: dict[int, socket.socket] = {}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from ai.backend.appproxy.worker.access.gate import Gate
+from ai.backend.appproxy.worker.inference.endpoint import Counters
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
 from ai.backend.appproxy.worker.planes.plane import (
@@ -93,6 +94,7 @@ class TraefikPlane:
         *,
         limits: Limits | None = None,
         logs_access: bool = False,
+        inference: Counters | None = None,
     ) -> None:
         self._frontend, self._options, self._limits = frontend, options, limits or Limits()
         self._is_secure = frontend.is_secure
@@ -102,6 +104,7 @@ class TraefikPlane:
             dialer,
             limits=self._limits,
             logs_access=logs_access,
+            inference=inference,
         )
         self._gate = GateServer(gate, self._circuit_of, self._count, self._refuse)
         self._admits_connection = gate.admits_connection
