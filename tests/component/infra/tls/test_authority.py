@@ -132,7 +132,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert mgr("expiry", str(tmp_path / "manager.pem")).exit_code == 0
     late = mgr("expiry", str(tmp_path / "manager.pem"), "--within", "31")
     assert (late.exit_code, "one expires within 31 days" in late.output) == (1, True)
-    assert abs(expiry_of(tmp_path / "manager.pem") - NOW - 30 * DAY) < timedelta(minutes=5)
+    assert abs(expiry_of(tmp_path / "manager.pem") - datetime.now(UTC) - 30 * DAY) < timedelta(minutes=5)
     assert os.stat(tmp_path / "pki/authority-key.pem").st_mode & 0o777 == 0o600
 
 
