@@ -65,12 +65,15 @@ def test_a_node_joins_closes_is_lost_and_comes_back(
     assert joined["status"] == "ALIVE"
     assert all(place in joined["location"] for place in (CLUSTER, "z1", "r7"))
     assert slots(installation, node)["cpu"] == "15"
+
+    def has_limit(kernels: int) -> bool:
+        set_ready(cluster, node, "True")  # without a kubelet, it counts as lost 40 seconds after each report
+        return bool(agent(installation, node)["kernel_limit"] == kernels)
+
     cluster.kubectl("cordon", node)
-    set_ready(cluster, node, "True")  # without a kubelet, it counts as lost 40 seconds after each report
-    installation.until(lambda: agent(installation, node)["kernel_limit"] == 0, "the node, closed")
+    installation.until(lambda: has_limit(0), "the node, closed")
     cluster.kubectl("uncordon", node)
-    set_ready(cluster, node, "True")
-    installation.until(lambda: agent(installation, node)["kernel_limit"] == 50, "the node, open again")
+    installation.until(lambda: has_limit(50), "the node, open again")
     set_ready(cluster, node, "False")
     installation.until(lambda: agent(installation, node)["status"] == "LOST", "the node, lost")
     assert installation.rows(f"SELECT count(*) FROM agents WHERE status = 'LOST' AND id <> '{CLUSTER}.{node}'") == [
