@@ -1,5 +1,5 @@
-"""Metrics of the data plane, ``backendai_appproxy_*``, and of requests to models, ``gen_ai_*``. No label has an address,
-a user, a token, a model or a circuit."""
+"""Metrics of the data plane, ``backendai_appproxy_*``, and of requests to models, ``gen_ai_*``. No label has an
+address, a user, a token, a model or a circuit."""
 
 from __future__ import annotations
 
