@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from ai.backend.infra import bus
 from ai.backend.infra.bus import Bus, Signal
 
 
@@ -53,21 +52,3 @@ async def test_a_signal_has_one_waiter() -> None:
         await signal.wait(5)
     signal.set()
     assert await waiting
-
-
-async def test_long_waits_share_timers(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = asyncio.get_running_loop()
-    now, calls = 100.0, []
-    monkeypatch.setattr(loop, "time", lambda: now)
-    monkeypatch.setattr(loop, "call_at", lambda when, callback, *args, **_: calls.append((when, callback, args)))
-    signals = [Signal() for _ in range(100)]
-    waiting = [asyncio.create_task(signal.wait(60.0 + number / 5000)) for number, signal in enumerate(signals)]
-    await asyncio.sleep(0)
-    assert len(calls) == 2, "of the first alone, which is due at once, and of the others"
-    signals[1].set()
-    assert await waiting[1], "a signal does not wait for the timer"
-    for when, callback, args in calls:
-        assert 160.0 <= when < 160.0 + 2 * bus.GRAIN_S
-        callback(*args)
-    assert [await task for task in waiting[2:]] == [False] * 98
-    assert not await waiting[0]

@@ -4,18 +4,9 @@ it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from functools import partial
-from math import ceil
 from typing import Any
-from weakref import WeakKeyDictionary
-
-GRAIN_S = 0.05
-"""Long waits that end within so many seconds share a timer: an event loop keeps its timers sorted."""
-_LEAST_SHARED_S = 1.0
-_Timers = dict[int, dict["asyncio.Future[None]", None]]
-_timers_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Timers] = WeakKeyDictionary()
 
 
 class Subscription:
@@ -72,8 +63,8 @@ class Bus:
 class Signal:
     """A flag for one waiter: any number of ``set`` calls wake it once.
 
-    A wait costs one future, and no cancellation: a process has thousands of loops that wait most of the time. Waits of
-    a second or more end up to ``GRAIN_S`` late, together with others.
+    A wait costs one future and one timer, and no cancellation: a process has thousands of loops that wait most of the
+    time.
     """
 
     def __init__(self) -> None:
@@ -95,13 +86,13 @@ class Signal:
         if not self._is_set:
             loop = asyncio.get_running_loop()
             waiter = self._waiter = loop.create_future()
-            cancel = None if timeout_s is None else _wake_after(loop, timeout_s, waiter)
+            timer = None if timeout_s is None else loop.call_later(timeout_s, _wake, waiter)
             try:
                 await waiter
             finally:
                 self._waiter = None
-                if cancel is not None:
-                    cancel()
+                if timer is not None:
+                    timer.cancel()
         is_set, self._is_set = self._is_set, False
         return is_set
 
@@ -109,24 +100,3 @@ class Signal:
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _wake_after(loop: asyncio.AbstractEventLoop, delay_s: float, waiter: asyncio.Future[None]) -> Callable[[], object]:
-    """Wakes the waiter after the delay, and returns what cancels that."""
-    if delay_s < _LEAST_SHARED_S:
-        return loop.call_later(delay_s, _wake, waiter).cancel
-    timers = _timers_of_loop.get(loop)
-    if timers is None:
-        timers = _timers_of_loop[loop] = {}
-    tick = ceil((loop.time() + delay_s) / GRAIN_S)
-    waiters = timers.get(tick)
-    if waiters is None:
-        waiters = timers[tick] = {}
-        loop.call_at(tick * GRAIN_S, _wake_all, timers, tick)
-    waiters[waiter] = None
-    return partial(waiters.pop, waiter, None)
-
-
-def _wake_all(timers: _Timers, tick: int) -> None:
-    for waiter in list(timers.pop(tick)):
-        _wake(waiter)
