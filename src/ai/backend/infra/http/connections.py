@@ -7,7 +7,6 @@ their sockets are closed. asyncio's loop accepts by the socket's method; uvloop'
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import resource
 import socket
@@ -26,8 +25,7 @@ from ai.backend.infra.http.addresses import client_of
 log = logging.getLogger(__name__)
 _LOG_INTERVAL_S = 60.0
 _FULL_PAUSE_S = 1.0
-"""Without a free descriptor or memory; as asyncio's servers do."""
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""After an error such as no free descriptor, which would come again at once; as asyncio's servers do."""
 _SHARE_OF_DESCRIPTORS = 0.75
 """The part of this process's descriptors that connections may take; files and other sockets need the rest."""
 
@@ -161,10 +159,11 @@ class _AcceptingServer:
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._listener)
-            except OSError as e:  # ConnectionAbortedError: it is above the limits, or was ended meanwhile
-                if e.errno in _EXHAUSTED:
-                    log.error("cannot accept connections: %s", e)
-                    await asyncio.sleep(_FULL_PAUSE_S)  # nothing tells when a descriptor is free
+            except ConnectionError:  # it is above the limits, or was ended meanwhile
+                continue
+            except OSError as e:
+                log.error("cannot accept connections: %s", e)
+                await asyncio.sleep(_FULL_PAUSE_S)  # nothing tells when a descriptor is free
                 continue
             task = asyncio.create_task(self._serve(connection))
             self._handshakes.add(task)
