@@ -5,7 +5,6 @@ Every way begins with a bare HAProxy, as workers of the app proxy have one; what
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,38 +20,9 @@ from ai.backend.infra.tls.certificates import (
 from bench.figures import Figure
 from bench.gateway import way
 from bench.http_load import closed_loop
-from bench.proxy import ROUNDS, await_port, bare_haproxy, measure_rates, server
-from bench.proxy_servers import free_port
+from bench.proxy import ROUNDS, haproxy, measure_rates, server
 
 MIN_HAPROXY, MIN_EMBEDDED = 0.8, 0.4
-_CONFIGURATION = """global
-  nbthread 1
-defaults
-  mode {mode}
-  timeout connect 10s
-  timeout client 60s
-  timeout server 60s
-frontend f
-  bind 127.0.0.1:{port} {tls}
-  default_backend b
-backend b
-  server s 127.0.0.1:{target} {upstream}
-"""
-
-
-@contextmanager
-def haproxy(target: int, *, mode: str = "http", tls: str = "", upstream: str = "") -> Iterator[tuple[int, int]]:
-    """Runs HAProxy in front of a port; the value is its process id and port."""
-    port = free_port()
-    with tempfile.NamedTemporaryFile("w", suffix=".cfg") as file:
-        file.write(_CONFIGURATION.format(mode=mode, port=port, target=target, tls=tls, upstream=upstream))
-        file.flush()
-        with subprocess.Popen(["haproxy", "-db", "-f", file.name], stderr=subprocess.DEVNULL) as process:
-            try:
-                await_port(port)
-                yield process.pid, port
-            finally:
-                process.kill()
 
 
 class Certificates:
@@ -101,7 +71,7 @@ def http_figures() -> Sequence[Figure]:
         files = Certificates(Path(folder))
         _, target = stack.enter_context(server("engine"))
         servers = {
-            "direct": stack.enter_context(bare_haproxy(target)),
+            "direct": stack.enter_context(haproxy(target)),
             "two": stack.enter_context(through_two(target, files)),
             "haproxy": stack.enter_context(through_gateway("gateway-haproxy", target, files)),
             "embedded": stack.enter_context(through_gateway("gateway", target, files)),

@@ -34,18 +34,18 @@ ROUTES, MAX_ROUTE_ADD_MS = 500, 20.0
 MIN_RATE, RIVAL_RATIO, MAX_ADDED_MS = 5000.0, 3.0, 2.0
 Load = Callable[[int], int]
 """Loads a port for SECONDS and returns how often it was answered."""
-_BARE = """global
+_CONFIGURATION = """global
   nbthread 1
 defaults
-  mode http
+  mode {mode}
   timeout connect 10s
   timeout client 60s
   timeout server 60s
 frontend f
-  bind 127.0.0.1:{port}
+  bind 127.0.0.1:{port} {tls}
   default_backend b
 backend b
-  server s 127.0.0.1:{target}
+  server s 127.0.0.1:{target} {upstream}
 """
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -90,11 +90,11 @@ def rival(target: int) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def bare_haproxy(target: int) -> Iterator[tuple[int, int]]:
-    """Runs HAProxy in front of a port, in the fewest lines; the value is its process id and port."""
+def haproxy(target: int, *, mode: str = "http", tls: str = "", upstream: str = "") -> Iterator[tuple[int, int]]:
+    """Runs HAProxy in front of a port; the value is its process id and port."""
     port = free_port()
     with tempfile.NamedTemporaryFile("w", suffix=".cfg") as file:
-        file.write(_BARE.format(port=port, target=target))
+        file.write(_CONFIGURATION.format(mode=mode, port=port, target=target, tls=tls, upstream=upstream))
         file.flush()
         with subprocess.Popen(["haproxy", "-db", "-f", file.name], stderr=subprocess.DEVNULL) as process:
             try:
@@ -226,7 +226,7 @@ def proxy_http() -> Sequence[Figure]:
             "plane": stack.enter_context(server("plane", str(app[1]))),
             "bare": stack.enter_context(server("bare", str(app[1]))),
             "chp": stack.enter_context(rival(app[1])),
-            "haproxy": stack.enter_context(bare_haproxy(app[1])),
+            "haproxy": stack.enter_context(haproxy(app[1])),
         }
         http = _figure("proxy-http", "requests/CPU s", measure_rates(closed_loop, servers), minimum=MIN_RATE)
         sockets = _figure("proxy-websocket", "messages/CPU s", measure_rates(_messages_together, servers))

@@ -20,7 +20,7 @@ from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyPlane
 from ai.backend.core.proxy.changes import Changes
 from bench.figures import Figure, benchmark
 from bench.http_load import CONNECTIONS, REQUEST, closed_loop, latencies_ms
-from bench.proxy import ROUNDS, bare_haproxy, cpu_seconds_of, measure_rates, read_response, server
+from bench.proxy import ROUNDS, cpu_seconds_of, haproxy, measure_rates, read_response, server
 from bench.proxy_servers import circuit_to, free_port, start_haproxy_plane
 
 MIN_RATIO = 0.9
@@ -104,7 +104,7 @@ def proxy_haproxy() -> Sequence[Figure]:
         _, target = stack.enter_context(server("engine"))
         _, other = stack.enter_context(server("engine"))
         worker, port = stack.enter_context(server("haproxy", str(target)))
-        servers = {"plane": (_child_of(worker), port), "bare": stack.enter_context(bare_haproxy(target))}
+        servers = {"plane": (_child_of(worker), port), "bare": stack.enter_context(haproxy(target))}
         cpu = cpu_seconds_of(worker)
         medians = measure_rates(closed_loop, servers)
         python_s = cpu_seconds_of(worker) - cpu
