@@ -1,4 +1,4 @@
-"""What a session in gVisor has and has not, as the reference of the process runtime says."""
+"""The guarantees of a session in gVisor, line by line of the reference of the process runtime."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_what_it_cannot_have_is_denied(runtime: ProcessRuntime, config: Wo
 
 
 async def test_a_folder_is_shared_while_it_changes(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    """What the host or another session writes into a mounted folder is seen at once, in both directions."""
+    """A write of the host or of another session into a mounted folder is seen at once, in both directions."""
     folder = tmp_path / "folder"
     folder.mkdir()
     folder.chmod(0o777)

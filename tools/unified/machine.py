@@ -29,7 +29,7 @@ _FAST = ("-enable-kvm", "-cpu", "host,-arch-capabilities")
 _SLOW = ("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max")
 _KVM_START_S, _SLOW_START_S = 10.0, 180.0
 SHARED = Path("/mnt/ours")
-"""Where the machine sees folders that it is given."""
+"""The folder of the machine at which it mounts the folders of this host that it is given."""
 _KEPT_VARIABLES = ("HOME", "LANG", "PATH")
 
 

@@ -1,4 +1,4 @@
-"""Where `runsc` does not start a sandbox there is no class of gVisor, and the reason is told."""
+"""An agent whose `runsc` starts no sandbox offers no class of gVisor, and says the reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_the_class_is_not_offered_and_denied_with_the_reason(
 
 @pytest.mark.needs("root", "isolation", "cgroups")
 async def test_an_agent_whose_sessions_are_all_in_gvisor_does_not_start_without_it(tmp_path: Path) -> None:
-    """Nobody who asked for gVisor gets another sandbox in its place."""
+    """The start is refused, so that no session gets another sandbox instead of gVisor."""
     settings = ProcessRuntimeSettings(default_runtime_class="gvisor", runsc=Path("/bin/true"))
     runtime = ProcessRuntime(settings, tmp_path / "state")
     with pytest.raises(InvalidInput, match="another kernel"):

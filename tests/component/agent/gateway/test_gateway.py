@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from socket import SO_LINGER, SOL_SOCKET
 from struct import pack
 from typing import cast
 
 import pytest
-import pytest_asyncio
 
 from ai.backend.agent.composition import Agent
 from ai.backend.common.errors import Conflict, InvalidInput, LimitExceeded, NotFound
@@ -36,13 +34,6 @@ from tests.support.gateway_clients import (
     open_route,
     talk,
 )
-
-
-@pytest_asyncio.fixture
-async def runtime(bench: Bench, plane: str) -> AsyncIterator[ServingRuntime]:
-    bench.runtime = runtime = ServingRuntime()
-    yield runtime
-    await runtime.close_services()
 
 
 async def destroy(bench: Bench, agent: Agent, spec: KernelSpec) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import pytest_asyncio
 
 from ai.backend.agent.composition import Agent
 from ai.backend.agent.gateway.model import Traffic
@@ -41,13 +39,6 @@ from tests.support.gateway_clients import (
     talk,
 )
 from tests.support.proxy_apps import until
-
-
-@pytest_asyncio.fixture
-async def runtime(bench: Bench, plane: str) -> AsyncIterator[ServingRuntime]:
-    bench.runtime = runtime = ServingRuntime()
-    yield runtime
-    await runtime.close_services()
 
 
 def traffic_of(agent: Agent) -> Traffic:

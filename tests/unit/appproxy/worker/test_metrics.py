@@ -1,4 +1,4 @@
-"""What a worker tells of requests to models, by the names of OpenTelemetry."""
+"""Histograms of requests to models have the names, labels and values of OpenTelemetry's conventions."""
 
 from __future__ import annotations
 

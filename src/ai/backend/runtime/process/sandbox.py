@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +77,7 @@ def etc_stand_ins(uid: int, gid: int) -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class SandboxView:
+class SandboxView(ABC):
     """Collects what a sandbox shows, in order; later mounts cover earlier mounts.
 
     A target below a staged directory is mounted in the stage: who mounts later follows the links that sessions leave
@@ -87,23 +88,25 @@ class SandboxView:
     staged_sources: list[StagedSource] = field(default_factory=list)
     _staged_targets: dict[str, str] = field(default_factory=dict)
 
+    @abstractmethod
     def mount(self, bind_option: str, source: str, target: str) -> None:
         """Shows a source, of the host or of the stage, with an option of bubblewrap."""
-        raise NotImplementedError
 
+    @abstractmethod
     def link(self, target: str, link_path: str) -> None:
-        raise NotImplementedError
+        """Adds a symbolic link at ``link_path``."""
 
+    @abstractmethod
     def add_folder(self, path: str) -> None:
-        raise NotImplementedError
+        """Adds an empty folder of the root."""
 
+    @abstractmethod
     def add_memory(self, path: str, size_bytes: int) -> None:
         """Adds an empty folder in memory, in which everybody may make files."""
-        raise NotImplementedError
 
+    @abstractmethod
     def show_system(self, *, has_devices: bool) -> None:
         """Adds /proc, /dev and, of /sys, what is not private to the host."""
-        raise NotImplementedError
 
     def bind(self, source: str | Path, target: str, bind_option: str = "--ro-bind") -> None:
         outer_target = next((path for path in self._staged_targets if target.startswith(path + "/")), None)
