@@ -131,6 +131,24 @@ export async function screenshot(page, name) {
   await page.screenshot({ path: join(site.screenshots, `${name}.png`), fullPage: false });
 }
 
+/** Returns where a page is, how it is scrolled, and what on it is right of the window: logs outlive screenshots. */
+async function describe(page) {
+  const state = await page.evaluate(() => {
+    const { scrollWidth, scrollHeight } = document.documentElement;
+    const beyond = [...document.querySelectorAll('main *')].filter(
+      (element) => element.getBoundingClientRect().right > window.innerWidth + 1,
+    );
+    return {
+      window: [window.innerWidth, window.innerHeight],
+      document: [scrollWidth, scrollHeight],
+      scrolled: [window.scrollX, window.scrollY],
+      dialogs: [...document.querySelectorAll('[role=dialog]')].map((dialog) => dialog.textContent?.slice(0, 80)),
+      beyond: beyond.slice(0, 3).map((element) => element.outerHTML.slice(0, 160)),
+    };
+  });
+  return `${page.url()} ${JSON.stringify(state)}`;
+}
+
 /** Asks the test that runs this journey for something that a browser cannot do, and waits until it is done. */
 export async function askTest(act) {
   process.stdout.write(`@${act}\n`);
@@ -154,6 +172,7 @@ export async function journey(run) {
       for (const page of context.pages()) {
         failures += 1;
         await screenshot(page, `failure-${basename(process.argv[1], '.mjs')}-${failures}`).catch(() => {});
+        process.stderr.write(`${await describe(page).catch(String)}\n`);
       }
     }
     process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`);
