@@ -1,4 +1,6 @@
-"""A cluster of an earlier version becomes one of this version in the order of docs/howto/upgrade.md, under load.
+"""A cluster of an earlier version becomes one of a later version in the order of docs/howto/upgrade.md, under load.
+
+The later version is this one with one more migration, so that there is always one to run beside what serves.
 
 ``ROLLING_SESSIONS`` and ``ROLLING_AGENTS`` make the cluster with several managers larger; more than two sessions for
 each agent need a ``ROLLING_COMMIT`` whose nodes may declare processors.
@@ -16,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.manager.db import SCHEMA_HEAD
 from tests.support.client_runs import run_to_end
 from tests.support.cluster import wait_until
 from tests.support.earlier import COMMIT, install_earlier
+from tests.support.later import COLUMN, INDEX, LATER_HEAD, copy_later
 from tests.support.load import BalancedReads, Load, session_of
 from tests.support.upgraded import UpgradedDeployment
 
@@ -30,6 +32,7 @@ SESSIONS = int(os.environ.get("ROLLING_SESSIONS", "4"))
 AGENTS = int(os.environ.get("ROLLING_AGENTS", "2"))
 pytestmark = [pytest.mark.needs("postgres", "redis", "etcd"), pytest.mark.timeout(900 + 10 * SESSIONS)]
 MANAGERS = ("manager", "manager2", "manager3")
+EARLIER_HEAD = "0038"
 NAMES = ["stays", *(f"stays-{number}" for number in range(1, SESSIONS))]
 
 
@@ -39,16 +42,26 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install_earlier(tmp_path_factory.mktemp("earlier"), os.environ.get("ROLLING_COMMIT", COMMIT))
 
 
+@pytest.fixture(scope="module")
+def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_later(tmp_path_factory.mktemp("later"))
+
+
 @pytest.fixture
-def deployment(earlier: Path, tmp_path: Path) -> Iterator[UpgradedDeployment]:
+def deployment(earlier: Path, later: Path, tmp_path: Path) -> Iterator[UpgradedDeployment]:
     with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as servers:
         Path(servers).chmod(0o755)
-        deployment = UpgradedDeployment(tmp_path / "site", Path(servers), earlier)
+        deployment = UpgradedDeployment(tmp_path / "site", Path(servers), earlier, later)
         try:
             deployment.start_servers()
             yield deployment
         finally:
             deployment.stop()
+
+
+def _revision(deployment: UpgradedDeployment) -> str:
+    (row,) = deployment.query("SELECT version_num FROM alembic_version")
+    return str(row["version_num"])
 
 
 def _registered(deployment: UpgradedDeployment, epoch: int) -> bool:
@@ -61,7 +74,7 @@ def test_daemon_by_daemon_with_sessions_that_run(deployment: UpgradedDeployment)
     for name in ("storage-proxy", "manager", "agent"):
         deployment.start_one(name)
     deployment.wait_alive()
-    assert deployment.query("SELECT version_num FROM alembic_version") == [{"version_num": "0001"}]
+    assert _revision(deployment) == EARLIER_HEAD
     with session_of(users["user"]) as session:
         session.VFolder.create("data", host="storage-1:local")
         session.ComputeSession.get_or_create("python", name="stays", resources=SMALL, mounts=["data"])
@@ -73,7 +86,7 @@ def test_daemon_by_daemon_with_sessions_that_run(deployment: UpgradedDeployment)
         load.go_on()
         deployment.upgrade("manager")
         load.go_on()
-        assert deployment.query("SELECT version_num FROM alembic_version") == [{"version_num": SCHEMA_HEAD}]
+        assert _revision(deployment) == LATER_HEAD
         deployment.upgrade("storage-proxy")
         load.go_on()
         (agent,) = deployment.query("SELECT epoch FROM agents")
@@ -91,8 +104,10 @@ def test_daemon_by_daemon_with_sessions_that_run(deployment: UpgradedDeployment)
         assert sorted(folder["name"] for folder in session.VFolder.list()) == ["after", "data"]
         for name in ("stays", "newer"):
             session.ComputeSession(name).destroy()
-    statuses = {row["name"]: row["status"] for row in deployment.query("SELECT name, status FROM sessions")}
-    assert statuses["ended"] == "TERMINATED"
+    rows = deployment.query(f"SELECT name, status, {COLUMN} FROM sessions")
+    assert {row["name"]: row["status"] for row in rows}["ended"] == "TERMINATED"
+    assert {row[COLUMN] for row in rows} == {"none"}, "of sessions before and after the migration"
+    assert deployment.query(f"SELECT 1 FROM pg_indexes WHERE indexname = '{INDEX}'")
     wait_until(
         lambda: deployment.query("SELECT occupied_slots FROM agents")[0]["occupied_slots"] == "{}", what="free slots"
     )
@@ -101,9 +116,9 @@ def test_daemon_by_daemon_with_sessions_that_run(deployment: UpgradedDeployment)
 def test_the_way_back(deployment: UpgradedDeployment) -> None:
     """The earlier program refuses the newer database, and leaves it as it is."""
     deployment.set_up()
-    assert "at 0001" in deployment.mgr("schema", "show")
+    assert f"at {EARLIER_HEAD}" in deployment.mgr("schema", "show")
     deployment._is_upgraded.add("manager")
-    assert SCHEMA_HEAD in deployment.mgr("schema", "upgrade")
+    assert f"at {LATER_HEAD}, it was at {EARLIER_HEAD}" in deployment.mgr("schema", "upgrade")
     deployment._is_upgraded.clear()
     with pytest.raises(AssertionError, match="newer"):
         deployment.mgr("schema", "upgrade")
@@ -165,7 +180,7 @@ def test_managers_side_by_side(deployment: UpgradedDeployment) -> None:
             wait_until(partial(deployment.is_ready, number), timeout_s=180, what=f"{manager}\n{deployment.log()}")
             load.go_on()
             _create_through_each(users["user"], endpoints)
-            assert deployment.query("SELECT version_num FROM alembic_version") == [{"version_num": SCHEMA_HEAD}]
+            assert _revision(deployment) == LATER_HEAD
         deployment.upgrade("storage-proxy")
         load.go_on()
         for agent in _agents():

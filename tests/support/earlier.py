@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.skips import is_ci
 
-COMMIT = "6f05360c"
-"""The last commit of the rearrangement by feature: its database is at revision 0001."""
+COMMIT = "f9319a09"
+"""The last commit with a migration for each change before 0038, where one baseline begins now (decision 0750)."""
 _ROOT = Path(__file__).parents[2]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.migrate import upgrade
 from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
+from tests.support.statements import share_statements
 
 
 async def _migrate(path: Path) -> None:
@@ -32,6 +33,7 @@ def _template() -> bytes:
 
 def migrated(path: Path) -> Path:
     """``path``, where there is now an empty database of the newest schema, unless there was one already."""
+    share_statements()
     if not path.exists():
         path.write_bytes(_template())
     return path

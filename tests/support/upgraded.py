@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,50 +12,66 @@ from tests.support.deployment import Deployment
 
 
 class UpgradedDeployment(Deployment):
-    """Daemons of the earlier version, until ``upgrade`` replaces them one by one."""
+    """Daemons of the earlier version, until ``upgrade`` replaces them one by one.
 
-    def __init__(self, folder: Path, servers: Path, earlier: Path) -> None:
+    Args:
+        earlier: the Python of the earlier version.
+        later: the sources of the version whose managers come instead; the other daemons are then of this version.
+    """
+
+    def __init__(self, folder: Path, servers: Path, earlier: Path, later: Path) -> None:
         super().__init__(folder, servers)
         self._earlier = earlier
+        self._later = later
         self._is_upgraded: set[str] = set()
 
     def _earlier_environment(self) -> dict[str, str]:
         return {name: value for name, value in self.environment().items() if name != "PYTHONPATH"}
 
+    def _later_environment(self) -> dict[str, str]:
+        return {**self.environment(), "PYTHONPATH": str(self._later)}
+
     def command(self, *words: str) -> str:
         if "manager" in self._is_upgraded:
-            return super().command(*words)
-        program = self._earlier.with_name("backend.ai")
+            program = [sys.executable, "-m", "ai.backend.cli.main"]
+            environment = self._later_environment()
+        else:
+            program = [str(self._earlier.with_name("backend.ai"))]
+            environment = self._earlier_environment()
         done = subprocess.run(
-            [program, *words],
+            [*program, *words],
             capture_output=True,
             text=True,
             check=False,
             timeout=120,
-            env=self._earlier_environment(),
+            env=environment,
             cwd=self.root,
         )
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def start_one(self, name: str, *, env: Mapping[str, str] | None = None) -> None:
-        if name in self._is_upgraded:
+        if name not in self._is_upgraded:
+            self._execute(name, self._earlier, {**self._earlier_environment(), **(env or {})})
+        elif name.startswith("manager"):
+            self._execute(name, Path(sys.executable), {**self._later_environment(), **(env or {})})
+        else:
             super().start_one(name, env=env)
-            return
-        words = self.words_of(name)
+
+    def _execute(self, name: str, python: Path, environment: Mapping[str, str]) -> None:
         with (self.root / f"{name}.log").open("ab") as output:
             self.daemons[name] = subprocess.Popen(  # type: ignore[assignment]  # of the same methods
-                [str(self._earlier), *words],
+                [str(python), *self.words_of(name)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**self._earlier_environment(), **(env or {})},
+                env=environment,
                 cwd=self.root,
                 start_new_session=True,
             )
 
     def upgrade(self, name: str) -> None:
-        """Stops a daemon as its unit does, and starts this version in its place."""
+        """Stops a daemon as its unit does, and starts the newer version in its place."""
         process = self.daemons.pop(name)
         process.terminate()
         assert process.wait(60) is not None

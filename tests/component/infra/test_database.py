@@ -217,8 +217,22 @@ async def test_a_database_of_a_newer_program_is_refused(database: Database, tmp_
     _migration(tmp_path / "new", "9999", None, "one")
     await upgrade(database, tmp_path / "new")
     _migration(tmp_path / "old", "0001", None, "two")
-    with pytest.raises(Conflict, match="newer"):
+    with pytest.raises(Conflict, match="newer version than this program: it is at revision 9999"):
         await upgrade(database, tmp_path / "old")
+
+
+async def test_a_database_before_the_baseline_is_told_what_to_pass_through(database: Database, tmp_path: Path) -> None:
+    _migration(tmp_path / "old", "0003", None, "one")
+    await upgrade(database, tmp_path / "old")
+    _migration(tmp_path / "new", "0038", None, "two")
+    path = tmp_path / "new/versions/0038.py"
+    path.write_text(f"{path.read_text()}previous_program = 'version 26.11.0'\n")
+    message = "at revision 0003, and this program upgrades from 0038 on: upgrade it first with version 26.11.0"
+    with pytest.raises(Conflict, match=message):
+        await upgrade(database, tmp_path / "new", head="0038")
+    assert await current_revision(database) == "0003"
+    names = await database.run_read(lambda c: c.execute(text("SELECT name FROM sqlite_master")).scalars().all())
+    assert "two" not in names
 
 
 async def test_a_transaction_in_a_thread_commits_or_leaves_nothing(database: Database) -> None:

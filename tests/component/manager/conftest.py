@@ -76,7 +76,7 @@ async def start_manager(
     path: Path, link: MemoryLink, settings: ManagerSettings, clock: Clock | None = None
 ) -> tuple[Manager, Database]:
     database = Database(f"sqlite:///{migrated(path)}")
-    manager = Manager(settings, database, Bus(), link.manager, clock=clock)
+    manager = Manager(settings, database, Bus(), link.manager, clock=clock, hash_password=str)
     await manager.start()
     await link.manager.start(manager.reports)
     return manager, database

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import aiohttp
 
-from ai.backend.standalone.instance import ClusterFile
+from ai.backend.standalone.instance import ClusterFile, listen
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.listeners import listen
 from ai.backend.standalone.passwords import forget_password, hash_of_random, make_password, stored_password
 from ai.backend.standalone.web_daemon import WebDaemon
 

@@ -19,9 +19,8 @@ from ai.backend.infra.telemetry import configure_logging, sent_telemetry, settin
 from ai.backend.standalone.agent_daemon import AgentDaemon
 from ai.backend.standalone.agent_files import check as check_agent_files
 from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
-from ai.backend.standalone.instance import ClusterFile, read_cluster_file, write_cluster_file
+from ai.backend.standalone.instance import ClusterFile, listen, read_cluster_file, write_cluster_file
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.listeners import listen
 from ai.backend.standalone.manager_daemon import ManagerDaemon, keys_of
 from ai.backend.standalone.manager_file import manager_settings
 from ai.backend.standalone.options import (

@@ -18,7 +18,7 @@ from ai.backend.infra.bus import Signal
 from ai.backend.infra.process.memory import reuse_receive_buffers, share_one_heap, trimmed
 from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
 from ai.backend.infra.telemetry import configure_logging, sent_telemetry, settings_of_environment, start_telemetry
-from ai.backend.standalone.instance import ClusterFile, InstanceLock, read_cluster_file
+from ai.backend.standalone.instance import ClusterFile, InstanceLock, listen, read_cluster_file
 from ai.backend.standalone.layout import Layout
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,6 @@ def make_keys(layout: Layout, agents: Sequence[str]) -> None:
 def make_manager(layout: Layout, cluster: ClusterFile) -> Daemon:
     from ai.backend.infra.rpc.data.server import DataServer
     from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
-    from ai.backend.standalone.listeners import listen
     from ai.backend.standalone.manager_daemon import ManagerDaemon
 
     endpoint = ZmqManagerEndpoint(

@@ -1,10 +1,11 @@
-"""Allows one cluster per data directory, and stores how commands and shells reach it."""
+"""Allows one cluster per data directory, listens on its ports, and stores how commands and shells reach it."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import shlex
+import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,6 +122,22 @@ class InstanceLock:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = None
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Returns a listening socket; the caller owns it. Raises Conflict if the port is taken or the address is not
+    ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(1024)
+        sock.setblocking(False)
+    except OSError as e:
+        sock.close()
+        raise Conflict(f"Cannot listen on {host}:{port}: {e.strerror}. Name another one with --port.") from None
+    return sock
 
 
 def running_pid(path: Path) -> int | None:

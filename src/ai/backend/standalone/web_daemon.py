@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.loop import cancel_all
-from ai.backend.standalone.instance import ClusterFile
+from ai.backend.standalone.instance import ClusterFile, listen
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.listeners import listen
 
 if TYPE_CHECKING:
     from ai.backend.web.composition import WebServer

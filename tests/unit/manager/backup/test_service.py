@@ -202,6 +202,8 @@ async def test_unsuitable_backups_are_refused(site: Backups, tmp_path: Path) -> 
     new = _empty(tmp_path)
     with pytest.raises(InvalidInput, match=r"is at revision 0002, this program at 0001: .*26\.11\.0 or newer"):
         await new.restore(path, SECRET, revisions=["0001"], with_database=True, report=print)
+    with pytest.raises(InvalidInput, match=r"is at revision 0002, this program knows none before 0038: .*26\.11\.0"):
+        await new.restore(path, SECRET, revisions=["0038"], with_database=True, report=print)
     with pytest.raises(InvalidInput, match="the settings name postgresql"):
         await _restore(replace(new, database=MemoryDatabase(kind="postgresql")), path)
     with pytest.raises(InvalidInput, match="'tls-certificate'"):

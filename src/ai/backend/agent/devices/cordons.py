@@ -5,15 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 
-from ai.backend.agent.devices.store import NamedValueStore
 from ai.backend.common.ids import DeviceId
 
 log = logging.getLogger(__name__)
 Key = tuple[str, DeviceId]
 """The plugin and the device."""
+
+
+class NamedValueStore(Protocol):
+    """Stores values by names, durably. A method that raises OSError has changed nothing."""
+
+    def items(self) -> dict[str, bytes]: ...
+    def put(self, key: str, value: bytes) -> None: ...
+    def delete(self, key: str) -> None: ...
 
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True):

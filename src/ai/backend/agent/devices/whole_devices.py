@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import msgspec
 
-from ai.backend.agent.devices.store import NamedValueStore
+from ai.backend.agent.devices.cordons import NamedValueStore
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.ids import DeviceId
 

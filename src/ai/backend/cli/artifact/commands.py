@@ -10,6 +10,7 @@ import click
 from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import follow_task, list_objects
 from ai.backend.cli.framework.output import columns
+from ai.backend.cli.framework.params import target_folder_option
 from ai.backend.cli.framework.progress import TransferBar
 from ai.backend.cli.framework.values import readable_size
 
@@ -109,15 +110,7 @@ def files(revision: str) -> None:
 @artifact.command("download", needs_loop=True)
 @_REVISION_ARGUMENT
 @_PATHS_ARGUMENT
-@click.option(
-    "-b",
-    "--base-dir",
-    "basedir",
-    type=click.Path(file_okay=False),
-    default=".",
-    show_default=True,
-    help="Where to put.",
-)
+@target_folder_option
 @click.option("-j", "--parallel", type=click.IntRange(1, 32), default=4, show_default=True, help="Files at a time.")
 async def download(api: AsyncSession, revision: str, paths: tuple[str, ...], **options: Any) -> Outcome:
     """Fetch files of an available REVISION, all of them if no PATHS are named. A broken-off download goes on."""

@@ -12,6 +12,15 @@ import click
 from ai.backend.cli.framework.values import harmless
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+target_folder_option = click.option(
+    "-b",
+    "--base-dir",
+    "basedir",
+    type=click.Path(file_okay=False),
+    default=".",
+    show_default=True,
+    help="Where to put.",
+)
 
 
 def confirm(action: str, *, is_confirmed: bool) -> None:

@@ -16,7 +16,13 @@ from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import options
 from ai.backend.cli.framework.values import readable_time
 from ai.backend.cli.service.autoscale import decision_facts
-from ai.backend.cli.session.options import device_request_option, env_option, resources_option, variant_option
+from ai.backend.cli.session.options import (
+    cluster_mode_option,
+    device_request_option,
+    env_option,
+    resources_option,
+    variant_option,
+)
 
 if TYPE_CHECKING:
     from ai.backend.client.func.service import AsyncService
@@ -121,13 +127,7 @@ _creation_options = options(
         "--public", "--expose-to-public", "open_to_public", is_flag=True, help="Anyone may call it without a token."
     ),
     click.option("--cluster-size", type=click.IntRange(1), default=1, show_default=True, help="Kernels of a replica."),
-    click.option(
-        "--cluster-mode",
-        type=click.Choice(["single-node", "multi-node"]),
-        default="single-node",
-        show_default=True,
-        help="Whether its kernels may be on several nodes.",
-    ),
+    cluster_mode_option,
     click.option("--domain", "domain_name", help="Domain.  [default: BACKEND_DOMAIN]"),
     click.option("--group", "--project", "group_name", help="Group.  [default: BACKEND_GROUP]"),
     click.option("--resource-group", "--scaling-group", "scaling_group", help="Resource group to run in."),

@@ -141,6 +141,13 @@ env_option = click.option(
     metavar="K=V",
     help="An environment variable.",
 )
+cluster_mode_option = click.option(
+    "--cluster-mode",
+    type=click.Choice(["single-node", "multi-node"]),
+    default="single-node",
+    show_default=True,
+    help="Whether its kernels may be on several nodes.",
+)
 mount_option = click.option(
     "-m",
     "--mount",
@@ -200,13 +207,7 @@ creation_options = options(
     env_option,
     mount_option,
     click.option("--cluster-size", type=click.IntRange(1), default=1, show_default=True, help="How many kernels."),
-    click.option(
-        "--cluster-mode",
-        type=click.Choice(["single-node", "multi-node"]),
-        default="single-node",
-        show_default=True,
-        help="Whether its kernels may be on several nodes.",
-    ),
+    cluster_mode_option,
     click.option(
         "--runtime-class",
         default="",

@@ -9,7 +9,7 @@ import click
 
 from ai.backend.cli.framework.lazy import ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.output import columns
-from ai.backend.cli.framework.params import confirm, options, yes_option
+from ai.backend.cli.framework.params import confirm, options, target_folder_option, yes_option
 from ai.backend.cli.framework.progress import TransferBar
 from ai.backend.cli.framework.values import iso_time, readable_size
 from ai.backend.cli.vfolder.group import FOLDER_NAME, change_folder, open_folder, vfolder
@@ -131,15 +131,7 @@ async def upload(
 @vfolder.command("download", needs_loop=True)
 @FOLDER_NAME
 @_PATHS_ARGUMENT
-@click.option(
-    "-b",
-    "--base-dir",
-    "basedir",
-    type=click.Path(file_okay=False),
-    default=".",
-    show_default=True,
-    help="Where to put.",
-)
+@target_folder_option
 @_transfer_options
 @click.option("--archive", type=click.Path(dir_okay=False), help="Fetch one directory as this zip file instead.")
 async def download(api: AsyncSession, name: str, paths: tuple[str, ...], archive: str | None, **props: Any) -> Outcome:

@@ -57,6 +57,21 @@ def history(location: Path) -> list[dict[str, str | None]]:
     ]
 
 
+def _refuse(scripts: ScriptDirectory, revision: str) -> Conflict:
+    """Returns the error for a database whose revision is none of the migrations'; revisions are numbers of one width.
+
+    The first migration may name in ``previous_program`` what brings an older database to its revision.
+    """
+    baseline = scripts.get_revision(scripts.get_base())
+    if revision > baseline.revision:
+        return Conflict(f"the database is of a newer version than this program: it is at revision {revision}")
+    previous = getattr(baseline.module, "previous_program", "an earlier version")
+    return Conflict(
+        f"the database is at revision {revision}, and this program upgrades from {baseline.revision} on:"
+        f" upgrade it first with {previous}, by `backend.ai mgr schema upgrade` or a start"
+    )
+
+
 async def upgrade(database: Database, location: Path, *, head: str | None = None) -> str:
     """Runs the migrations in ``location/versions`` in one transaction, and returns the newest revision.
 
@@ -64,8 +79,8 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
     transaction that waits for somebody's lock for half a second gives up and is tried again: whoever comes behind it
     would wait as well. ``head`` is the newest revision: if the database has it already, or is an empty one of SQLite
     (:mod:`~ai.backend.infra.database.fresh`), alembic is not loaded, which takes longer than everything else of a
-    start. Raises Conflict if the database is newer than this program, and Unavailable if its tables are in use for a
-    minute.
+    start. Raises Conflict if the database is newer than this program or older than its first migration, and Unavailable
+    if its tables are in use for a minute.
     """
     current = await current_revision(database)
     if head is not None and current == head:
@@ -91,8 +106,8 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
         def steps(revision: tuple[str, ...], _: object) -> object:
             try:
                 return scripts._upgrade_revs(newest, revision)  # type: ignore[arg-type]  # alembic accepts a tuple
-            except CommandError as e:
-                raise Conflict(f"the database is of a newer version than this program: {e}") from None
+            except CommandError:
+                raise _refuse(scripts, revision[0]) from None
 
         context = MigrationContext.configure(connection, opts={"fn": steps, "render_as_batch": True})
         if database.is_shared:

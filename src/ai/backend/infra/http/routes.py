@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cache
 from typing import Any, Generic, TypedDict, Unpack, get_type_hints
 from uuid import UUID
 
@@ -323,6 +324,7 @@ def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
     ]
 
 
+@cache  # reading annotations is most of the work of building an application
 def _annotated_reply(function: Callable[..., Any]) -> Any:
     """Returns the type that a handler returns by its annotation; None if that says nothing about the fields."""
     annotation = get_type_hints(function).get("return")

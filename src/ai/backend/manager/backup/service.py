@@ -141,6 +141,11 @@ class Backups:
         head = reader.head
         if head.database != self.database.kind:
             raise InvalidInput(f"the backup is of {head.database}, the settings name {self.database.kind}")
+        if head.revision < revisions[0]:
+            raise InvalidInput(
+                f"the database of the backup is at revision {head.revision}, this program knows none before"
+                f" {revisions[0]}: restore it by version {head.version} that made it, upgrade, and back up again"
+            )
         if head.revision not in revisions:
             raise InvalidInput(
                 f"the database of the backup is at revision {head.revision}, this program at {revisions[-1]}:"

@@ -38,8 +38,6 @@ from ai.backend.manager.sessions.creation.factory import SessionFactory
 from ai.backend.manager.sessions.lookup import SessionFinder, sees
 from ai.backend.manager.sessions.model import CreateSession, OwnerLimits, Session, SessionQuery, too_many_sessions
 
-MAX_COUNT = 100
-"""The most sessions that one request may ask about."""
 _MAX_LISTED, _MAX_NEAREST = 20, 3
 _MAX_HOLDING_AGENTS, _MAX_HOLDERS = 32, 200
 _MAX_QUEUE_FOR_NEAREST = 2_000

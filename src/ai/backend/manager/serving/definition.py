@@ -109,7 +109,6 @@ class RuntimeVariant(_Strict, frozen=True, kw_only=True):
     initial_delay: float = 60.0
     environ: dict[str, str] = {}
     secrets: list[str] = []
-    needs_definition: bool = False
 
 
 @cache

@@ -48,7 +48,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _UPLOADS_DIRECTORY = ".uploads"
 _THREAD_COUNT = 8
-_MISSING_ERRNOS = (errno.ENOENT, errno.ENOTDIR)
 
 
 @contextmanager

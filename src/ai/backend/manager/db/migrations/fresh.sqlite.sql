@@ -47,7 +47,9 @@ CREATE TABLE artifact_registries (
     credentials TEXT NOT NULL,
     storages TEXT NOT NULL,
     created_at DATETIME NOT NULL,
-    modified_at DATETIME NOT NULL, viewers TEXT DEFAULT '["everyone"]' NOT NULL, user_import_bytes BIGINT,
+    modified_at DATETIME NOT NULL,
+    viewers TEXT DEFAULT '["everyone"]' NOT NULL,
+    user_import_bytes BIGINT,
     CONSTRAINT pk_artifact_registries PRIMARY KEY (id),
     CONSTRAINT uq_artifact_registries_name UNIQUE (name)
 );
@@ -92,7 +94,8 @@ CREATE TABLE domains (
     total_resource_slots TEXT NOT NULL,
     allowed_vfolder_hosts TEXT DEFAULT '{}' NOT NULL,
     allowed_docker_registries TEXT,
-    integration_id VARCHAR(512), modified_at DATETIME,
+    integration_id VARCHAR(512),
+    modified_at DATETIME,
     CONSTRAINT pk_domains PRIMARY KEY (name)
 );
 CREATE TABLE dotfiles (
@@ -130,7 +133,8 @@ CREATE TABLE groups (
     allowed_vfolder_hosts TEXT DEFAULT '{}' NOT NULL,
     integration_id VARCHAR(512),
     type VARCHAR(32) DEFAULT 'GENERAL' NOT NULL,
-    resource_policy VARCHAR(256) DEFAULT 'default' NOT NULL, modified_at DATETIME,
+    resource_policy VARCHAR(256) DEFAULT 'default' NOT NULL,
+    modified_at DATETIME,
     CONSTRAINT pk_groups PRIMARY KEY (id),
     CONSTRAINT uq_groups_domain_name_name UNIQUE (domain_name, name)
 );
@@ -178,7 +182,9 @@ CREATE TABLE keypair_resource_policies (
     idle_timeout INTEGER NOT NULL,
     max_vfolder_count INTEGER NOT NULL,
     max_vfolder_size INTEGER NOT NULL,
-    allowed_vfolder_hosts TEXT NOT NULL, max_claims INTEGER DEFAULT '0' NOT NULL, max_claim_idle_time INTEGER DEFAULT '0' NOT NULL,
+    allowed_vfolder_hosts TEXT NOT NULL,
+    max_claims INTEGER DEFAULT '0' NOT NULL,
+    max_claim_idle_time INTEGER DEFAULT '0' NOT NULL,
     CONSTRAINT pk_keypair_resource_policies PRIMARY KEY (name)
 );
 CREATE TABLE keypairs (
@@ -193,7 +199,9 @@ CREATE TABLE keypairs (
     resource_policy VARCHAR(256) NOT NULL,
     rate_limit INTEGER NOT NULL,
     num_queries INTEGER NOT NULL,
-    ssh_public_key TEXT, concurrency_limit INTEGER DEFAULT '0' NOT NULL, allowed_client_ip TEXT DEFAULT '[]' NOT NULL,
+    ssh_public_key TEXT,
+    concurrency_limit INTEGER DEFAULT '0' NOT NULL,
+    allowed_client_ip TEXT DEFAULT '[]' NOT NULL,
     CONSTRAINT pk_keypairs PRIMARY KEY (access_key)
 );
 CREATE TABLE leases (
@@ -212,7 +220,8 @@ CREATE TABLE quota_limits (
 CREATE TABLE resource_presets (
     name VARCHAR(256) NOT NULL,
     resource_slots TEXT NOT NULL,
-    shared_memory INTEGER, device_requests TEXT DEFAULT '[]' NOT NULL,
+    shared_memory INTEGER,
+    device_requests TEXT DEFAULT '[]' NOT NULL,
     CONSTRAINT pk_resource_presets PRIMARY KEY (name)
 );
 CREATE TABLE resource_slot_types (
@@ -243,8 +252,9 @@ CREATE TABLE session_callbacks (
     url TEXT NOT NULL,
     body TEXT NOT NULL,
     attempts INTEGER NOT NULL,
-    due_at DATETIME NOT NULL
-, trace VARCHAR(55));
+    due_at DATETIME NOT NULL,
+    trace VARCHAR(55)
+);
 CREATE TABLE session_events (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     name VARCHAR(64) NOT NULL,
@@ -321,7 +331,18 @@ CREATE TABLE sessions (
     created_at DATETIME NOT NULL,
     scheduled_at DATETIME,
     started_at DATETIME,
-    terminated_at DATETIME, array_id VARCHAR(36), array_name VARCHAR(64), array_index INTEGER, array_parallel INTEGER, device_requests TEXT DEFAULT '[]' NOT NULL, trace VARCHAR(55), plugin_options TEXT DEFAULT '{}' NOT NULL, claim_id VARCHAR(36), claim_name VARCHAR(64), diagnosed_devices TEXT DEFAULT '{}' NOT NULL, sealed_environ TEXT DEFAULT '{}' NOT NULL,
+    terminated_at DATETIME,
+    array_id VARCHAR(36),
+    array_name VARCHAR(64),
+    array_index INTEGER,
+    array_parallel INTEGER,
+    device_requests TEXT DEFAULT '[]' NOT NULL,
+    trace VARCHAR(55),
+    plugin_options TEXT DEFAULT '{}' NOT NULL,
+    claim_id VARCHAR(36),
+    claim_name VARCHAR(64),
+    diagnosed_devices TEXT DEFAULT '{}' NOT NULL,
+    sealed_environ TEXT DEFAULT '{}' NOT NULL,
     CONSTRAINT pk_sessions PRIMARY KEY (id)
 );
 CREATE TABLE share_histories (
@@ -354,7 +375,10 @@ CREATE TABLE users (
     modified_at DATETIME NOT NULL,
     main_access_key VARCHAR(20),
     resource_policy VARCHAR(256) DEFAULT 'default' NOT NULL,
-    allowed_client_ip TEXT DEFAULT '[]' NOT NULL, totp_activated BOOLEAN DEFAULT 0 NOT NULL, sudo_session_enabled BOOLEAN DEFAULT 0 NOT NULL, password_changed_at DATETIME,
+    allowed_client_ip TEXT DEFAULT '[]' NOT NULL,
+    totp_activated BOOLEAN DEFAULT 0 NOT NULL,
+    sudo_session_enabled BOOLEAN DEFAULT 0 NOT NULL,
+    password_changed_at DATETIME,
     CONSTRAINT pk_users PRIMARY KEY (uuid),
     CONSTRAINT uq_users_email UNIQUE (email),
     CONSTRAINT uq_users_username UNIQUE (username)
@@ -391,7 +415,9 @@ CREATE TABLE artifacts (
     readme TEXT,
     extra TEXT NOT NULL,
     created_at DATETIME NOT NULL,
-    scanned_at DATETIME NOT NULL, restricted BOOLEAN DEFAULT 0 NOT NULL, viewers TEXT,
+    scanned_at DATETIME NOT NULL,
+    restricted BOOLEAN DEFAULT 0 NOT NULL,
+    viewers TEXT,
     CONSTRAINT pk_artifacts PRIMARY KEY (id),
     CONSTRAINT fk_artifacts_registry_id_artifact_registries FOREIGN KEY(registry_id) REFERENCES artifact_registries (id) ON DELETE CASCADE,
     CONSTRAINT uq_artifacts_registry_id_type_name UNIQUE (registry_id, type, name)
@@ -430,7 +456,8 @@ CREATE TABLE kernels (
 );
 CREATE TABLE memberships (
     user_id VARCHAR(36) NOT NULL,
-    group_id VARCHAR(36) NOT NULL, is_admin BOOLEAN DEFAULT 0 NOT NULL,
+    group_id VARCHAR(36) NOT NULL,
+    is_admin BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_memberships PRIMARY KEY (user_id, group_id),
     CONSTRAINT fk_memberships_group_id_groups FOREIGN KEY(group_id) REFERENCES groups (id) ON DELETE CASCADE,
     CONSTRAINT fk_memberships_user_id_users FOREIGN KEY(user_id) REFERENCES users (uuid) ON DELETE CASCADE
@@ -575,7 +602,9 @@ CREATE TABLE endpoints (
     problem TEXT,
     created_at DATETIME NOT NULL,
     changed_at DATETIME NOT NULL,
-    destroyed_at DATETIME, scaling TEXT, scaled TEXT,
+    destroyed_at DATETIME,
+    scaling TEXT,
+    scaled TEXT,
     CONSTRAINT pk_endpoints PRIMARY KEY (id),
     CONSTRAINT uq_endpoints_user_id_active_name UNIQUE (user_id, active_name)
 );

@@ -51,7 +51,8 @@ CREATE TABLE circuits (
     version INTEGER NOT NULL,
     requests INTEGER NOT NULL,
     last_used DATETIME NOT NULL,
-    failure TEXT, tokens INTEGER DEFAULT '0' NOT NULL,
+    failure TEXT,
+    tokens INTEGER DEFAULT '0' NOT NULL,
     CONSTRAINT pk_circuits PRIMARY KEY (id),
     CONSTRAINT uq_circuits_worker_id_port UNIQUE (worker_id, port),
     CONSTRAINT uq_circuits_worker_id_subdomain UNIQUE (worker_id, subdomain),
@@ -62,7 +63,9 @@ CREATE TABLE resting_slots (
     worker_id VARCHAR(36) NOT NULL,
     slot VARCHAR(63) NOT NULL,
     user_id VARCHAR(36),
-    until DATETIME, circuit_id VARCHAR(36), endpoint_id VARCHAR(36),
+    until DATETIME,
+    circuit_id VARCHAR(36),
+    endpoint_id VARCHAR(36),
     CONSTRAINT pk_resting_slots PRIMARY KEY (worker_id, slot),
     CONSTRAINT fk_resting_slots_worker_id_workers FOREIGN KEY(worker_id) REFERENCES workers (id) ON DELETE CASCADE
 );

@@ -39,7 +39,6 @@ class ModelExchange(Exchange):
     _pieces: list[bytes]
     _is_reading = False
     _is_waiting = False
-    _is_counted = False
     _is_broken = False
     _first_byte_s: float | None = None
     size = 0
