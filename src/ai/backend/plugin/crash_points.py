@@ -10,12 +10,16 @@ import os
 import signal
 
 VARIABLE = "BACKENDAI_CRASH_POINT"
+_setting = os.environ.get(VARIABLE, "")
+"""As the process was started: a session passes fifty of these places."""
 _passage_counts: dict[str, int] = {}
 
 
 def crash_point(name: str) -> None:
     """Ends this process with SIGKILL if the environment names this place and this passage."""
-    target, _, count = os.environ.get(VARIABLE, "").partition(":")
+    if not _setting:
+        return
+    target, _, count = _setting.partition(":")
     if name != target:
         return
     _passage_counts[name] = _passage_counts.get(name, 0) + 1
