@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 _IDLE_S = 15.0
 """How long an unused connection is kept. Servers and what is between close idle ones after a minute or more."""
 _CONNECT_TIMEOUT_S = 10.0
+_SHUTDOWN_TIMEOUT_S = 1.0
 _MAX_HEAD_BYTES = 64 * 1024
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
 """Methods that may be executed twice, so that they are sent again if the server has closed an idle connection."""
@@ -222,6 +223,8 @@ class Connections:
                 connection, is_fresh = self._idle_one(), False
                 if connection is None:
                     connection, is_fresh = await self._connect(), True
+                    if self._is_closed:
+                        self._drop(connection)
                 try:
                     answer = await connection.send(request)
                 except ConnectionError:
@@ -254,17 +257,21 @@ class Connections:
         if self._is_closed:
             raise ConnectionError("the client is closed")
         loop = asyncio.get_running_loop()
-        limits = {"ssl_handshake_timeout": _CONNECT_TIMEOUT_S, "ssl_shutdown_timeout": 1.0} if self._tls else {}
+        has_tls = self._tls is not None
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 _, connection = await loop.create_connection(
-                    _Connection, self._host, self._port, ssl=self._tls, server_hostname=self._server_name, **limits
+                    _Connection,
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
+                    server_hostname=self._server_name,
+                    ssl_handshake_timeout=_CONNECT_TIMEOUT_S if has_tls else None,
+                    ssl_shutdown_timeout=_SHUTDOWN_TIMEOUT_S if has_tls else None,
                 )
         except TimeoutError:
             raise ConnectionError("no connection in time") from None
         self._open.add(connection)
-        if self._is_closed:
-            self._drop(connection)
         return connection
 
     def _keep(self, connection: _Connection) -> None:
