@@ -12,7 +12,7 @@ async def test_no_more_than_the_limit_run_and_the_others_in_their_order() -> Non
 
     async def request(number: int) -> None:
         nonlocal most
-        async with limit:
+        async with limit.slot():
             order.append(number)
             most = max(most, limit.active)
             await asyncio.sleep(0)
@@ -31,7 +31,7 @@ async def test_success_at_the_limit_raises_it_and_refusal_lowers_it_once() -> No
         released = asyncio.Event()
 
         async def hold() -> None:
-            async with limit:
+            async with limit.slot():
                 await released.wait()
 
         for _ in range(12):
@@ -49,8 +49,8 @@ async def test_success_at_the_limit_raises_it_and_refusal_lowers_it_once() -> No
 
 async def test_who_gives_up_waiting_takes_no_slot() -> None:
     limit = ConcurrencyLimit(initial=1, minimum=1)
-    async with limit:
-        waiting = [asyncio.ensure_future(limit.__aenter__()) for _ in range(3)]
+    async with limit.slot():
+        waiting = [asyncio.ensure_future(limit.slot().__aenter__()) for _ in range(3)]
         await asyncio.sleep(0)
         waiting[0].cancel()
         await asyncio.sleep(0)

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar, cast
-from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -18,7 +17,6 @@ from yarl import URL
 from ai.backend.common.errors import DeadlineExceeded, InvalidInput, Unavailable
 from ai.backend.node.kube_api.concurrency import ConcurrencyLimit
 from ai.backend.node.kube_api.configuration import ClusterAddress
-from ai.backend.node.kube_api.connections import Connections
 from ai.backend.node.kube_api.decoding import Undecodable, decode, undecodable
 from ai.backend.node.kube_api.errors import (
     ApiRefusal,
@@ -43,6 +41,7 @@ _MAX_BUSY_RETRIES = 5
 """How often a request is sent again that the server, being busy, has not begun."""
 _BUSY_WAIT_S = 1.0
 _PAGE = 500
+_REQUEST_CONNECTIONS = 128
 _WATCH_CONNECTIONS = 64
 _CHUNK_BYTES = 1 << 16
 _ABORTS_AT_CLOSE = sys.version_info < (3, 12, 8)
@@ -125,7 +124,7 @@ class KubeApi:
         self._user_agent = user_agent
         tls = address.tls()
         self._tls: Any = tls if tls is not None else True
-        self._requests = Connections(address.server, tls, address.server_name)
+        self._requests = self._session(_REQUEST_CONNECTIONS)
         self._watches = self._session(_WATCH_CONNECTIONS)
         self._open_streams: set[aiohttp.ClientResponse] = set()
         self._rng = random.Random()  # jitter
@@ -138,7 +137,7 @@ class KubeApi:
         """Closes all connections; watches and requests under way fail with Unavailable."""
         for response in self._open_streams:  # the end of its connection alone is not told to who reads
             response.content.set_exception(aiohttp.ClientConnectionError("the client is closed"))
-        self._requests.close()
+        await self._requests.close()
         await self._watches.close()
         for _ in range(_TURNS_TO_CLOSE):
             await asyncio.sleep(0)
@@ -308,7 +307,7 @@ class KubeApi:
         retries = 0
         while True:
             try:
-                async with self.limit:
+                async with self.limit.slot():
                     return await self._send_once(method, path, query or {}, data, content_type, timeout_s)
             except CredentialsRefused:
                 if is_token_renewed or self.address.token.file is None:
@@ -327,18 +326,27 @@ class KubeApi:
     ) -> bytes:
         loop = asyncio.get_running_loop()
         started_at = loop.time()
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S)
         headers = self._headers() | ({"Content-Type": content_type} if data is not None else {})
         try:
-            target = f"{path}?{urlencode(query)}" if query else path
-            answer = await self._requests.send(method, target, headers, data, timeout_s)
+            async with self._requests.request(
+                method,
+                self._url(path, query),
+                data=data,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+                server_hostname=self.address.server_name or None,
+            ) as response:
+                answer = await response.read()
         except TimeoutError:
             self.limit.congested()
             message = f"the API server did not answer {method} {path} within {timeout_s:g} s"
             raise DeadlineExceeded(message) from None
-        except OSError as e:
+        except (aiohttp.ClientError, OSError) as e:
             raise Unavailable(f"the API server at {self.address.server} does not answer: {e}") from None
-        if answer.status >= 300:
-            refusal = _refusal(answer.status, answer.headers.get("retry-after", ""), answer.body, f"{method} {path}")
+        if response.status >= 300:
+            refusal = self._refusal(response, answer, f"{method} {path}")
             if isinstance(refusal, TooManyRequests | ServerFailed):
                 self.limit.congested()
             raise refusal
@@ -346,7 +354,7 @@ class KubeApi:
             self.limit.congested()
         else:
             self.limit.succeeded()
-        return answer.body
+        return answer
 
     @asynccontextmanager
     async def stream(
@@ -365,8 +373,7 @@ class KubeApi:
                 server_hostname=self.address.server_name or None,
             ) as response:
                 if response.status >= 300:
-                    retry_after = response.headers.get("Retry-After", "")
-                    raise _refusal(response.status, retry_after, await response.content.read(_CHUNK_BYTES), what)
+                    raise self._refusal(response, await response.content.read(_CHUNK_BYTES), what)
                 self._open_streams.add(response)
                 try:
                     yield response.content.iter_any()
@@ -391,9 +398,10 @@ class KubeApi:
         token = self.address.token.current()
         return headers | {"Authorization": f"Bearer {token}"} if token else headers
 
-
-def _refusal(status: int, retry_after: str, body: bytes, what: str) -> ApiRefusal:
-    return refusal_of(parse_status(body), http_status=status, retry_after=retry_after, what=what)
+    @staticmethod
+    def _refusal(response: aiohttp.ClientResponse, body: bytes, what: str) -> ApiRefusal:
+        retry_after = response.headers.get("Retry-After", "")
+        return refusal_of(parse_status(body), http_status=response.status, retry_after=retry_after, what=what)
 
 
 def selectors(label_selector: str, field_selector: str) -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 _DECREASE = 0.7
 _DECREASE_PAUSE_S = 1.0
@@ -32,13 +34,15 @@ class ConcurrencyLimit:
     def active(self) -> int:
         return self._active
 
-    async def __aenter__(self) -> None:
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
         """Waits until a request may start, and counts it for the block."""
         await self._acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        self._active -= 1
-        self._admit()
+        try:
+            yield
+        finally:
+            self._active -= 1
+            self._admit()
 
     async def _acquire(self) -> None:
         if self._active < self.limit and not self._waiting:
