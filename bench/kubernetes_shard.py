@@ -21,6 +21,7 @@ from ai.backend.agent.shard.shard import Shard
 from ai.backend.common.states import KernelStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec
 from ai.backend.common.wire.reports import ObservationReport
+from ai.backend.infra.process.daemon import quickest_loop
 from ai.backend.infra.process.memory import collect_rarely
 from ai.backend.infra.rpc.beats import ChangedReports
 from ai.backend.node.kube_api import reflector
@@ -119,8 +120,9 @@ def _spec() -> KernelSpec:
 )
 def kubernetes_shard_live() -> Sequence[Figure]:
     collect_rarely()  # as the daemon does
-    with running_fleet() as fleet, swarm_of(fleet):
-        return asyncio.run(_measure(fleet))
+    loop = quickest_loop()  # as the daemon does
+    with running_fleet() as fleet, swarm_of(fleet), asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(_measure(fleet))
 
 
 async def _measure(fleet: Fleet) -> Sequence[Figure]:

@@ -193,8 +193,8 @@ async def test_a_plugin_with_the_default_hook_is_called_before_the_creation_alon
     await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
     await bench.until(spec, S.RUNNING)
     record = msgspec.json.decode(read_records(bench.data_dir, "kernels")[spec.kernel_id], type=KernelRecord)
-    assert record.begun.keys() == {"cuda"}
-    assert record.begun["cuda"].keys() == {"pre_create"}
+    assert (record.hooked, record.begun, record.hook_slots) == ([], {}, {})  # there is nothing to undo
+    assert record.attached_devices.keys() == {"cuda"}
     await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
     await bench.until(spec, S.TERMINATED)
     assert configured == [spec.kernel_id]

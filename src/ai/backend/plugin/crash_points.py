@@ -10,12 +10,19 @@ import os
 import signal
 
 VARIABLE = "BACKENDAI_CRASH_POINT"
+_setting: str | None = None
+"""The variable's value at the first passage, None before: a session passes fifty of these places."""
 _passage_counts: dict[str, int] = {}
 
 
 def crash_point(name: str) -> None:
     """Ends this process with SIGKILL if the environment names this place and this passage."""
-    target, _, count = os.environ.get(VARIABLE, "").partition(":")
+    global _setting  # noqa: PLW0603  # of the process, as its environment is
+    if _setting is None:
+        _setting = os.environ.get(VARIABLE, "")
+    if not _setting:
+        return
+    target, _, count = _setting.partition(":")
     if name != target:
         return
     _passage_counts[name] = _passage_counts.get(name, 0) + 1

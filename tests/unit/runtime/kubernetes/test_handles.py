@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import msgspec
@@ -89,3 +90,34 @@ def test_nothing_is_left_after_clear(handles: Handles) -> None:
     handles.clear()
     assert not any(keys_of(handles).values())
     assert handles.of_pod("uid-0") is None
+
+
+def test_the_record_of_a_pod_is_decoded_once_for_all_its_states(
+    handles: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ai.backend.runtime.kubernetes.handles.read_record", lambda pod: pytest.fail("decoded again"))
+    handle = handles.get(key(0))
+    handles.on_change(pod(0), later := pod(0, session=FIRST))
+    assert handle is not None
+    assert handle.pod is later
+
+
+def test_a_pod_whose_record_was_taken_away_is_none_of_ours(handles: Handles) -> None:
+    handle = handles.get(key(0))
+    assert handle is not None
+    bare = msgspec.structs.replace(pod(0), metadata=msgspec.structs.replace(pod(0).metadata, annotations={}))
+    handles.on_change(pod(0), bare)
+    assert handle.pod is not bare
+
+
+async def test_a_wait_ends_with_the_change_that_fulfils_its_condition(handles: Handles) -> None:
+    handle = handles.get(key(0))
+    assert handle is not None
+    assert await handle.until(lambda: True, 0.0)
+    assert not await handle.until(lambda: False, 0.0)
+    waiting = asyncio.ensure_future(handle.until(lambda: handle.is_waiting, 60.0))
+    for is_waiting in (False, True):
+        await asyncio.sleep(0)
+        handle.is_waiting = is_waiting
+        handle.changed()
+    assert await waiting

@@ -56,10 +56,12 @@ class HookCalls:
         *,
         timeout_s: float | None = None,
         changes: Mapping[str, Any] = MappingProxyType({}),
+        allocation: DeviceAllocation | None = None,
     ) -> WorkloadConfig | None:
         """Records that a hook call begins, then calls the hook's method. Only ``pre_create`` returns a config.
 
-        The default hook acts before the creation alone: its other methods are neither called nor recorded.
+        The default hook acts before the creation alone, and changes nothing: its other methods are not called, and no
+        call of it is recorded.
 
         Args:
             plugin_key: the plugin.
@@ -68,17 +70,19 @@ class HookCalls:
             step: gives the cause, unless the call was begun before the agent was restarted.
             timeout_s: a deadline shorter than a plugin's usual one.
             changes: fields of the kernel's record that are stored before the call, in the same write.
+            allocation: the plugin's share of the kernel's devices, if it is not that of the record.
 
         Raises:
             BackendError: what the hook raises (CreationDenied ...), and PluginError for every other failure.
             TerminationDeferred: only from ``pre_terminate``.
         """
-        if method != "pre_create" and not changes and self._has_default_hook(plugin_key):
+        is_recorded = bool(changes) or not self.has_default_hook(plugin_key)
+        if method != "pre_create" and not is_recorded:
             return None
         plugin_timeout_s = self._context.settings.kernel_lifecycles.plugin_timeout
         deadline_s = plugin_timeout_s if timeout_s is None else min(plugin_timeout_s, timeout_s)
         epoch_of_method = kernel.record.begun.get(plugin_key, {})
-        if method not in epoch_of_method:
+        if is_recorded and method not in epoch_of_method:
             begun_calls = {**kernel.record.begun, plugin_key: {**epoch_of_method, method: self._context.epoch}}
             kernel.save(begun=begun_calls, **changes)
         elif changes:
@@ -91,7 +95,8 @@ class HookCalls:
             self._check_options(plugin_key, kernel.record.spec)
 
         async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
-            record, allocation = kernel.record, self._allocation_at_creation(plugin_key, kernel)
+            record = kernel.record
+            held = allocation if allocation is not None else self._allocation_at_creation(plugin_key, kernel)
             workload = Workload(
                 id=record.workload_id,
                 type=self._context.runtime.info().workload_type,
@@ -102,12 +107,12 @@ class HookCalls:
                 cause=LifecycleCause.RECOVER if is_repeat else step.cause,
                 attempt=record.standing_attempt,
                 state=state,
-                previous_allocation=allocation if step.restarting else None,
+                previous_allocation=held if step.restarting else None,
                 deadline_s=deadline_s,
                 is_diagnostic=plugin_key in record.diagnosed,
                 **hook_facts(plugin_key, kernel, method, labels, restarting=step.restarting),
             )
-            result = await _call_method(method, plugin.create_lifecycle_hook(workload, allocation, hook_context))
+            result = await _call_method(method, plugin.create_lifecycle_hook(workload, held, hook_context))
             try:
                 self._save_state(plugin_key, kernel, state)
                 return check_config(result, hidden=self._hidden) if method == "pre_create" else None
@@ -130,8 +135,9 @@ class HookCalls:
         crash_point(f"hook.{plugin_key}.{method}.after")
         return returned_config
 
-    def _has_default_hook(self, plugin_key: str) -> bool:
-        """Returns False also while the plugin is not started, as it is not clear which hook it has then."""
+    def has_default_hook(self, plugin_key: str) -> bool:
+        """Returns True for a plugin whose hook has nothing to undo; False also before the plugin is started, when it is
+        not clear which hook it has."""
         try:
             plugin = self._context.plugins.get(plugin_key).plugin
         except PluginError:

@@ -302,9 +302,8 @@ class ClusterConnection:
                 await self.api.delete(PODS, name, settings.namespace, uid=handle.uid, grace_s=_FORCED_GRACE_S)
             if handle.link is not None and handle.link.is_open:
                 with suppress(Unavailable):
-                    handle.link.post({"t": "end", "grace": 0.0, "reason": handle.reason or "removed"})
-                    if handle.exit is not None:
-                        handle.link.post({"t": "dismiss"})
+                    end = {"t": "end", "grace": 0.0, "reason": handle.reason or "removed"}
+                    handle.link.post(end, *([{"t": "dismiss"}] if handle.exit is not None else []))
             crash_point("remove.deleted")
             if not await handle.until(lambda: _is_over(handle), TERMINATION_TIMEOUT_S):
                 raise Unavailable(f"the node does not end the pod {name}")

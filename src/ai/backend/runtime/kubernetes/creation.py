@@ -229,14 +229,13 @@ class Creation:
         if link is None:
             raise CreationDeferred("the relay of the session was lost before it began", retry_after=0.0)
         try:
-            for message in self._files():
-                await link.send(message)
+            files = self._files()
             if self.spec.network is not None:
-                await link.send(_file_message(HOSTS_PLACE, "hosts", await self._hosts_file(), False))
+                files.append(_file_message(HOSTS_PLACE, "hosts", await self._hosts_file(), False))
             crash_point("create.placed")
             environ = workload.environment(self.spec, _DEFAULTS, {"HOME": HOME})
             begin = {"t": "begin", "environ": environ, "stats_interval": self.settings.stats_interval_s}
-            await link.send(begin)
+            await link.send(*files, begin)
         except Unavailable as error:
             raise CreationDeferred(f"the relay of the session was lost: {error}", retry_after=0.0) from error
         began = await handle.until(

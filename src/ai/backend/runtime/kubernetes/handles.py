@@ -20,7 +20,7 @@ from ai.backend.plugin.runtime import WorkloadExit, WorkloadExited, WorkloadKey,
 from ai.backend.runtime.kubernetes.channel import PodChannel
 from ai.backend.runtime.kubernetes.links import Message, PodLink
 from ai.backend.runtime.kubernetes.listener import Hello
-from ai.backend.runtime.kubernetes.records import PodRecord, read_record
+from ai.backend.runtime.kubernetes.records import RECORD_ANNOTATION, PodRecord, read_record
 from ai.backend.runtime.kubernetes.signals import Ended, exit_of, has_ended, is_running, printable
 from ai.backend.runtime.kubernetes.statistics import Sample, read_sample
 from ai.backend.runtime.kubernetes.streams import PodStream
@@ -55,18 +55,18 @@ class Handle:
     sample: Sample | None = None
     seen_at: float = field(default_factory=time.monotonic)
     dials: dict[str, asyncio.Future[PodStream]] = field(default_factory=dict)
-    _changes: set[asyncio.Event] = field(default_factory=set)
+    key: WorkloadKey = field(init=False)
+    _changes: set[asyncio.Future[None]] = field(default_factory=set)
     _exit_timer: asyncio.TimerHandle | None = None
 
-    @property
-    def key(self) -> WorkloadKey:
-        return self.record.key
+    def __post_init__(self) -> None:
+        self.key = self.record.key
 
     def view(self) -> WorkloadView:
         is_alive = self.pod is not None and is_running(self.pod) and self.begun is not False
         state = WorkloadState.RUNNING if is_alive or self.begun else WorkloadState.CREATED
         return WorkloadView(
-            key=self.record.key,
+            key=self.key,
             session_id=self.record.session,
             state=state if self.exit is None else WorkloadState.EXITED,
             workload_id=self.uid,
@@ -76,22 +76,26 @@ class Handle:
 
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Waits until the condition holds after a change of this workload; returns False if it does not in time."""
-        change = asyncio.Event()
-        self._changes.add(change)
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    await change.wait()
-                    change.clear()
-        except TimeoutError:
-            return condition()
-        finally:
-            self._changes.discard(change)
-        return True
+        if condition():
+            return True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while (left_s := deadline - loop.time()) > 0:
+            change: asyncio.Future[None] = loop.create_future()
+            timer = loop.call_later(left_s, _wake, change)
+            self._changes.add(change)
+            try:
+                await change
+            finally:
+                timer.cancel()
+                self._changes.discard(change)
+            if condition():
+                return True
+        return False
 
     def changed(self) -> None:
         for change in self._changes:
-            change.set()
+            _wake(change)
 
     # ---- the pod
 
@@ -192,6 +196,11 @@ class Handle:
             dial.set_exception(Unavailable(f"nothing listens there: {str(message.get('reason'))[:200]}"))
 
 
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
 class Handles:
     """Finds workloads by key, pod, node and session, and builds them of pods."""
 
@@ -227,7 +236,7 @@ class Handles:
     def on_change(self, before: Pod | None, after: Pod | None) -> None:
         """Takes a change of a pod; those that are not ours are ignored."""
         pod = after or before
-        if pod is None or (record := read_record(pod)) is None:
+        if pod is None or (record := self._record_of(pod)) is None:
             return
         handle = self._by_key.get(record.key)
         if after is None:
@@ -243,7 +252,7 @@ class Handles:
 
     def adopt(self, pod: Pod) -> Handle | None:
         """Returns the workload of a pod, new or known; None for one that is not ours or was removed by us."""
-        record = read_record(pod)
+        record = self._record_of(pod)
         if record is None or pod.metadata.uid in self._removed:
             return None
         handle = self._by_key.get(record.key)
@@ -254,6 +263,14 @@ class Handles:
             self._put(handle)
         handle.see(pod)
         return handle
+
+    def _record_of(self, pod: Pod) -> PodRecord | None:
+        """Returns the record of a pod, which is decoded once for all its states; None for one that is not ours."""
+        handle = self._by_uid.get(pod.metadata.uid)
+        last = handle.pod.metadata.annotations.get(RECORD_ANNOTATION) if handle is not None and handle.pod else None
+        if handle is not None and last is not None and last == pod.metadata.annotations.get(RECORD_ANNOTATION):
+            return handle.record
+        return read_record(pod)
 
     def _put(self, handle: Handle) -> None:
         self._by_key[handle.key] = self._by_uid[handle.uid] = handle

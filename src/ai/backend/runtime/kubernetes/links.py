@@ -13,7 +13,15 @@ from ai.backend.node.relay.framing import MAX_FRAME
 from ai.backend.node.workload.channel import parse
 
 Message = dict[str, Any]
+_PIECE_BYTES = 64 * 1024
 _encode = msgspec.json.encode
+
+
+def _frame(message: Mapping[str, Any]) -> bytes:
+    body = _encode(message)
+    if len(body) > MAX_FRAME:
+        raise Unavailable("a frame is too large for the channel")
+    return len(body).to_bytes(4, "big") + body
 
 
 class PodLink(asyncio.Protocol):
@@ -36,20 +44,32 @@ class PodLink(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def send(self, message: Mapping[str, Any]) -> None:
-        """Sends a message; returns once the connection takes more. Raises Unavailable without a connection."""
-        self.post(message)
+    async def send(self, *messages: Mapping[str, Any]) -> None:
+        """Sends messages, small ones as one piece; returns once the connection takes more. Raises Unavailable without a
+        connection."""
+        pieces, size = [], 0
+        for message in messages:
+            pieces.append(_frame(message))
+            size += len(pieces[-1])
+            if size > _PIECE_BYTES:
+                await self._write(b"".join(pieces))
+                pieces, size = [], 0
+        if pieces:
+            await self._write(b"".join(pieces))
+
+    async def _write(self, piece: bytes) -> None:
+        self._post(piece)
         if not self._may_write.is_set():
             await self._may_write.wait()
 
-    def post(self, message: Mapping[str, Any]) -> None:
-        """Sends a small message without waiting. Raises Unavailable without a connection."""
-        body = _encode(message)
-        if len(body) > MAX_FRAME:
-            raise Unavailable("a frame is too large for the channel")
+    def post(self, *messages: Mapping[str, Any]) -> None:
+        """Sends small messages without waiting. Raises Unavailable without a connection."""
+        self._post(b"".join(map(_frame, messages)))
+
+    def _post(self, piece: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             raise Unavailable("the relay of the session is not connected")
-        self._transport.write(len(body).to_bytes(4, "big") + body)
+        self._transport.write(piece)
 
     def pause(self) -> None:
         if self._transport is not None:

@@ -48,14 +48,17 @@ class Hooks(Step):
         for handle, held_allocation in holders:
             key = handle.key
             changes: dict[str, Any] = {}
-            if key not in kernel.record.hooked:
+            is_diagnosed = key in kernel.record.spec.diagnosed_devices
+            is_recorded = is_diagnosed or not self.calls.has_default_hook(key)
+            if is_recorded and key not in kernel.record.hooked:
                 changes = {
                     "hooked": [*kernel.record.hooked, key],
                     "hook_slots": {**kernel.record.hook_slots, key: [str(slot) for slot in held_allocation.slots]},
                 }
-                if key in kernel.record.spec.diagnosed_devices:
+                if is_diagnosed:
                     changes["diagnosed"] = {**kernel.record.diagnosed, key: write_allocation(held_allocation)}
-            config = await self.calls.call(key, "pre_create", kernel, step, changes=changes)
+            shown = None if is_recorded or key in kernel.record.hooked else held_allocation
+            config = await self.calls.call(key, "pre_create", kernel, step, changes=changes, allocation=shown)
             assert config is not None
             kernel.configs.append((key, config))
             kernel.attached[key] = await _attached_devices_of(handle, held_allocation)
