@@ -4,42 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-import pytest
-
+from tests.support import wheels
 from tests.support.skips import is_ci
-
-_FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "uvloop"
 
 
 def both_loops() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Returns the factories of both, for `pytest_asyncio_loop_factories` of tests that have to hold on either.
 
-    The environment of the tests is without uvloop, so that all other tests run on what is installed by default.
+    The environment of the tests is without uvloop, so that all other tests run on what is installed by default. Where
+    it can neither be imported nor fetched, asyncio's loop is the only one; under CI=true those tests fail.
     """
-    return {"asyncio": asyncio.new_event_loop, "uvloop": _uvloop}
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if is_ci() or importlib.util.find_spec("uvloop") is not None or wheels.why_no_uvloop() is None:
+        factories["uvloop"] = _uvloop
+    return factories
 
 
 def _uvloop() -> asyncio.AbstractEventLoop:
-    """Makes a loop of uvloop, which CI fetches into a folder. Skips the test where it is not installed otherwise."""
     if importlib.util.find_spec("uvloop") is None:
-        if not (_FOLDER / "uvloop").is_dir():
-            _fetch()
-        sys.path.append(str(_FOLDER))
+        sys.path.append(str(wheels.uvloop_folder()))
         importlib.invalidate_caches()
     from uvloop import new_event_loop
 
     loop: asyncio.AbstractEventLoop = new_event_loop()
     return loop
-
-
-def _fetch() -> None:
-    if not is_ci():
-        pytest.skip("binary: uvloop is not installed (the extra of that name)")
-    has_pip = importlib.util.find_spec("pip") is not None
-    installer = [sys.executable, "-m", "pip"] if has_pip else ["uv", "pip"]
-    subprocess.run([*installer, "install", "--quiet", "--target", str(_FOLDER), "uvloop"], check=True)

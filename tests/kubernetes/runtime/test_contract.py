@@ -11,6 +11,7 @@ from tools.kube.daemon import SLOWNESS
 
 from ai.backend.plugin.runtime import AbstractRuntime
 from ai.backend.plugin.testing.runtime.contract import RuntimeContract
+from ai.backend.runtime.kubernetes import runtime as kubernetes_runtime
 from tests.kubernetes.runtime.sites import PYTHON_IMAGE, Site
 
 
@@ -38,8 +39,13 @@ class TestKubernetes(RuntimeContract):
         await again.setup()
         return again
 
+    @pytest.fixture(autouse=True)
+    def images_read_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A list that was read before the kubelet's first report would be kept for longer than a test waits."""
+        monkeypatch.setattr(kubernetes_runtime, "IMAGES_KEPT_S", 0.0)
+
     async def test_it_lists_the_image_of_the_suite(self, runtime: AbstractRuntime) -> None:
-        """Overrides the contract's: a kubelet tells of a new image within a minute, and of the 50 largest only."""
+        """Overrides the contract's: a kubelet reports a new image within a minute, and the 50 largest only."""
 
         async def is_listed() -> bool:
             return self.image in {

@@ -69,6 +69,7 @@ def test_code_runs_in_a_pod(installation: Installation) -> None:
 @contextmanager
 def running_session(installation: Installation) -> Iterator[dict[str, str]]:
     """Returns the pods of a session with a variable, which its user ends with the block; nothing of it is left."""
+    installation.until(lambda: not session_pods(installation.site), "the end of pods of earlier tests")
     create = ("session", "create", "--name", "stays", "-r", "cpu=1", "-r", "mem=256m", PYTHON_IMAGE)
     installation.run(*create, who="user")
     installation.run("run", "-c", "x = 'kept'", "--name", "stays", PYTHON_IMAGE, who="user")

@@ -192,6 +192,11 @@ async def test_a_fault_of_ours(demo: Demo) -> None:
     assert b"secret detail" not in reply.body
 
 
+async def test_a_response_names_no_version_of_a_library(demo: Demo) -> None:
+    for path in ("/things/a", "/nowhere"):
+        assert (await demo.client().request("GET", path)).headers["server"] == "backend.ai"
+
+
 async def test_request_ids(demo: Demo) -> None:
     client = demo.client()
     reply = await client.request("GET", "/things/a", headers={"X-Request-ID": "mine-1"})

@@ -353,7 +353,11 @@ def _describe(traced: Span, request: web.Request, route: str, status: int, reque
 
 
 async def _add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Adds the headers that every response has, also of streams and downloads, before its head is sent (spec 03-07)."""
+    """Adds the headers that every response has, also of streams and downloads, before its head is sent (spec 03-07).
+
+    The name of the server has no version: the library would send its own, and Python's.
+    """
+    response.headers["Server"] = "backend.ai"
     routed = request.get(ROUTED)
     if routed is None:
         return
