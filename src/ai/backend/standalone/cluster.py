@@ -218,8 +218,10 @@ async def _start_embedded(
     stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets
 ) -> Callable[[], None]:
     """Starts all daemons in this process; returns the function that reloads the agents' plugins."""
-    from ai.backend.infra.process.memory import trimmed
+    from ai.backend.infra.process.memory import collect_rarely, trimmed
     from ai.backend.infra.rpc.memory import MemoryLink
+
+    collect_rarely()
 
     storage = StorageDaemon(layout, cluster, sockets.storage, sockets.storage_manager)
     stack.push_async_callback(storage.stop)

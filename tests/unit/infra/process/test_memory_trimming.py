@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+
+import pytest
+
+from ai.backend.infra.loop import cancel_all
+from ai.backend.infra.process import memory
 from ai.backend.infra.process.memory import MemoryTrimmer
 
 
@@ -36,3 +43,21 @@ async def test_once_after_each_peak() -> None:
     assert not await trimmer.check()
     assert await trimmer.check()
     assert len(rests) == 2
+
+
+async def test_what_the_start_has_made_is_set_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(memory, "_CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(gc, "collect", lambda: calls.append("collect"))
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    rounds = asyncio.Semaphore(0)
+
+    def count_blocks() -> int:
+        rounds.release()
+        return 1_000_000
+
+    trimming = asyncio.create_task(memory.MemoryTrimmer(count_blocks=count_blocks).run())
+    for _ in range(4):  # one of them before the first check
+        await rounds.acquire()
+    await cancel_all(trimming)
+    assert calls == ["collect", "freeze"]

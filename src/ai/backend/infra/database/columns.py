@@ -27,6 +27,9 @@ naming_convention = {
 }
 """Every constraint has a name, so that alembic can alter it in batch mode."""
 
+_SHARED_VALUES = 256
+"""The number of texts of each column whose values are shared."""
+
 Whole = BigInteger().with_variant(Integer(), "sqlite")
 """A 64-bit integer. SQLite increments only its own integer type automatically."""
 
@@ -114,13 +117,22 @@ class JSONText(_EncodedText[Any]):
 
 
 class JSONTuple(JSONText):
-    """A tuple as a JSON list; ``item`` is the type of each element for msgspec."""
+    """A tuple as a JSON list; ``item`` is the type of each element for msgspec.
+
+    With ``is_shared``, equal texts are read as one object, for long values that nothing changes, which are read much
+    more often than they are written: reading the devices of a node again for each session is a tenth of its cost.
+    """
 
     cache_ok = True
 
-    def __init__(self, item: Any = Any) -> None:
+    def __init__(self, item: Any = Any, *, is_shared: bool = False) -> None:
         super().__init__(tuple[item, ...])
         self.item = item
+        self.is_shared = is_shared
+        self._decode = lru_cache(_SHARED_VALUES)(self._decoder.decode) if is_shared else self._decoder.decode
+
+    def decode(self, text: str) -> Any:
+        return self._decode(text)
 
 
 class QuantityMap(_EncodedText[ResourceSlot]):

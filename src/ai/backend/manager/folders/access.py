@@ -68,6 +68,19 @@ class FolderFinder:
         rows = await self._store.accessible(caller.user_id, scope.all_groups, name=name)
         return [access for row in rows if (access := access_of(caller, scope, row)) is not None]
 
+    async def automatic(self, owner: Caller) -> list[FolderAccess]:
+        """Returns the ready folders of the owner whose names begin with a dot, oldest first, which may be mounted."""
+        if not await self._store.has_dotted(owner.user_id):
+            return []  # few users have one, and each session asks
+        return [
+            access
+            for access in await self.accessible(owner)
+            if access.folder.name.startswith(".")
+            and access.folder.user_id == owner.user_id
+            and access.folder.status is FolderStatus.READY
+            and HostPermission.MOUNT in access.allowed
+        ]
+
     async def administered(self, caller: Caller, *, name: str | None = None) -> list[FolderAccess]:
         """Returns the folders of the groups that the caller administrates without being a member, oldest first."""
         scope = await self._scopes.of(caller)

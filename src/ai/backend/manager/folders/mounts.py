@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, NotFound
-from ai.backend.common.folders import FolderPermission, FolderStatus, HostPermission
+from ai.backend.common.folders import FolderPermission, HostPermission
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
@@ -157,8 +157,8 @@ class MountResolver:
                 access = await self._finder.one(owner, request.ref, needs=HostPermission.MOUNT)
                 resolved.append(await self._mount(access, request))
         explicit = {mount.folder_id for mount in resolved}
-        for access in await self._finder.accessible(owner):
-            if _is_automatic(owner, access) and access.folder.id not in explicit:
+        for access in await self._finder.automatic(owner):
+            if access.folder.id not in explicit:
                 with _with_folder_name(access.folder.name):
                     resolved.append(await self._mount(access, _MountRequest(access.folder.name, "", "", None)))
         check_mounts_are_apart(resolved)
@@ -185,9 +185,3 @@ class MountResolver:
             target=request.target or check_target(request.ref, folder.name),
             read_only=not permission.writes,
         )
-
-
-def _is_automatic(owner: Caller, access: FolderAccess) -> bool:
-    folder = access.folder
-    is_own = folder.name.startswith(".") and folder.user_id == owner.user_id
-    return is_own and folder.status is FolderStatus.READY and HostPermission.MOUNT in access.allowed

@@ -109,6 +109,9 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
         rows = await self._db.fetch(r.ACCESSIBLE_QUERY if name is None else r.ACCESSIBLE_BY_NAME_QUERY, parameters)
         return [r.folder_row_of(row) for row in rows]
 
+    async def has_dotted(self, user_id: UserId) -> bool:
+        return bool(await self._db.fetch(r.DOTTED_QUERY, {"me": user_id}))
+
     async def page(self, query: ListQuery, selection: FolderSelection) -> Page[FolderRow]:
         clauses = [*compile_filter(folders, query.filter), *_selection_clauses(selection)]
         if not _filters_status(query.filter):

@@ -66,6 +66,12 @@ def _select_accessible() -> Select[Any]:
     return query.order_by(columns.created_at, columns.id)
 
 
+def _select_dotted() -> Select[Any]:
+    """Selects a live folder of the user ``me`` whose name begins with a dot."""
+    is_own = folders.c.user_id == bindparam("me", type_=GUID())
+    return select(folders.c.id).where(is_own, func.substr(folders.c.name, 1, 1) == ".", LIVE_FOLDER).limit(1)
+
+
 def _select_same_name() -> Select[Any]:
     """Selects another live folder named ``name`` that the user ``me`` owns or shares."""
     columns, user_param = folders.c, bindparam("me", type_=GUID())
@@ -79,6 +85,7 @@ FOLDER_ROWS = _select_folders()
 FOLDER_BY_ID = Prepared(FOLDER_ROWS.where(folders.c.id == bindparam("id", type_=GUID())))
 ACCESSIBLE_QUERY = Prepared(_select_accessible())
 ACCESSIBLE_BY_NAME_QUERY = Prepared(_select_accessible().where(folders.c.name == bindparam("name")))
+DOTTED_QUERY = Prepared(_select_dotted())
 _SAME_NAME_QUERY = Prepared(_select_same_name())
 
 

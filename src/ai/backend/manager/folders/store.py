@@ -40,6 +40,10 @@ class FolderStore(Protocol):
         removed ones (``delete-complete``)."""
         ...
 
+    async def has_dotted(self, user_id: UserId) -> bool:
+        """Returns True if the user owns a live folder whose name begins with a dot, which every session mounts."""
+        ...
+
     async def page(self, query: ListQuery, selection: FolderSelection) -> Page[FolderRow]:
         """Returns a page of the selected folders, only live ones unless the filter names ``status``."""
         ...

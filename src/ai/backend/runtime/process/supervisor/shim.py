@@ -84,10 +84,11 @@ class Shim:
     def _timeout_ms(self) -> int:
         now = time.monotonic()
         due_times = [self._next_folder_check, *(stop_time for stop_time in (self._stop_time,) if stop_time is not None)]
-        if self._kill_deadline is not None and self._relay.exit is None:
-            due_times.append(now + 0.01)
-        if self._plan["watch"] and self._relay.exit is None:
-            due_times.append(self._next_limit_check)
+        if self._relay.exit is None:
+            if self._kill_deadline is not None:
+                due_times.append(now + 0.01)
+            elif self._plan["watch"]:
+                due_times.append(self._next_limit_check)
         return max(0, int((min(due_times) - now) * 1000) + 1)
 
     def _run_due_work(self) -> None:

@@ -159,23 +159,31 @@ def start_leader(plan: dict[str, Any], namespace_fd: int | None) -> Leader:
 
 
 def _limit_processes(plan: dict[str, Any], info_fd: int, block_fd: int) -> None:
-    """Limits the number of processes while the sandbox waits, as the session's user: root may lack the capability."""
+    """Limits the number of processes while the sandbox waits, as the session's user if root lacks the capability."""
     info_json = b""
     while chunk := os.read(info_fd, 4096):
         info_json += chunk
         if info_json.rstrip().endswith(b"}"):
             break
     os.close(info_fd)
-    helper_pid = os.fork()
-    if helper_pid == 0:
-        with suppress(BaseException):
-            launch.become_user(plan, [])
-            pid_limit = plan["nproc_late"]
-            resource.prlimit(json.loads(info_json)["child-pid"], resource.RLIMIT_NPROC, (pid_limit, pid_limit))
-        os._exit(0)
-    os.waitpid(helper_pid, 0)
+    try:
+        _set_process_limit(plan, info_json)
+    except (OSError, ValueError, KeyError):
+        helper_pid = os.fork()
+        if helper_pid == 0:
+            with suppress(BaseException):
+                launch.become_user(plan, [])
+                _set_process_limit(plan, info_json)
+            os._exit(0)
+        os.waitpid(helper_pid, 0)
     os.write(block_fd, b"1")
     os.close(block_fd)
+
+
+def _set_process_limit(plan: dict[str, Any], info_json: bytes) -> None:
+    """Sets the limit of bubblewrap's child, whose report is ``info_json``. Raises OSError, ValueError and KeyError."""
+    pid_limit = plan["nproc_late"]
+    resource.prlimit(json.loads(info_json)["child-pid"], resource.RLIMIT_NPROC, (pid_limit, pid_limit))
 
 
 def run_shim(directory: str, report_fd: int, namespace_fd: int | None) -> None:

@@ -1,0 +1,27 @@
+"""What the types of columns read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ai.backend.common.wire.reports import ImageReport
+from ai.backend.infra.database.columns import JSONTuple
+
+
+def test_equal_texts_of_a_shared_column_are_one_object() -> None:
+    images = (ImageReport(name="python", architecture="x86_64"),)
+    for dialect in (sqlite.dialect(), postgresql.dialect()):  # type: ignore[no-untyped-call]
+        read: dict[bool, list[Any]] = {}
+        for is_shared in (False, True):
+            column = JSONTuple(ImageReport, is_shared=is_shared)
+            write, decode = column.bind_processor(dialect), column.result_processor(dialect, None)
+            text = write(images)
+            assert text is not None
+            read[is_shared] = [decode(text), decode("".join(text))]
+            assert decode("[]") == ()
+            assert decode(None) is None
+        assert read[False][0] == read[True][0] == images
+        assert read[True][0] is read[True][1]
+        assert read[False][0] is not read[False][1]
