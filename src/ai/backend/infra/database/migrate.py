@@ -62,7 +62,7 @@ def _refuse(scripts: ScriptDirectory, revision: str) -> Conflict:
 
     The first migration may name in ``previous_program`` what brings an older database to its revision.
     """
-    baseline = scripts.get_revision(scripts.get_base())
+    *_, baseline = scripts.walk_revisions()
     if revision > baseline.revision:
         return Conflict(f"the database is of a newer version than this program: it is at revision {revision}")
     previous = getattr(baseline.module, "previous_program", "an earlier version")
