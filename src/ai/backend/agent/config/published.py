@@ -27,7 +27,7 @@ class PublishedNode(Settings):
         description="Its host is `underlay.address` where that is unset, if it is an IPv4 address of the node. Nothing"
         " listens there: agents connect to managers.",
     )
-    event_loop: Literal["asyncio", "uvloop"] = unused_field("asyncio", "agents run on asyncio's own loop")
+    event_loop: Literal["asyncio", "uvloop"] = unused_field("asyncio", "agents run on uvloop where it is installed")
 
     @property
     def reachable_address(self) -> str:
