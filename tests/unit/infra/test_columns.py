@@ -25,3 +25,9 @@ def test_equal_texts_of_a_shared_column_are_one_object() -> None:
         assert read[False][0] == read[True][0] == images
         assert read[True][0] is read[True][1]
         assert read[False][0] is not read[False][1]
+
+
+def test_a_text_that_is_too_long_is_not_kept() -> None:
+    decode = JSONTuple(str, is_shared=True).decode
+    for text, is_kept in ((f'["{"x" * 65_532}"]', True), (f'["{"x" * 65_533}"]', False)):
+        assert (decode(text) is decode(text)) is is_kept

@@ -27,8 +27,8 @@ naming_convention = {
 }
 """Every constraint has a name, so that alembic can alter it in batch mode."""
 
-_SHARED_VALUES = 256
-"""The number of texts of each column whose values are shared."""
+_SHARED_VALUES, _MAX_SHARED_CHARACTERS = 64, 65_536
+"""The number of texts of each column whose values are shared, and the longest of them: an agent chooses its texts."""
 
 Whole = BigInteger().with_variant(Integer(), "sqlite")
 """A 64-bit integer. SQLite increments only its own integer type automatically."""
@@ -132,7 +132,7 @@ class JSONTuple(JSONText):
         self._decode = lru_cache(_SHARED_VALUES)(self._decoder.decode) if is_shared else self._decoder.decode
 
     def decode(self, text: str) -> Any:
-        return self._decode(text)
+        return self._decode(text) if len(text) <= _MAX_SHARED_CHARACTERS else self._decoder.decode(text)
 
 
 class QuantityMap(_EncodedText[ResourceSlot]):
