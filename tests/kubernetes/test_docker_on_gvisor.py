@@ -14,6 +14,7 @@ from tests.contract.runtime import test_docker
 RUNTIME_CLASS = "runsc"
 
 
+@pytest.mark.slow
 @pytest.mark.needs("docker", "gvisor")
 class TestDockerOnGVisor(test_docker.TestDocker):
     def spec(self, kernel: UUID | None = None, attempt: int = 1, **changes: Any) -> WorkloadSpec:

@@ -15,7 +15,7 @@ from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from tests.component.runtime import test_hostile, test_mount_attacks
 from tests.component.runtime.conftest import Bench
 
-pytestmark = [pytest.mark.needs("gvisor", "cgroups", "root", "isolation")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("gvisor", "cgroups", "root", "isolation")]
 SETTINGS: dict[str, Any] = {"runsc": families()["gvisor"].place() / "runsc", "default_runtime_class": "gvisor"}
 SPY = """
 import ctypes, os, subprocess

@@ -13,7 +13,7 @@ from tools.kube.families import families
 
 from tests.support.cluster import Cluster, free_port, wait_until
 
-pytestmark = [pytest.mark.needs("gvisor", "cgroups", "root", "isolation")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("gvisor", "cgroups", "root", "isolation")]
 SMALL = ("--runtime-class", "gvisor", "-r", "cpu=1", "-r", "mem=512m")
 
 

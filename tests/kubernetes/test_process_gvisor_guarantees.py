@@ -22,7 +22,7 @@ from tests.component.runtime import test_tiers
 from tests.component.runtime.audit import traces_of
 from tests.component.runtime.test_tiers import start
 
-pytestmark = [pytest.mark.needs("gvisor", "cgroups", "root", "isolation")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("gvisor", "cgroups", "root", "isolation")]
 SETTINGS: dict[str, Any] = {"runsc": families()["gvisor"].place() / "runsc", "default_runtime_class": "gvisor"}
 
 test_a_bash_and_a_c_session = test_tiers.test_a_bash_and_a_c_session

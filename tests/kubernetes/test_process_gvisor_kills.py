@@ -19,7 +19,7 @@ from tests.component.runtime import test_kills as kills
 from tests.component.runtime.audit import eventually, traces_of
 from tests.support.runtime_crash_points import PROCESS_AGENT_POINTS, PROCESS_SHIM_POINTS
 
-pytestmark = [pytest.mark.needs("gvisor", "cgroups", "root", "isolation")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("gvisor", "cgroups", "root", "isolation")]
 SETTINGS: dict[str, Any] = {
     "runsc": str(families()["gvisor"].place() / "runsc"),
     "default_runtime_class": "gvisor",

@@ -15,6 +15,7 @@ from tests.contract.runtime import test_process
 RUNTIME_CLASS = "gvisor"
 
 
+@pytest.mark.slow
 @pytest.mark.needs("gvisor", "cgroups", "root", "isolation")
 class TestProcessOnGVisor(test_process.AloneInItsNetwork):
     settings: ClassVar[dict[str, Any]] = {"runsc": families()["gvisor"].place() / "runsc"}

@@ -37,7 +37,7 @@ TIERS: dict[str, dict[str, Any]] = {
     "caged": {"cgroups": "off"},
     "bare": {"sandbox": "off", "cgroups": "off"},
 }
-pytestmark = [pytest.mark.needs("isolation", "cgroups", "root")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("isolation", "cgroups", "root")]
 
 
 def drive(state: Path, kernel_id: str, settings: dict[str, Any], point: str = "", until: str = "removed") -> list[Any]:

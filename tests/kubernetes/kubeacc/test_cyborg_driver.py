@@ -22,7 +22,7 @@ from tests.kubernetes.kubeacc.cyborg import assert_nothing_left, openstack, sett
 from tests.support.openstack_cloud import HOST, Cloud
 from tests.support.openstack_standins import Fault
 
-pytestmark = pytest.mark.needs("cyborg")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("cyborg")]
 __all__ = ["openstack"]  # a fixture
 SERVER = str(uuid4())
 BITS = b"bits of a bitstream"

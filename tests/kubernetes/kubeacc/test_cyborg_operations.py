@@ -27,7 +27,7 @@ from tests.kubernetes.kubeacc.cyborg import assert_nothing_left, openstack, sett
 from tests.support.openstack_cloud import HOST, PROJECT, Cloud
 from tests.support.openstack_standins import Fault
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.needs("cyborg")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("kubernetes"), pytest.mark.needs("cyborg")]
 __all__ = ["openstack"]  # a fixture
 BITS = b"bits of a bitstream"
 SHA256 = hashlib.sha256(BITS).hexdigest()

@@ -11,6 +11,7 @@ from ai.backend.plugin.runtime import WorkloadSpec
 from tests.kubernetes.runtime.test_contract import TestKubernetes as _OnRunc
 
 
+@pytest.mark.slow
 @pytest.mark.needs("kubernetes", "gvisor")
 class TestOnGvisor(_OnRunc):
     def spec(self, kernel: UUID | None = None, attempt: int = 1, **changes: Any) -> WorkloadSpec:

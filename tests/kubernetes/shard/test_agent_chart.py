@@ -20,7 +20,7 @@ from tests.kubernetes.shard.installation import CHART, Installation, helm
 from tests.support.daemon_image import IMAGE, write_daemon_image
 from tests.support.service_names import resolved
 
-pytestmark = pytest.mark.needs("kubernetes")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("kubernetes")]
 CLUSTER, RELEASE, SHARD = "upgraded", "live", "live-shard"
 UID = 59501
 RUN = ("run", "--name", "stays", "-r", "cpu=1", "-r", "mem=128m")

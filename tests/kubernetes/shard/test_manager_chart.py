@@ -24,7 +24,7 @@ from tests.kubernetes.shard.installation import helm
 from tests.support.daemon_image import IMAGE, write_daemon_image
 from tests.support.forked import ForkedPopen
 
-pytestmark = pytest.mark.needs("kubernetes")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("kubernetes")]
 CHART = Path(__file__).parents[3] / "deploy" / "helm" / "backendai"
 VALUES = Path(__file__).parents[2] / "data" / "helm" / "backendai.values.yaml"
 GOLDEN = VALUES.with_name("backendai.golden.yaml")

@@ -16,7 +16,7 @@ from tests.kubernetes.shard.installation import Installation
 from tests.support.docker_registry import NEXT_PASSWORD, PASSWORD, USER, DockerRegistry, running_registry
 from tests.support.kube_volumes import provisioned
 
-pytestmark = pytest.mark.needs("kubernetes")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("kubernetes")]
 CLUSTER = "registries"
 REPOSITORY = "lab/python"
 RUN = ("run", "-r", "cpu=1", "-r", "mem=128m", "-c", "print('pulled')")

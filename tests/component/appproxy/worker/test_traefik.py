@@ -49,7 +49,7 @@ from tests.support.proxy_apps import (
 )
 from tests.support.traefik import running_traefik, static_configuration
 
-pytestmark = [pytest.mark.needs("traefik", "etcd"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("traefik", "etcd"), pytest.mark.timeout(120)]
 DOMAIN = ".apps.example.net"
 _authorities = count()
 

@@ -105,6 +105,7 @@ async def _caller(cluster: Cluster, role: UserRole) -> Caller:
     return credentials.caller
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 async def test_hostile_values_have_a_reply(cluster: Cluster, role: UserRole, caplog: pytest.LogCaptureFixture) -> None:
     caller = await _caller(cluster, role)
