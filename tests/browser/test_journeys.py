@@ -61,13 +61,16 @@ def test_hostile_content(journey: Journey, hostile_session: str, hostile_folder:
     journey("hostile", hostile=hostile_session, folder=hostile_folder)
 
 
+@pytest.mark.slow
 def test_every_page_is_accessible(journey: Journey, hostile_session: str, hostile_folder: str) -> None:
     journey("pages", hostile=hostile_session, folder=hostile_folder, file=HOSTILE_TEXT)
 
 
+@pytest.mark.slow
 def test_a_person_from_the_first_login_to_the_purge(journey: Journey) -> None:
     journey("people")
 
 
+@pytest.mark.slow
 def test_every_page_of_operators_is_accessible(journey: Journey) -> None:
     journey("operator-pages")

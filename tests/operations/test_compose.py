@@ -60,7 +60,7 @@ STAND_INS = {
     ),
     "etcd": "RUN mkdir /etcd-data",
 }
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def _published(name: str) -> int:

@@ -15,7 +15,7 @@ from tests.support.debian import DebianMachine, running_machine
 from tests.support.docker_engine import DockerEngine
 from tests.support.release import built_release
 
-pytestmark = [pytest.mark.needs("docker", "root"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("docker", "root"), pytest.mark.timeout(900)]
 UNITS = (
     "storage-proxy", "manager", "agent", "watcher", "web", "app-proxy-coordinator", "app-proxy-worker",
 )  # fmt: skip

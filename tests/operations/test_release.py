@@ -20,7 +20,7 @@ UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 UNRESTRICTED = {"backendai-agent"}
 """Units above the limit; each says why in its file."""
 MAX_EXPOSURE = 4.0
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
