@@ -1,4 +1,4 @@
-"""What the types of columns read."""
+"""Columns decode equal texts once, unless these are long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.infra.database.columns import JSONTuple
 
 def test_equal_texts_of_a_shared_column_are_one_object() -> None:
     images = (ImageReport(name="python", architecture="x86_64"),)
-    for dialect in (sqlite.dialect(), postgresql.dialect()):  # type: ignore[no-untyped-call]
+    for dialect in (sqlite.dialect(), postgresql.dialect()):  # type: ignore[no-untyped-call]  # SQLAlchemy declares no types for them
         read: dict[bool, list[Any]] = {}
         for is_shared in (False, True):
             column = JSONTuple(ImageReport, is_shared=is_shared)

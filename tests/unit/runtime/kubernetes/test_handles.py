@@ -117,7 +117,7 @@ async def test_a_wait_ends_with_the_change_that_fulfils_its_condition(handles: H
     assert not await handle.until(lambda: False, 0.0)
     waiting = asyncio.ensure_future(handle.until(lambda: handle.is_waiting, 60.0))
     for is_waiting in (False, True):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the wait begins; it has no event for this
         handle.is_waiting = is_waiting
         handle.changed()
     assert await waiting

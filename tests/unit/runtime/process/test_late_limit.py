@@ -1,4 +1,4 @@
-"""How the number of processes of a sandbox is limited while it waits."""
+"""The number of processes of a sandbox is limited before its program starts, with a fork only where root may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a shim waits between its looks at a workload that it ends."""
+"""A shim waits between its attempts to end a workload."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class MemoryTrimmer:
 
     async def run(self) -> None:
         """Sets apart what the start has made, then checks periodically, until cancelled."""
-        await asyncio.sleep(_CHECK_INTERVAL_S)
+        await asyncio.sleep(_CHECK_INTERVAL_S)  # no event ends a start: modules are loaded at first use, too
         keep_for_good()
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)

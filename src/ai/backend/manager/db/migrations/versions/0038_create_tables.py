@@ -15,7 +15,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 previous_program = "the program of commit f9319a09"
-"""What brings a database of an earlier revision to this one."""
+"""The program that upgrades a database of an earlier revision to this one; errors name it."""
 
 _ID = sa.String(36)
 _TEXT = sa.Text()
