@@ -34,6 +34,7 @@ MODULES = (
     "serving_path",
     "gateway",
     "command_line",
+    "session_rates",
     "sleepers",
     "gathering",
     "allocation",

@@ -38,8 +38,11 @@ class Users:
         api: Api = self._local.api
         return api
 
+    def create(self, name: str) -> str:
+        return self._api.create(name, cpu="0", mem="32m")
+
     def start(self, number: int) -> str:
-        name = self._api.create(f"sleeper-{number:04}", cpu="0", mem="32m")
+        name = self.create(f"sleeper-{number:04}")
         self._api.call("POST", f"/session/{name}", {"mode": "query", "code": SLEEP})
         return name
 

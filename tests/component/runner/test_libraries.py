@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,11 +70,33 @@ def test_start_up_code_that_fails_is_told_and_passed_over(start: Callable[..., D
     assert "1\n" in start().run("import there; print(there.here)").out
 
 
-def test_start_up_code_that_kills_is_not_tried_without_pause(start: Callable[..., Driver], home: Path) -> None:
+def test_start_up_code_that_kills_ends_the_run_that_needs_it(start: Callable[..., Driver], home: Path) -> None:
     (home / USER_SITE).mkdir(parents=True)
-    count = "import os; os.write(os.open('count', os.O_CREAT | os.O_APPEND | os.O_WRONLY), b'x'); os._exit(1)\n"
+    count = "import os; os.write(os.open('count', os.O_CREAT | os.O_APPEND | os.O_WRONLY), b'x'); os._exit(9)\n"
     (home / USER_SITE / "deadly.pth").write_text(count)
     runner = start()
-    time.sleep(0.6)
     assert runner.data("ping")["runtime"] == "python"
-    assert 1 <= (home / "count").stat().st_size <= 6
+    assert not (home / "count").exists()
+    for number in (1, 2):
+        assert runner.run("print('never')").finished["exitCode"] == 9
+        assert (home / "count").stat().st_size == number
+
+
+def test_start_up_code_runs_before_the_first_code_and_once(start: Callable[..., Driver], home: Path) -> None:
+    (home / USER_SITE).mkdir(parents=True)
+    (home / USER_SITE / "once.pth").write_text("import sys; sys.starts = getattr(sys, 'starts', 0) + 1\n")
+    runner = start()
+    assert runner.run("import sys; print(sys.starts)").out == "1\n"
+    assert runner.run("print(sys.starts)").out == "1\n"
+
+
+def test_start_up_code_that_hangs_can_be_interrupted(start: Callable[..., Driver], home: Path) -> None:
+    (home / USER_SITE).mkdir(parents=True)
+    (home / USER_SITE / "hangs.pth").write_text("import time; print('hangs', flush=True); time.sleep(600)\n")
+    runner = start()
+    run_id = runner.submit("print('then')")
+    runner.until_output(run_id, "hangs")
+    runner.send("interrupt")
+    result = runner.collect(run_id)
+    assert "then\n" in result.out
+    assert "KeyboardInterrupt" in result.err

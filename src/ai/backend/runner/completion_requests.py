@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+from .light import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
+
+from .light import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

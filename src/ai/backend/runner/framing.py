@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 
+from .light import dumps, loads
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -30,12 +32,10 @@ class BrokenFrame(Exception):
 
 def encode_message(message: Dict[str, Any]) -> bytes:
     """Encodes a message as a channel frame in UTF-8; names with undecodable bytes get escapes (`\\\\udcXX`)."""
-    import json
-
     try:
-        body = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+        body = dumps(message, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        body = json.dumps(message, separators=(",", ":")).encode("ascii")
+        body = dumps(message).encode("ascii")
     if len(body) > MAX_FRAME_BYTES:
         raise BrokenFrame(f"a message of {len(body)} bytes")
     return len(body).to_bytes(4, "big") + body
@@ -73,8 +73,6 @@ class Channel:
 
     def receive(self) -> Optional[List[Dict[str, Any]]]:
         """Returns the messages that have arrived; None at the end of the channel. Raises BrokenFrame."""
-        import json
-
         try:
             received_bytes = os.read(self.fd, READ_BYTES)
         except OSError as e:
@@ -92,7 +90,7 @@ class Channel:
             body = bytes(self._in[4 : 4 + body_bytes])
             del self._in[: 4 + body_bytes]
             try:
-                message = json.loads(body)
+                message = loads(body)
             except (ValueError, RecursionError):
                 message = None
             if isinstance(message, dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 from . import process
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 _C_LINKER_FLAGS = "-pthread -lm -lrt -ldl"
 _C_HEADERS = ["stdio", "stdlib", "string", "stdint", "stdbool", "ctype", "math", "time", "errno", "unistd"]
 _COMPILERS = {"c": ("gcc", "cc", "clang"), "cpp": ("g++", "c++", "clang++")}
-_C_MAIN_PATTERN = re.compile(r"\bmain\s*\(")
 
 _GO_PACKAGES = ("bufio", "bytes", "errors", "fmt", "math", "os", "sort", "strconv", "strings", "sync", "time")
 _CPP_HEADER = "#include <bits/stdc++.h>\nusing namespace std;\n"
@@ -79,8 +77,10 @@ def snippet_steps(runtime: str, folder: str, code: str) -> List[Tuple[str, str]]
         with open(program_path, "w", encoding="utf-8", errors="replace") as file:
             file.write(_go_program(code))
         return [("exec", f"exec go run {quote(program_path)}")]
+    import re
+
     code = f'#line 1 "<input>"\n{code}\n'
-    if not _C_MAIN_PATTERN.search(code):
+    if not re.search(r"\bmain\s*\(", code):
         headers = "".join(f"#include <{header}.h>\n" for header in _C_HEADERS) if runtime == "c" else _CPP_HEADER
         code = f"{headers}int main(void) {{\n{code}return 0;\n}}\n"
     source_path, program_path = os.path.join(folder, f"main.{runtime}"), os.path.join(folder, "main")
@@ -93,6 +93,8 @@ def snippet_steps(runtime: str, folder: str, code: str) -> List[Tuple[str, str]]
 
 def _go_program(code: str) -> str:
     """Returns a whole program: `code` itself, or its statements in main(), with the usual packages that it names."""
+    import re
+
     if re.search(r"^package ", code, re.M):
         return code
     named_packages = [name for name in _GO_PACKAGES if re.search(r"\b%s\." % name, code)]

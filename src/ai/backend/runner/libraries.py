@@ -1,4 +1,4 @@
-"""Makes the installed packages importable for the user's code, in the interpreter child after its greeting.
+"""Makes the installed packages importable for the user's code, in the interpreter child before its first code.
 
 The runner is started without `site` (`-S`), whose start-up code (`.pth` files) can cost more than all else.
 """
@@ -10,7 +10,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable
+    from typing import Any, Callable, Iterable
 
 _RUNNER_ONLY_FLAGS = ("isolated", "ignore_environment", "no_user_site", "no_site", "safe_path")
 
@@ -59,24 +59,26 @@ class NewFolderFinder:
         return PathFinder.find_spec(module_name, None, target)
 
 
-def open_libraries(home: str) -> None:
-    """Runs the start-up of an ordinary interpreter; a package whose start-up code fails is reported and skipped."""
-    if sys.flags.no_site:
-        try:
-            import site
+def _run_site(step: Callable[[Any], None]) -> None:
+    try:
+        import site
 
-            site.main()
-        except BaseException:  # noqa: BLE001  # foreign code, and the user's other packages work without it
-            sys.excepthook(*sys.exc_info())
+        step(site)
+    except BaseException:  # noqa: BLE001  # foreign code, and the user's other packages work without it
+        sys.excepthook(*sys.exc_info())
+
+
+def open_libraries(home: str) -> None:
+    """Runs the start-up of an ordinary interpreter; reports and skips start-up code that fails or is interrupted."""
+    if sys.flags.no_site:
+        _run_site(lambda site: site.main())
         sys.flags = Flags(sys.flags)  # type: ignore[assignment]  # of a type of its own in the stubs
     import_paths = [""]
     import_paths += [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:0] = import_paths
     user_site = "%s/.local/lib/python%d.%d/site-packages" % (home, sys.version_info[0], sys.version_info[1])
     if os.path.isdir(user_site):
-        import site
-
-        site.addsitedir(user_site)
+        _run_site(lambda site: site.addsitedir(user_site))
     else:
         sys.path.append(user_site)
     sys.meta_path.append(NewFolderFinder())

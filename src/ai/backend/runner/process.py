@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
+
+from .light import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +42,10 @@ def exit_of(wait_status: int) -> Tuple[int, Optional[int]]:
 
 def signal_name(signal_number: int) -> str:
     """Returns the name of a signal for messages."""
+    from signal import Signals
+
     try:
-        return signal.Signals(signal_number).name
+        return Signals(signal_number).name
     except ValueError:
         return f"signal {signal_number}"
 

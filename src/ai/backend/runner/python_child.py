@@ -7,14 +7,13 @@ closed stdout, emptied builtins, a replaced handler).
 from __future__ import annotations
 import __future__
 
-import _ast
 import builtins
 import fcntl
 import os
-import signal
 import sys
 
 from . import display, process, streams
+from .light import signal
 from .link import Link
 
 TYPE_CHECKING = False
@@ -43,8 +42,10 @@ _COROUTINE_CODE_FLAG = 0x80
 class Interpreter:
     """Runs code in one namespace that persists between runs."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, home: str) -> None:
         self.link = link
+        self._home = home
+        self._has_libraries = False
         self.pid = os.getpid()
         main_module = type(sys)("__main__")
         main_module.__dict__["__builtins__"] = builtins
@@ -62,6 +63,20 @@ class Interpreter:
     def keep_builtins(self) -> None:
         """Saves the builtins, so that a later run can restore those that an earlier one removed."""
         self._builtins = dict(vars(builtins))
+
+    def open_libraries(self) -> None:
+        """Makes the installed packages importable, before the first code.
+
+        Start-up code of packages (`.pth` files) can take longer than all else of a session's start, and many sessions
+        never run code here: they serve applications, terminals or batch commands.
+        """
+        if self._has_libraries:
+            return
+        from . import libraries
+
+        self._has_libraries = True
+        libraries.open_libraries(self._home)
+        self.keep_builtins()
 
     def prepare_run(self) -> None:
         """Restores the builtins, descriptors and streams that an earlier run has broken, not replaced."""
@@ -111,6 +126,7 @@ class Interpreter:
         try:
             try:
                 self.link.is_running = True
+                self.open_libraries()
                 self._execute(source)
             finally:
                 self.link.is_running = False
@@ -130,6 +146,8 @@ class Interpreter:
             os._exit(0)  # a child that the code forked has reached the end of the code
 
     def _execute(self, source: str) -> None:
+        import _ast
+
         # The flag is given to both steps: `await` outside of a function is what a notebook user expects to work.
         compiler_flags = self._future_flags | _TOP_LEVEL_AWAIT_FLAG
         syntax_tree = compile(source, SNIPPET_FILENAME, "exec", compiler_flags | _ONLY_AST_FLAG, dont_inherit=True)
@@ -230,16 +248,12 @@ def serve(read_fd: int, write_fd: int, stdio_fds: Tuple[int, int, int], home: st
         link = Link(*_arrange_descriptors(read_fd, write_fd, stdio_fds))
         signal.signal(signal.SIGINT, link.on_interrupt)
         _arrange_modules(home)
-        interpreter = Interpreter(link)
+        interpreter = Interpreter(link, home)
         _install_hooks(interpreter)
         link.send(b"H", process.python_version().encode())
-        # After the greeting, before any code: these need libraries to be loaded, and nobody waits for them.
-        from . import libraries
-
+        # After the greeting, before any code: it loads a library, and nobody waits for it.
         process.unprotect_child()
         process.prctl(process.PR_SET_PDEATHSIG, signal.SIGKILL)
-        libraries.open_libraries(home)
-        interpreter.keep_builtins()
         link.send(b"S")
     except BaseException as e:  # noqa: BLE001  # the supervisor learns it from the exit code and tries again
         os.write(2, f"the interpreter could not start: {e!r}\n".encode("utf-8", "backslashreplace"))
@@ -265,6 +279,7 @@ def _serve_request(interpreter: Interpreter) -> None:
             from . import completion
 
             link.is_running = True
+            interpreter.open_libraries()
             matches = completion.complete(fields[0].decode("utf-8", "replace"), interpreter.namespace)
         except BaseException:  # noqa: BLE001  # `__dir__` and `__getattr__` of the user may raise anything
             matches = []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 from . import language_commands, output_files, process
 from .console import MAX_BACKGROUND_CHARS, MAX_UNSENT_CHARS
+from .light import signal
 from .program_input import ProgramInput
 
 TYPE_CHECKING = False

@@ -7,12 +7,12 @@ nor, as the supervisor is not dumpable, a way to it through /proc.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from . import process
 from .event_loop import READ_EVENTS, WRITE_EVENTS, Loop, Timer
 from .interpreters import make_interpreter, restore_pipes
+from .light import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,8 +125,6 @@ class Supervisor:
         for signal_number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(signal_number, lambda *_args: self._loop.stop())
         process.prctl(process.PR_SET_DUMPABLE, 0)
-        import json as _json  # noqa: F401  # loaded while the interpreter starts, not when the first message is sent
-
         if os.path.isfile(BOOTSTRAP_SCRIPT_PATH):
             from .image_bootstrap import ImageBootstrap
 

@@ -7,16 +7,15 @@ not dumpable, so no other process of the session reaches it. As process 1 it rea
 
 from __future__ import annotations
 
+import _socket
 import os
 import select
-import signal
-import socket
 import sys
 import time
 
-from .connections import carry_connection
 from .first_process import FirstProcess, shell_code, signal_all, timeout_ms
 from .framing import decode, encode
+from .light import Socket, signal
 from .peers import hand_over_socket
 from .relay import Relay
 
@@ -71,6 +70,8 @@ class Container:
             hand_over_socket(peer)
             return True
         if kind == "connect":
+            from .connections import carry_connection
+
             carry_connection(peer, int(decode(body)["port"]))
             return True
         if kind != "begin":
@@ -81,7 +82,7 @@ class Container:
         return True
 
     def _start_runner_process(self) -> None:
-        shim_socket, runner_socket = socket.socketpair()
+        shim_socket, runner_socket = _socket.socketpair()
         self._first.start(lambda: self._start_runner(runner_socket.fileno()))
         runner_socket.close()
         self._relay.follow(shim_socket)
@@ -98,10 +99,10 @@ class Container:
             return
 
 
-def listen(directory: str) -> socket.socket:
+def listen(directory: str) -> Socket:
     """Returns the agent's listener, which appears under its name when it accepts connections."""
     temporary_path = os.path.join(directory, SOCKET)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = Socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     listener.bind(temporary_path + ".new")
     listener.listen(16)
     listener.setblocking(False)

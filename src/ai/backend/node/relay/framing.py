@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
+from .light import dumps, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,7 +10,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_FRAME = 8 * 1024 * 1024
-_MESSAGE_TYPE = re.compile(rb'\{\s*"t"\s*:\s*"([a-z-]{1,40})"')
+_TYPE_PREFIX = b'{"t":"'
+_MAX_TYPE_BYTES = 40
 
 
 class ProtocolViolation(Exception):
@@ -20,7 +20,7 @@ class ProtocolViolation(Exception):
 
 def encode(message: dict[str, Any]) -> bytes:
     """Encodes a message as one frame with its length."""
-    return pack(json.dumps(message, separators=(",", ":")).encode())
+    return pack(dumps(message).encode())
 
 
 def pack(body: bytes) -> bytes:
@@ -29,9 +29,12 @@ def pack(body: bytes) -> bytes:
 
 def kind_of(body: bytes | bytearray) -> str:
     """Returns the message's type, without decoding a body that starts with it. Raises ProtocolViolation."""
-    match = _MESSAGE_TYPE.match(body)
-    if match:
-        return match.group(1).decode()
+    if body.startswith(_TYPE_PREFIX):
+        start = len(_TYPE_PREFIX)
+        type_bytes = body[start : max(start, body.find(b'"', start, start + _MAX_TYPE_BYTES + 1))]
+        letters = type_bytes.replace(b"-", b"")
+        if letters.isalpha() and letters.islower():
+            return type_bytes.decode()
     kind = decode(body).get("t")
     if not isinstance(kind, str):
         raise ProtocolViolation("a message without a type")
@@ -41,7 +44,7 @@ def kind_of(body: bytes | bytearray) -> str:
 def decode(body: bytes | bytearray) -> dict[str, Any]:
     """Decodes a frame's body to a message. Raises ProtocolViolation."""
     try:
-        message = json.loads(body)
+        message = loads(body)
     except (ValueError, RecursionError) as error:
         raise ProtocolViolation("not JSON") from error
     if not isinstance(message, dict):

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import select
-import signal
-import socket
 import sys
 
-from .connections import carry_connection
 from .first_process import FirstProcess, shell_code, signal_all, timeout_ms
 from .framing import decode
+from .light import Socket, signal
 from .peers import Peer
 
 TYPE_CHECKING = False
@@ -31,7 +29,7 @@ class Inner:
     connection, ``{"t": "signal", "number": N}`` is for every process but this one.
     """
 
-    def __init__(self, requests: socket.socket, runner: Any) -> None:
+    def __init__(self, requests: Socket, runner: Any) -> None:
         self._requests = requests
         self._poll = select.poll()
         self._poll.register(requests, select.POLLIN)
@@ -51,6 +49,10 @@ class Inner:
         return shell_code(first.status)
 
     def _serve(self) -> None:
+        import socket
+
+        from .connections import carry_connection
+
         message, fds, _, _ = socket.recv_fds(self._requests, _MAX_REQUEST_BYTES, 1)
         if not message:  # without a relay nobody can reach this session any more
             self._poll.unregister(self._requests)
@@ -73,7 +75,7 @@ def main(arguments: List[str]) -> int:
         return 2
     process_module = __import__("_backendai_runner.process", fromlist=["prctl"])
     process_module.prctl(process_module.PR_SET_DUMPABLE, 0)
-    requests = socket.socket(fileno=int(options.pop("--requests-fd")))
+    requests = Socket(fileno=int(options.pop("--requests-fd")))
 
     def runner() -> int:
         requests.close()

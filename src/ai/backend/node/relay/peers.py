@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import array
-import socket
-from collections import deque
+import _socket
 
 from .framing import FrameReader, encode
+from .light import Socket, deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,9 +71,14 @@ class Peer:
 
 def hand_over_socket(peer: Peer) -> None:
     """Sends the agent a new socket of this process's network, or the reason of the failure."""
+    import array
+
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as new_socket:
+        new_socket = Socket(_socket.AF_INET, _socket.SOCK_STREAM)
+        try:
             descriptor_array = array.array("i", [new_socket.fileno()])
-            peer.sock.sendmsg([encode({"t": "socket"})], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor_array)])
+            peer.sock.sendmsg([encode({"t": "socket"})], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor_array)])
+        finally:
+            new_socket.close()
     except OSError as error:
         peer.send(encode({"t": "refused", "reason": str(error)}))

@@ -21,6 +21,7 @@ import time
 
 from .framing import FrameReader, ProtocolViolation, decode, encode, kind_of
 from .peers import Peer
+from .pod_files import SOCKET, place_file
 from .relay import Relay
 from .streams import Pump
 from .tls import Dialler, Refused, TlsSocket
@@ -29,7 +30,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
-SOCKET = "relay.sock"
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
 CONNECT_TIMEOUT_S = 5.0
 MAX_STREAMS = 128
@@ -376,26 +376,6 @@ def _first_role(sock: socket.socket, reader: FrameReader) -> str:
             raise ProtocolViolation("a first frame in pieces")
         for body in reader.feed(sock.recv(4 + size)):
             return kind_of(body)
-
-
-def place_file(folder: str, parts: List[str], data: bytes, mode: int) -> None:
-    """Writes a file below a folder, through no link. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for part in parts[:-1]:
-            try:
-                os.mkdir(part, 0o755, dir_fd=fd)
-            except FileExistsError:
-                pass
-            fd, parent_fd = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd), fd
-            os.close(parent_fd)
-        # In place where it is there: another container may have mounted this very file.
-        file_fd = os.open(parts[-1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode, dir_fd=fd)
-        with os.fdopen(file_fd, "wb") as file:
-            os.fchmod(file_fd, mode)
-            file.write(data)
-    finally:
-        os.close(fd)
 
 
 def main(arguments: List[str]) -> int:

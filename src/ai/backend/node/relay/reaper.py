@@ -6,20 +6,19 @@ environment and the files of the session come over that connection: nothing of t
 
 from __future__ import annotations
 
-import base64
-import json
+import _socket
+import binascii
 import os
 import select
-import signal
-import socket
 import sys
 import time
 
 from .cgroup_files import measure, oom_kills
 from .first_process import FirstProcess, shell_code, signal_all, timeout_ms
 from .framing import ProtocolViolation, decode, encode
+from .light import Socket, dumps, loads, signal
 from .peers import Peer
-from .pod import SOCKET, place_file
+from .pod_files import SOCKET, place_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Reaper:
         self._poll = select.poll()
         self._first = FirstProcess(self._poll)
         self._control = Peer(_connect(channel_folder, "reaper"))
-        self._runner_socket: Optional[socket.socket] = _connect(channel_folder, "runner")
+        self._runner_socket: Optional[Socket] = _connect(channel_folder, "runner")
         self._poll.register(self._control, select.POLLIN)
         self._reason = ""
         self._stats_interval_s = _DEFAULT_STATS_INTERVAL_S
@@ -111,7 +110,7 @@ class Reaper:
             raise ValueError("%r is no plain path" % message["path"])
         mode = 0o600 if message.get("private") else 0o644
         try:
-            place_file(self._home, parts, base64.b64decode(message["data"]), mode)
+            place_file(self._home, parts, binascii.a2b_base64(message["data"]), mode)
         except OSError as error:
             self._control.send(encode({"t": "failed", "reason": "%s: %s" % (message["path"], error.strerror)}))
 
@@ -167,11 +166,11 @@ def session_environment(image: Dict[str, str], sent: Dict[str, str]) -> Dict[str
     return environment
 
 
-def _connect(channel_folder: str, role: str) -> socket.socket:
+def _connect(channel_folder: str, role: str) -> Socket:
     """Connects to the relay, which may still be starting. Raises OSError."""
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = Socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             sock.connect(os.path.join(channel_folder, SOCKET))
             sock.sendall(encode({"t": role}))
@@ -187,7 +186,7 @@ def _write_termination_message(ended: Dict[str, Any]) -> None:
     """Writes the exit of the program into the status of the container, for an agent that was not connected."""
     try:
         with open(LAST_WORDS_PATH, "w") as file:
-            json.dump({name: value for name, value in ended.items() if name != "t"}, file)
+            file.write(dumps({name: value for name, value in ended.items() if name != "t"}))
     except OSError:
         return
 
@@ -207,7 +206,7 @@ def main(arguments: List[str]) -> int:
     if len(arguments) != 2 or arguments[0] != "--setup":
         sys.stderr.write("usage: main.py reaper [--here] --setup JSON\n")
         return 2
-    setup = json.loads(arguments[1])
+    setup = loads(arguments[1].encode("utf-8", "surrogateescape"))
     os.umask(0o077)
     process_module.prctl(process_module.PR_SET_DUMPABLE, 0)
     home = str(setup["home"])

@@ -6,18 +6,19 @@ runs the poll loop and handles other messages. Nothing is read that could not be
 
 from __future__ import annotations
 
-import json
 import select
-import socket
-from contextlib import suppress
 
 from .framing import ProtocolViolation, decode, encode, kind_of, pack
+from .light import dumps
 from .peers import Peer
 from .replay import Replay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import _socket
     from typing import Any, Callable
+
+    from .light import Socket
 
 PROTOCOL = 1
 UNSENT_LIMIT = 1024 * 1024
@@ -40,8 +41,8 @@ class Relay:
     def __init__(
         self,
         poll: select.poll,
-        listener: socket.socket | None,
-        runner: socket.socket | None,
+        listener: Socket | None,
+        runner: _socket.socket | None,
         *,
         replay_bytes: int,
         command: Callable[[Peer, str, bytes], bool],
@@ -67,7 +68,7 @@ class Relay:
         if runner is not None:
             self.follow(runner)
 
-    def follow(self, runner: socket.socket) -> None:
+    def follow(self, runner: _socket.socket) -> None:
         """Begins to relay this runner."""
         self._runner = Peer(runner)
         self._poll.register(self._runner, select.POLLIN)
@@ -125,7 +126,7 @@ class Relay:
 
     def say(self, message: dict[str, Any]) -> None:
         """Sends the controller a message as if it were the runner's."""
-        self._replay.push(json.dumps(message).encode())
+        self._replay.push(dumps(message).encode())
         self._send_unsent()
 
     def drain(self) -> None:
@@ -179,7 +180,7 @@ class Relay:
             self._runner.close()
             self._runner = None
 
-    def _accept_peer(self, listener: socket.socket) -> None:
+    def _accept_peer(self, listener: Socket) -> None:
         try:
             sock, _ = listener.accept()
         except OSError:
@@ -209,8 +210,10 @@ class Relay:
 
     def _forget_peer(self, peer: Peer) -> None:
         fd = next(number for number, held in self._peers.items() if held is peer)
-        with suppress(KeyError, ValueError, OSError):
+        try:
             self._poll.unregister(fd)
+        except (KeyError, ValueError, OSError):
+            pass  # it was not registered, or is closed
         del self._peers[fd]
         self._watchers.discard(fd)
         if peer is self._controller:

@@ -7,10 +7,12 @@ oldest bulk messages (terminal output, file chunks). Results and replies are nev
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-
 from .framing import kind_of, pack, stamp
+from .light import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _CONSOLE_TYPES = frozenset({"console"})
 _BULK_TYPES = frozenset({"pty-output", "chunk", "truncated"})

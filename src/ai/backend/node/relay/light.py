@@ -1,0 +1,44 @@
+"""The light modules of the runner, for a relay that is a process of its own beside the runner; see `runner/light.py`.
+
+In a shim, a fork of a process that has the ordinary modules, those are used.
+"""
+
+from __future__ import annotations
+
+import _socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections import deque
+    from socket import socket as Socket  # noqa: N812  # the class that stands for it below
+    from typing import Any, Callable
+
+    dumps: Callable[..., str]
+    loads: Callable[[bytes | bytearray], Any]
+else:
+    try:
+        from _collections import deque
+
+        _runner = __import__("_backendai_runner.light", fromlist=["loads"])
+        dumps, loads, signal = _runner.dumps, _runner.loads, _runner.signal
+
+        class Socket(_socket.socket):
+            """A socket that accepts, as that of :mod:`socket` does."""
+
+            def accept(self) -> tuple[Socket, Any]:
+                fd, address = self._accept()
+                return Socket(fileno=fd), address
+
+    except ImportError:
+        import json
+        import signal
+        from collections import deque
+        from json import loads
+        from socket import socket as Socket  # noqa: N812  # as above
+
+        def dumps(value: Any) -> str:
+            return json.dumps(value, separators=(",", ":"))
+
+
+__all__ = ["Socket", "deque", "dumps", "loads", "signal"]
