@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -24,9 +25,9 @@ from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, RestartKe
 from ai.backend.common.wire.execution import Execute
 from ai.backend.common.wire.reports import AgentReport, ObservationReport
 from ai.backend.plugin.accelerator import Mount, TerminationDeferred, WorkloadConfig
-from ai.backend.plugin.runtime import WorkloadExit
+from ai.backend.plugin.runtime import RuntimeInfo, WorkloadExit
 from tests.component.agent.conftest import Bench
-from tests.support.agent_fakes import fake_plugin
+from tests.support.agent_fakes import FakeRuntime, fake_plugin
 
 S, R = KernelStatus, KernelEventReason
 
@@ -179,6 +180,27 @@ async def test_a_runtime_failure_is_reported(bench: Bench) -> None:
     await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
     ended = await bench.until(spec, S.ERROR)
     assert (ended.reason, ended.message) == (R.FAILED_TO_CREATE, "disk full")
+
+
+@pytest.mark.parametrize("own_timeout_s", [None, 60.0])
+async def test_a_creation_may_last_as_long_as_its_runtime_says(bench: Bench, own_timeout_s: float | None) -> None:
+    class Slow(FakeRuntime):
+        def info(self) -> RuntimeInfo:
+            return replace(super().info(), create_timeout_s=own_timeout_s)
+
+    bench.options["kernel-lifecycles"] = {"create-timeout": 0.1}
+    bench.runtime = Slow()
+    bench.runtime.create_gate = gate = asyncio.Event()
+    agent = await bench.start()
+    spec = bench.spec()
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    if own_timeout_s is None:
+        assert "0.1 s" in ((await bench.until(spec, S.ERROR)).message or "")
+        return
+    await bench.until(spec, S.CREATING)
+    await asyncio.sleep(0.3)  # three times the agent's setting
+    gate.set()
+    await bench.until(spec, S.RUNNING)
 
 
 async def test_destroy_ends_a_creation_under_way(bench: Bench) -> None:

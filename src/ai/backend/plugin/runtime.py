@@ -223,7 +223,8 @@ class RuntimeInfo:
     ``class_handlers`` the program that starts it, where the runtime knows them. ``cdi_directories`` are where the
     runtime looks CDI names up, lowest priority first; the agent writes the specifications of its plugins into the last
     one. Empty without CDI. ``pulls_in_create``: the node pulls images within ``create``, and ``lacks_image`` is never
-    True. ``mounts_sub_paths``: folders are mounted as parts of volumes."""
+    True. ``create_timeout_s``: how long ``create`` takes at most by the runtime's own deadlines; None where a setting of
+    the agent's limits it. ``mounts_sub_paths``: folders are mounted as parts of volumes."""
 
     name: str
     version: str
@@ -239,6 +240,7 @@ class RuntimeInfo:
     class_handlers: Mapping[str, str] = field(default_factory=dict)
     cdi_directories: tuple[str, ...] = ()
     pulls_in_create: bool = False
+    create_timeout_s: float | None = None
     mounts_sub_paths: bool = False
 
 

@@ -23,6 +23,7 @@ def describe(
     runtime_classes: tuple[str, ...],
     is_isolated: bool,
     has_policies: bool,
+    create_timeout_s: float,
     keeps_home: bool = False,
     class_overheads: Mapping[str, int] | None = None,
     class_handlers: Mapping[str, str] | None = None,
@@ -34,6 +35,7 @@ def describe(
         class_handlers: the handler of each class, as the nodes' container runtime names it.
         is_isolated: a probe has shown that the cluster enforces network policies.
         has_policies: the runtime keeps such policies.
+        create_timeout_s: the sum of the deadlines within a creation.
         keeps_home: homes are claims, whose size is the business of their storage class.
     """
     enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
@@ -76,5 +78,6 @@ def describe(
         ),
         no_multi_node_networks=NO_MULTI_NODE_NETWORKS,
         pulls_in_create=True,
+        create_timeout_s=create_timeout_s,
         mounts_sub_paths=True,
     )

@@ -39,6 +39,7 @@ from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import RuntimeInfo, WorkloadExited, WorkloadKey, WorkloadSpec
 from ai.backend.runtime.kubernetes.capabilities import describe
 from ai.backend.runtime.kubernetes.certificates import listener_context, make_certificate
+from ai.backend.runtime.kubernetes.creation import longest_creation_s
 from ai.backend.runtime.kubernetes.handles import Handle, Handles
 from ai.backend.runtime.kubernetes.isolation import PROBE_TIMEOUT_S, are_policies_enforced, remove_left_probes
 from ai.backend.runtime.kubernetes.links import PodLink
@@ -205,6 +206,7 @@ class ClusterConnection:
             },
             is_isolated=is_isolated,
             has_policies=has_policies,
+            create_timeout_s=longest_creation_s(self.settings),
             keeps_home=self.settings.home_volume == "claim",
         )
 

@@ -64,8 +64,16 @@ from ai.backend.runtime.kubernetes.signals import Progress, is_running, progress
 log = logging.getLogger(__name__)
 GONE_CHECK_S, GONE_TIMEOUT_S = 0.2, 30.0
 API_RETRY_S = 5.0
+API_MARGIN_S = 60.0
+"""For the requests of a creation to an API server that is slow."""
 _UNCERTAIN = (Unavailable, DeadlineExceeded, ServerFailed)
 """The request may have been executed."""
+
+
+def longest_creation_s(settings: KubernetesRuntimeSettings) -> float:
+    """Returns how long a creation takes at most: an earlier pod's end, binding, pull, start and begin."""
+    waits_s = settings.schedule_timeout_s + settings.pull_timeout_s + 2 * settings.start_timeout_s
+    return GONE_TIMEOUT_S + waits_s + API_MARGIN_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ MEMORY_FOLDERS_BYTES = 256 * 1024
 COOKIE_VARIABLE = "BACKENDAI_WORKLOAD_COOKIE"
 FILES_VARIABLE = "BACKENDAI_FILES"
 SANDBOX_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{sandbox.PROGRAMS_FOLDER}"
+OUTER_PROCESSES = 1
+"""The processes of a sandbox that the limit of processes counts and no session sees: bubblewrap's first one."""
 WATCHED_DATA_FACTOR = 2
 WATCHED_DATA_SLACK_BYTES = 1024 * 1024 * 1024
 
@@ -131,7 +133,9 @@ def build_plan(
     if script:
         command, environ[program.VARIABLE] = [*program.COMMAND], script
     counts_pids = "pids" in host.cgroups.controllers
-    late_pid_limit = limits.pids if host.bwrap and not counts_pids and host.can_limit_pids_late else None
+    limits_pids = host.bwrap and not counts_pids and host.can_limit_pids_late
+    own_pid_limit = limits.pids if limits_pids and host.session_uids else None
+    late_pid_limit = limits.pids if limits_pids and not host.session_uids else None
     rlimits = _resource_limits(spec, settings, limits, host)
     if host.bwrap:
         etc = _etc_of(spec, host, files) if image.rootfs is None else None
@@ -181,6 +185,7 @@ def build_plan(
         "namespace_uid": host.session_uids + spec.key.kernel_id.int % SESSION_UID_COUNT if host.session_uids else None,
         "pty_limit": settings.ptys,
         "groups": list(spec.config.extra_gids),
+        "nproc": None if own_pid_limit is None else own_pid_limit + OUTER_PROCESSES,
         "nproc_late": late_pid_limit,
         "oom_score_adj": OOM_SCORE_ADJ,
         "watch": _watched_limits(limits, host),

@@ -93,7 +93,8 @@ class CreateWorkload(Step):
             if await self.context.runtime.inspect(kernel.key) is None:
                 raise WorkloadError("the workload was not there any more")
             return
-        timeout_s = self.context.settings.kernel_lifecycles.create_timeout
+        own_timeout_s = self.context.runtime.info().create_timeout_s
+        timeout_s = own_timeout_s or self.context.settings.kernel_lifecycles.create_timeout
         if kernel.record.has_secrets and not kernel.secrets:
             raise CreationDeferred("the agent has ended since it was given the kernel's secrets", retry_after=0.0)
         services = await self.context.services.declare(kernel.record.spec)

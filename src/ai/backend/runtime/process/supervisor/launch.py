@@ -78,6 +78,8 @@ def become(
             become_user(plan, plan["groups"])
         else:
             become_user_in_namespace(plan, CHANNEL_FD)
+        if plan["nproc"] is not None:  # a namespace takes over the limit of its maker, for all whom this one makes
+            resource.setrlimit(resource.RLIMIT_NPROC, (plan["nproc"], plan["nproc"]))
         step = "parent"
         syscalls.die_with_parent()
         if os.getppid() == 1:
