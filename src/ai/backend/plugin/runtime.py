@@ -223,8 +223,8 @@ class RuntimeInfo:
     ``class_handlers`` the program that starts it, where the runtime knows them. ``cdi_directories`` are where the
     runtime looks CDI names up, lowest priority first; the agent writes the specifications of its plugins into the last
     one. Empty without CDI. ``pulls_in_create``: the node pulls images within ``create``, and ``lacks_image`` is never
-    True. ``create_timeout_s``: how long ``create`` takes at most by the runtime's own deadlines; None where a setting of
-    the agent's limits it. ``mounts_sub_paths``: folders are mounted as parts of volumes."""
+    True. ``create_timeout_s``: how long ``create`` takes at most by the runtime's own deadlines; None where a setting
+    of the agent's limits it. ``mounts_sub_paths``: folders are mounted as parts of volumes."""
 
     name: str
     version: str
