@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.component.runner.driver import Driver
 
 USER_SITE = f".local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
@@ -90,13 +92,58 @@ def test_start_up_code_runs_before_the_first_code_and_once(start: Callable[..., 
     assert runner.run("print(sys.starts)").out == "1\n"
 
 
-def test_start_up_code_that_hangs_can_be_interrupted(start: Callable[..., Driver], home: Path) -> None:
-    (home / USER_SITE).mkdir(parents=True)
-    (home / USER_SITE / "hangs.pth").write_text("import time; print('hangs', flush=True); time.sleep(600)\n")
+SLOW = "import time; print('loading', flush=True); time.sleep(1.0)\n"
+
+
+def test_an_interrupt_while_packages_load_ends_the_run_and_loses_no_package(
+    start: Callable[..., Driver], home: Path
+) -> None:
+    site = home / USER_SITE
+    site.mkdir(parents=True)
+    (site / "a_slow.pth").write_text(SLOW)
+    (site / "b.pth").write_text(f"{home / 'more'}\n")
+    (home / "more").mkdir()
+    (home / "more/late.py").write_text("value = 42")
     runner = start()
-    run_id = runner.submit("print('then')")
-    runner.until_output(run_id, "hangs")
+    run_id = runner.submit("print('never')")
+    runner.until_output(run_id, "loading")
     runner.send("interrupt")
     result = runner.collect(run_id)
-    assert "then\n" in result.out
+    assert "never" not in result.out
     assert "KeyboardInterrupt" in result.err
+    assert runner.run("import late; print(late.value, callable(quit))").out == "42 True\n"
+
+
+def test_a_completion_that_waits_for_packages_loses_none(start: Callable[..., Driver], home: Path) -> None:
+    site = home / USER_SITE
+    site.mkdir(parents=True)
+    (site / "a_slow.pth").write_text(SLOW.replace("1.0", "2.5"))  # longer than a completion may take
+    (site / "b.pth").write_text(f"{home / 'more'}\n")
+    (home / "more").mkdir()
+    (home / "more/late.py").write_text("value = 42")
+    runner = start()
+    runner.data("complete", code="impo")
+    assert runner.run("import late; print(late.value)").out.endswith("42\n")
+
+
+def test_start_up_code_that_ignores_interrupts_does_so_for_itself_only(
+    start: Callable[..., Driver], home: Path
+) -> None:
+    (home / USER_SITE).mkdir(parents=True)
+    (home / USER_SITE / "deaf.pth").write_text("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n")
+    runner = start()
+    run_id = runner.submit("import time\nprint('runs', flush=True)\ntime.sleep(60)")
+    runner.until_output(run_id, "runs")
+    runner.send("interrupt")
+    assert "KeyboardInterrupt" in runner.collect(run_id).err
+
+
+@pytest.mark.parametrize(
+    "name", ["enum", "functools", "re", "collections", "operator", "keyword", "types", "token", "linecache"]
+)
+def test_a_file_of_the_user_with_a_standard_name_breaks_no_traceback(runner: Driver, home: Path, name: str) -> None:
+    (home / f"{name}.py").write_text("hello = 1")
+    error = runner.run("1/0").err
+    assert "Traceback" in error
+    assert "division by zero" in error
+    assert "print" in runner.data("complete", code="pri")["matches"]

@@ -74,3 +74,31 @@ async def test_files_belong_to_the_kernel_user_all_the_same(bench: Bench, tmp_pa
     assert f"Uid:\t{KERNEL_USER}\t{KERNEL_USER}\t{KERNEL_USER}\t{KERNEL_USER}" in lines
     assert "Groups:\t44 " in lines
     await bench.end(key, talk)
+
+
+TAKE_PROCESSES = """
+import os, resource, time
+count = 0
+try:
+    while count < 200:
+        if not os.fork(): time.sleep(600)
+        count += 1
+except OSError as e: print(e.errno)
+soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+try:
+    resource.setrlimit(resource.RLIMIT_NPROC, (hard + 1, hard + 1))
+except ValueError:
+    print("no more")
+print(count)
+"""
+
+
+@pytest.mark.parametrize("bench", ["caged"], indirect=True)
+async def test_without_control_groups_a_session_has_as_many_processes_as_it_may(bench: Bench) -> None:
+    first, first_talk = await bench.start(pids=40)
+    second, second_talk = await bench.start(pids=40)
+    for talk in (first_talk, second_talk):
+        await talk.run(TAKE_PROCESSES)
+        assert talk.text() == "11\nno more\n37\n", "with the first process, the runner and the interpreter"
+    for key, talk in ((first, first_talk), (second, second_talk)):
+        await bench.end(key, talk)

@@ -24,15 +24,19 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_values_are_written_as_json_writes_them(value: Any) -> None:
-    assert light.dumps(value) == json.dumps(value, separators=(",", ":"))
-    assert light.dumps(value, ensure_ascii=False) == json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    assert light.loads(b" " + light.dumps(value).encode() + b"\r\n") == json.loads(json.dumps(value))
+@pytest.mark.parametrize("make", [light._c_json, light._ordinary_json])
+def test_values_are_written_as_json_writes_them(make: Any, value: Any) -> None:
+    dumps, loads = make()
+    assert dumps(value) == json.dumps(value, separators=(",", ":"))
+    assert dumps(value, ensure_ascii=False) == json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    assert loads(b" " + dumps(value).encode() + b"\r\n") == json.loads(json.dumps(value))
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"{} x", b"nope", b"[1,]", b'"\x01"', b"\xff", b"[" * 100_000])
-def test_what_is_no_json_is_refused_as_by_json(body: bytes) -> None:
-    for loads in (light.loads, json.loads):
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"{} x", b"nope", b"[1,]", b'"\x01"', b"\xff", b"\xef\xbb\xbf{}", b"[" * 100_000]
+)
+def test_what_is_no_json_is_refused(body: bytes) -> None:
+    for loads in (light._c_json()[1], light._ordinary_json()[1]):
         with pytest.raises((ValueError, RecursionError)):
             loads(body)
 

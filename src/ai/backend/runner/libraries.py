@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterable
 
+_OWN_MODULES = ("traceback", "linecache", "tokenize", "re", "keyword", "token")
 _RUNNER_ONLY_FLAGS = ("isolated", "ignore_environment", "no_user_site", "no_site", "safe_path")
 
 
@@ -69,10 +70,16 @@ def _run_site(step: Callable[[Any], None]) -> None:
 
 
 def open_libraries(home: str) -> None:
-    """Runs the start-up of an ordinary interpreter; reports and skips start-up code that fails or is interrupted."""
+    """Runs the start-up of an ordinary interpreter; a package whose start-up code fails is reported and skipped.
+
+    The modules that the runner needs for tracebacks and completions are loaded before the user's folders are searched,
+    so that a file of the user's with such a name does not take their place.
+    """
     if sys.flags.no_site:
         _run_site(lambda site: site.main())
         sys.flags = Flags(sys.flags)  # type: ignore[assignment]  # of a type of its own in the stubs
+    for module_name in _OWN_MODULES:
+        __import__(module_name)
     import_paths = [""]
     import_paths += [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:0] = import_paths

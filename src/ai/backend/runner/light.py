@@ -2,7 +2,7 @@
 
 Those import `enum`, `re`, `functools` and `collections`: together they take longer than the start of the interpreter,
 and in gVisor each file costs a dozen slow system calls. User code that imports them gets the ordinary modules.
-An interpreter without the C halves of CPython falls back to the ordinary modules.
+An interpreter without the C halves of CPython falls back to the ordinary modules. Texts are UTF-8, without a mark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def _ordinary_json() -> Tuple[Callable[..., str], Callable[[bytes | bytearray], 
     def dumps_compactly(value: Any, *, ensure_ascii: bool = True) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, separators=(",", ":"))
 
-    return dumps_compactly, json.loads
+    def loads_text(body: bytes | bytearray) -> Any:
+        return json.loads(body.decode("utf-8", "surrogatepass"))
+
+    return dumps_compactly, loads_text
 
 
 def _c_json() -> Tuple[Callable[..., str], Callable[[bytes | bytearray], Any]]:

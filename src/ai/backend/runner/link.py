@@ -12,7 +12,7 @@ from .framing import END_OF_INPUT, BrokenFrame, pack, unpack
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import List, Optional, Tuple
+    from typing import Callable, List, Optional, Tuple
 
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or its dict, both are allowed
 
@@ -37,6 +37,14 @@ class Link:
             self._has_pending_interrupt = True
         elif self.is_running:
             raise KeyboardInterrupt
+
+    def call_uninterrupted(self, action: Callable[[], None]) -> None:
+        """Calls `action`; an interrupt that arrives meanwhile is raised after it, if code runs then."""
+        self._uninterrupted_depth += 1
+        try:
+            action()
+        finally:
+            self._end_uninterrupted()
 
     def _end_uninterrupted(self) -> None:
         self._uninterrupted_depth -= 1

@@ -65,18 +65,21 @@ class Interpreter:
         self._builtins = dict(vars(builtins))
 
     def open_libraries(self) -> None:
-        """Makes the installed packages importable, before the first code.
+        """Makes the installed packages importable, before the first code. An interrupt waits until all are.
 
         Start-up code of packages (`.pth` files) can take longer than all else of a session's start, and many sessions
         never run code here: they serve applications, terminals or batch commands.
         """
-        if self._has_libraries:
-            return
+        if not self._has_libraries:
+            self.link.call_uninterrupted(self._open_libraries)
+
+    def _open_libraries(self) -> None:
         from . import libraries
 
-        self._has_libraries = True
         libraries.open_libraries(self._home)
+        self._has_libraries = True
         self.keep_builtins()
+        self.prepare_run()  # the start-up code may have replaced handlers and closed streams
 
     def prepare_run(self) -> None:
         """Restores the builtins, descriptors and streams that an earlier run has broken, not replaced."""
@@ -251,7 +254,7 @@ def serve(read_fd: int, write_fd: int, stdio_fds: Tuple[int, int, int], home: st
         interpreter = Interpreter(link, home)
         _install_hooks(interpreter)
         link.send(b"H", process.python_version().encode())
-        # After the greeting, before any code: it loads a library, and nobody waits for it.
+        # These calls load the extension module _ctypes; the session is announced without waiting for that.
         process.unprotect_child()
         process.prctl(process.PR_SET_PDEATHSIG, signal.SIGKILL)
         link.send(b"S")

@@ -29,6 +29,10 @@ def test_an_impossible_length_is_a_violation(size: int) -> None:
 def test_the_kind_is_found_wherever_it_stands() -> None:
     assert kind_of(b'{"t":"console","id":1}') == "console"
     assert kind_of(b'{ "t" : "pty-output" }') == "pty-output"
+    assert kind_of(b'{"t": "pty-output", broken') == "pty-output", "what begins with its type is not decoded"
+    assert kind_of(b'{"t":"a\\u0062"}') == "ab", "what is no plain word is"
+    assert kind_of(b'{"t":"Upper"}') == "Upper"
+    assert kind_of(b'{"t":"%s"}' % (b"a" * 41)) == "a" * 41
     assert kind_of(b'{"id":1,"t":"reply"}') == "reply"
 
 

@@ -275,7 +275,9 @@ class IntervalSettings(Settings):
 class LifecycleSettings(Settings):
     """Deadlines in the life of a kernel, in seconds."""
 
-    create_timeout: float = Field(60.0, gt=0, description="For the runtime to create a workload; pods have their own.")
+    create_timeout: float = Field(
+        60.0, gt=0, description="For the runtime to create a workload; Kubernetes has own timeouts."
+    )
     pull_timeout: float = Field(3600.0, gt=0, description="For the image of a kernel to be fetched.")
     ready_timeout: float = Field(30.0, gt=0, description="For the runner to become ready.")
     bootstrap_timeout: float = Field(300.0, gt=0, description="For a user's bootstrap script.")

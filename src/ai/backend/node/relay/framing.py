@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_FRAME = 8 * 1024 * 1024
-_TYPE_PREFIX = b'{"t":"'
+_TYPE_PREFIXES = (b'{"t":"', b'{"t": "')
 _MAX_TYPE_BYTES = 40
 
 
@@ -29,8 +29,8 @@ def pack(body: bytes) -> bytes:
 
 def kind_of(body: bytes | bytearray) -> str:
     """Returns the message's type, without decoding a body that starts with it. Raises ProtocolViolation."""
-    if body.startswith(_TYPE_PREFIX):
-        start = len(_TYPE_PREFIX)
+    if body.startswith(_TYPE_PREFIXES):
+        start = body.index(b'"', 4) + 1
         type_bytes = body[start : max(start, body.find(b'"', start, start + _MAX_TYPE_BYTES + 1))]
         letters = type_bytes.replace(b"-", b"")
         if letters.isalpha() and letters.islower():

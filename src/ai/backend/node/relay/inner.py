@@ -6,6 +6,7 @@ ports, by a process for each connection that the relay passes in, and signals. I
 
 from __future__ import annotations
 
+import _socket
 import os
 import select
 import sys
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, List
 
 _MAX_REQUEST_BYTES = 4096
+_FD_BYTES = 4
 
 
 class Inner:
@@ -49,11 +51,7 @@ class Inner:
         return shell_code(first.status)
 
     def _serve(self) -> None:
-        import socket
-
-        from .connections import carry_connection
-
-        message, fds, _, _ = socket.recv_fds(self._requests, _MAX_REQUEST_BYTES, 1)
+        message, ancillary, _, _ = self._requests.recvmsg(_MAX_REQUEST_BYTES, _socket.CMSG_SPACE(_FD_BYTES))
         if not message:  # without a relay nobody can reach this session any more
             self._poll.unregister(self._requests)
             signal_all(signal.SIGKILL)
@@ -61,10 +59,19 @@ class Inner:
         request = decode(message)
         if request["t"] == "signal":
             signal_all(request["number"])
-        for fd in fds:
-            peer = Peer(socket.socket(fileno=fd))
-            carry_connection(peer, request["port"])
-            peer.close()
+        for level, kind, data in ancillary:
+            if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
+                self._connect(int.from_bytes(data[:_FD_BYTES], sys.byteorder), request["port"])
+
+    @staticmethod
+    def _connect(fd: int, port: int) -> None:
+        import socket
+
+        from .connections import carry_connection
+
+        peer = Peer(socket.socket(fileno=fd))
+        carry_connection(peer, port)
+        peer.close()
 
 
 def main(arguments: List[str]) -> int:

@@ -1,6 +1,6 @@
 """The light modules of the runner, for a relay that is a process of its own beside the runner; see `runner/light.py`.
 
-In a shim, a fork of a process that has the ordinary modules, those are used.
+A shim uses the ordinary modules, because the process that it was forked from has loaded them.
 """
 
 from __future__ import annotations

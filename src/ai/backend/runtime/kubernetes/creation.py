@@ -71,8 +71,8 @@ _UNCERTAIN = (Unavailable, DeadlineExceeded, ServerFailed)
 
 
 def longest_creation_s(settings: KubernetesRuntimeSettings) -> float:
-    """Returns how long a creation takes at most: an earlier pod's end, binding, pull, start and begin."""
-    waits_s = settings.schedule_timeout_s + settings.pull_timeout_s + 2 * settings.start_timeout_s
+    """Returns how long a creation takes at most: the earlier pod's end, bind, pull, start, peers, begin."""
+    waits_s = settings.schedule_timeout_s + settings.pull_timeout_s + 3 * settings.start_timeout_s
     return GONE_TIMEOUT_S + waits_s + API_MARGIN_S
 
 

@@ -29,7 +29,7 @@ COOKIE_VARIABLE = "BACKENDAI_WORKLOAD_COOKIE"
 FILES_VARIABLE = "BACKENDAI_FILES"
 SANDBOX_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{sandbox.PROGRAMS_FOLDER}"
 OUTER_PROCESSES = 1
-"""The processes of a sandbox that the limit of processes counts and no session sees: bubblewrap's first one."""
+"""The kernel counts bubblewrap's first process in the session's limit, but the session does not see it."""
 WATCHED_DATA_FACTOR = 2
 WATCHED_DATA_SLACK_BYTES = 1024 * 1024 * 1024
 

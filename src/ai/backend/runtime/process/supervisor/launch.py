@@ -78,8 +78,10 @@ def become(
             become_user(plan, plan["groups"])
         else:
             become_user_in_namespace(plan, CHANNEL_FD)
-        if plan["nproc"] is not None:  # a namespace takes over the limit of its maker, for all whom this one makes
-            resource.setrlimit(resource.RLIMIT_NPROC, (plan["nproc"], plan["nproc"]))
+        if plan["nproc"] is not None:
+            # Each user namespace that the sandbox makes gets this limit as the limit of all its processes.
+            step = "limits"
+            _set_limit("RLIMIT_NPROC", plan["nproc"])
         step = "parent"
         syscalls.die_with_parent()
         if os.getppid() == 1:
@@ -112,15 +114,20 @@ def _read_file(path: str) -> bytes:
 
 def _set_limits(limits_by_name: dict[str, int], oom_score_adj: int) -> None:
     for limit_name, limit in limits_by_name.items():
-        resource_id = getattr(resource, limit_name)
-        _, hard_limit = resource.getrlimit(resource_id)
-        if hard_limit != resource.RLIM_INFINITY:
-            limit = min(limit, hard_limit)
-        resource.setrlimit(resource_id, (limit, limit))
+        _set_limit(limit_name, limit)
     try:
         cgroupfs.write("/proc/self/oom_score_adj", str(oom_score_adj))
     except OSError:
         return
+
+
+def _set_limit(limit_name: str, limit: int) -> None:
+    """Limits this process and its children, never above the hard limit that it has already."""
+    resource_id = getattr(resource, limit_name)
+    _, hard_limit = resource.getrlimit(resource_id)
+    if hard_limit != resource.RLIM_INFINITY:
+        limit = min(limit, hard_limit)
+    resource.setrlimit(resource_id, (limit, limit))
 
 
 def _arrange_fds(
