@@ -101,9 +101,12 @@ class DiskGuard:
         if key is None or growth.home + growth.folders < reserve_bytes // _SHARE_OF_FILLER:
             return
         log.error("the disk of the homes is full; %s added %d bytes and is ended", key, growth.home + growth.folders)
-        self._room_at = time.time()
         is_home = growth.home >= growth.folders
-        await self.end_workload(key, "home-limit" if is_home else "disk-full", is_home)
+        try:
+            await self.end_workload(key, "home-limit" if is_home else "disk-full", is_home)
+        finally:
+            # Its last writes are older than this. Those to a shared folder would count for whoever still mounts that.
+            self._room_at = time.time() + _CLOCK_STEP_S
 
 
 def growth_by_workload(
