@@ -10,7 +10,7 @@ import pytest
 from ai.backend.common.errors import CreationDeferred, CreationDenied, ImageMissing
 from ai.backend.node.kube_api.objects import Pod
 from ai.backend.plugin.runtime import WorkloadExit
-from ai.backend.runtime.kubernetes.signals import Ended, exit_of, has_ended, progress_of
+from ai.backend.runtime.kubernetes.signals import Ended, exit_of, has_ended, progress_of, state_of
 
 
 def pod(*, phase: str = "Pending", state: dict[str, Any] | None = None, name: str = "main", **fields: Any) -> Pod:
@@ -52,6 +52,18 @@ def disrupted(reason: str) -> dict[str, Any]:
 )
 def test_why_a_pod_does_not_start(seen: Pod, error: type[Exception] | None) -> None:
     assert type(progress_of(seen).error) is (error or type(None))
+
+
+def test_the_state_of_a_pod_names_all_that_explains_its_end() -> None:
+    ended = pod(
+        phase="Failed",
+        state=terminated(137, "Error"),
+        metadata={"deletionTimestamp": "2026-11-30T06:00:00Z"},
+        status={"reason": "Evicted", "initContainerStatuses": [{"name": "relay", "state": {"running": {}}}]},
+    )
+    expected = "Failed, Evicted, deleted at 2026-11-30T06:00:00Z, relay running, main terminated with 137 Error"
+    assert state_of(ended) == expected
+    assert state_of(pod(state=waiting("ContainerCreating"))) == "Pending, main waiting ContainerCreating"
 
 
 def test_users_read_what_the_cluster_says() -> None:

@@ -59,7 +59,7 @@ from ai.backend.runtime.kubernetes.pull_secrets import (
 )
 from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, pod_name
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
-from ai.backend.runtime.kubernetes.signals import Progress, is_running, progress_of
+from ai.backend.runtime.kubernetes.signals import Progress, is_running, progress_of, state_of
 
 log = logging.getLogger(__name__)
 GONE_CHECK_S, GONE_TIMEOUT_S = 0.2, 30.0
@@ -332,7 +332,8 @@ def _early_end(handle: Handle) -> BackendError:
     ended = handle.exit
     how = "it said nothing" if ended is None else (ended.reason or f"exit code {ended.code}, signal {ended.signal}")
     if ended is not None and ended.reason in ("container-removed", "node-drained", "agent-lost", "preempted"):
-        return CreationDeferred(f"the pod was ended while it started: {how}", retry_after=1.0)
+        message = f"the pod was ended while it started: {how} ({state_of(handle.pod)})"
+        return CreationDeferred(message, retry_after=1.0)
     return WorkloadError(f"the container ended at once: {how}")
 
 

@@ -151,6 +151,21 @@ def _failed_start(status: ContainerStatus, terminated: StateTerminated) -> Backe
     return None
 
 
+def state_of(pod: Pod) -> str:
+    """Returns the phase of a pod, when it was deleted, and the state of each container, for messages and logs."""
+    words = [pod.status.phase or "no phase", pod.status.reason]
+    words += [f"deleted at {pod.metadata.deletion_timestamp}"] if pod.metadata.deletion_timestamp else []
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        if (terminated := status.state.terminated) is not None:
+            state = f"terminated with {terminated.signal or terminated.exit_code} {terminated.reason}"
+        elif (waiting := status.state.waiting) is not None:
+            state = f"waiting {waiting.reason}"
+        else:
+            state = "running" if status.state.running is not None else "in no state"
+        words.append(f"{status.name} {state.rstrip()}")
+    return ", ".join(filter(None, words))[:MAX_MESSAGE]
+
+
 def container_status(pod: Pod, name: str = MAIN) -> ContainerStatus | None:
     statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     return next((status for status in statuses if status.name == name), None)
