@@ -102,11 +102,10 @@ class DiskGuard:
             return
         log.error("the disk of the homes is full; %s added %d bytes and is ended", key, growth.home + growth.folders)
         is_home = growth.home >= growth.folders
-        try:
-            await self.end_workload(key, "home-limit" if is_home else "disk-full", is_home)
-        finally:
-            # Its last writes are older than this. Those to a shared folder would count for whoever still mounts that.
-            self._room_at = time.time() + _CLOCK_STEP_S
+        await self.end_workload(key, "home-limit" if is_home else "disk-full", is_home)
+        # Its last writes are older than this. Those to a shared folder would count for whoever still mounts that.
+        # A workload that could not be ended is looked for again.
+        self._room_at = time.time() + _CLOCK_STEP_S
 
 
 def growth_by_workload(
