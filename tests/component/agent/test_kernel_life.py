@@ -198,7 +198,7 @@ async def test_a_creation_may_last_as_long_as_its_runtime_says(bench: Bench, own
         assert "0.1 s" in ((await bench.until(spec, S.ERROR)).message or "")
         return
     await bench.until(spec, S.CREATING)
-    await asyncio.sleep(0.3)  # three times the agent's setting
+    await asyncio.sleep(0.3)  # that a limit of 0.1 s does not act has no event: three times as long is waited
     gate.set()
     await bench.until(spec, S.RUNNING)
 

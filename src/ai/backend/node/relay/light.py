@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from collections import deque
-    from socket import socket as Socket  # noqa: N812  # the class that stands for it below
+    from socket import socket as Socket  # noqa: N812  # the name of a class, as in the container's branch
     from typing import Any, Callable
 
     dumps: Callable[..., str]
@@ -35,7 +35,7 @@ else:
         import signal
         from collections import deque
         from json import loads
-        from socket import socket as Socket  # noqa: N812  # as above
+        from socket import socket as Socket  # noqa: N812  # the name of a class, as in the other branch
 
         def dumps(value: Any) -> str:
             return json.dumps(value, separators=(",", ":"))
