@@ -35,8 +35,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if subprocess.run(["mount", "-o", "loop", str(tmp_path / "image"), str(disk)], check=False).returncode != 0:
         pytest.skip("machine: no file can be mounted as a disk")
     try:
+        (disk / "data.up.log").symlink_to(tmp_path / "up.log")  # there is room for it when a test fails
         with running_cluster(disk / "data") as made:
             yield made
+            print(made.log())
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 

@@ -13,6 +13,7 @@ from ai.backend.agent.directory.directory import RecordTable
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel
+from ai.backend.plugin.runtime import WorkloadExit
 from tests.component.agent.conftest import Bench
 from tests.support.agent_fakes import fake_plugin
 
@@ -113,3 +114,15 @@ async def test_a_hook_that_is_repeated_on_a_full_disk_is_repeated_until_that_is_
     await bench.manager.wait_for(lambda o: any(t.state == "done" for t in o.hook_troubles))
     assert disk.was_full
     await agent.stop()
+
+
+async def test_an_exit_that_cannot_be_written_is_not_left_to_the_next_sync(bench: Bench, disk: Disk) -> None:
+    bench.options["intervals"] = {"sync": 3600.0}
+    agent = await bench.start()
+    spec = await bench.run(agent)
+    disk.fill_once(0.5)
+    bench.runtime.die(next(iter(bench.runtime.specs)), WorkloadExit(code=-9, reason="disk-full"))
+    async with asyncio.timeout(20):
+        end = await bench.until(spec, S.TERMINATED)
+    assert end.message == "disk-full"
+    assert not disk.is_full

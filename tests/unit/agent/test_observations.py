@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+from pathlib import Path
 
+import pytest
+
+from ai.backend.agent.kernels.files import FileOutbox
 from ai.backend.agent.kernels.observer import ObservationQueue
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.reports import KernelObservation, ObservationReport
@@ -93,3 +98,28 @@ async def test_passing_statuses_share_the_report_of_the_next_lasting_one() -> No
     observer.report("k", 1, KernelStatus.TERMINATING, KernelEventReason.UNKNOWN)
     await manager.wait_for(lambda o: o.status is KernelStatus.TERMINATING)
     delivery.cancel()
+
+
+def test_an_observation_that_is_cut_short_by_a_full_disk_takes_no_other_with_it(tmp_path: Path) -> None:
+    def observation(seq: int) -> KernelObservation:
+        return KernelObservation(
+            kernel_id=f"k{seq}",
+            attempt=1,
+            status=KernelStatus.TERMINATED,
+            reason=KernelEventReason.UNKNOWN,
+            seq=seq,
+            at=1.0,
+        )
+
+    outbox = FileOutbox(tmp_path / "outbox.jsonl")
+    outbox.append(observation(1))
+    size_bytes = (tmp_path / "outbox.jsonl").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes + 10, hard))  # as a disk with ten bytes left
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            outbox.append(observation(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    outbox.append(observation(3))
+    assert [stored.kernel_id for stored in FileOutbox(tmp_path / "outbox.jsonl").load()] == ["k1", "k3"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from pathlib import Path
@@ -42,9 +43,15 @@ class FileOutbox:
         return observations
 
     def append(self, observation: KernelObservation) -> None:
+        """Adds an observation. Raises OSError if the disk is full; nothing is added then."""
         if self._fd is None:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        self._size += os.write(self._fd, msgspec.json.encode(observation) + b"\n")
+        line = msgspec.json.encode(observation) + b"\n"
+        written_bytes = os.write(self._fd, line)
+        if written_bytes < len(line):  # the next observation would be appended to a part of this one, and both be lost
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - written_bytes)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self._size += written_bytes
 
     def replace(self, observations: list[KernelObservation]) -> None:
         """Rewrites the file once it is large or empty. Older observations in the file are sent again after a crash."""

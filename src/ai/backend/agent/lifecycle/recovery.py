@@ -14,10 +14,12 @@ from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason
 from ai.backend.core.lifecycle.kernel_phase import Phase
-from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey, WorkloadView
+from ai.backend.infra.retry import Backoff
+from ai.backend.plugin.runtime import AbstractRuntime, WorkloadExited, WorkloadKey, WorkloadView
 
 log = logging.getLogger(__name__)
 _RETRY_S = 1.0
+_RETRY_MAX_S = 5.0
 
 
 class Recovery:
@@ -121,7 +123,22 @@ async def watch_exits(runtime: AbstractRuntime, supervisor: Supervisor) -> None:
     while True:
         try:
             async for event in runtime.events():
-                supervisor.workload_exited(event.key, event.exit)
+                await _forward(event, supervisor)
         except Exception:  # the events are read again, and the sync loop finds what was lost
             log.exception("the runtime's events broke off")
         await asyncio.sleep(_RETRY_S)
+
+
+async def _forward(event: WorkloadExited, supervisor: Supervisor) -> None:
+    """Forwards an exit, again and again while it cannot be stored because the disk is full.
+
+    A workload that filled the disk is ended for that: its exit comes at a moment at which nothing can be stored.
+    """
+    backoff = Backoff(_RETRY_S, _RETRY_MAX_S)
+    while True:
+        try:
+            supervisor.workload_exited(event.key, event.exit)
+            return
+        except OSError as e:
+            log.warning("the exit of the workload %s cannot be stored, and is tried again: %s", event.key, e)
+        await backoff.wait()
