@@ -52,6 +52,7 @@ def _build(names: Sequence[str]) -> int:
     if unknown := [name for name in names if name not in available]:
         print(f"no family {', '.join(unknown)}; the families are {', '.join(available)}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the compiler ends with this process
     started = time.monotonic()
     build([available[name] for name in names] if names else available.values())
     print(f"everything is built, in {time.monotonic() - started:.0f} s")

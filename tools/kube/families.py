@@ -1,4 +1,4 @@
-"""The programs that a cluster consists of, by family: one Go module, or one source in C, and how it is built."""
+"""The programs that a cluster consists of, by family: packages of a Go module or a source in C, and their options."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ this change it goes on with the score that it has."""
 class Family:
     """Describes programs that are built together.
 
-    ``programs`` maps names to Go packages. Where ``needs_cgo``, the programs link to libraries of this machine.
-    ``folders`` maps names to a module and a folder in it, whose files the programs read. ``changes`` are made to the
-    sources of others before they are compiled.
+    ``module`` names the folder with the Go module in which they are built. Families of one module share the versions of
+    what they import, so that each package is compiled once. ``programs`` maps names to Go packages. Where
+    ``needs_cgo``, the programs link to libraries of this machine. ``folders`` maps names to a module and a folder in
+    it, whose files the programs read. ``changes`` are made to the sources of others before they are compiled.
     """
 
     name: str
     programs: dict[str, str]
+    module: str = "cluster"
     tags: str = ""
     link_flags: str = "-s -w"
     needs_cgo: bool = False
@@ -57,12 +59,12 @@ class Family:
 
     @property
     def source(self) -> Path:
-        return MODULES / self.name
+        return MODULES / self.module
 
     def digest(self) -> str:
         """Return the digest of everything in the tree that decides what is built."""
         digest = hashlib.sha256(repr((self.programs, self.tags, self.link_flags, self.folders, self.changes)).encode())
-        for path in sorted(self.source.iterdir()):
+        for path in sorted(path for path in self.source.rglob("*") if path.is_file()):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()[:12]
 
@@ -98,6 +100,7 @@ def kubernetes_family(version: str) -> Family:
     return Family(
         f"kubernetes-{version}",
         {name: f"k8s.io/kubernetes/cmd/{name}" for name in names},
+        module="cluster" if version == DEFAULT_VERSION else f"kubernetes-{version}",
         link_flags=f"-s -w {stamp}",
     )
 
@@ -105,12 +108,12 @@ def kubernetes_family(version: str) -> Family:
 def families() -> dict[str, Family]:
     """Return every family by its name, in the order in which they are built. Raises UnknownRelease."""
     available = (
-        Family("pause", {"pause": "pause.c"}),
-        Family("etcd", {"etcd": "."}),
-        kubernetes_family(selected_version()),
+        Family("pause", {"pause": "pause.c"}, module="pause"),
+        Family("etcd", {"etcd": "./etcd"}),
         Family(
             "containerd",
             {name: f"{_CONTAINERD}/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},
+            module="containerd",
             tags="no_btrfs no_zfs no_devmapper",
         ),
         Family("runc", {"runc": "github.com/opencontainers/runc"}, tags="seccomp", needs_cgo=True),
@@ -124,6 +127,17 @@ def families() -> dict[str, Family]:
             },
         ),
         Family(
+            "engine",
+            {name: f"github.com/moby/moby/v2/cmd/{name}" for name in ("dockerd", "docker-proxy")},
+            tags="exclude_graphdriver_btrfs no_btrfs no_zfs no_devmapper",
+            link_flags=f"-s -w -X github.com/moby/moby/v2/dockerversion.Version={ENGINE_VERSION}",
+        ),
+        Family(
+            "compose",
+            {"docker-compose": "github.com/docker/compose/v5/cmd"},
+            link_flags="-s -w -X github.com/docker/compose/v5/internal.Version=v5.6.0",
+        ),
+        Family(
             "kwok",
             {"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
             folders={"stages": ("sigs.k8s.io/kwok", "kustomize/stage")},
@@ -132,20 +146,11 @@ def families() -> dict[str, Family]:
             "helm",
             {"helm": "helm.sh/helm/v3/cmd/helm", "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"},
         ),
-        Family(
-            "engine",
-            {name: f"github.com/moby/moby/v2/cmd/{name}" for name in ("dockerd", "docker-proxy")},
-            tags="exclude_graphdriver_btrfs no_btrfs no_zfs no_devmapper",
-            link_flags=f"-s -w -X github.com/moby/moby/v2/dockerversion.Version={ENGINE_VERSION}",
-        ),
-        Family(
-            "compose",
-            {"docker-compose": "github.com/docker/compose/v2/cmd"},
-            link_flags="-s -w -X github.com/docker/compose/v2/internal.Version=v2.40.3",
-        ),
+        kubernetes_family(selected_version()),
         Family(
             "gvisor",
             {"runsc": "gvisor.dev/gvisor/runsc", "containerd-shim-runsc-v1": "gvisor.dev/gvisor/shim"},
+            module="gvisor",
             changes=(_PERMITTED_OOM_SCORE,),
         ),
     )
