@@ -41,8 +41,9 @@ def counts(report: str | None, exit_code: int) -> tuple[int, int, int, str]:
                 passed += 1
     failed = len(failures)
     remark = REMARKS.get(exit_code, f"pytest ended with {exit_code}")
-    if exit_code == 1:
-        remark = ", ".join(" ".join(name.split()) for name in failures[:_MAX_NAMES])
+    if exit_code in (1, 2) and failures:  # 2: also where `--maxfail` ended the run
+        names = ", ".join(" ".join(name.split()) for name in failures[:_MAX_NAMES])
+        remark = f"{remark}: {names}" if remark else names
     if exit_code != 0 and failed == 0:
         failed = 1
     if exit_code == 0 and failed:

@@ -13,6 +13,10 @@ def test_outcomes_are_counted() -> None:
     assert counts(REPORT, 1) == (2, 2, 1, "test_a::c, test_a::d")
 
 
+def test_a_run_that_was_ended_after_some_failures_names_them() -> None:
+    assert counts(REPORT, 2) == (2, 2, 1, "interrupted: test_a::c, test_a::d")
+
+
 @pytest.mark.parametrize("exit_code", [2, 3, 4, 5, -11, 137])
 def test_a_run_that_ended_badly_is_never_a_success(exit_code: int) -> None:
     passed, failed, _, remark = counts(
