@@ -121,8 +121,10 @@ def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) ->
     """Runs the cluster in this process until SIGINT or SIGTERM. Raises Conflict if one runs already, or the port is
     taken."""
     started = time.monotonic()
-    from ai.backend.infra.process.memory import reuse_receive_buffers, share_one_heap
-    from ai.backend.standalone.cluster import run_cluster
+    from ai.backend.infra.process.memory import collector_paused, reuse_receive_buffers, share_one_heap
+
+    with collector_paused():  # modules leave few cycles, and each full collection goes through all that are loaded
+        from ai.backend.standalone.cluster import run_cluster
 
     share_one_heap()
     reuse_receive_buffers()
