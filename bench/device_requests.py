@@ -8,12 +8,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from decimal import Decimal
 
 from ai.backend.common.devices import AllocMapSpec, VariantProperty
 from ai.backend.common.ids import DeviceName
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import NodeAllocator, PluginDevices
 from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.core.scheduling.decide import decide

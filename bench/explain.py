@@ -6,11 +6,11 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from uuid import UUID
 
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import PendingSession, Snapshot
 from ai.backend.core.scheduling.trial import Outcome, TrialScheduler

@@ -14,13 +14,13 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.migrate import upgrade
 from ai.backend.manager.composition.stores import Stores

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -22,6 +21,7 @@ from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceSlot
 from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
-
 from ai.backend.appproxy.worker.planes.embedded.plane import Frontend
 from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyPlane
+from ai.backend.common.structs import replace
 from ai.backend.core.proxy.changes import Changes
 from bench.figures import Figure, benchmark
 from bench.http_load import CONNECTIONS, REQUEST, closed_loop, latencies_ms
@@ -64,7 +63,7 @@ async def _failures(first: int, second: int) -> tuple[int, int]:
         sets = [
             routes,
             routes[:1],
-            [msgspec.structs.replace(routes[0], traffic_ratio=3.0), routes[1]],
+            [replace(routes[0], traffic_ratio=3.0), routes[1]],
             routes[1:],
         ]
 
@@ -72,7 +71,7 @@ async def _failures(first: int, second: int) -> tuple[int, int]:
             nonlocal changes
             while left > 0:
                 changes += 1
-                changed = msgspec.structs.replace(circuit, route_info=sets[changes % len(sets)])
+                changed = replace(circuit, route_info=sets[changes % len(sets)])
                 await plane.apply(Changes(version=changes, circuits=(changed,)))
                 await asyncio.sleep(0.02)
 

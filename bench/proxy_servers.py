@@ -20,7 +20,6 @@ from typing import cast
 from uuid import UUID, uuid4
 
 import aiohttp
-import msgspec
 from aiohttp import web
 
 from ai.backend.appproxy.worker.access.gate import Gate
@@ -28,6 +27,7 @@ from ai.backend.appproxy.worker.access.tokens import Tokens
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
 from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyOptions, HaproxyPlane
 from ai.backend.appproxy.worker.upstreams import RouteDialer
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import (
     AppMode,
     Circuit,
@@ -233,12 +233,12 @@ async def _models(port: int) -> None:
     circuit = circuit_to(port, slot=own)
     [route] = circuit.route_info
     limits = InferenceLimits(requests=[RequestWindow(amount=10**9)], tokens=[TokenWindow(amount=10**12)])
-    circuit = msgspec.structs.replace(
+    circuit = replace(
         circuit,
         app_mode=AppMode.INFERENCE,
         open_to_public=False,
         endpoint_id=ENDPOINT,
-        route_info=[route, msgspec.structs.replace(route, session_id=uuid4())],
+        route_info=[route, replace(route, session_id=uuid4())],
         serving=ServingOptions(name="m", routing=RoutingKind.PREFIX, limits=limits),
     )
     await plane.apply(Changes(version=1, circuits=(circuit,)))

@@ -7,12 +7,12 @@ import re
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 
 from ai.backend.common.ids import AgentId
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import MetricFamily, MetricSample, StatReport
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database

@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
+from ai.backend.common.structs import replace
 from tests.conformance.checks import Scene, ended
 from tests.conformance.folder_checks import HOST, folder, names, remove
 from tests.conformance.published import Published

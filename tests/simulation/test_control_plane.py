@@ -13,13 +13,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from ai.backend.agent.devices.cut_devices import CutDevices
@@ -27,6 +25,7 @@ from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.kernels.kept_devices import KeptDevices
 from ai.backend.common.ids import AgentId, DeviceId
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply
 from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.composition.manager import Manager
@@ -260,7 +259,7 @@ def test_late_heartbeats_of_a_dead_process_end_no_kernel_that_began_after_it(hea
         agent.process.stop()
         leader = await first_leader(cluster)
         for later in (1, 2, 3):
-            report = msgspec.structs.replace(dead, number=dead.number + later)
+            report = replace(dead, number=dead.number + later)
             await leader.ask(partial(hear, report))
         agent.process.go_on()
         await cluster.come_to_rest()

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -30,6 +29,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.stock_maps import DiscreteAllocMap
 from ai.backend.plugin.accelerator import (
     AbstractAllocMap,

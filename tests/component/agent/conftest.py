@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from ai.backend.agent.composition import Agent, this_host
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.directory.directory import RecordDatabase
 from ai.backend.common.states import KernelStatus, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import CreateKernels, KernelSpec
 from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.plugin.discovery import PluginSource

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -14,6 +13,7 @@ from ai.backend.agent.lifecycle.device_failures import HealthLoop
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import CreateKernels, KernelSpec, RestartKernel
 from ai.backend.common.wire.reports import AgentReport, KernelObservation
 from ai.backend.plugin.accelerator import DeviceHealthChange, PluginCapabilities

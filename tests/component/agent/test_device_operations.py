@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +17,7 @@ from ai.backend.common.errors import Conflict, InsufficientResource, InvalidInpu
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import (
     ClaimSpec,
     CreateKernels,

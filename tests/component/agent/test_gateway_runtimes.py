@@ -8,12 +8,12 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from ai.backend.agent.composition import Agent
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.states import KernelStatus, RunMode
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import CreateKernels, KernelSpec
 from ai.backend.common.wire.execution import Execute, OpenRoute, RouteOpened
 from tests.component.agent.test_killed import ECHO, _end, _spec
@@ -88,7 +88,7 @@ async def test_routes_of_a_killed_agent(tmp_path: Path, plane: str) -> None:
     await node.open()
     try:
         await node.start()
-        specs = [msgspec.structs.replace(await _spec(node), preopen_ports=[9911]) for _ in range(2)]
+        specs = [replace(await _spec(node), preopen_ports=[9911]) for _ in range(2)]
         await node.insist(lambda: node.commands.create_kernels(CreateKernels(kernels=specs)))
         routes = [await route_to_echo(node, spec) for spec in specs]
         reader, writer = await talk(routes[0])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
 from ai.backend.common.errors import (
@@ -21,6 +19,7 @@ from ai.backend.common.errors import (
     StorageFull,
 )
 from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import (
     CreateKernels,
     DestroyKernel,
@@ -197,7 +196,7 @@ async def test_jobs_are_asked_after_until_they_are_done(house: tuple[Bench, Regi
     assert [(await agent.commands.image_job(pull)).state for _ in range(2)] == ["running", "running"]
     assert len(registry.pulls) == 1
     registry.gate.set()
-    done = await agent.commands.image_job(msgspec.structs.replace(pull, wait_s=10))
+    done = await agent.commands.image_job(replace(pull, wait_s=10))
     assert (done.state, done.total) == ("done", 2)
     assert (await agent.commands.image_job(pull)).state == "done"
     failed = await agent.commands.image_job(ImageJob(job_id="2", action="remove", image="busy:1", wait_s=10))

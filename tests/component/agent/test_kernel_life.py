@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -21,6 +20,7 @@ from ai.backend.common.errors import (
     WorkloadError,
 )
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, RestartKernel
 from ai.backend.common.wire.execution import Execute
 from ai.backend.common.wire.reports import AgentReport, ObservationReport

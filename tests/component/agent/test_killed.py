@@ -7,13 +7,13 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import msgspec
 import pytest
 import pytest_asyncio
 
 from ai.backend.agent.lifecycle.step_runner import KERNEL_CRASH_POINTS
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
 from ai.backend.common.wire.execution import Execute, OpenPort, RunResult
 from ai.backend.common.wire.link import ByteStream
@@ -129,7 +129,7 @@ async def test_killed_while_a_connection_is_open(tmp_path: Path) -> None:
     await node.open()
     try:
         await node.start()
-        spec = msgspec.structs.replace(await _spec(node), preopen_ports=[9911])
+        spec = replace(await _spec(node), preopen_ports=[9911])
         await node.insist(lambda: node.commands.create_kernels(CreateKernels(kernels=[spec])))
         await node.until(spec.kernel_id, 1, S.RUNNING)
         step = Execute(kernel_id=spec.kernel_id, run_id="r", mode=RunMode.QUERY, code=ECHO, flush_timeout_s=10.0)

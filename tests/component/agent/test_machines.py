@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 import pytest
 
 from ai.backend.accelerator.cuda.plugin import CudaPlugin
@@ -24,6 +23,7 @@ from ai.backend.agent.composition import Agent
 from ai.backend.common.errors import ResourceError
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import ClaimSpec, CreateKernels, DestroyKernel
 from ai.backend.common.wire.reports import AgentReport
 from ai.backend.plugin.accelerator import AbstractComputePlugin
@@ -157,7 +157,7 @@ async def test_sessions_of_a_claim_use_a_gpu_at_once_in_time_slices(bench: Bench
         agent, slots={"cuda.shares": total}, devices=plan, generation=report.generation, claim=claim
     )
     assert (await bench.until(first, S.RUNNING)).devices == plan
-    bound = msgspec.structs.replace(claim, devices=plan, is_bound=True)
+    bound = replace(claim, devices=plan, is_bound=True)
     second = await bench.run(agent, slots={"cuda.shares": total}, claim=bound)
     assert (await bench.until(second, S.RUNNING)).devices == plan
     configs = [

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 import pytest
 
 from ai.backend.accelerator.cuda.plugin import CudaPlugin
@@ -27,6 +26,7 @@ from ai.backend.accelerator.cuda.settings import CudaSettings
 from ai.backend.agent.composition import Agent
 from ai.backend.common.errors import PluginError
 from ai.backend.common.states import KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import ClaimSpec, CreateKernels, DestroyKernel, KernelSpec
 from ai.backend.plugin.discovery import PluginSource
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
@@ -156,7 +156,7 @@ async def test_sessions_of_a_claim_use_a_whole_gpu_at_once_by_one_daemon(bench: 
         )
         claim = ClaimSpec(id=str(uuid4()), slots={"cuda.shares": str(whole)})
         first = await node.run(agent, uuid, str(whole), claim=claim)
-        bound = msgspec.structs.replace(claim, devices={"cuda.shares": {uuid: str(whole)}}, is_bound=True)
+        bound = replace(claim, devices={"cuda.shares": {uuid: str(whole)}}, is_bound=True)
         second = await node.run(agent, uuid, str(whole), claim=bound)
         limits = [node.workload(spec).config.env_vars for spec in (first, second)]
         assert limits[0] == limits[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchM
 from ai.backend.common.errors import InsufficientResource, UnsupportedResource
 from ai.backend.common.ids import SlotName
 from ai.backend.common.states import KernelEventReason, KernelStatus, SlotType
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel
 from ai.backend.common.wire.reports import AgentReport
 from ai.backend.plugin.accelerator import AbstractComputePlugin

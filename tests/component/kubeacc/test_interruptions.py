@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ai.backend.common.structs import replace
 from ai.backend.kubeacc.node_plugin import workloads
 from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint, HeldDevice, WorkloadRecord
 from ai.backend.node.kube_api.errors import RequestDenied

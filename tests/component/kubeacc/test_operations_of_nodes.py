@@ -14,6 +14,7 @@ import pytest
 
 from ai.backend.common.device_operations import OperationVerb as V
 from ai.backend.common.ids import DeviceId
+from ai.backend.common.structs import replace
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.crd.accelerators import AcceleratorSpec
 from ai.backend.kubeacc.crd.objects import Accelerator, AcceleratorOperation
@@ -152,16 +153,16 @@ async def test_a_reset_that_removes_the_image_says_so(executor: Executor) -> Non
     (folder / "a.bit").write_bytes(b"bits")
     digest = hashlib.sha256(b"bits").hexdigest()
     artifact = Artifact(uri=f"file://{folder}/a.bit", sha256=digest)
-    plain = msgspec.structs.replace(SPEC, power=None)
-    program = msgspec.structs.replace(plain, operation=V.PROGRAM, program=ProgramParameters(artifact=artifact))
+    plain = replace(SPEC, power=None)
+    program = replace(plain, operation=V.PROGRAM, program=ProgramParameters(artifact=artifact))
     key = ("mock", DeviceId("GPU-0"))
     assert (await executor.ask(program)).outcome is Outcome.SUCCEEDED
     loaded = executor.facts.get(key).program
     assert loaded is not None
     assert loaded.sha256 == digest
-    await executor.ask(msgspec.structs.replace(plain, operation=V.DIAGNOSE))
+    await executor.ask(replace(plain, operation=V.DIAGNOSE))
     await executor.ask(SPEC)
     assert executor.facts.get(key).program == loaded  # power does nothing to it here
-    reset = await executor.ask(msgspec.structs.replace(plain, operation=V.RESET))
+    reset = await executor.ask(replace(plain, operation=V.RESET))
     assert reset.outcome is Outcome.SUCCEEDED
     assert executor.facts.get(key).program is None

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from ai.backend.common.errors import (
     RegistryRefused,
     Unavailable,
 )
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.artifacts import ImportPhase
 from ai.backend.core.lifecycle.artifact import RevisionTrigger
 from ai.backend.infra.bus import Bus

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ai.backend.common.errors import Conflict, InvalidInput, InvalidName, LimitE
 from ai.backend.common.ids import AgentId, UserId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, ClaimStatus, ClusterMode, KernelStatus, SessionStatus, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import AgentReport, PluginReport
 from ai.backend.manager.sessions.claims.creation import CreateClaim

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -23,6 +22,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus, ClusterMode, SessionStatus, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.manager.identity.model import ResourcePolicy
 from ai.backend.manager.sessions.creation.request import parse_start

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
-
-import msgspec
 
 from ai.backend.common.errors import InvalidAllocation
 from ai.backend.common.states import KernelStatus, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.manager.sessions.changes import Event
@@ -108,7 +106,7 @@ async def test_a_request_waits_for_a_device_that_may_come_back(cluster: Cluster,
         {**d, "health": "unhealthy"} if d["device_id"] in ("mock.device-0", "mock.device-1") else d
         for d in whole.devices
     ]
-    slots = [msgspec.structs.replace(s, amount="2") if s.slot_name == "mock.device" else s for s in whole.slots]
+    slots = [replace(s, amount="2") if s.slot_name == "mock.device" else s for s in whole.slots]
     held = await start(cluster, resources={**(ONE.resources or {}), "mock.device": "2"})
     assert agent.reports is not None
     await agent.reports.heartbeat(agent.report(generation=2, devices=failed, slots=slots))

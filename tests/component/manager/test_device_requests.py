@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from ai.backend.common.errors import BackendError, InsufficientResource, InvalidInput, LimitExceeded
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.sessions.model import CreateSession, KernelRole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from msgspec import structs
 
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, UnsupportedResource
 from ai.backend.common.states import SessionStatus, UserRole
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import AgentReport
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.sessions.model import CreateSession, SessionQuery

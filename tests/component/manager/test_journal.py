@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +14,7 @@ from ai.backend.common.errors import Forbidden, InvalidInput, LimitExceeded, Not
 from ai.backend.common.ids import TaskId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import RunMode, UserRole
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.execution import FileBlob
 from ai.backend.manager.events.service import EventFilter
 from ai.backend.manager.execution.service import RunRequest

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import AgentReport
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.sessions.model import CreateSession

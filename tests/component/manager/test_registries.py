@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from ai.backend.common.errors import AddressRefused, BackendError, NotFound, RegistryRefused, RegistryUnavailable
+from ai.backend.common.structs import replace
 from ai.backend.infra.http import registry as http
 from ai.backend.manager.images.client.manifests import MAX_MANIFEST_BYTES
 from ai.backend.manager.images.client.scanner import scan_registry

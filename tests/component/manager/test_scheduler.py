@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.ordering.fair_share import scope_prefixes
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import load_json

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import pytest
 
 from ai.backend.common.errors import CreationDenied, ImageMissing, Unavailable, WorkloadError
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.structs import replace
 from ai.backend.node.workload import runner_files
 from ai.backend.node.workload.channel import RelayConnection
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import pytest
 
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.structs import replace
 from ai.backend.node.linux.netlink import Route
 from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, WorkloadKey, WorkloadSpec

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,6 +19,7 @@ import pytest
 from ai.backend.common.errors import CreationDenied
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.states import Enforcement
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.plugin.testing.runtime.suite import Talk

@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
 
 from ai.backend.appproxy.worker.planes.plane import CircuitObservation, ConnectionFilter, DataPlane
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import AppMode, Circuit, ProxyProtocol
 from ai.backend.core.proxy import changes as core_changes
 from ai.backend.core.proxy.changes import Changes
@@ -90,7 +90,7 @@ class TestVersions:
         circuit = circuit_to(route_to(app.port), port=ports[0])
         await apply(plane, circuit)
         async with running_app("other") as other:
-            await apply(plane, msgspec.structs.replace(circuit, route_info=[route_to(other.port)]), version=2)
+            await apply(plane, replace(circuit, route_info=[route_to(other.port)]), version=2)
             async with http.get(url_of(circuit)) as response:
                 assert await response.text() == "other"
 
@@ -106,7 +106,7 @@ class TestVersions:
     async def test_a_circuit_that_cannot_be_served_is_refused_by_its_code(
         self, plane: DataPlane, app: FakeApp, ports: list[int], changed: dict[str, Any], code: str
     ) -> None:
-        circuit = msgspec.structs.replace(circuit_to(route_to(app.port), port=ports[0]), **changed)
+        circuit = replace(circuit_to(route_to(app.port), port=ports[0]), **changed)
         good = circuit_to(route_to(app.port), port=ports[1])
         applied = await plane.apply(Changes(version=1, circuits=(circuit, good)))
         assert set(applied.failed) == {circuit.id}
@@ -167,7 +167,7 @@ class TestDraining:
         async with running_app("other") as other:
             response = await http.get(url_of(circuit, "/events"))
             assert await response.content.readline() == b"data: first\n"
-            await apply(plane, msgspec.structs.replace(circuit, route_info=[route_to(other.port)]), version=2)
+            await apply(plane, replace(circuit, route_info=[route_to(other.port)]), version=2)
             async with http.get(url_of(circuit)) as following:
                 assert await following.text() == "other"
             app.released.set()
@@ -185,7 +185,7 @@ class TestDraining:
         circuit = circuit_to(route_to(app.port), port=ports[0])
         await apply(plane, circuit)
         response = await http.get(url_of(circuit, "/events"))
-        await apply(plane, msgspec.structs.replace(circuit, route_info=[]), version=2)
+        await apply(plane, replace(circuit, route_info=[]), version=2)
         with pytest.raises(aiohttp.ClientError):
             await asyncio.wait_for(response.read(), 5)
 
@@ -313,7 +313,7 @@ class TestRevocation:
         self, plane: DataPlane, circuit: Circuit, http: aiohttp.ClientSession
     ) -> None:
         socket = await http.ws_connect(url_of(circuit, "/ws"))
-        await apply(plane, msgspec.structs.replace(circuit, open_to_public=False), version=2)
+        await apply(plane, replace(circuit, open_to_public=False), version=2)
         message = await asyncio.wait_for(socket.receive(), 5)
         assert message.type is not aiohttp.WSMsgType.TEXT
 

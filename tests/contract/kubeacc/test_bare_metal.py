@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ai.backend.accelerator.mock.declaration import Declaration, MockDevice, Partition
 from ai.backend.accelerator.mock.plugin import MockPlugin, MockSettings
 from ai.backend.common.errors import InvalidInput
+from ai.backend.common.structs import replace
 from ai.backend.kubeacc.drivers.bare_metal import BareMetalDriver
 from ai.backend.kubeacc.drivers.spi import AbstractAcceleratorDriver
 from ai.backend.plugin.accelerator import PluginCapabilities

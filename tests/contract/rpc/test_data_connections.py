@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
 
 from ai.backend.common.errors import DeadlineExceeded, Unavailable
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.execution import OpenPty
 from ai.backend.infra.pending import PendingConnections
 from ai.backend.infra.rpc import streams
@@ -41,7 +41,7 @@ class Watched(DataServer):
     def offer(self, port: StreamPort) -> Iterator[DataOffer]:
         with super().offer(port) as offer:
             self.offered.append(offer)
-            yield msgspec.structs.replace(offer, **self.changed)
+            yield replace(offer, **self.changed)
 
 
 class Adapter(ZmqAdapter):

@@ -18,6 +18,7 @@ from ai.backend.common.errors import (
     Unavailable,
 )
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import (
     CreateKernels,
     DestroyKernel,
@@ -207,7 +208,7 @@ class TestLinkContract:
 
     async def test_many_calls_go_on_at_once(self, pair: Pair) -> None:
         await pair.join()
-        patient = msgspec.structs.replace(EXECUTE, flush_timeout_s=30.0)  # two hundred take longer on a busy machine
+        patient = replace(EXECUTE, flush_timeout_s=30.0)  # two hundred take longer on a busy machine
         results = await asyncio.gather(*(pair.manager.agents["i-1"].execute(patient) for _ in range(200)))
         assert len(results) == 200
 

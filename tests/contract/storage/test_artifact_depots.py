@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -17,6 +16,7 @@ from yarl import URL
 from ai.backend.common.artifacts import ArtifactType, RegistryType
 from ai.backend.common.errors import AddressRefused, ArtifactIncomplete, ArtifactNotFound
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.artifacts import ImportPhase, ImportState, UploadFile
 from ai.backend.infra.config_store import MemoryConfigStore
 from ai.backend.manager.artifacts.client import StorageProxyArtifacts

@@ -115,7 +115,7 @@ def event(session: Session, name: str = "session_scheduled") -> EventDraft:
 
 def placed(session: Session, *, agent: str = AGENT) -> Change:
     """The session with every kernel on an agent."""
-    from dataclasses import replace
+    from ai.backend.common.structs import replace
 
     kernels = tuple(
         replace(
@@ -134,7 +134,7 @@ def placed(session: Session, *, agent: str = AGENT) -> Change:
 
 def ended(session: Session, *, at: datetime = NOW) -> Change:
     """The session with every kernel final, holding nothing."""
-    from dataclasses import replace
+    from ai.backend.common.structs import replace
 
     kernels = tuple(
         replace(k, status=KernelStatus.TERMINATED, occupied_slots=ResourceSlot(), terminated_at=at)

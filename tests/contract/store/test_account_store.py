@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
-import msgspec
 import pytest
 from sqlalchemy import text
 
 from ai.backend.common.ids import AccessKey, DomainName, UserId
 from ai.backend.common.states import UserRole
+from ai.backend.common.structs import replace
 from ai.backend.infra.database import Database
 from ai.backend.manager.composition.stores import OTHER_SECRETS, Stores
 from ai.backend.manager.identity.model import MAX_PASSWORD_HISTORY, Keypair, SignInRecord, TotpDevice, User
@@ -131,7 +130,7 @@ async def test_variables_of_revisions_and_sessions_are_sealed_anew(database: Dat
         await stores.sessions.insert(session, events=[])
     await stores.sessions.save([ended(over)])
     service = make_service()
-    spec = msgspec.structs.replace(service.revisions[0].spec, sealed_environ=old)
+    spec = replace(service.revisions[0].spec, sealed_environ=old)
     service = replace(service, revisions=(replace(service.revisions[0], spec=spec),))
     serving = stores.serving
     assert serving is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +15,7 @@ from ai.backend.common.errors import Conflict, InsufficientResource, LimitExceed
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClaimStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.database import Database
 from ai.backend.manager.composition.stores import Stores

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
 from ai.backend.common.errors import StaleVersion
+from ai.backend.common.structs import replace
 from ai.backend.infra.database import Database
 from ai.backend.manager.serving.memory import MemoryServingStore
 from ai.backend.manager.serving.memory_usage import MemoryEndpointUsageStore

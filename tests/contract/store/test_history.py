@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from sqlalchemy import select
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.ids import UserId
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.database import Database
 from ai.backend.manager.logs.model import AuditRecord

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,6 +11,7 @@ import pytest
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import TaskId, UserId
+from ai.backend.common.structs import replace
 from ai.backend.infra.database import Database
 from ai.backend.manager.logs.model import AuditRecord
 from ai.backend.manager.logs.sql import SqlAuditStore

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from ai.backend.common.errors import Conflict, InvalidInput, LimitExceeded, StaleVersion
 from ai.backend.common.ids import SessionId, UserId
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
+from ai.backend.common.structs import replace
 from ai.backend.core.serving.autoscale import Comparator, MetricSource, ScalingPolicy, ScalingRule, TargetPolicy
 from ai.backend.core.serving.model import CanaryStep, RolloutKind, RolloutPolicy
 from ai.backend.infra.database import Database

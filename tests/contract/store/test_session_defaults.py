@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from ai.backend.common.errors import Conflict, LimitExceeded, NotFound
 from ai.backend.common.ids import DomainName, GroupId, SessionId, TemplateId, UserId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.infra.database import Database
 from ai.backend.manager.dotfiles.model import MAX_DOTFILE_BYTES, MAX_DOTFILES, Dotfile, DotfileOwner, DotfileScope
 from ai.backend.manager.dotfiles.sql import SqlDotfileStore

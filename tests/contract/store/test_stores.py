@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -32,6 +31,7 @@ from ai.backend.common.ids import (
 )
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, GroupType, SessionStatus, SlotType, UserRole, UserStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.client_tokens import Answer, KnownCall

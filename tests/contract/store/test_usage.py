@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 
 from ai.backend.common.ids import DomainName, GroupId, UserId
 from ai.backend.common.states import KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.infra.database import Database
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.sql import SqlSessionStore

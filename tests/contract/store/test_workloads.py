@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ai.backend.common.structs import replace
 from ai.backend.infra.database import Database
 from ai.backend.manager.composition.stores import Stores
 from ai.backend.manager.sessions.memory import Memory

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -26,6 +25,7 @@ from ai.backend.common.signing import (
     parse_date,
     sign,
 )
+from ai.backend.common.structs import replace
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 PARTS = SignedParts(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 from pydantic import BaseModel, Field
 
 from ai.backend.common.devices import (
@@ -47,16 +47,14 @@ _LIMIT_FILES = ("fs/cgroup/memory.max", "fs/cgroup/memory/memory.limit_in_bytes"
 _STATS = frozenset({"avg", "max"})
 
 
-@dataclass(frozen=True, slots=True)
-class CpuTimes:
+class CpuTimes(msgspec.Struct, frozen=True):
     """The times of a core since boot, in seconds."""
 
     busy: float
     total: float
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(msgspec.Struct, frozen=True):
     """The usage of memory in bytes."""
 
     total: int

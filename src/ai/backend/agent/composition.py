@@ -7,9 +7,10 @@ import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
@@ -59,8 +60,7 @@ _MAX_UPKEEP_S = 60.0
 """Cordons end in time also where devices are looked at when something tells that they have changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The services of the machine that one agent runs on.
 
     ``meter`` is None for an agent that runs elsewhere than its workloads. ``overlay`` and ``secure`` block; ``secure``

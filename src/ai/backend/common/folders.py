@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput, InvalidName
 from ai.backend.common.ids import FolderId
@@ -78,8 +79,7 @@ class HostPermission(StrEnum):
     SET_USER_PERMISSION = "set-user-specific-permission"
 
 
-@dataclass(frozen=True, slots=True)
-class FolderKey:
+class FolderKey(msgspec.Struct, frozen=True):
     """The address of a folder at a storage proxy: ``proxy:volume``, ``user:<uuid>`` or ``project:<uuid>``, and its
     id."""
 

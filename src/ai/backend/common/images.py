@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput, InvalidQuantity
 from ai.backend.common.service_ports import declared_services
@@ -50,8 +51,7 @@ def _split_registry(text: str) -> tuple[str, str]:
     return (registry, rest) if slash and is_host else ("", text)
 
 
-@dataclass(frozen=True, slots=True)
-class ImageName:
+class ImageName(msgspec.Struct, frozen=True):
     """The full name of an image: a registry host, empty for images of no registry, a path, and a tag, which is never
     empty."""
 

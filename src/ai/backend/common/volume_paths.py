@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput, InvalidPath
 
@@ -17,8 +18,7 @@ class QuotaScopeKind(StrEnum):
     PROJECT = "project"
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaScopeId:
+class QuotaScopeId(msgspec.Struct, frozen=True):
     """The user or project whose quota a folder uses: ``user:<uuid>`` or ``project:<uuid>``."""
 
     kind: QuotaScopeKind
@@ -37,8 +37,7 @@ class QuotaScopeId:
         return f"{self.kind}:{self.id}"
 
 
-@dataclass(frozen=True, slots=True)
-class VFolderId:
+class VFolderId(msgspec.Struct, frozen=True):
     """A virtual folder on a volume: ``<quota scope>/<32 hex digits>``."""
 
     scope: QuotaScopeId
@@ -57,8 +56,7 @@ class VFolderId:
         return f"{self.scope}/{self.id.hex}"
 
 
-@dataclass(frozen=True, slots=True)
-class FolderPath:
+class FolderPath(msgspec.Struct, frozen=True):
     """A path inside a folder, as its parts; empty for the folder itself. Only ``.`` and ``//`` are removed."""
 
     parts: tuple[str, ...] = ()

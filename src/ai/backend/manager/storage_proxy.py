@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -27,8 +26,7 @@ _CONFIG_CACHE_S = 2.0
 _TIMEOUT = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
 
 
-@dataclass(frozen=True, slots=True)
-class ProxySettings:
+class ProxySettings(msgspec.Struct, frozen=True):
     """Addresses and secret of one storage proxy."""
 
     name: str
@@ -38,8 +36,7 @@ class ProxySettings:
     ssl_verify: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StorageSettings:
+class StorageSettings(msgspec.Struct, frozen=True):
     """Entries of the shared configuration about storage."""
 
     proxies: Mapping[str, ProxySettings]

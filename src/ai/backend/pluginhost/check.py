@@ -13,6 +13,7 @@ from typing import IO
 
 import msgspec
 
+from ai.backend.common.structs import replace
 from ai.backend.plugin.testing.accelerator.checks import Check, Outcome, Result
 from ai.backend.pluginhost.check_process import ALL_CHECKS, LOADING_CHECK, Description, Job, Line
 from ai.backend.pluginhost.process import described_status, host_environment
@@ -58,7 +59,7 @@ async def check_outside(
     while remaining_checks := _remaining_checks(report):
         check_names = tuple(check.name for check in remaining_checks if check is not LOADING_CHECK)
         death = await _run_in_one_process(
-            msgspec.structs.replace(job, checks=check_names),
+            replace(job, checks=check_names),
             report,
             record,
             lambda name: on_begun(len(report.outcomes) + 1, name),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.ids import DeviceId
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import DeviceHealthChange
 
 STABLE_FIRST_S, STABLE_MAX_S = 1.0, 60.0

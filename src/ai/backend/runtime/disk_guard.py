@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from ai.backend.common.errors import WorkloadError
 from ai.backend.node.linux import disk_space
 from ai.backend.node.workload.statistics import Meter
@@ -31,8 +33,7 @@ async def used_bytes(meter: Meter, record: WorkloadRecord, pids: Sequence[int]) 
     return home_bytes + await asyncio.to_thread(disk_space.unlinked_bytes, pids, Path(record.home))
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(msgspec.Struct, frozen=True):
     """The bytes that a workload added to a disk, in its home and in folders that it mounts."""
 
     home: int

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
+import msgspec
+
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClaimStatus, ClusterMode, SessionStatus, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.manager.access.caller import Caller
@@ -61,8 +63,7 @@ _WELL_S = 120.0
 """After so long every device counts as well again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Describes how large a world is and what happens in it. ``busy_s``: how long users act and faults happen;
     ``mean_..._steps``: the mean life of daemons; None: for ever."""
 
@@ -72,11 +73,14 @@ class Plan:
     requests: int = 12
     mean_manager_steps: float | None = 6_000.0
     mean_agent_steps: float | None = 3_000.0
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = msgspec.field(default_factory=Policy)
     claims: int = 0
     """Device claims that some of the sessions name."""
     has_gpus: bool = False
     """True if nodes have devices that are cut on demand, and sessions ask for them."""
+
+
+_DEFAULT_PLAN = Plan()
 
 
 def _agent_settings(number: int, *, has_gpus: bool) -> AgentSettings:
@@ -89,7 +93,7 @@ def _agent_settings(number: int, *, has_gpus: bool) -> AgentSettings:
 class Cluster:
     """Runs the managers, agents and users of one seed; :meth:`begin` starts it."""
 
-    def __init__(self, seed: int, faults: Faults, plan: Plan = Plan()) -> None:  # frozen
+    def __init__(self, seed: int, faults: Faults, plan: Plan = _DEFAULT_PLAN) -> None:
         self.seed = seed
         self.plan = plan
         self.world = world = World(seed, faults)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import Conflict, NotFound
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import AbstractAllocMap, PartitionProfile, PluginCapabilities
 from ai.backend.simulator.node import SimulatedPlugin

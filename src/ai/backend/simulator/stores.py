@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
+from ai.backend.common.structs import replace
 from ai.backend.infra.config_store import MemoryConfigStore
 from ai.backend.manager.agents.memory import MemoryAgentStore
 from ai.backend.manager.composition.stores import Stores

@@ -15,7 +15,7 @@ import json
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +27,7 @@ import msgspec
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied

@@ -7,11 +7,12 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.simulator.virtual_time import CURRENT_PROCESS, Process, ProcessDied, VirtualLoop
@@ -22,8 +23,7 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _LATENCIES_S = (0.0, 0.0, 0.0002, 0.003)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Probabilities of the faults, each for one event.
 
     Attributes:
@@ -161,8 +161,7 @@ class World:
         raise ProcessDied
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Transaction:
+class _Transaction(msgspec.Struct, frozen=True, eq=False):
     """A transaction that has begun, with the context of its caller."""
 
     name: str

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ai.backend.common.errors import InvalidInput
+from ai.backend.common.structs import replace
 
 DEFAULT_PORT = 8091
 DEFAULT_WEB_PORT = 8090
@@ -44,7 +45,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
             _check_declaration(Path(mock))
         agent_config = _absolute_path(self.agent_config, (NONE_WORD,), "agent configuration")
         manager_config = _absolute_path(self.manager_config, (NONE_WORD,), "manager configuration")
-        return msgspec.structs.replace(self, mock=mock, agent_config=agent_config, manager_config=manager_config)
+        return replace(self, mock=mock, agent_config=agent_config, manager_config=manager_config)
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 from aiohttp import web
 
 UNATTENDED_HEADER = "X-BackendAI-Unattended"
@@ -12,8 +11,7 @@ _PLACEHOLDER_AGE_S = 400 * 86_400
 """The longest life that browsers give a cookie (RFC 6265bis)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CookiePolicy:
+class CookiePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The cookie of login sessions: ``__Host-`` binds it to this host and to TLS where browsers use TLS.
 
     Cookies do not know ports, so that scripts of an app at another port of this host may set some. Where nobody is

@@ -9,9 +9,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import jwt
-import msgspec
 import pytest
 
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import (
     INFERENCE_KEY,
     SETUP_KEY,
@@ -135,9 +135,9 @@ async def test_loads_and_usage_come_from_workers_to_managers(call: Caller, worke
         id=circuit.id, requests=2, last_used=time.time(), open=3, queued=1, waits=1, in_flight={session: 2}
     )
     row = InferenceUsage(minute=9, token="t", circuit=circuit.id, endpoint=ENDPOINT, requests=2, output_tokens=70)
-    row = msgspec.structs.replace(row, prompt_tokens=5, cached_tokens=3)
+    row = replace(row, prompt_tokens=5, cached_tokens=3)
     for _ in range(2):  # a report that comes twice counts once
-        await worker.report(1, time.time(), load, inference=[row, msgspec.structs.replace(row, endpoint=None)])
+        await worker.report(1, time.time(), load, inference=[row, replace(row, endpoint=None)])
     told = (await asyncio.wait_for(waiting, 5)).body
     assert told["version"] != idle["version"]
     assert (told["loads"][0]["queued"], told["loads"][0]["in_flight"]) == (1, {str(session): 2})
@@ -159,11 +159,11 @@ async def test_a_worker_reports_on_its_own_circuits_alone(call: Caller, worker: 
     (circuit,) = worker.circuits.values()
     row = InferenceUsage(minute=9, token="t", circuit=circuit.id, endpoint=ENDPOINT, requests=2, output_tokens=70)
     load = CircuitUsage(id=circuit.id, requests=9, last_used=time.time(), open=3, queued=9, waits=1)
-    strangers = [row, msgspec.structs.replace(row, circuit=uuid4()), msgspec.structs.replace(row, endpoint=None)]
+    strangers = [row, replace(row, circuit=uuid4()), replace(row, endpoint=None)]
     async with linked_worker(call, authority="w2") as other:
         await other.report(1, time.time(), load, inference=strangers)
     # A worker has circuits of its own, and says that they are of another endpoint.
-    await worker.report(1, time.time(), inference=[msgspec.structs.replace(row, endpoint=uuid4())])
+    await worker.report(1, time.time(), inference=[replace(row, endpoint=uuid4())])
     assert (await call("GET", "/v2/endpoints/usage")).body == {"rows": []}
     (own,) = (await call("GET", "/v2/endpoints/loads")).body["loads"]
     assert (own["requests"], own["tokens"], own["queued"]) == (0, 0, 0)

@@ -14,10 +14,10 @@ from uuid import uuid4
 
 import aiohttp
 import grpc
-import msgspec
 import pytest
 
 from ai.backend.appproxy.worker.planes.haproxy.plane import HaproxyPlane
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import AppMode, Circuit, InferenceLimits, ProxyProtocol, ServingOptions
 from ai.backend.core.proxy.changes import Changes
 from ai.backend.core.proxy.cookies import permit_name
@@ -89,7 +89,7 @@ async def test_a_permit_is_known_to_haproxy_after_the_gate_has_seen_it(
     async with browser.get(url_of(other), headers=headers) as response:
         assert response.status == 401
     async with browser.ws_connect(url_of(circuit, "/ws"), headers=headers) as socket:
-        await serve(plane, msgspec.structs.replace(circuit, user_id=other.user_id), version=2)
+        await serve(plane, replace(circuit, user_id=other.user_id), version=2)
         assert (await asyncio.wait_for(socket.receive(), 5)).type is not aiohttp.WSMsgType.TEXT
     async with browser.get(url_of(circuit), headers=headers) as response:
         assert response.status == 401
@@ -228,7 +228,7 @@ async def test_grpc_reaches_an_endpoint_by_its_token(start_plane: PlaneFactory, 
         circuit_to(route, port=port, mode=AppMode.INFERENCE, protocol=ProxyProtocol.GRPC, public=False)
         for port in ports[:2]
     )
-    closed = msgspec.structs.replace(other, id=uuid4(), allowed_client_ips="10.0.0.0/8")
+    closed = replace(other, id=uuid4(), allowed_client_ips="10.0.0.0/8")
     await serve(plane, circuit, other)
     assert set((await plane.apply(Changes(version=2, circuits=(closed,)))).failed) == {closed.id}
 
@@ -266,7 +266,7 @@ async def test_an_endpoint_of_http2_with_limits_is_refused_as_nobody_would_count
     plane: HaproxyPlane = await start_plane(protocol=ProxyProtocol.H2)
     circuit = circuit_to(route_to(1), port=ports[0], mode=AppMode.INFERENCE, protocol=ProxyProtocol.H2, public=public)
     unlimited, limited = (
-        msgspec.structs.replace(circuit, serving=ServingOptions(name="m", limits=limits))
+        replace(circuit, serving=ServingOptions(name="m", limits=limits))
         for limits in (InferenceLimits(), InferenceLimits(concurrent=1))
     )
     await serve(plane, unlimited)

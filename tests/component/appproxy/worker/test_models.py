@@ -20,6 +20,7 @@ from ai.backend.appproxy.worker.access.tokens import Tokens
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane, Frontend
 from ai.backend.appproxy.worker.upstreams import RouteDialer
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import AppMode, Circuit, RevisionShare, RouteInfo, ServingOptions
 from ai.backend.core.proxy.changes import Changes
 from tests.support.engine import FakeEngine, running_engine
@@ -80,12 +81,12 @@ class Proxy:
     async def serve(self, *routes: RouteInfo, slot: int = 0, public: bool = False, **options: Any) -> Circuit:
         circuit = circuit_to(*routes, port=self.ports[slot], mode=AppMode.INFERENCE, public=public)
         serving = msgspec.convert({"name": "llm", "models": ["m"], **options}, ServingOptions)
-        circuit = await self.apply(msgspec.structs.replace(circuit, serving=serving))
+        circuit = await self.apply(replace(circuit, serving=serving))
         self.token = inference_token(circuit)
         return circuit
 
     async def route(self, circuit: Circuit, *routes: RouteInfo) -> None:
-        await self.apply(msgspec.structs.replace(circuit, route_info=list(routes)))
+        await self.apply(replace(circuit, route_info=list(routes)))
 
     async def ask(
         self,
@@ -127,7 +128,7 @@ async def engines() -> AsyncIterator[list[FakeEngine]]:
 
 def to(engine: FakeEngine, revision: UUID = OLD, weight: float = 1.0) -> RouteInfo:
     route = route_to(engine.port, session=UUID(int=1000 + engine.port))
-    return msgspec.structs.replace(route, revision=RevisionShare(id=revision, weight=weight))
+    return replace(route, revision=RevisionShare(id=revision, weight=weight))
 
 
 async def test_revisions_get_their_weights_whatever_the_number_of_their_replicas(
@@ -227,7 +228,7 @@ async def test_retries_have_a_budget(proxy: Proxy, engines: list[FakeEngine]) ->
 
 
 async def test_a_replica_that_nobody_can_connect_to_is_left_out(proxy: Proxy, engines: list[FakeEngine]) -> None:
-    gone = msgspec.structs.replace(to(engines[0]), kernel_port=free_ports(1)[0])
+    gone = replace(to(engines[0]), kernel_port=free_ports(1)[0])
     await proxy.serve(gone, to(engines[1]))
     assert [await proxy.name() for _ in range(12)] == ["b"] * 12
     errors = {row.session: row.errors for row in proxy.plane.take_usage()}

@@ -15,6 +15,7 @@ import pytest
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane
 from ai.backend.appproxy.worker.planes.embedded.relay import reset
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import Circuit, ProxyProtocol
 from ai.backend.core.proxy.changes import Changes
 from ai.backend.infra.loop import cancel_all
@@ -324,7 +325,6 @@ async def test_a_plane_that_stops_lets_requests_end(
 async def test_no_request_fails_while_routes_change(
     plane: EmbeddedPlane, app: FakeApp, circuit: Circuit, browser: aiohttp.ClientSession
 ) -> None:
-    import msgspec
 
     stop, statuses = asyncio.Event(), list[int]()
 
@@ -332,7 +332,7 @@ async def test_no_request_fails_while_routes_change(
         version = 2
         while not stop.is_set():
             routes = [route_to(app.port, ratio=1 + version % 3) for _ in range(1 + version % 3)]
-            changed = msgspec.structs.replace(circuit, route_info=routes)
+            changed = replace(circuit, route_info=routes)
             await plane.apply(Changes(version=version, circuits=(changed,)))
             version += 1
             await asyncio.sleep(0.005)

@@ -27,6 +27,7 @@ from ai.backend.appproxy.worker.planes.traefik.plane import TraefikOptions, Trae
 from ai.backend.appproxy.worker.planes.traefik.tree import tcp_tree
 from ai.backend.appproxy.worker.upstreams import RouteDialer
 from ai.backend.common.errors import InvalidInput
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import AppMode, Circuit, ProxyProtocol, ServingOptions
 from ai.backend.core.proxy.changes import Changes
 from ai.backend.core.proxy.cookies import permit_name
@@ -266,7 +267,7 @@ async def test_a_host_is_an_exact_label(scene: Scene, app: FakeApp, browser: aio
     assert await status(f"notebook{DOMAIN}") == 200
     for host in (f"x.notebook{DOMAIN}", f"notebook{DOMAIN}.evil", "notebook", f"xnotebook{DOMAIN}", "127.0.0.1"):
         assert await status(host) == 404, host
-    relayed = msgspec.structs.replace(circuit, id=uuid4(), subdomain="model", serving=ServingOptions(name="m"))
+    relayed = replace(circuit, id=uuid4(), subdomain="model", serving=ServingOptions(name="m"))
     refused = await plane.apply(Changes(version=2, circuits=(relayed,)))
     assert "neither models" in refused.failed[relayed.id]
     await plane.apply(Changes(version=3, removed=(circuit.id,)))
@@ -278,7 +279,7 @@ async def test_models_are_served_by_the_worker_and_their_use_is_counted(
     plane: TraefikPlane, scene: Scene, app: FakeApp, browser: aiohttp.ClientSession
 ) -> None:
     circuit = circuit_to(route_to(app.port), port=scene.ports[0], mode=AppMode.INFERENCE, public=False)
-    circuit = msgspec.structs.replace(circuit, serving=ServingOptions(name="m"))
+    circuit = replace(circuit, serving=ServingOptions(name="m"))
     await serve(plane, circuit)
     headers = {"Authorization": f"Bearer {inference_token(circuit)}"}
     statuses = [(await browser.get(url_of(circuit), headers=each)).status for each in (headers, {})]
@@ -297,7 +298,7 @@ async def test_nodes_of_an_authority_take_models_at_the_same_address(
     plane, store = means.worker(), EtcdConfigStore([means.etcd])
     await plane.start()
     circuit = circuit_to(route_to(app.port), port=scene.ports[0], mode=AppMode.INFERENCE)
-    circuit = msgspec.structs.replace(circuit, serving=ServingOptions(name="m"))
+    circuit = replace(circuit, serving=ServingOptions(name="m"))
     await serve(plane, circuit)
     tree = await store.read_tree(f"traefik/worker_{means.authority}/")
     addresses = [value for key, value in tree.items() if key.startswith("tcp/") and key.endswith("/address")]

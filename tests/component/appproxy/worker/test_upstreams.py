@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import aiohttp
-import msgspec
 import pytest
 from aiohttp import web
 
 from ai.backend.appproxy.worker.planes.embedded.plane import EmbeddedPlane
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import Circuit, GatewayRoute
 from ai.backend.core.proxy.changes import Changes
 from ai.backend.infra.tls.certificates import (
@@ -70,7 +70,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def serve(plane: EmbeddedPlane, gateway: Gateway, port: int, certificate: str) -> Circuit:
-    route = msgspec.structs.replace(route_to(gateway.port), gateway=GatewayRoute(name=ROUTE, certificate=certificate))
+    route = replace(route_to(gateway.port), gateway=GatewayRoute(name=ROUTE, certificate=certificate))
     circuit = circuit_to(route, port=port)
     await plane.apply(Changes(version=1, circuits=(circuit,)))
     return circuit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.common.structs import replace
 from ai.backend.infra.http.client_tokens import MAX_BODY_BYTES, ClientTokens
 from ai.backend.infra.http.multipart import read_files
 from ai.backend.infra.http.routes import Call, OwnerKey, Reply, Schema, endpoints_of, route

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -13,6 +12,7 @@ import pytest
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import TaskId
 from ai.backend.common.states import UserRole
+from ai.backend.common.structs import replace
 from ai.backend.manager.tasks.model import Task, TaskStatus
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.api.test_artifacts_api import HUB, available, task_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
-
+from ai.backend.common.structs import replace
 from tests.component.manager.api.conftest import Api
 
 EXPLAIN = "/session/_/explain"
@@ -61,7 +60,7 @@ async def test_a_withheld_device_is_named_with_its_reason(api: Api) -> None:
         {**d, "health": "unhealthy", "health_reason": reason} if d["device_id"] == "mock.device-0" else d
         for d in whole.devices
     ]
-    free = [msgspec.structs.replace(s, amount="3") if s.slot_name == "mock.device" else s for s in whole.slots]
+    free = [replace(s, amount="3") if s.slot_name == "mock.device" else s for s in whole.slots]
     assert api.agent.reports is not None
     await api.agent.reports.heartbeat(api.agent.report(generation=2, devices=devices, slots=free))
     resources = {"cpu": 1, "mem": "64m", "mock.device": 2}

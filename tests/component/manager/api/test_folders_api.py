@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import pytest
 
+from ai.backend.common.structs import replace
 from tests.component.manager.api.conftest import Api
 from tests.support.signed_http import RawClient, RawReply
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -12,6 +11,7 @@ import pytest
 from ai.backend.common.artifacts import RegistryType, RevisionStatus
 from ai.backend.common.errors import ArtifactNotFound, Conflict, RegistryRefused, RegistryUnavailable
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
+from ai.backend.common.structs import replace
 from ai.backend.manager.artifacts.gateway import ScanRequest
 from ai.backend.manager.artifacts.model import Artifact, ArtifactRegistry, Revision, RevisionRow, ScannedArtifact
 from ai.backend.manager.artifacts.reservoir_client import SdkReservoirs

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyotp
 
+from ai.backend.common.structs import replace
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.identity.settings import TotpSettings
 from ai.backend.manager.identity.totp import MAX_FAILURES

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-import msgspec
 import pytest
 
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import KernelRecord, PluginState
 from ai.backend.common.states import KernelStatus, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.execution import FileBlob
 from ai.backend.common.wire.reports import UnhealthyDevice
@@ -74,7 +74,7 @@ def test_of_one_that_runs_nothing_is_lost() -> None:
 def test_a_restart_has_another_key() -> None:
     kernel = Kernel(KernelRecord(spec=SPEC, phase=Phase.RUNNING, status=KernelStatus.RUNNING), Records())
     before = kernel.key
-    spec = msgspec.structs.replace(SPEC, attempt=2)
+    spec = replace(SPEC, attempt=2)
     assert kernel.move(PhaseTrigger.RESTART_REQUESTED, cause="attempt 2", spec=spec, restarted_from=1) == (
         Operation.RESTART,
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ai.backend.agent.config.settings import RuntimeClassSettings
 from ai.backend.agent.lifecycle.workload_config import oci_runtime_of, reports_of, without_overhead
 from ai.backend.common.errors import CreationDenied
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import RuntimeClassReport
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import RuntimeInfo

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, ClassVar, cast
 from uuid import UUID
 
-import msgspec
 import pytest
 
 from ai.backend.agent.config.settings import AgentSettings
@@ -24,6 +23,7 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.common.ids import DeviceId, KernelId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelStatus, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import MetricFamily
 from ai.backend.core.lifecycle.kernel_phase import Phase
@@ -352,8 +352,8 @@ async def test_what_earlier_attempts_used_is_carried_over(scene: Scene) -> None:
     uses(1500.0, 100.0, 30.0)
     carried = await scene.statistics.carried(kernel, 1)
     assert carried == {"cpu_used": 1500.0, "mem": 9000.0, "net_rx": 30.0}
-    spec = msgspec.structs.replace(kernel.record.spec, attempt=2)
-    kernel.record = msgspec.structs.replace(kernel.record, spec=spec, carried=carried, carried_until=1)
+    spec = replace(kernel.record.spec, attempt=2)
+    kernel.record = replace(kernel.record, spec=spec, carried=carried, carried_until=1)
     uses(200.0, 50.0, 5.0)
     await scene.round(kernel)
     metrics = scene.statistics.of_kernel(kernel.id)

@@ -7,13 +7,13 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from msgspec.structs import replace
 
 from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.agent.networks.networks import Networks, needs_network, overlay_of, secured_lines
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClusterMode, KernelStatus, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import ClusterInfo, KernelSpec, OverlayInfo, UnderlayPeer
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.node.linux.ipsec import SecuredLine

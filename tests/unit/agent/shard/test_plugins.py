@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from ai.backend.agent.shard.plugins import node_plugins
 from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceSlot
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import check_config
 from ai.backend.plugin.discovery import make_plugin
 

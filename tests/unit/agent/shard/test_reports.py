@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import cast
 
 import msgspec
 
 from ai.backend.agent.shard.nodes import NodeFacts
 from ai.backend.agent.shard.shard import NodeReports
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.link import ManagerReports
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, MetricFamily, StatReport
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -13,6 +12,7 @@ from ai.backend.common.errors import InsufficientResource, InvalidAllocation
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import NodeAllocator, PluginDevices
 
 COSTS = {"1g": (1, 5), "2g": (2, 10), "3g": (3, 20), "7g": (7, 40)}

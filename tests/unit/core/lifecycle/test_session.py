@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -19,6 +18,7 @@ from ai.backend.common.states import (
     SessionStatus,
     SessionType,
 )
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.effects import (
     CreateKernels,
     DestroyKernels,

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID, uuid4
 
-import msgspec
 import pytest
 
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import AppMode, Change, Circuit, State
 from ai.backend.core.proxy.changes import DRAIN_S, Changes, Effects, changes_of, effects_of, removed_ids
 from ai.backend.core.proxy.routing import key_of
@@ -15,7 +15,7 @@ CIRCUIT = circuit_to(route_to(8001), route_to(8002), port=10205)
 
 
 def changed(**fields: Any) -> Circuit:
-    return msgspec.structs.replace(CIRCUIT, **fields)
+    return replace(CIRCUIT, **fields)
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_wider_access_revokes_nothing() -> None:
 @pytest.mark.parametrize("mode", AppMode)
 def test_removed_routes_drain_as_long_as_their_kind_says(mode: AppMode) -> None:
     before = changed(app_mode=mode)
-    after = msgspec.structs.replace(before, route_info=before.route_info[1:])
+    after = replace(before, route_info=before.route_info[1:])
     effects = effects_of(before, after)
     assert effects == Effects(drained=frozenset([key_of(before.route_info[0])]), drain_s=DRAIN_S[mode])
 
 
 def test_a_changed_weight_drains_nothing() -> None:
-    routes = [msgspec.structs.replace(route, traffic_ratio=0.0) for route in CIRCUIT.route_info]
+    routes = [replace(route, traffic_ratio=0.0) for route in CIRCUIT.route_info]
     assert effects_of(CIRCUIT, changed(route_info=routes)) == Effects()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import count
@@ -12,6 +11,7 @@ from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceHealth,
 from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode, SlotType
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel, PendingKernel, PendingSession
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from decimal import Decimal
 from uuid import UUID
 
 from ai.backend.common.devices import AllocMapSpec, DeviceAllocation
 from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, SlotName
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.allocation.sharing import is_shareable
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide

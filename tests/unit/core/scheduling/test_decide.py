@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -12,6 +11,7 @@ import pytest
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import SessionResult, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import Plan, SkipReason
 from ai.backend.core.scheduling.policy import Policy

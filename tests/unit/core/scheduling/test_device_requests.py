@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceSlot, VariantProperty
 from ai.backend.common.ids import AgentId, DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.index.agent_state import NodeClassCache

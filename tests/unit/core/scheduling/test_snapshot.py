@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -9,6 +8,7 @@ import pytest
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.snapshot import Dependency, Quota, Snapshot, dump_json, load_json
 from tests.unit.core.allocation.builders import alloc
 from tests.unit.core.scheduling.builders import NOW, agent, holding, session, slots

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -23,6 +22,7 @@ from ai.backend.common.devices import (
 )
 from ai.backend.common.ids import AgentId, DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import Plan, SkipReason

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ai.backend.common.serving import ServingReason
+from ai.backend.common.structs import replace
 from ai.backend.core.serving.autoscale import (
     Comparator,
     MetricName,

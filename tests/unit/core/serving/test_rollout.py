@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ai.backend.common.serving import FAILURES, ReplicaStatus, ServingReason
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.endpoint import ReplicaTrigger, Served, step_replica
 from ai.backend.core.serving.model import (
     Abort,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from ai.backend.common.device_operations import OperationPhase as P
+from ai.backend.common.structs import replace
 from ai.backend.kubeacc.controllers.claims import ClaimController, operation_name, waiting_devices
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.crd.accelerators import OperationRef
@@ -124,7 +124,7 @@ async def test_an_allocation_that_has_failed_is_not_tried_again() -> None:
     server, one = ClaimServer(), claim(far, result("other"))
     failed = Condition(type=ATTACH_FAILED_CONDITION, status="True", reason="Refused", message="no")
     entry = ClaimDeviceStatus(driver=far.driver, pool=far.pool, device=far.device, conditions=(failed,))
-    one = msgspec.structs.replace(one, status=msgspec.structs.replace(one.status, devices=(entry,)))
+    one = replace(one, status=replace(one.status, devices=(entry,)))
     attached = device("n-other", attach_state=AttachState.ATTACHED)
     await controller(server, one, device("n-far", **DETACHED), attached).reconcile(KEY)
     assert server.created == []

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from ai.backend.common.device_operations import OperationPhase as P
 from ai.backend.common.device_operations import OperationVerb as V
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.device_operation import OperationTrigger as T
 from ai.backend.kubeacc.controllers.decision import EXECUTOR_SILENCE_S, Situation, Step, next_step
 from ai.backend.kubeacc.controllers.progress import advance, timestamp
@@ -95,7 +94,7 @@ def situation(
 
 
 def variant(**changes: Any) -> AcceleratorOperationSpec:
-    return msgspec.structs.replace(SPEC, **changes)
+    return replace(SPEC, **changes)
 
 
 def reported(outcome: Outcome | None = None, sequence: int = 3, **report: Any) -> dict[str, Any]:
@@ -113,7 +112,7 @@ NEVER = Decision(is_allowed=False, reason="SubjectNotAllowed", message="no")
 THEIRS = ownership(Attachment.LOCAL, LifecycleOwner.KUBE_ACC, other_plugin=True)
 QUARANTINE = Condition(type="Quarantined", status="True", reason="X", last_transition_time=timestamp(NOW))
 NO_CLASS = Condition(type="Managed", status="False", reason="NoClass", last_transition_time=timestamp(NOW))
-LATE = {"order": msgspec.structs.replace(ORDER, issued_at=timestamp(NOW - timedelta(seconds=EXECUTOR_SILENCE_S)))}
+LATE = {"order": replace(ORDER, issued_at=timestamp(NOW - timedelta(seconds=EXECUTOR_SILENCE_S)))}
 
 DECISIONS: list[tuple[str, Situation, T | None, str]] = [
     ("admitted", situation(P.PENDING), T.ADMITTED, "PolicyAllows"),
@@ -224,7 +223,7 @@ DECISIONS: list[tuple[str, Situation, T | None, str]] = [
         situation(
             P.CANCELLING,
             status={
-                "order": msgspec.structs.replace(ORDER, issued_at=timestamp(NOW - timedelta(minutes=6))),
+                "order": replace(ORDER, issued_at=timestamp(NOW - timedelta(minutes=6))),
                 "report": Report(sequence=3),
             },
         ),
@@ -266,7 +265,7 @@ def test_a_free_device_is_acquired_and_evictions_are_asked_for() -> None:
 def test_an_unknown_device_ends_the_operation() -> None:
     for phase, trigger in ((P.PENDING, T.DEVICE_GONE), (P.DRAINING, T.DEVICE_GONE), (P.RUNNING, T.EXECUTOR_LOST)):
         case = situation(phase)
-        gone = Situation(**{**{name: getattr(case, name) for name in case.__slots__}, "device": None})
+        gone = Situation(**{**{name: getattr(case, name) for name in case.__struct_fields__}, "device": None})
         assert next_step(gone).trigger is trigger
 
 
@@ -305,9 +304,7 @@ def test_waiting_says_nothing_new_without_a_reason() -> None:
 def test_conditions_are_of_the_generation_that_was_looked_at() -> None:
     case = situation(P.RUNNING, status={"order": ORDER, "attempts": 1})
     old = Condition(type="Admitted", status="True", reason="PolicyAllows", last_transition_time="2026-01-01T00:00:00Z")
-    operation = msgspec.structs.replace(
-        case.operation, status=msgspec.structs.replace(case.operation.status, conditions=(old,))
-    )
+    operation = replace(case.operation, status=replace(case.operation.status, conditions=(old,)))
     status, _ = advance(replace(case, operation=operation), Step(trigger=T.COMPLETED, reason="Succeeded"))
     assert {(c.type, c.observed_generation) for c in status.conditions} == {("Admitted", 2), ("Complete", 2)}
     waiting, _ = advance(replace(case, operation=operation), Step(again_s=1))

@@ -12,6 +12,7 @@ import pytest
 
 from ai.backend.common.device_operations import OperationPhase as P
 from ai.backend.common.device_operations import OperationVerb as V
+from ai.backend.common.structs import replace
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.controllers import operations
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
@@ -65,10 +66,8 @@ class Server:
             raise ObjectConflict(name)
         self._version += 1
         status = {**msgspec.to_builtins(present.status), **body.get("status", {})}
-        metadata = msgspec.structs.replace(present.metadata, resource_version=str(self._version))
-        self.objects[name] = msgspec.structs.replace(
-            present, metadata=metadata, status=msgspec.convert(status, type(present.status))
-        )
+        metadata = replace(present.metadata, resource_version=str(self._version))
+        self.objects[name] = replace(present, metadata=metadata, status=msgspec.convert(status, type(present.status)))
         return self.objects[name]
 
     async def patch(self, resource: Resource[Any], name: str, body: Any, namespace: str = "", **_: Any) -> Any:
@@ -203,7 +202,7 @@ async def test_of_two_operations_one_gets_the_last_place_of_an_hour() -> None:
 
 async def test_where_no_more_can_be_noted_none_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "MAX_RECENT", 1)
-    policy = msgspec.structs.replace(HOURLY, quota=Quota(operations_per_hour=5))
+    policy = replace(HOURLY, quota=Quota(operations_per_hour=5))
     room = Room(*(device(f"d{number}") for number in (0, 1)), operation("op0", "d0", P.DRAINING), policy=policy)
     await room.controller.reconcile(("lab", "op0"))
     after = Room(device("d1"), operation("op1", "d1", P.QUEUED), room.server.objects["p"])
@@ -220,7 +219,7 @@ def odd(obj: Any, namespace: str = "") -> Undecodable:
 
 @pytest.mark.parametrize("quota", [Quota(operations_per_hour=1), Quota(concurrent_operations=1)])
 async def test_an_operation_that_cannot_be_read_counts_for_the_quotas_of_its_namespace(quota: Quota) -> None:
-    policy = msgspec.structs.replace(HOURLY, quota=quota)
+    policy = replace(HOURLY, quota=quota)
     waiting, other = operation("op", "d0", P.QUEUED), operation("other", "d1", P.RUNNING)
     room = Room(device("d0"), device("d1"), waiting, policy=policy)
     room.view.operations.reflector.replace([waiting, odd(other, "elsewhere")], "2")
@@ -352,8 +351,8 @@ def test_counts_that_the_controllers_write_ask_no_device_again() -> None:
         manager.device_queue._ready.clear()
         metadata = ObjectMeta(name="gpu", generation=1, resource_version="1")
         before = AcceleratorClass(metadata=metadata)
-        counted = msgspec.structs.replace(before, status=AcceleratorClassStatus(devices=5))
-        changed = msgspec.structs.replace(before, metadata=msgspec.structs.replace(metadata, generation=2))
+        counted = replace(before, status=AcceleratorClassStatus(devices=5))
+        changed = replace(before, metadata=replace(metadata, generation=2))
         manager._on_rules(before, counted)
         assert not manager.device_queue._ready
         manager._on_rules(before, changed)

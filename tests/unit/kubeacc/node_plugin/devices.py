@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from ai.backend.common.devices import ComputeDevice, DeviceHealth, DeviceLink, DeviceSlot, LinkKind
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 
 
 def device(name: str, *, peers: tuple[str, ...] = (), numa_node: int | None = None, amount: int = 1) -> ComputeDevice:

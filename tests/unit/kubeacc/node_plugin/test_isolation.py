@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from ai.backend.common.device_operations import OperationVerb as V
 from ai.backend.common.devices import ComputeDevice
 from ai.backend.common.errors import BackendError, PluginError
+from ai.backend.common.structs import replace
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.crd.objects import Accelerator, AcceleratorOperation
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec, AcceleratorOperationStatus, Order

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +14,7 @@ import pytest
 from ai.backend.common.devices import DeviceSlot
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, device_name
 from ai.backend.kubeacc.node_plugin.publication import SlicePublication

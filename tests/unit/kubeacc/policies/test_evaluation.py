@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from ai.backend.common.device_operations import OperationVerb as V
+from ai.backend.common.structs import replace
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec, Artifact, PowerParameters, ProgramParameters
 from ai.backend.kubeacc.crd.policies import AcceleratorPolicySpec, MaintenanceWindow, PolicySubject, Quota
 from ai.backend.kubeacc.crd.vocabulary import DrainMode, PowerState, SubjectKind
@@ -31,7 +31,7 @@ def decide(spec: AcceleratorOperationSpec = POWER, usage: Usage | None = None, *
         now=NOW,
         usage={"p": usage or Usage()},
     )
-    return evaluate({"p": msgspec.structs.replace(ALL, **policy)}, context)
+    return evaluate({"p": replace(ALL, **policy)}, context)
 
 
 def test_what_no_policy_allows_is_refused() -> None:
@@ -64,18 +64,18 @@ def test_each_part_of_a_policy(policy: dict[str, Any], reason: str | None) -> No
 
 
 def test_groups_and_service_accounts_are_subjects() -> None:
-    spec = msgspec.structs.replace(POWER, requested_by="system:serviceaccount:ci:robot", requested_groups=("ops",))
+    spec = replace(POWER, requested_by="system:serviceaccount:ci:robot", requested_groups=("ops",))
     assert decide(spec, subjects=(SERVICE,)).is_allowed
     assert decide(spec, subjects=(PolicySubject(kind=SubjectKind.GROUP, name="ops"),)).is_allowed
 
 
 def test_images_are_signed_where_it_is_required() -> None:
     artifact = Artifact(uri="https://images/a", sha256="0" * 64)
-    spec = msgspec.structs.replace(POWER, operation=V.PROGRAM, program=ProgramParameters(artifact=artifact), power=None)
+    spec = replace(POWER, operation=V.PROGRAM, program=ProgramParameters(artifact=artifact), power=None)
     assert decide(spec).is_allowed
     assert decide(spec, require_signature=True).reason == "SignatureRequired"
-    signed = msgspec.structs.replace(artifact, signature="AAAA", signer="lab")
-    decision = decide(msgspec.structs.replace(spec, program=ProgramParameters(artifact=signed)), require_signature=True)
+    signed = replace(artifact, signature="AAAA", signer="lab")
+    decision = decide(replace(spec, program=ProgramParameters(artifact=signed)), require_signature=True)
     assert (decision.is_allowed, decision.needs_signature) == (True, True)
 
 
@@ -90,7 +90,7 @@ def test_images_are_signed_where_it_is_required() -> None:
     ],
 )
 def test_a_full_quota_lets_wait(quota: Quota, usage: Usage, verb: V, message: str | None) -> None:
-    decision = decide(msgspec.structs.replace(POWER, operation=verb), usage, quota=quota)
+    decision = decide(replace(POWER, operation=verb), usage, quota=quota)
     assert decision.is_allowed == (message is None)
     assert decision.must_wait == (message is not None)
     assert (message or "allows the operation") in decision.message
@@ -106,12 +106,12 @@ def test_the_first_policy_that_allows_counts_and_refusals_name_the_nearest() -> 
     context = OperationContext(
         spec=POWER, namespace="lab", namespace_labels={}, class_name=None, now=NOW, usage={"a": Usage()}
     )
-    other_class = msgspec.structs.replace(ALL, class_names=("gpu",))
-    reset_only = msgspec.structs.replace(ALL, operations=(V.RESET,))
+    other_class = replace(ALL, class_names=("gpu",))
+    reset_only = replace(ALL, operations=(V.RESET,))
     assert evaluate({"a": other_class, "b": reset_only}, context).reason == "OperationNotAllowed"
     assert evaluate({"a": other_class, "b": reset_only, "c": ALL}, context).policy == "c"
     closed = MaintenanceWindow(days=(7,), start="01:00", duration_minutes=5)
-    waiting = msgspec.structs.replace(ALL, maintenance_windows=(closed,))
+    waiting = replace(ALL, maintenance_windows=(closed,))
     assert evaluate({"b": reset_only, "z": waiting}, context).must_wait
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -17,6 +16,7 @@ from ai.backend.common.errors import Forbidden
 from ai.backend.common.ids import AccessKey, AgentId, KernelId, ResourceGroupName, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.manager.agents.fleet import COLUMNS, FleetView, fleet_view
 from ai.backend.manager.agents.graphql import devices_json
 from ai.backend.manager.agents.model import Agent, KernelOccupancy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +12,7 @@ from ai.backend.common.errors import BackendError, InvalidInput, UnsupportedReso
 from ai.backend.common.ids import FolderId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import OverlayReport, RuntimeClassReport
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.policy import Policy

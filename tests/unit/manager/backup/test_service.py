@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -10,6 +10,7 @@ from typing import IO
 import pytest
 
 from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput
+from ai.backend.common.structs import replace
 from ai.backend.infra.config_store import ConfigScope, MemoryConfigStore, ScopeKind
 from ai.backend.manager.backup.archive import BackupReader, KeyFile, Passphrase, Secret
 from ai.backend.manager.backup.model import KeyDerivation

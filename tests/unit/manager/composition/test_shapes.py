@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.images import split_image
 from ai.backend.common.states import RunMode, RunStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.execution import RunResult
 from ai.backend.infra.http.decode import convert, rename_aliases
 from ai.backend.infra.http.fields import duration_s
@@ -124,7 +124,7 @@ def test_a_result_has_every_field_of_the_spec() -> None:
     told = run_result(result)
     assert set(told) == {"runId", "status", "exitCode", "console", "options", "files"}
     assert told["files"] == [{"name": "a", "size": 1, "url": None}]
-    assert run_result(msgspec.structs.replace(result, reason="died"))["reason"] == "died"
+    assert run_result(replace(result, reason="died"))["reason"] == "died"
 
 
 def _result(*console: list[Any]) -> RunResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
@@ -12,6 +11,7 @@ import pytest
 
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import SessionStatus, UserRole
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import ImageJob, ImageJobState
 from ai.backend.infra.bus import Bus
 from ai.backend.manager.execution.commits import CommitService

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
@@ -13,6 +12,7 @@ import pytest
 
 from ai.backend.common.folders import FolderOwnership, FolderStatus
 from ai.backend.common.ids import DomainName, FolderId, UserId
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.folder import FolderTrigger as T
 from ai.backend.core.lifecycle.transition import InvalidTransition
 from ai.backend.manager.folders.model import Folder

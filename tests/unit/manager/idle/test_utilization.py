@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ai.backend.common.structs import replace
 from ai.backend.manager.idle.service import utilization
 from ai.backend.manager.sessions.model import Kernel
 from tests.contract.store.builders import make_session

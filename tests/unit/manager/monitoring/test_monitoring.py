@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ from pydantic import SecretStr
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, Unavailable
 from ai.backend.common.ids import ResourceGroupName
 from ai.backend.common.states import AgentStatus, KernelStatus, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.manager.monitoring.api import MonitoringApi
 from ai.backend.manager.monitoring.targets import ScrapeTargets
 from ai.backend.manager.sessions.changes import Change

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import pytest
 
 from ai.backend.manager.query.memory import matches
 from ai.backend.manager.query.model import Condition
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(msgspec.Struct, frozen=True):
     name: str
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.common.ids import AgentId, DomainName, GroupId, ResourceGroupName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType, UserRole
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import ImageReport
 from ai.backend.infra.bus import Bus
 from ai.backend.manager.access.caller import Caller

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from ai.backend.common.errors import BackendError, InvalidInput, NotFound, SessionNotFound
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, ClusterMode, SessionStatus, SessionType, UserRole
+from ai.backend.common.structs import replace
 from ai.backend.manager.identity.model import ResourcePolicy
 from ai.backend.manager.scheduling.model import Explanation, NearestRequest
 from ai.backend.manager.sessions.model import CreateSession

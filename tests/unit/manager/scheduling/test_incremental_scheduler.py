@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import random
-from dataclasses import replace
 
 import pytest
 
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand

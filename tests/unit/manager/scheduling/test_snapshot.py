@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 from ai.backend.common.ids import KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import PluginReport
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import Plan

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.execution import ServiceState
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.service_ports.service import ServicePorts, ServiceRequest

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ai.backend.common.serving import ServedRevisionStatus
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.serving.model import RolloutPolicy
 from tests.unit.manager.serving.world import World, make_revision, make_service, ready
 

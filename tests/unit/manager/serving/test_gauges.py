@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, cast
 from uuid import UUID
@@ -16,6 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.common.ids import SessionId
+from ai.backend.common.structs import replace
 from ai.backend.core.serving.autoscale import MetricSource
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.serving.gauges import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import InferenceUsage
 from ai.backend.core.serving.model import RolloutKind, RolloutPolicy
 from ai.backend.manager.crash_points import SERVING_CRASH_POINTS

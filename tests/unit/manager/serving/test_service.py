@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, cast
@@ -15,6 +14,7 @@ from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, InvalidN
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import UserRole
+from ai.backend.common.structs import replace
 from ai.backend.core.serving.autoscale import Comparator, MetricSource
 from ai.backend.core.serving.model import RolloutKind
 from ai.backend.infra.bus import Bus

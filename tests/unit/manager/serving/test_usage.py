@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -10,6 +9,7 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput, NotFound, StaleVersion
 from ai.backend.common.ids import AccessKey, DomainName, UserId
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import InferenceUsage, UsageRow
 from ai.backend.manager.serving.memory_usage import MemoryEndpointUsageStore
 from ai.backend.manager.serving.model import UseGrouping, UseKey, UseQuery, UseReport, UseSums

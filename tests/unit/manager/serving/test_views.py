@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from ai.backend.common.structs import replace
 from ai.backend.manager.serving.requests import RevisionRequest
 from ai.backend.manager.serving.revisions import changed_request
 from ai.backend.manager.serving.schemas import ModifyServiceBody

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -12,6 +12,7 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, ResourceGroupName, SessionId, UserId
 from ai.backend.common.serving import ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import SessionStatus, UserRole
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import EndpointLoad, EndpointLoads, RouteInfo, ServingOptions, UsageRow
 from ai.backend.common.wire.execution import OpenRoute, RouteOpened
 from ai.backend.core.serving.autoscale import MetricSource

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Any
 
 import pytest
-from msgspec.structs import replace as replace_struct
 
 from ai.backend.common.errors import InsufficientResource, UnsupportedResource
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import ClusterMode, KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.structs import replace
+from ai.backend.common.structs import replace as replace_struct
 from ai.backend.common.wire.agent import OverlayInfo
 from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.core.lifecycle.events import SessionCreationFailed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,6 +10,7 @@ from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.effects import CreateKernels, DestroyKernels, RestartKernels
 from ai.backend.core.lifecycle.events import (
     KernelObserved,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.effects import DestroyKernels
 from ai.backend.core.lifecycle.events import (
     SessionDestroyRequested,

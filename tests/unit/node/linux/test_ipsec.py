@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import pytest
 
+from ai.backend.common.structs import replace
 from ai.backend.node.linux import ipsec, netlink_socket
 from ai.backend.node.linux.ipsec import Ipsec, SecuredLine
 from ai.backend.node.linux.netlink_socket import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, cast
 
@@ -25,6 +24,7 @@ from ai.backend.common.devices import (
 )
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import AttachedDevice, NodeInfo, responses
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from ai.backend.accelerator.mock.plugin import MockHook, MockPlugin, MockSetting
 from ai.backend.common.devices import AllocationStrategy, AllocMapSpec, ComputeDevice, DeviceAllocation
 from ai.backend.common.errors import Conflict, InsufficientResource, NotFound
 from ai.backend.common.ids import DeviceId, KernelId
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.stock_maps import DiscreteAllocMap
 from ai.backend.plugin.accelerator import (
     AbstractAllocMap,
@@ -359,7 +359,8 @@ FAULTS: Mapping[str, type[Sound]] = {
     ),
     "it_says_what_it_was_verified_on": broken(verified_on=" "),
     "flags_promise_their_protocols": broken(
-        capabilities=replace(Sound.capabilities, programmable=True, attachable=True), attachable_devices=None
+        capabilities=replace(Sound.capabilities, programmable=True, attachable=True),
+        attachable_devices=None,
     ),
     "cleanup_is_safe_without_init": broken(init=opens, cleanup=closes),
     "it_starts_and_stops": broken(init=fails(OSError("no driver"))),

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.structs import replace
 from ai.backend.node.kube_api.objects import Pod
 from ai.backend.plugin.runtime import WorkloadExited, WorkloadKey
 from ai.backend.runtime.kubernetes.handles import Handles
@@ -105,7 +106,7 @@ def test_the_record_of_a_pod_is_decoded_once_for_all_its_states(
 def test_a_pod_whose_record_was_taken_away_is_none_of_ours(handles: Handles) -> None:
     handle = handles.get(key(0))
     assert handle is not None
-    bare = msgspec.structs.replace(pod(0), metadata=msgspec.structs.replace(pod(0).metadata, annotations={}))
+    bare = replace(pod(0), metadata=replace(pod(0).metadata, annotations={}))
     handles.on_change(pod(0), bare)
     assert handle.pod is not bare
 

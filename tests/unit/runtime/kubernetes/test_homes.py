@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -10,6 +9,7 @@ import pytest
 
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.structs import replace
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.errors import NamespaceQuotaExceeded, ObjectExists, RequestDenied
 from ai.backend.node.kube_api.objects import KubeObject, ObjectMeta

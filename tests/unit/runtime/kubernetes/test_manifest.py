@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import fields, replace
+from dataclasses import fields
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 from ai.backend.agent.shard.nodes import requests_of
 from ai.backend.common.errors import CreationDenied
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.structs import replace
 from ai.backend.node.kube_api.objects import PodSpec
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.runtime import NetworkView, WorkloadKey, WorkloadSpec

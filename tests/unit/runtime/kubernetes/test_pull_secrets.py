@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -14,6 +13,7 @@ import pytest
 
 from ai.backend.common.errors import CreationDeferred, CreationDenied, DeadlineExceeded, Unavailable
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.structs import replace
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.errors import Status, refusal_of
 from ai.backend.node.kube_api.objects import Pod
@@ -78,8 +78,8 @@ class Cluster:
         assert body["metadata"] == {"uid": "u1"}, "of another pod of the name nothing is changed"
         assert body["spec"]["schedulingGates"] == [{"$patch": "delete", "name": PULL_SECRET_GATE}]
         self.calls.append("open gate")
-        spec = msgspec.structs.replace(self.pod.spec, scheduling_gates=())
-        self.pod = msgspec.structs.replace(self.pod, spec=spec)
+        spec = replace(self.pod.spec, scheduling_gates=())
+        self.pod = replace(self.pod, spec=spec)
         return self.pod
 
 

@@ -9,12 +9,12 @@ from datetime import datetime, tzinfo
 from typing import Any, Self
 
 import jwt
-import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ai.backend.common.errors import AuthenticationFailed
+from ai.backend.common.structs import replace
 from ai.backend.storage.transfers.tokens import ArchiveClaims, DownloadClaims, Tokens, UploadClaims
 
 SECRET = "x" * 64
@@ -89,7 +89,7 @@ def test_a_token_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_number_of_tokens_that_are_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ai.backend.storage.transfers.tokens._MAX_REMEMBERED", 3)
     tokens = Tokens(SECRET, 60.0)
-    texts = [tokens.issue(msgspec.structs.replace(CLAIMS, size=size)) for size in range(10)]
+    texts = [tokens.issue(replace(CLAIMS, size=size)) for size in range(10)]
     assert len(tokens._valid) == 3
     assert [tokens.read(text, UploadClaims).size for text in texts] == list(range(10))
     assert len(tokens._valid) == 3

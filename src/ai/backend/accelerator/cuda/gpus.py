@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ai.backend.accelerator.cuda import tables
 from ai.backend.accelerator.cuda.host import Host
 from ai.backend.accelerator.cuda.nvml import (
@@ -30,8 +32,7 @@ _MIG_ENABLED = 1
 _MEMORY_CLOCK, _SM_CLOCK = 2, 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """A size of MIG instance that a GPU can be cut into; ``number`` is NVML's id of it."""
 
     number: int
@@ -45,8 +46,7 @@ FABRIC_COMPLETED = 3
 """``NVML_GPU_FABRIC_STATE_COMPLETED``: the GPU has joined its NVLink domain."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the constant properties of a GPU. Sizes in bytes, bandwidth in GiB/s, clocks in Hz."""
 
     uuid: str
@@ -74,8 +74,7 @@ class Gpu:
         return next((kind for part, kind in tables.MEMORY_TYPES if re.search(rf"\b(?:{part})\b", self.name)), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigInstance:
+class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
     """A compute instance of a GPU instance, which CUDA sees as a device."""
 
     uuid: str
@@ -87,8 +86,7 @@ class MigInstance:
     processors: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Holds what was read of the node's GPUs. ``faults`` maps the UUIDs of GPUs that answered before, or answer in
     part, to reasons; ``away`` are those of them that are lost. ``unreadable`` describes GPUs that have not told their
     UUID."""
@@ -97,7 +95,7 @@ class Node:
     mig_gpus: frozenset[str] = frozenset()
     """UUIDs of the GPUs in MIG mode: they are offered in instances only."""
     instances: tuple[MigInstance, ...] = ()
-    faults: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, str] = msgspec.field(default_factory=dict)
     away: frozenset[str] = frozenset()
     unreadable: tuple[str, ...] = ()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ai.backend.accelerator.cuda.gpus import Gpu, Node
 from ai.backend.accelerator.cuda.nvml import (
     DEVICE_FAILURES,
@@ -26,8 +28,7 @@ def ecc_errors(nvml: Nvml, uuid: str) -> int | None:
     return None if count is None else int(count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class Account(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the present state of a GPU. ``fault`` is empty if nothing is wrong; ``energy`` is in millijoules since the
     reset; ``away`` is set if the GPU is lost, not if it only fails to answer."""
 

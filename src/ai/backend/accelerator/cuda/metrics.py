@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance, Node
 from ai.backend.accelerator.cuda.health import UNCORRECTABLE, VOLATILE
 from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Code, Nvml, NvmlFailure, unless_lost
@@ -44,8 +46,7 @@ class Use:
     time: dict[int, float] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Meter:
+class Meter(msgspec.Struct, frozen=True):
     """Reads metrics from NVML at the Unix time ``at``."""
 
     nvml: Nvml

@@ -17,8 +17,9 @@ import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from ai.backend.plugin.accelerator import CreationDeferred
 from ai.backend.plugin.programs import OUTLIVES_VARIABLE
@@ -33,16 +34,14 @@ _OWN_MEMORY = 'mount --bind "$0" /dev/shm && exec "$@"'
 """Starts a daemon in a mount namespace in which ``/dev/shm`` is the folder that its clients see there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one holder on one GPU: bytes of device memory, and percent of the GPU's threads."""
 
     memory_bytes: int
     percent: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MpsPlace:
+class MpsPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The folders that a client sees: the sockets of the daemon, and what is its ``/dev/shm``."""
 
     pipe: str

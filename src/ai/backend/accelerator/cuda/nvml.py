@@ -7,9 +7,10 @@ named by their UUIDs: an adapter turns a UUID into a handle, and a returned hand
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
+
+import msgspec
 
 
 class Code(IntEnum):
@@ -59,8 +60,7 @@ class NvmlFailure(Exception):
         self.function = function
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvmlEvent:
+class NvmlEvent(msgspec.Struct, frozen=True, kw_only=True):
     """``gpu_instance`` is None where the whole GPU is meant. ``value`` of an Xid event is the Xid."""
 
     uuid: str

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
 from pydantic import BaseModel
 
 from ai.backend.accelerator.cuda import inventory, mps
@@ -35,6 +35,7 @@ from ai.backend.common.devices import (
 )
 from ai.backend.common.errors import Forbidden, PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
     AbstractLifecycleHook,
@@ -60,8 +61,7 @@ CHECK_INTERVAL_S = 10.0
 """How often a watch for events also looks at what the devices say of themselves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the GPUs, links, faults and driver versions of the node at one moment."""
 
     node: Node

@@ -7,8 +7,9 @@ Sources: CUDA C++ Programming Guide, "Compute Capabilities"; NVIDIA's data sheet
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from ai.backend.plugin.accelerator.plugin import ExportedName, MetricKind
 
@@ -16,8 +17,7 @@ Capability = tuple[int, int]
 _STATS, _MAX_STATS = ("avg", "max"), ("max",)
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True):
     """A GPU architecture, from one compute capability on. ``native``: formats that its units multiply in hardware."""
 
     since: Capability
@@ -116,8 +116,7 @@ XIDS: Mapping[int, tuple[Blame, str]] = {
 """What is not in this table counts as the device's: NVIDIA's own health checks do the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """Describes a metric of GPUs. ``exported``: its form in DCGM's exporter; ``otel``: OpenTelemetry's name."""
 
     unit: str

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
+
+import msgspec
 
 from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance
 from ai.backend.accelerator.cuda.host import Host
 from ai.backend.accelerator.cuda.mps import MpsPlace
 from ai.backend.accelerator.cuda.options import NO_OPTIONS, CudaOptions
 from ai.backend.accelerator.cuda.tables import DRIVER_LIBRARIES, DRIVER_PROGRAMS
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import CreationDeferred, DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.accelerator.plugin import resource_lines
 
@@ -24,8 +26,7 @@ MPS_FOLDER = "/opt/cuda-mps"
 LIBRARY_DIR = "/opt/cuda-driver/lib"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU or MIG instance that is held. ``part`` is 1 unless held in shares; ``memory``: bytes of all its shares."""
 
     device: Gpu | MigInstance

@@ -7,7 +7,6 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ai.backend.common.devices import ComputeDevice
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import POWERS, Measurement, Mount, TerminationDeferred, WorkloadConfig
 
 R = TypeVar("R")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from ai.backend.accelerator.mock.plugin import MockPlugin
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import PluginCapabilities
 
 __all__ = ["IsolatedMockPlugin", "Plugin"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -26,6 +25,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import CreationDenied
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import (
     AbstractAllocMap,
     AbstractComputePlugin,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from functools import wraps
 from pathlib import Path
@@ -38,6 +38,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import BackendError, InvalidInput, PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 
 
 @dataclass

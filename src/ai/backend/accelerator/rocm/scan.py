@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.common.devices import (
     ComputeDevice,
@@ -85,8 +86,7 @@ _LOCAL_HEAP_TYPES = (1, 2)
 """Heap types of memory banks: public and private frame buffer."""
 
 
-@dataclass(frozen=True, slots=True)
-class IoLink:
+class IoLink(msgspec.Struct, frozen=True):
     """Describes a link of a GPU. ``bandwidth`` is in MB/s, 0 where the driver does not know."""
 
     to: int
@@ -94,8 +94,7 @@ class IoLink:
     bandwidth: int
 
 
-@dataclass(frozen=True, slots=True)
-class KfdGpu:
+class KfdGpu(msgspec.Struct, frozen=True):
     """Describes a GPU, a node of the KFD's topology.
 
     Attributes:

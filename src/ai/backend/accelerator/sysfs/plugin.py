@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -14,6 +13,7 @@ from ai.backend.accelerator.sysfs.scan import Entry, driver_version, fill, scan_
 from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchMode, VariantNamespace
 from ai.backend.common.ids import DeviceName, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import Mount, NodeInfo, Workload, WorkloadConfig
 from ai.backend.plugin.sysfs.base import Raw, ScannedDevice, TreePlugin, TreeSettings
 from ai.backend.plugin.sysfs.pci import pci_at
@@ -165,7 +165,7 @@ class SysfsPlugin(TreePlugin):
 
 def _of_plugin(scanned: ScannedDevice, key: str) -> ScannedDevice:
     """Returns the device renamed to the plugin that lists it."""
-    return dataclasses.replace(scanned, device=dataclasses.replace(scanned.device, device_name=DeviceName(key)))
+    return replace(scanned, device=replace(scanned.device, device_name=DeviceName(key)))
 
 
 def _filled(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:

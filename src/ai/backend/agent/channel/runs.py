@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
-import msgspec
-
 from ai.backend.agent.channel.channel import Frame, KernelChannel, describe_exit
 from ai.backend.agent.channel.model import RunRecord, RunsRecord
 from ai.backend.agent.channel.output_buffer import ConsoleBuffer
@@ -23,6 +21,7 @@ from ai.backend.agent.config.settings import RunSettings
 from ai.backend.common.errors import BackendError, LimitExceeded, RunError
 from ai.backend.common.slots import BinarySize
 from ai.backend.common.states import RunMode, RunStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.execution import Execute, RunResult
 from ai.backend.infra.telemetry.tracing import current_traceparent
 
@@ -62,7 +61,7 @@ class Run:
         return self.record.waiting
 
     def change(self, **changes: Any) -> None:
-        self.record = msgspec.structs.replace(self.record, **changes)
+        self.record = replace(self.record, **changes)
 
     def mark(self, status: RunStatus, **details: Any) -> RunResult:
         """Returns a result that reports a change of the run's state, without output."""
@@ -175,9 +174,9 @@ class RunQueue:
             self._runs.pop(run.run_id, None)
             if run.buffer.dropped:
                 options = {**(mark.options or {}), "dropped": dict(run.buffer.dropped)}
-                mark = msgspec.structs.replace(mark, options=options)
+                mark = replace(mark, options=options)
         self.acknowledge()
-        return msgspec.structs.replace(mark or run.mark(RunStatus.CONTINUED), console=console_items)
+        return replace(mark or run.mark(RunStatus.CONTINUED), console=console_items)
 
     async def follow(self, run_id: str, command: str) -> RunResult:
         """Runs a shell command to the end; the output goes only to the session's log.

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import SlotName
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True):
     """The allocation of a kernel or a claim, and the part of it (``taken``) that the present devices provide."""
 
     allocation: DeviceAllocation
     taken: DeviceAllocation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedDevices:
+class ClaimedDevices(msgspec.Struct, frozen=True, kw_only=True):
     """The device claim of a kernel: the slots that it provides and, if it is bound already, its devices."""
 
     claim_id: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from types import MappingProxyType
@@ -30,6 +29,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot, format_quantity
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
 from ai.backend.core.allocation.node import NodeAllocator, PluginDevices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from ai.backend.common.devices import (
@@ -18,6 +18,7 @@ from ai.backend.common.devices import (
 )
 from ai.backend.common.errors import NotFound
 from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.common.structs import replace
 
 
 @dataclass(slots=True, kw_only=True)

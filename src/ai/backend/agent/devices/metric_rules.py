@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+
+import msgspec
 
 from ai.backend.agent.config.settings import DeviceRuleSettings
 from ai.backend.agent.devices.inventory import INTRINSIC, Inventory
@@ -25,16 +26,14 @@ Key = tuple[str, str, DeviceId]
 """A rule, a plugin and a device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """The present value of a device's metric, and by how much it grows in a second."""
 
     value: float
     rate: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(msgspec.Struct, frozen=True):
     settings: DeviceRuleSettings
     when: DeviceRequest
     until: DeviceRequest | None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from ai.backend.common.devices import (
     CARD,
@@ -16,6 +17,7 @@ from ai.backend.common.devices import (
     LinkKind,
     VariantProperty,
 )
+from ai.backend.common.structs import replace
 from ai.backend.plugin.sysfs.pci import PciDevice, link_kind, pci_at, pci_device
 from ai.backend.plugin.sysfs.tree import Tree
 
@@ -25,8 +27,7 @@ _CLOSENESS = list(LinkKind)
 MAX_CARDS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkCard:
+class NetworkCard(msgspec.Struct, frozen=True, kw_only=True):
     """A network card that is up. ``rate`` is in Gbit/s. ``is_rdma``: it does RDMA, by InfiniBand or over Ethernet."""
 
     name: str

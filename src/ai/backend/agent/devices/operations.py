@@ -7,8 +7,9 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, cast
+
+import msgspec
 
 from ai.backend.agent.devices.cordons import Cordons
 from ai.backend.agent.devices.inventory import INTRINSIC, Inventory
@@ -23,8 +24,7 @@ from ai.backend.pluginhost.handle import PluginHandle
 Act = Callable[[Any, DeviceId, str], Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Action:
+class _Action(msgspec.Struct, frozen=True):
     """A device operation. ``power`` is the required capability; ``argument`` describes the argument, if any."""
 
     power: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import cast
 
@@ -11,6 +10,7 @@ from ai.backend.common.devices import ComputeDevice, DeviceSlot, SlotDisplay
 from ai.backend.common.errors import NotFound
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import Partitionable, PartitionProfile
 from ai.backend.pluginhost.handle import PluginHandle
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
+
+import msgspec
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.inventory import Inventory
@@ -18,8 +19,7 @@ from ai.backend.plugin.programs import is_program
 from ai.backend.pluginhost.handle import PluginHandle
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginInspection:
+class PluginInspection(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one plugin in an agent with these settings.
 
     ``name`` is the device name, or the source's name of a plugin that could not be loaded. ``package`` is the name and
@@ -34,7 +34,7 @@ class PluginInspection:
     is_allowed: bool
     reason: str | None
     kind: DeviceKind | None
-    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     """Device -> key -> metric, if the plugin was measured."""
 
 

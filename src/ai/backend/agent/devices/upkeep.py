@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 from ai.backend.agent.config.settings import NodeSettings
 from ai.backend.agent.devices.cordons import Cordons
@@ -21,8 +22,7 @@ _CORDON_CHECKS = 3
 """Looks for cordons that have ended and for idle partitions, for each look at devices."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUpkeep:
+class DeviceUpkeep(msgspec.Struct, frozen=True):
     """Operates, cordons and partitions the devices of an inventory."""
 
     operations: DeviceOperations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 
 import msgspec
@@ -12,6 +11,7 @@ import msgspec
 from ai.backend.agent.devices.cordons import NamedValueStore
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.ids import DeviceId
+from ai.backend.common.structs import replace
 
 log = logging.getLogger(__name__)
 _MAX_WHOLE_DEVICES = 4096

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput
 
@@ -15,8 +16,7 @@ _RANDOM = slice(11, 43)
 _MAX_RECORD_BYTES = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ClientHello:
+class ClientHello(msgspec.Struct, frozen=True):
     """``record`` is the message as it came. ``alert`` tells the client that nobody has the name."""
 
     name: str | None

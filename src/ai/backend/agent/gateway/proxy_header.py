@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput
 
@@ -15,8 +16,7 @@ _ADDRESS_BYTES = {0: 0, 1: 12, 2: 36, 3: 216}
 _AUTHORITY, _UNIQUE_ID = 2, 5
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyHeader:
+class ProxyHeader(msgspec.Struct, frozen=True):
     """``authority`` is the name that the client has sent in SNI."""
 
     authority: str

@@ -11,6 +11,7 @@ import msgspec
 from ai.backend.agent.gateway.model import Route, RouteRecord
 from ai.backend.agent.kernels.store import NamedValues
 from ai.backend.common.errors import BackendError, LimitExceeded, Unavailable
+from ai.backend.common.structs import replace
 from ai.backend.infra.tls.certificates import load_authority
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class Routes:
     def find_equal(self, record: RouteRecord) -> Route | None:
         """Returns the open route to the same port for the same authority."""
         for route in self.of_kernel(record.kernel_id):
-            if route.is_open and record == msgspec.structs.replace(route.record, direct_port=None):
+            if route.is_open and record == replace(route.record, direct_port=None):
                 return route
         return None
 

@@ -24,6 +24,7 @@ from ai.backend.agent.gateway.sockets import socket_of
 from ai.backend.agent.gateway.splice import Splice
 from ai.backend.agent.kernels.store import NamedValues
 from ai.backend.common.errors import BackendError, InvalidInput, LimitExceeded, Unavailable
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.execution import RouteOpened
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.infra.haproxy.process import find_haproxy
@@ -146,7 +147,7 @@ class ServiceGateway:
         if self._direct is None:
             return record
         with self._direct.take() as listener:  # it is taken again at once, as after a restart
-            return msgspec.structs.replace(record, direct_port=listener.getsockname()[1])
+            return replace(record, direct_port=listener.getsockname()[1])
 
     async def _serve(self, route: Route) -> None:
         """Listens, unless it listens already, and accepts clients of the route's authority. Raises Unavailable."""

@@ -13,6 +13,7 @@ import msgspec
 from ai.backend.agent.channel.model import RECORD_VERSION, RunRecord, RunsRecord
 from ai.backend.agent.directory.directory import DataDirectory, RecordDatabase, RecordTable
 from ai.backend.agent.kernels.model import KernelRecord
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.infra.files import write_atomically
 
@@ -109,11 +110,11 @@ class FileKernelRecords:
         record = _decode_record(kernel_id, self._runs.get(kernel_id), RunsRecord)
         if record is None:
             return None
-        return msgspec.structs.replace(record, runs=[self._with_frame(kernel_id, run) for run in record.runs])
+        return replace(record, runs=[self._with_frame(kernel_id, run) for run in record.runs])
 
     def _with_frame(self, kernel_id: str, run: RunRecord) -> RunRecord:
         value = None if run.started or run.frame else self._frames.get(f"{kernel_id}/{run.run_id}")
-        return run if value is None else msgspec.structs.replace(run, frame=msgspec.json.decode(value))
+        return run if value is None else replace(run, frame=msgspec.json.decode(value))
 
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
         frames = {run.run_id: run.frame for run in runs.runs if run.frame}
@@ -121,8 +122,8 @@ class FileKernelRecords:
         for run_id, frame in frames.items():
             if stored_frames.get(run_id) is not frame:
                 self._frames.put(f"{kernel_id}/{run_id}", msgspec.json.encode(frame))
-        run_records = [msgspec.structs.replace(run, frame={}) for run in runs.runs]
-        self._runs.put(kernel_id, msgspec.json.encode(msgspec.structs.replace(runs, runs=run_records)))
+        run_records = [replace(run, frame={}) for run in runs.runs]
+        self._runs.put(kernel_id, msgspec.json.encode(replace(runs, runs=run_records)))
         for run_id in stored_frames.keys() - frames.keys():
             self._frames.delete(f"{kernel_id}/{run_id}")
         if frames:

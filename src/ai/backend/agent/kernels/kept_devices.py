@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.agent.kernels.observer import ObservationQueue
 from ai.backend.common.errors import DeadlineExceeded
@@ -15,8 +16,7 @@ from ai.backend.common.wire.reports import KeptDevicesOf
 _PATIENCE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class KeptDevices:
+class KeptDevices(msgspec.Struct, frozen=True):
     """Knows of claims what the manager says at the moment of the question; nothing is stored here (decision 0660)."""
 
     manager: ManagerReports

@@ -19,6 +19,7 @@ from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.agent.kernels.store import KernelRecords, Leftovers
 from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.common.states import MAIN_PROGRAM_TYPES, KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import RegistryAccess
 from ai.backend.core.lifecycle.kernel_phase import TRANSITIONS, Operation, Phase, PhaseTrigger, step
 from ai.backend.core.lifecycle.transition import Path, extend_story
@@ -98,7 +99,7 @@ class Kernel:
         """Changes fields of the record other than its phase, and stores it. After an OSError nothing has changed."""
         if "phase" in changes:
             raise ValueError("the phase changes by a transition alone")
-        record = msgspec.structs.replace(self.record, **changes)
+        record = replace(self.record, **changes)
         self._records.put(record)
         self.become(record)
 
@@ -128,7 +129,7 @@ class Kernel:
             data={"attempt": self.attempt, "status": self.status.value},
         )
         if phase_path or (changes and operations):
-            record = msgspec.structs.replace(base or self.record, phase=phase, **changes)
+            record = replace(base or self.record, phase=phase, **changes)
             self._records.put(record)
             self.become(record)
         self.story = extend_story(self.story, phase_path)

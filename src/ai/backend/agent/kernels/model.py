@@ -13,6 +13,7 @@ from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
 from ai.backend.common.slots import format_quantity, parse_quantity
 from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.lifecycle.kernel_phase import Phase
@@ -129,9 +130,11 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
 def with_shared_texts(spec: KernelSpec) -> KernelSpec:
     """Returns an equal kernel spec with interned texts, which kernels share to save memory."""
-    text_of_field = {name: intern(text) for name in spec.__struct_fields__ if type(text := getattr(spec, name)) is str}
+    text_of_field: dict[str, Any] = {
+        name: intern(text) for name in spec.__struct_fields__ if type(text := getattr(spec, name)) is str
+    }
     environ = {intern(name): intern(value) for name, value in spec.environ.items()}
-    return msgspec.structs.replace(spec, **text_of_field, environ=environ)
+    return replace(spec, **text_of_field, environ=environ)
 
 
 def read_allocation(data: dict[str, dict[str, str]]) -> DeviceAllocation:

@@ -10,11 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from ai.backend.agent.kernels.store import Outbox
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.link import ManagerReports
 from ai.backend.common.wire.reports import KernelObservation, ObservationReport
 from ai.backend.infra.retry import Backoff
@@ -52,7 +51,7 @@ class ObservationQueue:
         """Loads the observations that were not delivered before the restart, and numbers them for this epoch."""
         for observation in self.outbox.load():
             self._seq += 1
-            self._pending.append(msgspec.structs.replace(observation, seq=self._seq))
+            self._pending.append(replace(observation, seq=self._seq))
         self.outbox.rewrite(self._pending)
         self._lasting.set()
         self._wake.set()

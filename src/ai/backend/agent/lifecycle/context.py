@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
+
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.cdi import CdiSpecifications
 from ai.backend.agent.devices.inventory import Inventory
@@ -24,8 +26,7 @@ from ai.backend.plugin.accelerator import LifecycleCause
 from ai.backend.plugin.runtime import AbstractRuntime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentContext:
+class AgentContext(msgspec.Struct, frozen=True, kw_only=True):
     """The services and settings of the agent. Only keys that are derived from ``secret`` leave the agent."""
 
     settings: AgentSettings
@@ -45,8 +46,7 @@ class AgentContext:
     wall_clock: Callable[[], float] = time.time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepContext:
+class StepContext(msgspec.Struct, frozen=True, kw_only=True):
     """The cause for which creation steps are run or undone, such as a restart in place."""
 
     cause: LifecycleCause = LifecycleCause.CREATE

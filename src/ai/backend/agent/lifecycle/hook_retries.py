@@ -10,12 +10,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-import msgspec
-
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.lifecycle.context import AgentContext, step_context_of
 from ai.backend.agent.lifecycle.hook_calls import HookCalls, Method
 from ai.backend.common.errors import BackendError, CreationDeferred
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.infra.retry import Backoff
 
@@ -67,7 +66,7 @@ class HookRetrier:
         leftover_key = (kernel.id, record.standing_attempt)
         leftover = self._leftovers.get(leftover_key)
         if leftover is None:
-            record = msgspec.structs.replace(record, phase=Phase.ENDED, owed=[], owed_since=self._context.wall_clock())
+            record = replace(record, phase=Phase.ENDED, owed=[], owed_since=self._context.wall_clock())
             leftover = self._leftovers[leftover_key] = Kernel(record, self._context.leftovers)
         leftover.save(
             owed=[*leftover.record.owed, plugin_key],

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from ai.backend.agent.channel.runs import memory_hint
 from ai.backend.agent.images.jobs import KernelImages
 from ai.backend.agent.kernels.kernel import Kernel
@@ -36,6 +34,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import MAIN_PROGRAM_TYPES, KernelEventReason, KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
 from ai.backend.common.wire.reports import KernelObservation, KernelPresence
 from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
@@ -95,7 +94,7 @@ class Supervisor:
                     ResourceSlot.parse(dict(spec.slots)), self.context.settings.agent.id
                 )
                 record = KernelRecord(
-                    spec=with_shared_texts(msgspec.structs.replace(spec, secret_environ={})),
+                    spec=with_shared_texts(replace(spec, secret_environ={})),
                     has_secrets=bool(spec.secret_environ),
                     phase=Phase.CREATING,
                     status=KernelStatus.PREPARING,
@@ -164,7 +163,7 @@ class Supervisor:
         operations = kernel.move(
             PhaseTrigger.RESTART_REQUESTED,
             cause=f"restart as attempt {req.attempt}",
-            spec=msgspec.structs.replace(old_spec, attempt=req.attempt, relocated_from=None),
+            spec=replace(old_spec, attempt=req.attempt, relocated_from=None),
             status=KernelStatus.RESTARTING,
             restarted_from=old_spec.attempt,
             restarted=True,
@@ -375,7 +374,7 @@ class Supervisor:
         assert ending is not None
         if ending.forced:
             kernel.hurry.set()
-        record = msgspec.structs.replace(kernel.record, restarted_from=None)  # no restart follows
+        record = replace(kernel.record, restarted_from=None)  # no restart follows
         await self._runner.release_all(kernel, step_context_of(record))
         self.context.records.forget_runs(kernel.id)
         crash_point("destroy.terminated.before")
@@ -386,7 +385,7 @@ class Supervisor:
     def _record_end(self, kernel: Kernel, ending: Termination) -> None:
         """Replaces the kernel's record by a tombstone, which has only the fields that late commands need."""
         if ending.exit_code is None:
-            ending = msgspec.structs.replace(ending, exit_code=exit_code_of(kernel.exit))
+            ending = replace(ending, exit_code=exit_code_of(kernel.exit))
         kernel.move(
             PhaseTrigger.RELEASED,
             cause=ending.reason,

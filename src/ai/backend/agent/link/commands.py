@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 import msgspec
 
@@ -19,6 +18,7 @@ from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.agent.service_ports.services import PortForwarder, ServiceManager
 from ai.backend.common.errors import Unavailable
+from ai.backend.common.structs import replace
 from ai.backend.common.wire import agent, execution
 from ai.backend.common.wire.link import ByteStream, PtyStream
 from ai.backend.common.wire.reports import LogLine
@@ -26,8 +26,7 @@ from ai.backend.infra.telemetry.recent import recent_lines
 from ai.backend.plugin.runtime import AbstractRuntime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commands:
+class Commands(msgspec.Struct, frozen=True, kw_only=True):
     """Forwards each command to its service. A call before the agent has recovered waits for the recovery."""
 
     supervisor: Supervisor
@@ -113,7 +112,7 @@ class Commands:
         for kernel in self.supervisor.kernels.values():
             for device_id in kernel.record.spec.diagnosed_devices.get(req.device_name, ()):
                 diagnosed.setdefault(device_id, []).append(kernel.id)
-        return msgspec.structs.replace(options, diagnosed=diagnosed)
+        return replace(options, diagnosed=diagnosed)
 
     async def image_job(self, req: agent.ImageJob) -> agent.ImageJobState:
         await self._wait_recovered()

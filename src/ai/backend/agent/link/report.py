@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError
 from operator import is_
@@ -24,6 +23,7 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.common.release import release_version
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import Enforcement, KernelEventReason
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.link import ManagerReports
 from ai.backend.common.wire.reports import (
     AgentReport,
@@ -48,8 +48,7 @@ except PackageNotFoundError:
 ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
 
 
-@dataclass(frozen=True, slots=True)
-class _ReportedInventory:
+class _ReportedInventory(msgspec.Struct, frozen=True):
     """Slots, devices and plugins in wire form, with the objects from which they were made."""
 
     sources: tuple[object, ...]
@@ -58,8 +57,7 @@ class _ReportedInventory:
     plugins: list[PluginReport]
 
 
-@dataclass(frozen=True, slots=True)
-class _ReportedRuntime:
+class _ReportedRuntime(msgspec.Struct, frozen=True):
     """Limits and classes in wire form, with the objects from which they were made."""
 
     sources: tuple[object, ...]

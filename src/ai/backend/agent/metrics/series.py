@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import ClassVar
 
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 
 Metric = dict[str, str | None]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ai.backend.agent.config.kubernetes import KubernetesSettings
 from ai.backend.agent.shard.nodes import NodeFacts, Requests, facts_of, is_served, requests_of
@@ -29,8 +30,7 @@ class BoundPod(KubeObject, frozen=True, kw_only=True):
 _OTHERS = Resource("", "v1", "pods", "Pod", BoundPod)
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(msgspec.Struct, frozen=True):
     node: str
     requests: Requests
 

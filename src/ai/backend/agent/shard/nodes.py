@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
+
+import msgspec
 
 from ai.backend.agent.config.kubernetes import KubernetesSettings
 from ai.backend.agent.shard.devices import complete_pools, compute_devices, numbered_devices
@@ -23,14 +24,13 @@ _CLOSING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 _UNREACHABLE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
+class Requests(msgspec.Struct, frozen=True, kw_only=True):
     """The amounts that the pods of others on a node ask for."""
 
     cpu: Decimal = Decimal(0)
     memory: Decimal = Decimal(0)
     pods: int = 0
-    counted: Mapping[str, Decimal] = field(default_factory=dict)
+    counted: Mapping[str, Decimal] = msgspec.field(default_factory=dict)
     """Devices by the names of resources, of those that device plugins count."""
 
     def plus(self, other: Requests, sign: int = 1) -> Requests:
@@ -44,8 +44,7 @@ class Requests:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Describes a node of the cluster as the shard reports it to the manager.
 
     ``uid`` is the cluster's: another node of the same name is another agent's life. ``closed`` says why the node takes
@@ -65,7 +64,7 @@ class NodeFacts:
     resource_group: str = ""
     closed: str = ""
     lost: str = ""
-    devices: Mapping[str, tuple[ComputeDevice, ...]] = field(default_factory=dict)
+    devices: Mapping[str, tuple[ComputeDevice, ...]] = msgspec.field(default_factory=dict)
 
 
 def agent_id_of(cluster: str, node: str) -> str:

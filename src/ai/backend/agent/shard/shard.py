@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from ai.backend.agent.composition import Agent, Host
 from ai.backend.agent.config.kubernetes import CountedSettings, DriverSettings, KubernetesSettings
 from ai.backend.agent.config.settings import AgentSettings, IntervalSettings
@@ -21,6 +19,7 @@ from ai.backend.agent.shard.devices import device_name_of
 from ai.backend.agent.shard.inventory import NodeInventory
 from ai.backend.agent.shard.nodes import NodeFacts
 from ai.backend.agent.shard.plugins import node_plugins
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.common.wire.reports import (
     AgentReport,
@@ -73,7 +72,7 @@ class NodeReports:
             return HeartbeatReply(interval_s=_RETURN_S)
         is_open = not facts.closed
         return await self._manager.heartbeat(
-            msgspec.structs.replace(
+            replace(
                 report,
                 speaker=self._speaker,
                 architecture=facts.architecture,

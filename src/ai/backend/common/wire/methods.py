@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeVar, get_type_hints
+
+import msgspec
+
+from ai.backend.common.structs import replace
 
 Repetition = Literal["read", "repeatable", "once"]
 """``read`` changes nothing. ``repeatable``: the same request twice has the effect of one. ``once``: each call acts."""
@@ -22,8 +25,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 _METHOD_ATTRIBUTE = "__remote__"
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(msgspec.Struct, frozen=True):
     """A remote call. ``reply`` is the type on the wire, None for a method that opens a stream.
 
     ``deadline_s`` includes both ways. An ``abandonable`` handler is cancelled once its caller has gone; others run to

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.core.allocation.slot_pool import SlotPool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AffinityHint:
+class AffinityHint(msgspec.Struct, frozen=True, kw_only=True):
     """The location of the same kernel's other devices. A preference that never makes an allocation fail."""
 
-    numa_nodes: frozenset[int] = field(default_factory=frozenset)
+    numa_nodes: frozenset[int] = msgspec.field(default_factory=frozenset)
 
 
 NO_HINT = AffinityHint()

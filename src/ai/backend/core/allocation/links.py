@@ -6,11 +6,12 @@ Objective and bounds: docs/decisions/0050-link-affinity.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import comb
 from typing import TypeVar
+
+import msgspec
 
 from ai.backend.common.devices import ComputeDevice, DeviceLink, LinkKind
 from ai.backend.core.allocation.slot_pool import ranks
@@ -26,8 +27,7 @@ _LINK_KINDS = list(LinkKind)
 _NUMA_RANK, _SYSTEM_RANK = _LINK_KINDS.index(LinkKind.NUMA), _LINK_KINDS.index(LinkKind.SYSTEM)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
+class _Pairs(msgspec.Struct, frozen=True):
     """Stores weights of device pairs: how badly two are linked, and what is lost where they are separated."""
 
     cost: list[list[int]]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.devices import (
     AllocMapSpec,
@@ -25,6 +26,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation import proximity
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
 from ai.backend.core.allocation.ledger import LedgerAllocMap
@@ -41,8 +43,7 @@ _MAX_CACHED_GRANTS = 16_384
 _NO_NUMA_NODES: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginDevices:
+class PluginDevices(msgspec.Struct, frozen=True, kw_only=True):
     """Describes one plugin's devices on a node. ``alloc_map`` None: the plugin has its own map."""
 
     name: DeviceName
@@ -61,8 +62,7 @@ def listed_devices(plugins: Iterable[PluginDevices]) -> dict[DeviceId, ComputeDe
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Grant:
+class _Grant(msgspec.Struct, frozen=True):
     """A cached result of one map. ``nodes``: its NUMA nodes; ``hint``: for the plugins that choose later."""
 
     parts: Parts
@@ -71,8 +71,7 @@ class _Grant:
     hint: AffinityHint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRequest:
+class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as prepared for a class of nodes: the quantities of each plugin and the devices that may be given."""
 
     requested: RequestedSlots

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
 
@@ -24,6 +23,7 @@ from ai.backend.common.devices import (
 )
 from ai.backend.common.errors import UnsupportedResource
 from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.requests.attributes import facts_of
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, Selection
 from ai.backend.core.allocation.requests.terms import Facts

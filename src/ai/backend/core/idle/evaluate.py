@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.states import KernelEventReason, SessionType
 from ai.backend.core.idle.rules import NETWORK_TIMEOUT, SESSION_LIFETIME, UTILIZATION, Limits, UtilizationRule
@@ -19,8 +20,7 @@ _REASON_BY_CHECKER = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """Describes one session: its first start, the last sign of its user (or its last start), and its usage."""
 
     session_type: SessionType
@@ -29,8 +29,7 @@ class Subject:
     usage: Window | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one checker. ``remaining_s`` is None if it cannot be computed yet; ``extra`` explains it."""
 
     remaining_s: float | None
@@ -43,8 +42,7 @@ class Report:
         return {"remaining": remaining, "remaining_time_type": self.kind, "extra": self.extra}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The overall result. ``reason`` is None while the session may continue."""
 
     reason: KernelEventReason | None

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput
 
@@ -38,8 +39,7 @@ def duration_s(text: str) -> float:
     return float(match["number"]) * _SECONDS_BY_UNIT[match["unit"]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UtilizationRule:
+class UtilizationRule(msgspec.Struct, frozen=True, kw_only=True):
     """Counts a session as idle that is below the thresholds (metric -> percent of what it has) over a whole window.
 
     ``needs_all``: every threshold must be missed (operator ``and``), not one (``or``). Nothing is judged in the first
@@ -52,17 +52,15 @@ class UtilizationRule:
     grace_s: float = DEFAULT_GRACE_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules in the shared configuration. ``faults``: what was malformed and is left out."""
 
     network_timeout_s: float | None = None
     utilization: UtilizationRule | None = None
-    faults: tuple[str, ...] = field(default=())
+    faults: tuple[str, ...] = msgspec.field(default=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one session; None is no limit."""
 
     network_timeout_s: float | None = None

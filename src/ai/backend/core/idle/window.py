@@ -7,27 +7,26 @@ measurement do not count, and a window with too few of them is not complete.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 BUCKET_COUNT = 60
 MIN_MEASURED_PART = 0.9
 """The part of its buckets that a window needs before it is evaluated."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Bucket:
+class _Bucket(msgspec.Struct, frozen=True):
     sums: Mapping[str, float]
     counts: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """Measurements of the last ``length_s`` seconds. ``buckets``: number of the bucket since the epoch -> its sums."""
 
     length_s: float
-    buckets: Mapping[int, _Bucket] = field(default_factory=dict)
+    buckets: Mapping[int, _Bucket] = msgspec.field(default_factory=dict)
 
     @property
     def step_s(self) -> float:

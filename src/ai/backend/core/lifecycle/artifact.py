@@ -15,8 +15,9 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition
@@ -62,8 +63,7 @@ REFUSALS: Mapping[tuple[RevisionStatus, RevisionTrigger], str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RevisionState:
+class RevisionState(msgspec.Struct, frozen=True):
     """The state of one revision. ``residue``: files of it may remain somewhere that are no longer needed."""
 
     status: RevisionStatus = RevisionStatus.SCANNED

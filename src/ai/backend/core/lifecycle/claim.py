@@ -18,8 +18,9 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from ai.backend.common.states import ClaimStatus
 from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition
@@ -76,8 +77,7 @@ REFUSALS: Mapping[tuple[ClaimStatus, ClaimTrigger], str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimState:
+class ClaimState(msgspec.Struct, frozen=True):
     """The state of one claim. ``is_deleting``: its deletion was requested."""
 
     status: ClaimStatus = ClaimStatus.UNALLOCATED

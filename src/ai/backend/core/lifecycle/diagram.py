@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.common.device_operations import FINAL_OPERATION_PHASES, OperationPhase
@@ -20,8 +21,7 @@ A row whose next state is its own only runs its handler. A pair of state and tri
 and is no error. The last column names the handler of the row, or the effects that it asks for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Describes one machine of the page. ``refused``: the pairs without a row that raise InvalidTransition."""
 
     title: str

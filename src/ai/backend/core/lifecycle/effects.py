@@ -15,14 +15,13 @@ TERMINATING    DestroyKernels for kernels in TERMINATING
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import KernelEventReason, SessionResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTarget:
+class KernelTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Names an attempt of a kernel on its present or future agent."""
 
     kernel_id: KernelId
@@ -30,22 +29,19 @@ class KernelTarget:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeSlots:
+class TakeSlots(msgspec.Struct, frozen=True, kw_only=True):
     """Counts the kernel's requested slots as occupied on its agent and in its owner's quotas."""
 
     target: KernelTarget
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseSlots:
+class ReleaseSlots(msgspec.Struct, frozen=True, kw_only=True):
     """Releases what :class:`TakeSlots` took for this kernel, once for each (a restart in between grew its attempt)."""
 
     target: KernelTarget
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmitEvent:
+class EmitEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Sends an event of the client wire contract to watching clients; ``kernel_id`` None: of the session itself."""
 
     name: str
@@ -56,22 +52,19 @@ class EmitEvent:
     result: SessionResult | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateKernels:
+class CreateKernels(msgspec.Struct, frozen=True, kw_only=True):
     """Creates the kernels of a SCHEDULED session on their agents."""
 
     session_id: SessionId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartKernels:
+class RestartKernels(msgspec.Struct, frozen=True, kw_only=True):
     """Restarts the kernels of a session in place that are RESTARTING."""
 
     session_id: SessionId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DestroyKernels:
+class DestroyKernels(msgspec.Struct, frozen=True, kw_only=True):
     """Ends these attempts, and any older ones of the same kernels, on their agents."""
 
     session_id: SessionId

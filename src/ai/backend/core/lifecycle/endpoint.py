@@ -21,9 +21,10 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
 from ai.backend.core.lifecycle.transition import Path, Transition, find_row
@@ -242,8 +243,7 @@ _ENDPOINT_REASONS: Mapping[EndpointTrigger, ServingReason] = {
 S = TypeVar("S", ReplicaStatus, ServedRevisionStatus, EndpointStatus)
 
 
-@dataclass(frozen=True, slots=True)
-class Served(Generic[S]):
+class Served(msgspec.Struct, Generic[S], frozen=True):
     """The status of an endpoint, revision or replica with the reason for it."""
 
     status: S

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.states import KernelEventReason, KernelStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionStimulus:
+class SessionStimulus(msgspec.Struct, frozen=True, kw_only=True):
     """The base of all events. ``stimulus_id`` names the cause in the session's story: a request, a report, a loop."""
 
     reason: KernelEventReason = KernelEventReason.UNKNOWN
     stimulus_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionScheduled(SessionStimulus):
+class SessionScheduled(SessionStimulus, frozen=True, kw_only=True):
     """The scheduler placed every kernel."""
 
     agents: Mapping[KernelId, AgentId]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionDispatched(SessionStimulus):
+class SessionDispatched(SessionStimulus, frozen=True, kw_only=True):
     """Every agent accepted the creation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionCreationFailed(SessionStimulus):
+class SessionCreationFailed(SessionStimulus, frozen=True, kw_only=True):
     """Agents refused some kernels or were lost; ``retryable`` for now (back to the scheduler), else for good."""
 
     kernel_ids: frozenset[KernelId]
@@ -38,40 +35,34 @@ class SessionCreationFailed(SessionStimulus):
     retryable: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRestartRequested(SessionStimulus):
+class SessionRestartRequested(SessionStimulus, frozen=True, kw_only=True):
     reason: KernelEventReason = KernelEventReason.RESTARTING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionDestroyRequested(SessionStimulus):
+class SessionDestroyRequested(SessionStimulus, frozen=True, kw_only=True):
     """The user, an idle rule or a timeout ends the session. A forced end leaves no grace, also when TERMINATING."""
 
     reason: KernelEventReason = KernelEventReason.USER_REQUESTED
     forced: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionStartOverRequested(SessionStimulus):
+class SessionStartOverRequested(SessionStimulus, frozen=True, kw_only=True):
     """The session is preempted and waits again once its kernels have ended."""
 
     reason: KernelEventReason = KernelEventReason.RESCHEDULED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionDegraded(SessionStimulus):
+class SessionDegraded(SessionStimulus, frozen=True, kw_only=True):
     """An agent that holds one of the kernels does not answer."""
 
     reason: KernelEventReason = KernelEventReason.AGENT_LOST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRecovered(SessionStimulus):
+class SessionRecovered(SessionStimulus, frozen=True, kw_only=True):
     """Every agent that holds one of the kernels answers again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelObserved(SessionStimulus):
+class KernelObserved(SessionStimulus, frozen=True, kw_only=True):
     """An agent reported the status of a kernel. Observations of other attempts are ignored."""
 
     kernel_id: KernelId
@@ -80,8 +71,7 @@ class KernelObserved(SessionStimulus):
     exit_code: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelsAbandoned(SessionStimulus):
+class KernelsAbandoned(SessionStimulus, frozen=True, kw_only=True):
     """The agent is lost, or denies having these kernels: their slots are free, and whatever still runs is an orphan."""
 
     kernel_ids: frozenset[KernelId]

@@ -22,12 +22,14 @@ The session's machine (``session.py``) drives this one; nothing else should call
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import msgspec
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.states import FINAL_KERNEL_STATUSES, KernelEventReason, KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.effects import KernelTarget, ReleaseSlots, TakeSlots
 from ai.backend.core.lifecycle.transition import Path, Transition, find_row
 
@@ -74,8 +76,7 @@ UP = frozenset({S.RUNNING, S.RESIZING, S.SUSPENDED})
 HOLDING = frozenset(KernelStatus) - FINAL_KERNEL_STATUSES - {S.PENDING}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelState:
+class KernelState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one kernel, as far as the machine needs it.
 
     Attributes:
@@ -100,8 +101,7 @@ class KernelState:
         return KernelTarget(kernel_id=self.kernel_id, agent_id=self.agent_id, attempt=self.attempt)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelStep:
+class KernelStep(msgspec.Struct, frozen=True, kw_only=True):
     """A trigger with its arguments, see :func:`step`."""
 
     trigger: KernelTrigger

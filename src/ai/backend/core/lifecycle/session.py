@@ -26,13 +26,15 @@ handler moves the kernels and asks for effects; then the session follows what it
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionResult, SessionStatus, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle import kernel as kernel_machine
 from ai.backend.core.lifecycle.effects import CreateKernels, DestroyKernels, Effect, EmitEvent, RestartKernels
 from ai.backend.core.lifecycle.events import (
@@ -116,8 +118,7 @@ T = SessionTrigger
 _ENDED = frozenset({T.KERNEL_ENDED, T.KERNELS_TERMINATED, T.KERNELS_FAILED, T.KERNELS_CANCELLED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionState:
+class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """A session with all its kernels. The first cause of an end stays its ``reason``; once a kernel was placed
     ``max_attempts`` times, a failure for now counts as one for good."""
 
@@ -128,7 +129,7 @@ class SessionState:
     result: SessionResult = SessionResult.UNDEFINED
     reason: KernelEventReason = KernelEventReason.UNKNOWN
     max_attempts: int = 5
-    story: Path = field(default=(), compare=False)
+    story: Path = ()
 
     @property
     def status(self) -> SessionStatus:

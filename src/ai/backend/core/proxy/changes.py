@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.wire.appproxy import AppMode, Change, Circuit, State
 from ai.backend.core.proxy.routing import RouteKey, key_of
@@ -13,8 +14,7 @@ DRAIN_S: Mapping[AppMode, float] = {AppMode.INTERACTIVE: 30.0, AppMode.INFERENCE
 """Seconds that requests of a removed route may still take."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Changes that a data plane applies at once. ``is_complete``: circuits that are not in them are removed as well."""
 
     version: int
@@ -38,13 +38,12 @@ def removed_ids(changes: Changes, current: Iterable[UUID]) -> set[UUID]:
     return {circuit_id for circuit_id in current if circuit_id not in kept}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
+class Effects(msgspec.Struct, frozen=True, kw_only=True):
     """``is_revoked``: every open connection is cut at once. ``drained`` routes get nothing new, and are cut after
     ``drain_s``."""
 
     is_revoked: bool = False
-    drained: frozenset[RouteKey] = field(default_factory=frozenset)
+    drained: frozenset[RouteKey] = msgspec.field(default_factory=frozenset)
     drain_s: float = 0.0
 
 

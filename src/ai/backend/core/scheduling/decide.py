@@ -21,13 +21,14 @@ docs/decisions/0025-reservation-for-the-head-of-line.md proves that no session s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from operator import or_
 
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import without_placeholders
 from ai.backend.core.scheduling import diagnosis, gates
 from ai.backend.core.scheduling.index.agent_state import NodeClassCache

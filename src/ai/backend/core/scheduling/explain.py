@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.common.devices import TAINT, ComputeDevice, DeviceHealth, VariantFeature, VariantProperty
 from ai.backend.common.ids import AgentId
@@ -46,8 +47,7 @@ def unsupported(request: ResourceSlot, agents: Sequence[AgentState]) -> str | No
     return f"no agent has all of {', '.join(sorted(slots))}; {details}"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSummary:
+class DeviceSummary(msgspec.Struct, frozen=True):
     """Summarizes the properties of the devices of some slots: feature -> value -> where it is, what each kind of device
     states, and how each feature is compared."""
 
@@ -111,8 +111,7 @@ def scattered(total: ResourceSlot, kernels: int, agents: Iterable[AgentState]) -
     return f"{needs}; free on all nodes together is {format_amounts(idle)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WithheldDevice:
+class WithheldDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A device that a request cannot have whatever is free. ``reason``: why, in the words of its agent: a failure, a
     cordon, or an operation that is under way; empty if it says nothing. Of a tainted one: the keys."""
 

@@ -14,6 +14,7 @@ from msgspec import Meta, field
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import SessionType
+from ai.backend.common.structs import replace
 from ai.backend.common.validation_messages import split_message
 from ai.backend.core.scheduling.ordering.queue import ORDERS
 from ai.backend.core.scheduling.placement.strategies import PLACEMENTS
@@ -136,6 +137,6 @@ def _decode(options: Mapping[str, Any]) -> tuple[GroupOptions, list[str]]:
         else:
             accepted[name] = value
     group_options = msgspec.convert(accepted, GroupOptions, strict=False)
-    return msgspec.structs.replace(
+    return replace(
         group_options, placement=placement_name(group_options.placement) or group_options.placement
     ), problems

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
@@ -53,8 +52,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     kernels: tuple[KernelPlacement, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
+class Skip(msgspec.Struct, frozen=True, kw_only=True):
     """An unplaced session. ``message`` is for its owner. ``is_final``: waiting will not change it."""
 
     session_id: SessionId
@@ -63,8 +61,7 @@ class Skip:
     is_final: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions that wait for the same reason, in queue order; the other fields as in :class:`Skip`."""
 
     session_ids: tuple[SessionId, ...]
@@ -73,8 +70,7 @@ class Wait:
     is_final: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eviction:
+class Eviction(msgspec.Struct, frozen=True, kw_only=True):
     """Ends a running session in favour of another one. With ``starts_over`` it waits again afterwards."""
 
     session_id: SessionId
@@ -82,8 +78,7 @@ class Eviction:
     starts_over: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The complete result: each pending session appears once, in ``placements`` or in ``waits``.
 
     ``reserved``: agents that are held back for sessions. ``broken_agents``: agents whose devices contradict each other.

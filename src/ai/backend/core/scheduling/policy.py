@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.core.scheduling.ordering.queue import ORDERS, Order
@@ -16,8 +17,7 @@ SHARED_ORDERS = frozenset({"drf", "fair-share"})
 """Orders that need the usage of the sessions' owners."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Defines how a resource group schedules, by keys of :data:`ORDERS` and :data:`PLACEMENTS`.
 
     ``plugged``, ``plugged_order``: a plugin's placement or order, in place of the named one. ``preempts``: a session

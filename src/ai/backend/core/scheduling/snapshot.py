@@ -6,7 +6,6 @@ One snapshot is one resource group. The version of the form is in ``Snapshot.for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
@@ -23,20 +22,18 @@ from ai.backend.core.allocation.node import DEFAULT_ORDER, PluginDevices
 DUMP_FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldKernel:
+class HeldKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel that occupies an agent, and its bound or else planned ``devices``, which may be empty.
     ``device_requests`` are those of its session. With ``is_claim`` it is a device claim, which is no kernel."""
 
     kernel_id: KernelId
     slots: ResourceSlot
-    devices: DeviceAllocation = field(default_factory=DeviceAllocation)
+    devices: DeviceAllocation = msgspec.field(default_factory=DeviceAllocation)
     device_requests: tuple[str, ...] = ()
     is_claim: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentView:
+class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     """An agent by its last report and its rows.
 
     Attributes:
@@ -57,10 +54,10 @@ class AgentView:
     kernel_limit: int | None = None
     features: frozenset[str] = frozenset()
     location: tuple[str, ...] = ()
-    reserved: ResourceSlot = field(default_factory=ResourceSlot)
+    reserved: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
 
 
-_UNCHANGING_FIELDS = attrgetter(*(f.name for f in fields(AgentView) if f.name not in ("held", "plugins")))
+_UNCHANGING_FIELDS = attrgetter(*(f for f in AgentView.__struct_fields__ if f not in ("held", "plugins")))
 
 
 def is_same_agent(first_view: AgentView, second_view: AgentView) -> bool:
@@ -72,8 +69,7 @@ def is_same_agent(first_view: AgentView, second_view: AgentView) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingKernel:
+class PendingKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel of a pending session. ``architecture`` None: any. ``needs``: features that its agent must have."""
 
     kernel_id: KernelId
@@ -84,8 +80,7 @@ class PendingKernel:
     needs: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dependency:
+class Dependency(msgspec.Struct, frozen=True, kw_only=True):
     """A session that must have succeeded before another one starts."""
 
     session_id: SessionId
@@ -94,8 +89,7 @@ class Dependency:
     result: SessionResult = SessionResult.UNDEFINED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingClaim:
+class PendingClaim(msgspec.Struct, frozen=True, kw_only=True):
     """The device claim of a pending session. What it is to allocate is part of the slots of the first kernel; what it
     holds already is not, and then ``designated_agents`` of the session is its agent.
 
@@ -112,8 +106,7 @@ class PendingClaim:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingSession:
+class PendingSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session that waits to be placed.
 
     Attributes:
@@ -149,8 +142,7 @@ class PendingSession:
         return sum((kernel.slots for kernel in self.kernels), ResourceSlot())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningSession:
+class RunningSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session that may be preempted, and (agent, kernel) of what it holds. ``starts_over``: it waits again then."""
 
     session_id: SessionId
@@ -162,19 +154,17 @@ class RunningSession:
     starts_over: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """Limits the named slots that a keypair, user, group or domain may occupy. ``label``: such as "group default"."""
 
     label: str
-    limit: ResourceSlot = field(default_factory=ResourceSlot)
-    used: ResourceSlot = field(default_factory=ResourceSlot)
+    limit: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
+    used: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
     max_sessions: int | None = None
     sessions: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one resource group.
 
     Scopes are written as ``domain/project/user``, ``domain/project``, ``domain``.
@@ -196,15 +186,15 @@ class Snapshot:
     agents: tuple[AgentView, ...] = ()
     pending: tuple[PendingSession, ...] = ()
     running: tuple[RunningSession, ...] = ()
-    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    quotas: Mapping[str, Quota] = msgspec.field(default_factory=dict)
     allocation_order: tuple[str, ...] = DEFAULT_ORDER
-    occupied: Mapping[str, ResourceSlot] = field(default_factory=dict)
-    used_lately: Mapping[str, ResourceSlot] = field(default_factory=dict)
-    weights: Mapping[str, float] = field(default_factory=dict)
+    occupied: Mapping[str, ResourceSlot] = msgspec.field(default_factory=dict)
+    used_lately: Mapping[str, ResourceSlot] = msgspec.field(default_factory=dict)
+    weights: Mapping[str, float] = msgspec.field(default_factory=dict)
     workload: tuple[tuple[ResourceSlot, int], ...] = ()
     device_workload: tuple[tuple[tuple[str, ...], ResourceSlot, int], ...] = ()
     last_agent: AgentId | None = None
-    policy: Mapping[str, str | bool] = field(default_factory=dict)
+    policy: Mapping[str, str | bool] = msgspec.field(default_factory=dict)
     format: int = DUMP_FORMAT
 
 

@@ -7,14 +7,16 @@ says what the scheduler would do, with every session, reservation, quota and pol
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import ROUND_FLOOR, Decimal
 from enum import StrEnum
 from itertools import islice, zip_longest
 
+import msgspec
+
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.requests.amounts import named_slots, with_other_amounts
 from ai.backend.core.allocation.requests.attributes import facts_of
 from ai.backend.core.allocation.requests.compiled import DeviceRequest
@@ -79,8 +81,7 @@ class Exclusion(StrEnum):
     SCATTERED = "scattered"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """A smaller request: the slots of each kernel, and the number of kernels. ``device_request``: the alternative that
     takes these slots, in place of all alternatives; empty if these say no amounts."""
 
@@ -89,8 +90,7 @@ class Proposal:
     device_request: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a decision with sessions that were watched.
 
     Attributes:
@@ -110,9 +110,9 @@ class Trial:
     skip: Skip | None = None
     placed: int = 0
     startable: Sequence[AgentId] = ()
-    exclusions: Mapping[Exclusion, Sequence[AgentId]] = field(default_factory=dict)
+    exclusions: Mapping[Exclusion, Sequence[AgentId]] = msgspec.field(default_factory=dict)
     withheld: Sequence[WithheldDevice] = ()
-    largest_free: ResourceSlot = field(default_factory=ResourceSlot)
+    largest_free: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
     proposals: Sequence[Proposal] = ()
 
     @property

@@ -7,7 +7,6 @@ get that event. Nothing that an engine sends is believed to be well formed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -43,8 +42,7 @@ class _Body(msgspec.Struct):
     user: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest:
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to a model.
 
     ``prompt`` is the JSON text of its input, ``body`` is what the engine gets. ``strips_usage``: the client has not

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 from uuid import UUID
 
+import msgspec
+
 from ai.backend.common.serving import ServingReason
+from ai.backend.common.structs import replace
 
 
 class MetricSource(StrEnum):
@@ -58,8 +60,7 @@ class MetricName(StrEnum):
 MetricKey = tuple[MetricSource, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """A metric of the whole endpoint at a moment: the sum over ``replicas`` replicas."""
 
     at: float
@@ -71,8 +72,7 @@ class Sample:
         return self.total / max(1, self.replicas)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingRule:
+class ScalingRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule of the published client: while the mean of its metric over replicas compares so with the threshold,
     ``step_size`` replicas are added (removed, if it is negative), at most once in ``cooldown_s``."""
 
@@ -92,8 +92,7 @@ class ScalingRule:
         return self.source, self.metric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetPolicy:
+class TargetPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The load that one replica is to have. ``target`` is in the unit of the metric.
 
     Attributes:
@@ -118,8 +117,7 @@ class TargetPolicy:
         return self.source, self.metric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingPolicy:
+class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How an endpoint is scaled. With ``min_replicas`` 0 it is scaled to zero after ``idle_s`` without any request.
 
     ``down_delay_s``: for so long the largest number that was advised counts, so that a dip removes nothing.
@@ -135,8 +133,7 @@ class ScalingPolicy:
     max_age_s: float = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingState:
+class ScalingState(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of decisions, for the next one: until when a burst counts and how far it went, and recent advice."""
 
     panic_until: float | None = None
@@ -144,8 +141,7 @@ class ScalingState:
     advice: tuple[tuple[float, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingInput:
+class ScalingInput(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint at one moment.
 
     Attributes:
@@ -162,17 +158,16 @@ class ScalingInput:
     now: float
     desired: int
     ready: int
-    metrics: Mapping[MetricKey, Sequence[Sample]] = field(default_factory=dict)
+    metrics: Mapping[MetricKey, Sequence[Sample]] = msgspec.field(default_factory=dict)
     queued: int = 0
     in_flight: int = 0
     last_request_at: float | None = None
     since: float = 0.0
     is_rolling_out: bool = False
-    state: ScalingState = field(default_factory=ScalingState)
+    state: ScalingState = msgspec.field(default_factory=ScalingState)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingDecision:
+class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The number of replicas, why, and the inputs that it follows from; ``triggered`` are the rules that took part."""
 
     desired: int

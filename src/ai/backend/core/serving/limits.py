@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ai.backend.common.wire.appproxy import InferenceLimits, TokenKind
 
 PARTS = 60
@@ -57,8 +59,7 @@ class RollingSum:
         return self._seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that a request may cost."""
 
     prompt: int = 0
@@ -74,8 +75,7 @@ class Estimate:
                 return self.prompt + self.output
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request is refused, and after how many seconds it may be sent again. ``what``: ``requests``, ``tokens`` or
     ``concurrent``."""
 
@@ -84,8 +84,7 @@ class Refusal:
     retry_after_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """The narrowest window of a kind: its limit, what is left of it, seconds until all of it is free again."""
 
     limit: int

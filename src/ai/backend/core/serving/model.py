@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.serving import ReplicaStatus, ServingReason
 from ai.backend.core.lifecycle.endpoint import ReplicaTrigger
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """A replica as it is known now. ``since``: when it entered its status. ``in_flight``: its open requests as workers
     report them, None if they do not; ``in_flight_tokens``: how much work they are, for the choice of what to end."""
 
@@ -24,16 +24,14 @@ class Replica:
     in_flight_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedStarts:
+class FailedStarts(msgspec.Struct, frozen=True, kw_only=True):
     """Failures of a revision's replicas since one of them became ready last."""
 
     count: int
     last_at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevisionSample:
+class RevisionSample(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of a revision in the window that guards look at, which is the same for both revisions.
 
     ``ttft_p90_s``: seconds to the first byte of a response. None: nothing was measured.
@@ -49,8 +47,7 @@ class RevisionSample:
         return self.errors / self.requests if self.requests else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class Guard(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds that a new revision keeps, or is rolled back: its share of failed requests; the time to its first byte and
     its tokens a second as parts of the old revision's. None is no bound. Nothing is judged below ``min_requests``."""
 
@@ -60,8 +57,7 @@ class Guard:
     min_requests: int = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryStep:
+class CanaryStep(msgspec.Struct, frozen=True, kw_only=True):
     """A share of the requests for the new revision, in per cent, and how long it stays so; None: until a user says."""
 
     weight: float
@@ -74,8 +70,7 @@ class RolloutKind(StrEnum):
     CANARY = "canary"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutPolicy:
+class RolloutPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How a revision takes the place of another one.
 
     Attributes:
@@ -100,7 +95,7 @@ class RolloutPolicy:
     steps: tuple[CanaryStep, ...] = (CanaryStep(weight=10.0), CanaryStep(weight=50.0))
     soak_s: float = 0.0
     watch_s: float = 60.0
-    guard: Guard | None = field(default_factory=Guard)
+    guard: Guard | None = msgspec.field(default_factory=Guard)
     deadline_s: float = 3600.0
     max_failures: int = 3
     first_backoff_s: float = 5.0
@@ -111,8 +106,7 @@ class RolloutPolicy:
     quiet_s: float = 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutSnapshot:
+class RolloutSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint at one moment.
 
     Attributes:
@@ -136,21 +130,19 @@ class RolloutSnapshot:
     step: int = 0
     step_since: float = 0.0
     started_at: float = 0.0
-    failures: Mapping[UUID, FailedStarts] = field(default_factory=dict)
-    samples: Mapping[UUID, RevisionSample] = field(default_factory=dict)
+    failures: Mapping[UUID, FailedStarts] = msgspec.field(default_factory=dict)
+    samples: Mapping[UUID, RevisionSample] = msgspec.field(default_factory=dict)
     is_destroying: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StartReplicas:
+class StartReplicas(msgspec.Struct, frozen=True):
     """Creates this many replicas of a revision."""
 
     revision: UUID
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepReplica:
+class StepReplica(msgspec.Struct, frozen=True):
     """Applies a trigger to a replica (``core.lifecycle.endpoint.step_replica``)."""
 
     replica: UUID
@@ -158,22 +150,19 @@ class StepReplica:
     reason: ServingReason
 
 
-@dataclass(frozen=True, slots=True)
-class EnterStep:
+class EnterStep(msgspec.Struct, frozen=True):
     """Stores the number of the next step, and the time."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Promote:
+class Promote(msgspec.Struct, frozen=True):
     """Makes the target ACTIVE, and what was active RETIRING, in one transaction."""
 
     revision: UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(msgspec.Struct, frozen=True):
     """Steps the target to ROLLING_BACK. ``detail`` is a sentence for users."""
 
     revision: UUID
@@ -181,8 +170,7 @@ class Abort:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class FinishRollback:
+class FinishRollback(msgspec.Struct, frozen=True):
     """The target has no replica any more: steps it by EMPTIED."""
 
     revision: UUID
@@ -191,8 +179,7 @@ class FinishRollback:
 Action = StartReplicas | StepReplica | EnterStep | Promote | Abort | FinishRollback
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """The actions of one moment, and the shares of revisions until the next plan.
 
     ``weights``: the shares of revisions in the requests, of those with ready replicas; any sum. ``wake_at``: when

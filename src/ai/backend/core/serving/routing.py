@@ -14,6 +14,8 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from ai.backend.common.wire.appproxy import RouteInfo, RoutingKind
 from ai.backend.core.proxy.routing import RouteKey, SmoothWeights, Target, key_of
 from ai.backend.core.serving.prefixes import BLOCK_BYTES, PrefixIndex
@@ -46,8 +48,7 @@ class PickReason(StrEnum):
     EXPLORATION = "exploration"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a request that its replica is picked by. ``tokens`` are estimated; ``session_key`` is any text that
     requests have in common which are to reach the same replica."""
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from ai.backend.common.wire.appproxy import FIRST_BYTE_BOUNDS_S, InferenceUsage
 
 MAX_ROWS = 20_000
@@ -27,8 +29,7 @@ class UsageKey(NamedTuple):
     session: UUID | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens of one answer. ``is_estimated``: its engine named none, or impossible ones."""
 
     prompt: int = 0

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
+
 from ai.backend.common.errors import InvalidInput
 
 _PATH_PART = re.compile(r"[^/\x00-\x1f]{1,255}")
@@ -43,8 +45,7 @@ MANAGERS = "nodes/managers"
 """The prefix below which each manager publishes its address for agents."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChange:
+class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change of a key. ``value`` is None for a deletion; ``revision`` grows in the order of commits."""
 
     revision: int

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from sqlalchemy import URL, Connection, Executable, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.sql.dml import UpdateBase
@@ -33,8 +33,7 @@ class _Transactions(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(msgspec.Struct, frozen=True):
     """Connections to PostgreSQL.
 
     Attributes:

@@ -1,20 +1,21 @@
-"""Maps dataclasses to rows of tables."""
+"""Maps structs to rows of tables."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict
 from sqlalchemy import Connection, Row, Table, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import Conflict
 
 
-def row_of(instance: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
-    """Returns the fields of a dataclass by name."""
-    return {field.name: getattr(instance, field.name) for field in fields(instance) if field.name not in without}
+def row_of(instance: Struct, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the fields of a struct by name."""
+    return {name: value for name, value in asdict(instance).items() if name not in without}
 
 
 def put_row(connection: Connection, table: Table, key_column: str, row: Mapping[str, Any]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from ai.backend.common.errors import Unavailable
 
@@ -23,8 +24,7 @@ class CommandFailed(Exception):
     """HAProxy did not do what a command says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of a backend, or of a server of one, since HAProxy's start. ``idle_s``: since the last use; None if
     there was none."""
 

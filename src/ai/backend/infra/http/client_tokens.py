@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
+import msgspec
 from aiohttp import web
 
 from ai.backend.common.errors import BackendError, ProofRequired
@@ -34,8 +35,7 @@ MAX_BODY_BYTES = 262_144
 _BOUNDARY_PATTERN = re.compile(r'boundary="?([^";]{1,70})"?')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The stored reply to a call. ``body`` None: it was too large."""
 
     status: int
@@ -43,8 +43,7 @@ class Answer:
     body: bytes | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownCall:
+class KnownCall(msgspec.Struct, frozen=True, kw_only=True):
     """An earlier call. ``answer`` is None while it runs, and if it was interrupted. Repetitions share its
     ``call_id``."""
 

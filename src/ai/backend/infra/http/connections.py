@@ -15,9 +15,9 @@ import time
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Self, cast
 
+import msgspec
 from aiohttp import web
 
 from ai.backend.infra.http.addresses import client_of
@@ -30,8 +30,7 @@ _SHARE_OF_DESCRIPTORS = 0.75
 """The part of this process's descriptors that connections may take; files and other sockets need the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(msgspec.Struct, frozen=True):
     """Limits of the open connections of one process.
 
     Attributes:

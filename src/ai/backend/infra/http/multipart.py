@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from email.message import Message
 from io import BytesIO
 from typing import Any
 from urllib.parse import quote, unquote
 
+import msgspec
 from aiohttp import BodyPartReader, MultipartReader, MultipartWriter, web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_exceptions import HttpProcessingError
@@ -28,8 +28,7 @@ MAX_FILE_NAME_LENGTH = 4_096
 PART_OVERHEAD_BYTES = 8_192
 
 
-@dataclass(frozen=True, slots=True)
-class UploadedFile:
+class UploadedFile(msgspec.Struct, frozen=True):
     """An uploaded file. ``name`` is decoded, and otherwise as the client wrote it."""
 
     name: str

@@ -16,6 +16,7 @@ from ssl import SSLContext
 from typing import Any
 
 import aiohttp
+import msgspec
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
@@ -68,8 +69,7 @@ class _SocketRefused(OSError):
         return "refused address"
 
 
-@dataclass(frozen=True, slots=True)
-class AddressGuard:
+class AddressGuard(msgspec.Struct, frozen=True):
     """Opens sockets, except to addresses in blocked networks."""
 
     refused: tuple[Network, ...]
@@ -99,8 +99,7 @@ def _embedded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Iterable[str
     return (str(inner),) if inner is not None else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """A whole response. ``url``: after redirects."""
 
     url: URL

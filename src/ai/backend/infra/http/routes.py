@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import Any, Generic, TypedDict, Unpack, get_type_hints
@@ -18,6 +18,7 @@ from aiohttp import web
 from typing_extensions import TypeVar
 
 from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.structs import replace
 from ai.backend.infra.http.errors import BodyTooSlow, PayloadTooLarge
 from ai.backend.infra.http.ratelimit import Allowance
 
@@ -205,8 +206,7 @@ class Routed:
 ROUTED: web.RequestKey[Routed] = web.RequestKey("routed", Routed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint as its :func:`route` mark declares it.
 
     Attributes:
@@ -245,7 +245,7 @@ class Endpoint:
     auth: bool = True
     kind: str = "json"
     max_body: int = MAX_JSON_BYTES
-    body_aliases: Mapping[str, str] = field(default_factory=dict)
+    body_aliases: Mapping[str, str] = msgspec.field(default_factory=dict)
     audited: bool = False
     tag: str = ""
     limited: bool = True

@@ -121,8 +121,7 @@ class AuditTrail(Protocol):
     async def record(self, call: Call[Any, Any], outcome: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions:
+class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a server: of one address, open connections and unsigned requests per 15 minutes (zero: any number); and
     trusted proxies. ``has_versions``: a version before a path, as in ``/v4/session``, is left out."""
 
@@ -153,7 +152,7 @@ class HttpServer:
     authenticator: RequestAuthenticator | None = None
     audit: AuditTrail | None = None
     client_tokens: ClientTokens | None = None
-    options: HttpOptions = HttpOptions()
+    options: HttpOptions = field(default_factory=HttpOptions)
     on_admitted: Callable[[Any], None] | None = None
     limiter: Limiter = field(default_factory=RateLimiter)
     active_keys: ActiveKeys | None = None

@@ -129,8 +129,7 @@ class Streams:
 STREAMS: web.AppKey[Streams] = web.AppKey("streams", Streams)
 
 
-@dataclass(frozen=True, slots=True)
-class SseEvent:
+class SseEvent(msgspec.Struct, frozen=True):
     """An event. ``data`` is encoded as JSON; clients return ``id`` as ``Last-Event-ID``."""
 
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 import msgspec
 
 from ai.backend.common.errors import InvalidInput
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.link import ManagerReports
 from ai.backend.common.wire.reports import (
     AgentReport,
@@ -26,8 +26,7 @@ GATHER_S = 0.02
 _MAX_BEATS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Accepted:
+class _Accepted(msgspec.Struct, frozen=True):
     """The last whole heartbeat of an agent that the manager has accepted."""
 
     number: int
@@ -50,7 +49,7 @@ class ChangedReports:
         self._has_beats = True
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        content = msgspec.structs.replace(report, number=0)
+        content = replace(report, number=0)
         accepted = self._accepted.get(report.agent_id)
         if self._has_beats and accepted is not None and accepted.content == content and report.number:
             beat = Beat(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import NotSupported, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
@@ -56,8 +57,7 @@ async def _deliver(far_port: StreamPort, kind: Piece, body: Any) -> None:
         raise Unavailable("the window of the peer is full")
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryConnection:
+class MemoryConnection(msgspec.Struct, frozen=True):
     """Both ends of the link to one agent."""
 
     manager: Multiplexer

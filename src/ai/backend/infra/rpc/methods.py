@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
+
+import msgspec
 
 from ai.backend.common.errors import BackendError, Forbidden, InternalError
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
@@ -55,8 +56,7 @@ def reports_proxy(connect: Connect) -> ManagerReports:
     return cast(ManagerReports, _Proxy(REPORTS, connect))
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(msgspec.Struct, frozen=True):
     """Serves the permitted calls of one peer. A report for an agent for which it does not ``speak`` is Forbidden."""
 
     methods: Mapping[str, Method]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.execution import PtyFrame
 from ai.backend.common.wire.link import ByteStream, PtyStream
 from ai.backend.common.wire.methods import StreamKind
@@ -187,7 +188,7 @@ class PortFrames:
     async def send(self, frame: PtyFrame) -> None:
         max_bytes = CHUNK_BYTES - _FRAME_HEAD_BYTES
         for start in range(0, max(1, len(frame.data)), max_bytes):
-            part = msgspec.structs.replace(frame, data=frame.data[start : start + max_bytes])
+            part = replace(frame, data=frame.data[start : start + max_bytes])
             await self._port.send(msgspec.msgpack.encode(part))
 
     async def __aiter__(self) -> AsyncIterator[PtyFrame]:

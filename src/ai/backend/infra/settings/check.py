@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import click
+import msgspec
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.settings.load import load_settings
@@ -16,8 +16,7 @@ from ai.backend.infra.settings.published import keys_without_effect
 from ai.backend.plugin.settings import read_toml
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsFile:
+class SettingsFile(msgspec.Struct, frozen=True):
     """A kind of file: the names of its model and of a function that checks what the model cannot, imported at need."""
 
     model: str

@@ -19,6 +19,7 @@ from datetime import datetime
 from random import getrandbits
 from typing import Any
 
+import msgspec
 from opentelemetry import trace
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context, attach, detach
@@ -58,8 +59,7 @@ _COMPLAINT_INTERVAL_S = 60.0
 _propagator = TraceContextTextMapPropagator()
 
 
-@dataclass(frozen=True, slots=True)
-class Exporters:
+class Exporters(msgspec.Struct, frozen=True):
     """The exporters of spans, logs and metrics; a kind whose exporter is None is not made."""
 
     spans: SpanExporter | None

@@ -6,8 +6,9 @@ The answer depends on the stored state alone, so a controller that was killed an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+import msgspec
 
 from ai.backend.common.device_operations import OperationPhase, OperationVerb
 from ai.backend.core.lifecycle.device_operation import TRANSITIONS, OperationTrigger
@@ -38,8 +39,7 @@ CURES_QUARANTINE = frozenset({V.RESET, V.DETACH})
 """Operations that a quarantined device admits besides reports, and whose success ends the quarantine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """Holds all that is known of an operation. ``device`` None: there is no such Accelerator. ``executor`` is who
     would act, empty if nobody; ``executor_silent_s`` for how long it was not seen alive, 0 if it is;
     ``artifact_problem`` why the image may not be loaded, empty if it may."""
@@ -73,8 +73,7 @@ class Situation:
         return status.report
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Describes the next thing to do. Without a ``trigger`` the operation waits in its phase, for the ``reason``, and
     is asked again after ``again_s``. ``acquire``: the device is to be locked; ``evict``: its holders evicted."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ai.backend.common.devices import DeviceHealth
+from ai.backend.common.structs import replace
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.progress import timestamp
 from ai.backend.kubeacc.crd.fields import Condition
@@ -157,7 +158,7 @@ class DeviceController:
         if acc_class is None:
             return None
         devices = [device for device in self._view.accelerators.all() if device.status.class_name == name]
-        status = msgspec.structs.replace(
+        status = replace(
             acc_class.status,
             observed_generation=acc_class.metadata.generation,
             devices=len(devices),

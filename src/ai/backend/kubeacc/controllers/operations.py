@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,6 +13,7 @@ import msgspec
 
 from ai.backend.common.device_operations import OperationPhase
 from ai.backend.common.errors import ArtifactRejected, NotFound
+from ai.backend.common.structs import replace
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.decision import CURES_QUARANTINE, Situation, next_step
 from ai.backend.kubeacc.controllers.devices import ownership_of
@@ -105,7 +105,7 @@ class OperationController:
         if taken.evict and situation.device is not None and (problem := await self._evict(situation.device)):
             taken = replace(taken, reason="EvictionRefused", message=problem[:1024])
         status, _ = advance(situation, taken)
-        if status != msgspec.structs.replace(operation.status, report=None):
+        if status != replace(operation.status, report=None):
             crash_point("before-operation-status")
             if status.attempts > operation.status.attempts == 0 and situation.policy.policy is not None:
                 await self._note_begin(operation, situation.policy.policy, situation.now)
@@ -357,7 +357,7 @@ class OperationController:
         problem = await self._open_gate(operation) if operation.status.phase is P.SUCCEEDED else ""
         status = ended(operation, problem, self._now())
         if status != operation.status and not operation.metadata.deletion_timestamp:
-            await self._store(operation, msgspec.structs.replace(status, report=None))
+            await self._store(operation, replace(status, report=None))
             return 0.0
         if OPERATION_FINALIZER in operation.metadata.finalizers:
             await self._set_finalizer(operation, present=False)

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-import msgspec
-
 from ai.backend.common.device_operations import OperationPhase
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.device_operation import OperationEffect as E
 from ai.backend.core.lifecycle.device_operation import OperationState, step
 from ai.backend.core.lifecycle.device_operation import OperationTrigger as T
@@ -35,7 +34,7 @@ def advance(situation: Situation, taken: Step) -> tuple[AcceleratorOperationStat
     """Returns the status after a step, without the executor's report, and the effects that are left to do."""
     operation, now = situation.operation, situation.now
     old = operation.status
-    status = msgspec.structs.replace(
+    status = replace(
         old,
         observed_generation=operation.metadata.generation,
         start_time=old.start_time or timestamp(now),
@@ -47,30 +46,30 @@ def advance(situation: Situation, taken: Step) -> tuple[AcceleratorOperationStat
     )
     if taken.trigger is None:
         status = _explained(status, taken)
-        return msgspec.structs.replace(status, conditions=_observed(status.conditions, operation)), ()
+        return replace(status, conditions=_observed(status.conditions, operation)), ()
     state, _, effects = step(OperationState(old.phase, old.verdict), taken.trigger)
-    status = msgspec.structs.replace(status, phase=state.phase, verdict=state.verdict, retry_at=None)
+    status = replace(status, phase=state.phase, verdict=state.verdict, retry_at=None)
     if old.verdict is None or taken.trigger not in _KEEPS_REASON:
         status = _explained(status, taken)
     if taken.rollback is not None:
-        status = msgspec.structs.replace(status, rollback=taken.rollback)
+        status = replace(status, rollback=taken.rollback)
     status = _ordered(situation, status, effects)
     if state.phase is P.RETRYING:
         delay_s = _RETRY.delay_s(old.attempts - 1)
-        status = msgspec.structs.replace(status, retry_at=timestamp(now + timedelta(seconds=delay_s)))
+        status = replace(status, retry_at=timestamp(now + timedelta(seconds=delay_s)))
     if state.phase is P.VERIFYING:  # since when the device is compared with the report
-        status = msgspec.structs.replace(status, retry_at=timestamp(now))
+        status = replace(status, retry_at=timestamp(now))
     if state.phase.is_final:
-        status = msgspec.structs.replace(status, completion_time=timestamp(now))
+        status = replace(status, completion_time=timestamp(now))
     conditions = _conditions(operation.metadata.generation, old, status, now)
-    return msgspec.structs.replace(status, conditions=conditions), effects
+    return replace(status, conditions=conditions), effects
 
 
 def _explained(status: AcceleratorOperationStatus, taken: Step) -> AcceleratorOperationStatus:
     """Returns the status with what the step says; one that says nothing leaves what was said before."""
     if not taken.reason and not taken.message:
         return status
-    return msgspec.structs.replace(status, reason=taken.reason or status.reason, message=taken.message[:1024])
+    return replace(status, reason=taken.reason or status.reason, message=taken.message[:1024])
 
 
 def _ordered(
@@ -87,12 +86,12 @@ def _ordered(
             previous_program=old.previous_program if old else device.status.program if device else None,
             previous_power=old.previous_power if old else device.status.power_state if device else PowerState.UNKNOWN,
         )
-        return msgspec.structs.replace(status, order=order, attempts=status.attempts + 1)
+        return replace(status, order=order, attempts=status.attempts + 1)
     if E.ABORT in effects and old is not None:
-        return msgspec.structs.replace(status, order=msgspec.structs.replace(old, abort=True, issued_at=issued_at))
+        return replace(status, order=replace(old, abort=True, issued_at=issued_at))
     if E.UNDO in effects and old is not None and situation.operation.spec.operation in REVERSIBLE:
         report = situation.report
-        order = msgspec.structs.replace(
+        order = replace(
             old,
             sequence=sequence,
             issued_at=issued_at,
@@ -100,7 +99,7 @@ def _ordered(
             abort=False,
             result=report.result if report is not None else old.result,
         )
-        return msgspec.structs.replace(status, order=order)
+        return replace(status, order=order)
     return status
 
 
@@ -128,14 +127,14 @@ def _conditions(
                 last_transition_time=timestamp(now),
                 observed_generation=generation,
             )
-        conditions.append(msgspec.structs.replace(condition, observed_generation=generation))
+        conditions.append(replace(condition, observed_generation=generation))
     return tuple(conditions)
 
 
 def _observed(conditions: Sequence[Condition], operation: AcceleratorOperation) -> tuple[Condition, ...]:
     """Returns conditions as of the present generation: ``kubectl wait`` takes no older ones."""
     generation = operation.metadata.generation
-    return tuple(msgspec.structs.replace(condition, observed_generation=generation) for condition in conditions)
+    return tuple(replace(condition, observed_generation=generation) for condition in conditions)
 
 
 def ended(operation: AcceleratorOperation, gate_problem: str, now: datetime) -> AcceleratorOperationStatus:
@@ -153,4 +152,4 @@ def ended(operation: AcceleratorOperation, gate_problem: str, now: datetime) -> 
             observed_generation=operation.metadata.generation,
         )
         conditions = (*conditions, released)
-    return msgspec.structs.replace(status, conditions=conditions, observed_generation=operation.metadata.generation)
+    return replace(status, conditions=conditions, observed_generation=operation.metadata.generation)

@@ -162,8 +162,7 @@ class RemoteImages:
         raise NotFound(f"no layer of {digest} has a file {name[:200]!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Repository:
+class _Repository(msgspec.Struct, frozen=True):
     http: RegistryHttp
     name: str
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Self
+
+import msgspec
 
 from ai.backend.common.device_operations import OperationVerb
 from ai.backend.common.errors import InvalidInput
@@ -22,8 +23,7 @@ ImageSource = Callable[[Artifact, BinaryIO, int], Awaitable[None]]
 interrupted: a source goes on at the file's end, or empties it. Raises BackendError, OSError."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverDevice:
+class DriverDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A device that a driver reports. ``node_name`` None: a remote device that is attached nowhere, or to a machine
     that is no node. ``program`` None: the driver cannot tell."""
 
@@ -35,7 +35,7 @@ class DriverDevice:
     attach_state: AttachState = AttachState.ATTACHED
     power_state: PowerState = PowerState.UNKNOWN
     program: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class AbstractAcceleratorDriver(ABC):

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import cast
@@ -16,6 +16,7 @@ from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHea
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.infra.loop import PeriodicLoop, cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.kubeacc.node_plugin.places import pci_address

@@ -12,6 +12,7 @@ import msgspec
 
 from ai.backend.common.device_operations import OperationVerb
 from ai.backend.common.errors import BackendError, PluginError
+from ai.backend.common.structs import replace
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.crd.accelerators import Program
 from ai.backend.kubeacc.crd.classes import Signer
@@ -135,13 +136,13 @@ class OperationExecutor(PeriodicLoop):
         is_undone = order is not None and order.rollback
         if spec.power is not None:
             previous = order.previous_power if order is not None and is_undone else None
-            facts = msgspec.structs.replace(facts, power=previous or spec.power.state)
+            facts = replace(facts, power=previous or spec.power.state)
         if spec.program is not None and order is not None:
             image = report.result.get(PROGRAM_KEY, "")
             program = Program(image=image, sha256=spec.program.artifact.sha256)
-            facts = msgspec.structs.replace(facts, program=order.previous_program if is_undone else program)
+            facts = replace(facts, program=order.previous_program if is_undone else program)
         elif facts.program is not None and spec.operation is not OperationVerb.DIAGNOSE:
-            facts = msgspec.structs.replace(facts, program=await self._loaded(key, facts.program))
+            facts = replace(facts, program=await self._loaded(key, facts.program))
         if facts != self._facts.get(key):
             await asyncio.to_thread(self._facts.put, key, facts)
         try:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.devices import ComputeDevice, DeviceSlot, LinkKind
 from ai.backend.common.slots import format_quantity
@@ -38,8 +39,7 @@ BINDING: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedDevice:
+class OfferedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A device and what the cluster should know of it besides: the type of its Accelerator, taints as pairs of key and
     effect with a value, whether several claims may share it (consumable capacity), whether it must be attached before
     its pod is bound (binding conditions), and the host bridge that it is below, by which claims join it with devices of
@@ -58,8 +58,7 @@ class OfferedDevice:
         return name_in_cluster(self.plugin, self.device.device_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceFeatures:
+class SliceFeatures(msgspec.Struct, frozen=True, kw_only=True):
     """Names the parts of a slice that the cluster keeps; it drops those whose feature gate is off.
 
     On by default from 1.36 on: before, devices with a taint are left out, and claims get whole devices of the node."""
@@ -68,6 +67,9 @@ class SliceFeatures:
     counters: bool = True
     shares: bool = True
     binding: bool = True
+
+
+_ALL_FEATURES = SliceFeatures()
 
 
 def probe_devices() -> list[dict[str, Any]]:
@@ -98,7 +100,7 @@ def slice_specs(
     driver: str,
     node: str,
     generation: int,
-    features: SliceFeatures = SliceFeatures(),
+    features: SliceFeatures = _ALL_FEATURES,
 ) -> list[dict[str, Any]]:
     """Returns the specs of all slices of the node's pool; none without a device."""
     offered = [one for one in offered if _is_possible(one, features)]

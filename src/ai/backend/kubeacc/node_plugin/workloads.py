@@ -16,6 +16,7 @@ import msgspec
 from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth
 from ai.backend.common.errors import BackendError, Conflict, PluginError, Unavailable
 from ai.backend.common.ids import DeviceId, KernelId, SessionId
+from ai.backend.common.structs import replace
 from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint, HeldDevice, PluginShare, WorkloadRecord
 from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker, joined, share_slot, whole_device
 from ai.backend.kubeacc.node_plugin.edits import CdiFiles, check_no_conflict, check_supported
@@ -178,7 +179,7 @@ class Workloads:
             except BackendError:
                 await self._release_failed(record.uid)
                 raise
-            record = msgspec.structs.replace(record, phase="prepared", at=self._clock())
+            record = replace(record, phase="prepared", at=self._clock())
             await self._store(record)
             crash_point("kube-acc.prepare.prepared")
             return record
@@ -210,15 +211,13 @@ class Workloads:
             if holder is not None:
                 raise Conflict(f"the device {held.name} is held by {holder.namespace}/{holder.name} ({holder.way})")
             allocations.setdefault(held.plugin, []).append(_allocation(held, device))
-            devices.append(msgspec.structs.replace(held, pci_address=address))
+            devices.append(replace(held, pci_address=address))
         shares = {
             # The first call begins with this record; the record of each further one is stored before it.
             key: PluginShare(allocation=joined(allocations[key]), calls=("pre_create",) if place == 0 else ())
             for place, key in enumerate(sorted(allocations))
         }
-        record = msgspec.structs.replace(
-            requested, phase="preparing", devices=tuple(devices), shares=shares, at=self._clock()
-        )
+        record = replace(requested, phase="preparing", devices=tuple(devices), shares=shares, at=self._clock())
         self.records[record.uid] = record
         self.changed()
         return record
@@ -227,10 +226,10 @@ class Workloads:
         result = await self._call(record.uid, plugin_key, "pre_create")
         assert isinstance(result, WorkloadConfig)  # checked in _call
         check_supported(plugin_key, result)
-        share = msgspec.structs.replace(self.records[record.uid].shares[plugin_key], config=result)
+        share = replace(self.records[record.uid].shares[plugin_key], config=result)
         shares = {**self.records[record.uid].shares, plugin_key: share}
         # Not stored before the workload is prepared: a repeated call gives an equal one.
-        record = self.records[record.uid] = msgspec.structs.replace(self.records[record.uid], shares=shares)
+        record = self.records[record.uid] = replace(self.records[record.uid], shares=shares)
         return record
 
     async def _described(self, record: WorkloadRecord) -> WorkloadRecord:
@@ -243,12 +242,12 @@ class Workloads:
             if names and handle is not None:
                 described |= await self._cdi.describe(handle, names)
         if record.way == "device-plugin":
-            return msgspec.structs.replace(record, cdi_names={"": tuple(sorted(described))})
+            return replace(record, cdi_names={"": tuple(sorted(described))})
         try:
             names_of_plugin = await asyncio.to_thread(self._cdi.write, record.uid, configs, described)
         except OSError as e:
             raise Unavailable(f"the CDI file of the claim cannot be written: {e.strerror or e}") from None
-        return msgspec.structs.replace(record, cdi_names={key: tuple(names) for key, names in names_of_plugin.items()})
+        return replace(record, cdi_names={key: tuple(names) for key, names in names_of_plugin.items()})
 
     async def note_running(self, uid: str) -> None:
         """Calls ``post_create`` once for a workload that runs. A failure is logged and the call repeated next time."""
@@ -272,13 +271,13 @@ class Workloads:
                 await asyncio.to_thread(self._cdi.remove, uid)
                 return
             if record.phase != "releasing":
-                record = msgspec.structs.replace(record, phase="releasing", at=self._clock())
+                record = replace(record, phase="releasing", at=self._clock())
                 await self._store(record)
             await self._undo(record)
 
     async def _release_failed(self, uid: str) -> None:
         """Undoes a preparation that failed; what cannot be undone now stays recorded, and is released later."""
-        record = msgspec.structs.replace(self.records[uid], phase="releasing", at=self._clock())
+        record = replace(self.records[uid], phase="releasing", at=self._clock())
         try:
             await self._store(record)
             await self._undo(record)
@@ -384,8 +383,8 @@ class Workloads:
         share = record.shares[plugin_key]
         if done and done not in share.calls:
             changes["calls"] = (*share.calls, done)
-        share = msgspec.structs.replace(share, **changes)
-        record = msgspec.structs.replace(record, shares={**record.shares, plugin_key: share})
+        share = replace(share, **changes)
+        record = replace(record, shares={**record.shares, plugin_key: share})
         await self._store(record)
         return record
 

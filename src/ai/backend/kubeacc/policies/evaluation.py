@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+
+import msgspec
 
 from ai.backend.common.device_operations import OperationVerb
 from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec
@@ -13,8 +14,7 @@ from ai.backend.kubeacc.crd.policies import AcceleratorPolicySpec, MaintenanceWi
 from ai.backend.kubeacc.crd.vocabulary import SubjectKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """The use of a namespace now: remote devices attached, operations that hold a device, and operations begun within
     the last hour, of the classes and subjects that a policy is about."""
 
@@ -23,8 +23,7 @@ class Usage:
     operations_last_hour: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationContext:
+class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about an operation that the policies ask. ``usage`` maps the name of a policy to its use."""
 
     spec: AcceleratorOperationSpec
@@ -32,11 +31,10 @@ class OperationContext:
     namespace_labels: Mapping[str, str]
     class_name: str | None
     now: datetime
-    usage: Mapping[str, Usage] = field(default_factory=dict)
+    usage: Mapping[str, Usage] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the policies. ``is_allowed`` False with ``retry_at`` or ``must_wait``: not now, but maybe later.
 
     ``policy`` is the policy that allows the operation, ``may_run_while_held`` one of its rules.

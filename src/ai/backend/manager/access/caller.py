@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.states import UserRole
@@ -11,8 +11,7 @@ from ai.backend.manager.access.permissions import Operation
 ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """A keypair that signed a request, and the user who owns it; ``role`` is the user's. ``administered`` are the
     groups of which the user is an administrator; sessions of a user with ``sudo_session_enabled`` are told so.
     ``unproved`` are operations that take a recent proof of who asks, which this request has not."""

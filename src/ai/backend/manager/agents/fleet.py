@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -144,8 +143,7 @@ def fleet_view(agents: Sequence[Agent], holdings: Iterable[KernelOccupancy]) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedFleet:
+class EncodedFleet(msgspec.Struct, frozen=True):
     """A fleet as JSON, and a tag that is the same for equal ones."""
 
     body: bytes

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.manager.agents.model import Agent, AgentState, SlotTypeInfo
 from ai.backend.manager.leadership.memory import check_fence
@@ -49,7 +49,7 @@ class MemoryAgentStore:
         return sorted(agents, key=lambda agent: agent.id)
 
     async def states(self) -> Mapping[AgentId, AgentState]:
-        names = [state_field.name for state_field in fields(AgentState)]
+        names = list(AgentState.__struct_fields__)
         return {
             agent.id: AgentState(**{name: getattr(agent, name) for name in names}) for agent in self._agents.values()
         }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import InvalidQuantity
@@ -43,8 +44,7 @@ def withheld_slots(devices: Iterable[Mapping[str, Any]]) -> ResourceSlot:
     return withheld
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """An agent as its last heartbeat described it.
 
     ``epoch`` grows with each start of the agent; ``generation`` is that of its device inventory. ``devices`` are
@@ -62,7 +62,7 @@ class Agent:
     scaling_group: ResourceGroupName
     schedulable: bool = True
     available_slots: ResourceSlot
-    occupied_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    occupied_slots: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
     addr: str = ""
     first_contact: datetime
     last_heartbeat: datetime
@@ -70,7 +70,7 @@ class Agent:
     version: str = ""
     runtime: str = ""
     tier: str = ""
-    enforcement: Mapping[str, str] = field(default_factory=dict)
+    enforcement: Mapping[str, str] = msgspec.field(default_factory=dict)
     generation: int = 0
     devices: tuple[Mapping[str, Any], ...] = ()
     plugins: tuple[PluginReport, ...] = ()
@@ -111,8 +111,7 @@ class Agent:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentState:
+class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of an agent that change while it runs. ``version_id`` grows with each report that says something new,
     as of devices."""
 
@@ -123,13 +122,12 @@ class AgentState:
     version_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotTypeInfo:
+class SlotTypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A slot type that an agent has reported at any time. ``display`` is a ``SlotDisplay`` as builtins, or empty."""
 
     slot_name: SlotName
     slot_type: SlotType
-    display: Mapping[str, Any] = field(default_factory=dict)
+    display: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -150,16 +148,14 @@ class SlotTypeInfo:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PresenceDifferences:
+class PresenceDifferences(msgspec.Struct, frozen=True):
     """Kernels of an agent that it should remove, and running ones that it should report again."""
 
     unknown: list[KernelPresence]
     unobserved: list[KernelPresence]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelOccupancy:
+class KernelOccupancy(msgspec.Struct, frozen=True, kw_only=True):
     """A summary of a kernel that occupies an agent; the fields are those of :class:`Kernel` and of its session, and
     ``claim_id`` is the device claim whose devices it has besides. With ``is_claim`` it is a claim itself, whose id is
     ``kernel_id``; ``scope`` is its domain, project and user then."""

@@ -19,6 +19,7 @@ from ai.backend.common.images import architecture_name
 from ai.backend.common.names import check_slot_name, check_slug
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import (
     AgentReport,
     BeatReply,
@@ -128,9 +129,7 @@ def admitted(report: OverlayReport, other_reports: Mapping[AgentId, OverlayRepor
     encrypts = next((agent_id for agent_id, other_report in neighbours.items() if not other_report.why_plain), None)
     if report.why_plain or encrypts is None:
         return report
-    return msgspec.structs.replace(
-        report, why_plain=f"agent {encrypts} encrypts at {report.address}, and one at a time can"
-    )
+    return replace(report, why_plain=f"agent {encrypts} encrypts at {report.address}, and one at a time can")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -177,7 +176,7 @@ class AgentRegistry:
             return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
         monotonic_now = self.clock.monotonic()
         self.record_contact(agent_id, report.speaker)  # first: it lives even if its report cannot be written now
-        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[], number=0, observed=None))
+        fingerprint = msgspec.msgpack.encode(replace(report, kernels=[], number=0, observed=None))
         if self._fingerprints.get(agent_id) != fingerprint:
             is_whole = await self._register(agent_id, report)
             self._fingerprints[agent_id] = fingerprint if is_whole else b""
@@ -191,9 +190,7 @@ class AgentRegistry:
         if not self.leads():
             return reply
         differences = await self.presence.compare(agent_id, report.kernels, report.epoch, report.observed)
-        return msgspec.structs.replace(
-            reply, unknown_kernels=differences.unknown, unobserved_kernels=differences.unobserved
-        )
+        return replace(reply, unknown_kernels=differences.unknown, unobserved_kernels=differences.unobserved)
 
     async def beat(self, report: BeatReport) -> BeatReply:
         """Counts as the heartbeats of agents that have nothing new. An agent whose last heartbeat this process has not,
@@ -300,7 +297,7 @@ class AgentRegistry:
         slot_types = _slot_types(report)
         async with self._registration_lock:
             overlay = await self._admitted_overlay(agent_id, report.overlay)
-            await self._store(agent_id, msgspec.structs.replace(report, overlay=overlay), slot_types)
+            await self._store(agent_id, replace(report, overlay=overlay), slot_types)
         return overlay == report.overlay
 
     async def _admitted_overlay(self, agent_id: AgentId, overlay: OverlayReport | None) -> OverlayReport | None:
@@ -382,14 +379,14 @@ def _without_slots(report: AgentReport, refused: Mapping[str, str]) -> AgentRepo
         for slot_name in {slot.get("slot_name") for slot in slots} & refused.keys():
             reasons_of_plugin.setdefault(str(device.get("device_name")), []).append(refused[slot_name])
     plugins = [
-        msgspec.structs.replace(
+        replace(
             plugin, reason="; ".join([*filter(None, [plugin.reason]), *dict.fromkeys(reasons_of_plugin[plugin.name])])
         )
         if plugin.name in reasons_of_plugin
         else plugin
         for plugin in report.plugins
     ]
-    return msgspec.structs.replace(report, devices=devices, plugins=plugins)
+    return replace(report, devices=devices, plugins=plugins)
 
 
 def check_version(agent_id: str, version: str) -> None:

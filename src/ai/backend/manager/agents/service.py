@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
-
-import msgspec
 
 from ai.backend.common.errors import Conflict, NotFound
 from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.states import AgentStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceOptionsOf, OperateDevice
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.infra.bus import Bus
@@ -111,7 +110,7 @@ class AgentService:
         if operation.action != DRAIN:
             await self._check_unclaimed(agent_id, operation)
             return await commands.operate_device(operation)
-        done = await commands.operate_device(msgspec.structs.replace(operation, action="cordon"))
+        done = await commands.operate_device(replace(operation, action="cordon"))
         agent = await self._existing_agent(agent_id)
         held = await self.occupancy.held([agent.id])
         holding_device = _holding_device(held, agent, operation)
@@ -145,7 +144,7 @@ class AgentService:
         options = await commands.device_options(DeviceOptionsOf(device_name=device_name))
         if "cordon" not in options.actions:
             return options
-        return msgspec.structs.replace(options, actions=sorted({*options.actions, DRAIN}))
+        return replace(options, actions=sorted({*options.actions, DRAIN}))
 
     async def _commands_of(self, caller: Caller, agent_id: str) -> AgentCommands:
         require(caller, Operation.OPERATE_DEVICES)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
 
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus
+from ai.backend.common.structs import replace
 from ai.backend.manager.agents.model import SlotTypeInfo
 from ai.backend.manager.agents.store import AgentStore, SlotUse
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -21,13 +20,13 @@ from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 
 _AGENT_FIELDS = tuple(
-    agent_field.name for agent_field in fields(Agent) if agent_field.name not in ("live_stat", "occupied_slots")
+    agent_field for agent_field in Agent.__struct_fields__ if agent_field not in ("live_stat", "occupied_slots")
 )
 
 _IS_OF_GROUP = tables.agents.c.scaling_group == parameter(tables.agents.c.scaling_group)
 _AGENTS = Prepared(select(tables.agents).order_by(tables.agents.c.id))
 _AGENTS_OF_GROUP = Prepared(select(tables.agents).where(_IS_OF_GROUP).order_by(tables.agents.c.id))
-_STATE_FIELDS = tuple(state_field.name for state_field in fields(AgentState))
+_STATE_FIELDS = tuple(state_field for state_field in AgentState.__struct_fields__)
 _STATES = Prepared(select(tables.agents.c.id, *(tables.agents.c[name] for name in _STATE_FIELDS)))
 _AGENT = Prepared(select(tables.agents).where(tables.agents.c.id == parameter(tables.agents.c.id)))
 

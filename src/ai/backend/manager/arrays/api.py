@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, TypedDict
 
+from ai.backend.common.structs import replace
 from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, route
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ai.backend.common.errors import StaleVersion
+from ai.backend.common.structs import replace
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.arrays.store import ArrayStore

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from ai.backend.common import ids
 from ai.backend.common.errors import InvalidInput, LimitExceeded
 from ai.backend.common.states import LIVE_SESSION_STATUSES, SessionResult, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.infra.clock import IdGenerator
 from ai.backend.manager.query.model import ListQuery
 from ai.backend.manager.sessions.model import Kernel, Session
@@ -43,7 +45,7 @@ _COPIED_FIELDS = frozenset(
             "claim_name",
         ),
         *("preopen_ports", "batch_timeout_s", "exec_timeout_s", "priority", "name", "starts_at", "trace"),
-        *(field.name for field in fields(Session) if field.name.startswith("array_")),
+        *(field for field in Session.__struct_fields__ if field.startswith("array_")),
     )
 )
 _COPIED_KERNEL_FIELDS = (
@@ -52,8 +54,7 @@ _COPIED_KERNEL_FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayQuery(ListQuery):
+class ArrayQuery(ListQuery, frozen=True, kw_only=True):
     """Selects arrays, the newest first; None selects any. ``is_live``: those with elements that have not ended."""
 
     access_key: str | None = None
@@ -63,8 +64,7 @@ class ArrayQuery(ListQuery):
     is_live: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionArray:
+class SessionArray(msgspec.Struct, frozen=True, kw_only=True):
     """An array as its elements are now.
 
     Attributes:
@@ -96,8 +96,7 @@ class SessionArray:
         return "SUCCESS" if set(self.counts) == {"SUCCESS"} else "FAILURE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throttle:
+class Throttle(msgspec.Struct, frozen=True, kw_only=True):
     """An array with held elements: how many of its elements may be scheduled now."""
 
     array_id: UUID

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, SessionNotFound, StaleVersion
 from ai.backend.common.names import check_session_name
 from ai.backend.common.states import KernelEventReason, SessionType
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.events import SessionDestroyRequested
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, IdGenerator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
@@ -96,8 +95,7 @@ _MAX_UPLOAD_BODY = 16 << 20
 """The largest body of an upload request, in bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactRegistriesApi:
+class ArtifactRegistriesApi(msgspec.Struct, frozen=True):
     """Routes about registries. ``{r}`` is a name or an id. Superadmins manage them, monitors may read."""
 
     problems = STORAGE_PROBLEMS
@@ -155,8 +153,7 @@ class ArtifactRegistriesApi:
         return await self.artifacts.registries.storages(caller_of(call))
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactsApi:
+class ArtifactsApi(msgspec.Struct, frozen=True):
     """Routes about artifacts and revisions. ``{a}`` is the name or id of an artifact, ``{v}`` the id of a revision or
     ``ARTIFACT[@VERSION]``. Only superadmins and monitors see revisions that are not available, and artifacts that are
     restricted to others."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
@@ -18,8 +19,7 @@ from ai.backend.manager.artifacts.user_imports import UserImportService
 from ai.backend.manager.tasks.service import TaskService
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Artifacts:
+class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the use cases and the loop that imports and cleans up."""
 
     registries: RegistryService

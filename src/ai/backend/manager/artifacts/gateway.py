@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from ai.backend.common.artifacts import ArtifactType, RevisionStatus
 from ai.backend.common.wire.artifacts import ImportState, MountState, UploadFile
@@ -19,8 +20,7 @@ from ai.backend.manager.artifacts.model import (
 Progress: TypeAlias = Callable[[float, float], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanRequest:
+class ScanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the artifacts of a scan.
 
     Attributes:
@@ -81,8 +81,7 @@ class ArtifactGateway(Protocol):
         """Returns the directory on the nodes, or the progress of the copy to it. Raises NotSupported."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteRevision:
+class RemoteRevision(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a revision in another installation."""
 
     status: RevisionStatus

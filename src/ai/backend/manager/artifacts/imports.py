@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
 from ai.backend.common.errors import Conflict, InvalidInput, InvalidName
@@ -38,8 +39,7 @@ log = logging.getLogger(__name__)
 _MAX_TRIES = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportService:
+class ImportService(msgspec.Struct, frozen=True, kw_only=True):
     """Manages imports. ``refs`` are as for :meth:`ArtifactService.revision`; all are resolved before one is changed."""
 
     store: ArtifactStore
@@ -144,8 +144,7 @@ def _check_name(word: str, field: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadService:
+class UploadService(msgspec.Struct, frozen=True, kw_only=True):
     """Announces uploads, whose files clients put to the storage proxy."""
 
     store: ArtifactStore

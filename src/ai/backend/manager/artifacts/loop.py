@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -25,6 +24,7 @@ from ai.backend.common.errors import (
     from_wire,
 )
 from ai.backend.common.ids import RevisionId
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.artifacts import ImportPhase, ImportState
 from ai.backend.core.lifecycle.artifact import RevisionState, RevisionTrigger, step
 from ai.backend.core.lifecycle.transition import TransitionHistories

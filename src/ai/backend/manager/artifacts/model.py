@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from pydantic import Field, field_validator
 
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
@@ -19,8 +20,7 @@ EVERYONE = "everyone"
 """The viewer that means every keypair; others are ``domain:NAME``, ``group:ID`` and ``user:ID``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
+class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """The storages of an import by stage (spec 03-17, "Storage Mapping").
 
     Attributes:
@@ -60,8 +60,7 @@ class ArtifactRegistry:
     modified_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScannedRevision:
+class ScannedRevision(msgspec.Struct, frozen=True, kw_only=True):
     """A revision as a scan reports it; a scan that only lists may lack its size.
 
     Attributes:
@@ -74,12 +73,11 @@ class ScannedRevision:
     size: int | None = None
     file_count: int | None = None
     digest: str | None = None
-    source: Mapping[str, Any] = field(default_factory=dict)
+    source: Mapping[str, Any] = msgspec.field(default_factory=dict)
     remote_status: RevisionStatus | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScannedArtifact:
+class ScannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact as a scan reports it; ``extra`` has author, tags, downloads; ``readme`` is None if not fetched.
     ``restricted``: the registry shows it only to some accounts."""
 
@@ -87,13 +85,12 @@ class ScannedArtifact:
     name: str
     description: str = ""
     readme: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
     restricted: bool = False
     revisions: Sequence[ScannedRevision] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Artifact:
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact; its name is unique in its type and registry.
 
     Attributes:
@@ -107,15 +104,14 @@ class Artifact:
     name: str
     description: str = ""
     readme: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
     restricted: bool = False
     viewers: tuple[str, ...] | None = None
     created_at: datetime
     scanned_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revision:
+class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """A version of an artifact.
 
     Attributes:
@@ -141,7 +137,7 @@ class Revision:
     file_count: int | None = None
     digest: str | None = None
     imported_digest: str | None = None
-    source: Mapping[str, Any] = field(default_factory=dict)
+    source: Mapping[str, Any] = msgspec.field(default_factory=dict)
     remote_status: RevisionStatus | None = None
     stages: Stages | None = None
     delegated: bool = False
@@ -156,8 +152,7 @@ class Revision:
         return is_stored and self.digest != self.imported_digest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactRow:
+class ArtifactRow(msgspec.Struct, frozen=True, kw_only=True):
     """An artifact with its registry and the revisions that the caller may see, newest first."""
 
     artifact: Artifact
@@ -165,8 +160,7 @@ class ArtifactRow:
     revisions: Sequence[Revision] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevisionRow:
+class RevisionRow(msgspec.Struct, frozen=True, kw_only=True):
     """A revision with its artifact and registry."""
 
     revision: Revision
@@ -186,16 +180,14 @@ def viewers_of(artifact: Artifact, registry: ArtifactRegistry) -> tuple[str, ...
     return () if artifact.restricted else registry.viewers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Viewer:
+class Viewer(msgspec.Struct, frozen=True, kw_only=True):
     """A user who sees only available revisions of the artifacts that name the user, a group or the domain."""
 
     user_id: UserId
     domain_name: DomainName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactQuery:
+class ArtifactQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Selects a page of artifacts. None is no filter; ``status`` is that of any revision. ``search``: a part of the
     name, in either case. ``viewer``: only what this user may use."""
 
@@ -208,8 +200,7 @@ class ArtifactQuery:
     viewer: Viewer | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactFile:
+class ArtifactFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a revision; ``url`` is a temporary public URL, if requested."""
 
     path: str
@@ -218,8 +209,7 @@ class ArtifactFile:
     url: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportProgress:
+class ImportProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the current phase of an import; a total of 0 is unknown."""
 
     phase: str
@@ -227,8 +217,7 @@ class ImportProgress:
     total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactStorage:
+class ArtifactStorage(msgspec.Struct, frozen=True, kw_only=True):
     """A storage of a proxy for artifacts.
 
     Attributes:

@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.artifacts import REFERENCE_PREFIX, ArtifactType
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotFound, Unavailable
@@ -39,8 +40,7 @@ def _with_artifact_name(ref: str) -> Iterator[None]:
         raise kind(message, data={"config.mounts": f"{REFERENCE_PREFIX}{ref[:256]}: {e.code}"}) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactMounts:
+class ArtifactMounts(msgspec.Struct, frozen=True, kw_only=True):
     """Resolves references to revisions and their directories on the nodes. ``wait_s``: seconds that the creation of a
     session waits for a mountable copy."""
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
+
+import msgspec
 
 from ai.backend.common.artifacts import ArtifactType, RegistryType
 from ai.backend.common.errors import InvalidInput, InvalidName, NotFound, Unavailable
 from ai.backend.common.folders import parse_host
 from ai.backend.common.ids import RegistryId, TaskId
+from ai.backend.common.structs import replace
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
@@ -103,8 +105,7 @@ def check_user_imports(kind: RegistryType, limit: int | None) -> int | None:
     return limit or None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryService:
+class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
     """Lists, adds, changes and removes registries. ``ref`` is a name or an id."""
 
     store: ArtifactStore
@@ -250,8 +251,7 @@ def _is_storable(word: str) -> bool:
     return 1 <= len(word) <= MAX_NAME and word.isprintable()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanService:
+class ScanService(msgspec.Struct, frozen=True, kw_only=True):
     """Scans registries in the background."""
 
     store: ArtifactStore

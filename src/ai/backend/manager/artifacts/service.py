@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.common.errors import Conflict, InvalidInput, NoSuchFile, NotFound
 from ai.backend.common.ids import RevisionId
+from ai.backend.common.structs import replace
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, require
 from ai.backend.manager.access.permissions import Operation
@@ -36,8 +38,7 @@ def viewer_of(caller: Caller) -> Viewer | None:
     return Viewer(user_id=caller.user_id, domain_name=caller.domain_name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactService:
+class ArtifactService(msgspec.Struct, frozen=True, kw_only=True):
     """Finds artifacts for callers, most of whom see only available revisions of artifacts that are open to them."""
 
     store: ArtifactStore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -30,6 +30,7 @@ from sqlalchemy import (
 from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
+from ai.backend.common.structs import replace
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.batching import chunks
 from ai.backend.infra.database.rows import add_row, row_of
@@ -155,7 +156,7 @@ R = TypeVar("R", ArtifactRow, RevisionRow)
 
 
 def _model(kind: type[Any], row: Row[Any], prefix: str) -> Any:
-    return kind(**{field.name: row._mapping[f"{prefix}_{field.name}"] for field in fields(kind)})
+    return kind(**{name: row._mapping[f"{prefix}_{name}"] for name in kind.__struct_fields__})
 
 
 def _labelled(table: Table, prefix: str) -> list[ColumnElement[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ai.backend.common.artifacts import RegistryType, RevisionStatus
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
@@ -23,8 +23,7 @@ _FIRST_POLL_S, _LAST_POLL_S = 0.1, 2.0
 _DEFAULT_VERSION = "main"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserImportService:
+class UserImportService(msgspec.Struct, frozen=True, kw_only=True):
     """Looks for one artifact in a registry and imports it, in the background."""
 
     store: ArtifactStore

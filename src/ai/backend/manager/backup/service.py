@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.names import check_slug
@@ -21,8 +22,7 @@ _MAX_PUT_KEYS = 1000
 _PUBLIC_MODE, _SECRET_MODE = 0o644, 0o600
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyPlaces:
+class KeyPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """The places of the keys in the settings: a file for each role, and the folder of the agents' public keys.
 
     The file of ``merged_role`` has one key a line, which only grows while a manager runs.
@@ -56,8 +56,7 @@ class KeyPlaces:
         return self.files.get(role)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backups:
+class Backups(msgspec.Struct, frozen=True, kw_only=True):
     """Backs up and restores the database, the shared configuration and the keys of one installation.
 
     ``config`` is None where the configuration is in the database.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import describe
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy

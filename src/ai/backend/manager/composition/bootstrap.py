@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import DomainName, GroupId, ResourceGroupName
 from ai.backend.common.states import GroupType, UserRole
+from ai.backend.common.structs import replace
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.identity.model import Domain, Group, NewKeypair, ResourcePolicy
 from ai.backend.manager.identity.service import IdentityService
@@ -18,8 +21,7 @@ from ai.backend.manager.resource_groups.store import ResourceGroupStore
 _STORE_PERMISSIONS = (HostPermission.MOUNT.value, HostPermission.DOWNLOAD.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BootstrapResult:
+class BootstrapResult(msgspec.Struct, frozen=True, kw_only=True):
     """The default objects of an installation. A keypair is None if it existed already, as its secret is shown once."""
 
     domain: DomainName

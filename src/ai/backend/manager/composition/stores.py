@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ai.backend.infra.config_store import ConfigStore, MemoryConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database
@@ -58,8 +59,7 @@ OTHER_SECRETS: Sequence[OtherSecrets] = (RevisionSecrets(),)
 """The secrets of features above ``maintenance``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stores:
+class Stores(msgspec.Struct, frozen=True, kw_only=True):
     """The stores of a manager: in one database in production, in memory in simulations."""
 
     sessions: SessionStore
@@ -70,11 +70,11 @@ class Stores:
     resource_groups: ResourceGroupStore
     tasks: TaskStore
     audit: AuditStore
-    config: ConfigStore = field(default_factory=MemoryConfigStore)
+    config: ConfigStore = msgspec.field(default_factory=MemoryConfigStore)
     answers: AnswerStore
     templates: TemplateStore
     dotfiles: DotfileStore
-    activities: ActivityStore = field(default_factory=MemoryActivityStore)
+    activities: ActivityStore = msgspec.field(default_factory=MemoryActivityStore)
     errors: ErrorLogStore
     shares: ShareStore
     folders: FolderStore | None = None

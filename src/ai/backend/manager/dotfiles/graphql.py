@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+
+from msgspec.structs import asdict
 
 from ai.backend.common.errors import Forbidden
 from ai.backend.manager.dotfiles.service import DotfileService

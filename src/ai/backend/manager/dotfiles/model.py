@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from ai.backend.common.errors import Conflict, LimitExceeded, NotFound
 
@@ -22,16 +23,14 @@ class DotfileScope(StrEnum):
     USER = "user"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DotfileOwner:
+class DotfileOwner(msgspec.Struct, frozen=True, kw_only=True):
     """The owner of dotfiles. ``name`` is the name of a domain, the id of a group as text, or an access key."""
 
     scope: DotfileScope
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dotfile:
+class Dotfile(msgspec.Struct, frozen=True, kw_only=True):
     """A dotfile. ``path`` is relative to the home directory; ``permission`` is octal text such as ``755``."""
 
     path: str
@@ -39,8 +38,7 @@ class Dotfile:
     data: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InjectedFiles:
+class InjectedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files that every kernel of a session is created with; ``ssh_public_key`` opens the session."""
 
     dotfiles: tuple[Dotfile, ...] = ()

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ai.backend.common.ids import AgentId
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
@@ -31,8 +33,7 @@ _ASPECTS = {
 """Field of a state -> what a change of it is called."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentChange:
+class AgentChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change of an agent. Without an ``agent_id``, any agent may have changed: read all of them anew.
 
     ``position`` is where a subscriber resumes after this change.

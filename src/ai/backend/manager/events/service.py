@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from ai.backend.common.ids import SessionId
 from ai.backend.infra.bus import Bus
@@ -20,8 +21,7 @@ from ai.backend.manager.topics import OUTBOX
 _PAGE_EVENTS = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventFilter:
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events. ``session_ref`` None selects all sessions that the caller sees. ``after_id`` is the client's
     Last-Event-ID; None selects the events from now on."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from ai.backend.common.states import RunMode
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.execution import FileBlob, FileListing, RunResult
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.multipart import PART_OVERHEAD_BYTES, UploadedFile, read_files, send_archives

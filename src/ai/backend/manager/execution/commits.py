@@ -10,6 +10,8 @@ import asyncio
 import re
 from dataclasses import dataclass
 
+import msgspec
+
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
 from ai.backend.common.ids import TaskId
 from ai.backend.common.images import CUSTOMIZED_NAME_LABEL, CUSTOMIZED_OWNER_LABEL, ImageName
@@ -36,8 +38,7 @@ _NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _UNFIT_PATTERN = re.compile(r"[^A-Za-z0-9_@+.-]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """A started commit. ``path`` is the name of the image, or of the archive below the agent's folder of archives."""
 
     session: Session

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from ai.backend.common.ids import TaskId
 from ai.backend.common.images import ImageName
@@ -15,8 +16,7 @@ from ai.backend.manager.artifacts.mounts import ArtifactMounts
 from ai.backend.manager.images.preload import ImagePreloader
 
 
-@dataclass(frozen=True, slots=True)
-class ImageInstaller:
+class ImageInstaller(msgspec.Struct, frozen=True):
     """Starts background tasks that load the files of an artifact as an image."""
 
     artifacts: ArtifactMounts

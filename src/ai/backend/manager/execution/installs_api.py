@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from ai.backend.infra.http.fields import Word
@@ -22,8 +22,7 @@ class InstallBody(Schema, frozen=True):
     image: Word | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ImageInstallsApi:
+class ImageInstallsApi(msgspec.Struct, frozen=True):
     """Installs artifacts as images. ``{v}`` is the id of a revision or ``ARTIFACT[@VERSION]``."""
 
     problems = STORAGE_PROBLEMS

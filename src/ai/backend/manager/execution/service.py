@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, LimitExceeded
 from ai.backend.common.states import RUNNING_SESSION_STATUSES, RunMode
@@ -27,26 +29,24 @@ _MAX_RUN_ID = 128
 HOME = "/home/work"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A step of a run. ``run_id`` None creates an id, which the reply has. ``options`` of batch mode: clean, build,
     buildLog, exec."""
 
     mode: RunMode
     code: str = ""
     run_id: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramRequest:
+class ProgramRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A program to start in a kernel, the main one by default. An empty ``command`` is a shell."""
 
     command: Sequence[str] = ()
     tty: bool = False
     rows: int = 24
     cols: int = 80
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = msgspec.field(default_factory=dict)
     cwd: str = ""
     kernel: str | None = None
 

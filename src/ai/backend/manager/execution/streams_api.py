@@ -11,7 +11,6 @@ import base64
 import binascii
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,6 +19,7 @@ from msgspec import Meta
 
 from ai.backend.common.errors import BackendError, NotFound
 from ai.backend.common.states import RunMode, RunStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.execution import PtyFrame, RunResult
 from ai.backend.common.wire.link import PtyStream
 from ai.backend.infra.http.decode import convert, parse_json_object, refuse
@@ -149,7 +149,7 @@ class _StreamRun:
             result = await self._execution.execute(**session, request=request, flush_timeout_s=FLUSH_S)
             is_repeated = is_asked and result.status is RunStatus.WAITING_INPUT
             status = RunStatus.CONTINUED if is_repeated else result.status
-            for part in split_result(msgspec.structs.replace(result, status=status)):
+            for part in split_result(replace(result, status=status)):
                 if part.status is not RunStatus.CONTINUED or part.console:
                     await self._send(run_result(part))
             request = RunRequest(mode=RunMode.CONTINUE, run_id=result.run_id)
@@ -195,7 +195,7 @@ def split_result(result: RunResult) -> Iterator[RunResult]:
                 console_chunk, chunk_chars = [], 0
             console_chunk.append(piece)
             chunk_chars += piece_chars
-    yield msgspec.structs.replace(result, console=console_chunk)
+    yield replace(result, console=console_chunk)
 
 
 def _console_pieces(kind: str, data: Any) -> Iterator[list[Any]]:

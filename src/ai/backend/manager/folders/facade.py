@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.folders.access import FolderFinder
@@ -21,8 +21,7 @@ from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.permissions import FolderScopes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folders:
+class Folders(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the use cases and loops of virtual folders."""
 
     service: FolderService

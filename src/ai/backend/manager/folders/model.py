@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+import msgspec
 from pydantic import Field
 
 from ai.backend.common.folders import (
@@ -26,8 +26,7 @@ FolderKind: TypeAlias = Literal["own", "invited", "project"]
 """The relation of a folder to a user: their own, shared with them, or of one of their groups."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
+class Folder(msgspec.Struct, frozen=True, kw_only=True):
     """A virtual folder, whose files a storage proxy stores.
 
     Attributes:
@@ -67,8 +66,7 @@ class Folder:
         return FolderKey(self.host, self.quota_scope, self.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderRow:
+class FolderRow(msgspec.Struct, frozen=True, kw_only=True):
     """A folder with its user's email and role or its group's name, and the share of the requesting user."""
 
     folder: Folder
@@ -78,8 +76,7 @@ class FolderRow:
     granted: FolderPermission | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderSelection:
+class FolderSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the folders of a list: those that have one of ``kinds`` of relation to a user.
 
     Attributes:
@@ -96,8 +93,7 @@ class FolderSelection:
     owner_id: UserId | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderAccess:
+class FolderAccess(msgspec.Struct, frozen=True, kw_only=True):
     """A folder with the permissions of one user.
 
     Attributes:
@@ -120,8 +116,7 @@ class FolderAccess:
         return self.row.folder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateFolder:
+class CreateFolder(msgspec.Struct, frozen=True, kw_only=True):
     """A request to create a folder; ``group`` (name or id) owns it if set, ``host`` None is the default host."""
 
     name: str
@@ -134,8 +129,7 @@ class CreateFolder:
     unmanaged_path: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(msgspec.Struct, frozen=True, kw_only=True):
     """The permission of one user on a folder of somebody else."""
 
     folder_id: FolderId
@@ -152,8 +146,7 @@ class InvitationState(StrEnum):
     REJECTED = "rejected"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invitation:
+class Invitation(msgspec.Struct, frozen=True, kw_only=True):
     """An offer to share a folder. ``inviter`` and ``invitee`` are emails; reads fill in ``folder_name``."""
 
     id: InvitationId
@@ -167,8 +160,7 @@ class Invitation:
     folder_name: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeUsage:
+class ScopeUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Usage and limit (None: no limit) of a quota scope on one volume; ``enforcement`` is ``hard`` by the volume itself
     or ``soft`` by accounting."""
 
@@ -178,8 +170,7 @@ class ScopeUsage:
     file_count: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeLimit:
+class ScopeLimit(msgspec.Struct, frozen=True, kw_only=True):
     """The limit of a quota scope on a volume; None is no limit. ``is_own``: set explicitly, not by a policy."""
 
     host: str
@@ -188,16 +179,14 @@ class ScopeLimit:
     is_own: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderUsage:
+class FolderUsage(msgspec.Struct, frozen=True, kw_only=True):
     """The number and the bytes of the files of a folder."""
 
     files: int
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileInfo:
+class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of a directory; ``mode`` is text such as ``drwxr-xr-x``, times are seconds since 1970."""
 
     name: str
@@ -209,8 +198,7 @@ class FileInfo:
     accessed: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ticket:
+class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """The URL and token by which a client transfers a file."""
 
     url: str
@@ -224,8 +212,7 @@ class MountKind(StrEnum):
     ARTIFACT = "artifact"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderMount:
+class FolderMount(msgspec.Struct, frozen=True, kw_only=True):
     """A resolved mount of a folder or an artifact revision: the directory ``source`` of the nodes at ``target`` in
     every kernel of a session."""
 

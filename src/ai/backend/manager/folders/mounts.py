@@ -5,9 +5,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.folders import FolderPermission, HostPermission
@@ -31,8 +32,7 @@ _TARGETS_OPEN_BELOW = ("/tmp", "/run", "/var")
 """Closed themselves, but open below."""
 
 
-@dataclass(frozen=True, slots=True)
-class _MountRequest:
+class _MountRequest(msgspec.Struct, frozen=True):
     ref: str
     subpath: str
     target: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ai.backend.common.errors import (
@@ -28,6 +28,7 @@ from ai.backend.common.folders import (
 )
 from ai.backend.common.ids import DomainName, FolderId, GroupId, TaskId, UserId
 from ai.backend.common.states import GroupType
+from ai.backend.common.structs import replace
 from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
 from ai.backend.core.lifecycle.folder import FolderTrigger
 from ai.backend.infra.clock import Clock, IdGenerator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, func, insert, or_, select
@@ -19,7 +18,7 @@ from ai.backend.manager.folders.model import Folder, FolderRow
 from ai.backend.manager.folders.tables import folder_permissions, folders
 from ai.backend.manager.identity import tables as identity_tables
 
-FOLDER_FIELDS = tuple(field.name for field in fields(Folder))
+FOLDER_FIELDS = tuple(field for field in Folder.__struct_fields__)
 LIVE_FOLDER = ~is_any(folders.c.status, DELETED_FOLDER_STATUSES)
 
 

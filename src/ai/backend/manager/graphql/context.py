@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from graphql import GraphQLResolveInfo
 
 from ai.backend.common.errors import BackendError, InvalidInput, LimitExceeded
+from ai.backend.common.structs import replace
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.graphql.limits import MAX_LIST, MAX_PAGE

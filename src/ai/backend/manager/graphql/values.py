@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from ai.backend.common.slots import ResourceSlot
 
 View = dict[str, Any]
 
 
-def attributes_of(value: Any) -> View:
-    """Returns the fields of a dataclass by name, for types whose fields are named alike."""
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+def attributes_of(value: Struct) -> View:
+    """Returns the fields of a struct by name, for types whose fields are named alike."""
+    return asdict(value)
 
 
 def slots_json(slots: ResourceSlot) -> str:

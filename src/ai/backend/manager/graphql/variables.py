@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import graphql
 from graphql import NamedTypeNode, NameNode, NonNullTypeNode
+
+from ai.backend.common.structs import replace
 
 _TEXT = frozenset({"String", "ID", "UUID"})
 _ACCEPTED_TYPES: Mapping[str, frozenset[str]] = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from ai.backend.common.errors import Forbidden
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.infra.http.decode import refuse
@@ -19,8 +21,7 @@ _FIELDS = frozenset({"uuid", "email", "username", "full_name", "status"})
 """The fields by which members are filtered and ordered; administrators of a project see no others of users."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(msgspec.Struct, frozen=True, kw_only=True):
     """A user in a group; ``is_admin``: the user administrates it."""
 
     user: User

@@ -8,6 +8,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeVar
 
+import msgspec
+
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.slots import INFINITY, ResourceSlot
 from ai.backend.common.states import GroupType, UserRole, UserStatus
@@ -33,8 +35,7 @@ class Credentials:
     key_networks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class User(msgspec.Struct, frozen=True, kw_only=True):
     """A user.
 
     Attributes:
@@ -69,16 +70,14 @@ class User:
         return self.status is UserStatus.ACTIVE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRef:
+class GroupRef(msgspec.Struct, frozen=True, kw_only=True):
     """The id and name of a group."""
 
     id: GroupId
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A project: users of a domain who share limits, folders and sessions."""
 
     id: GroupId
@@ -88,8 +87,8 @@ class Group:
     is_active: bool = True
     created_at: datetime
     modified_at: datetime | None = None
-    total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
-    allowed_vfolder_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    total_resource_slots: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
+    allowed_vfolder_hosts: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     integration_id: str | None = None
     type: GroupType = GroupType.GENERAL
     resource_policy: str = "default"
@@ -99,8 +98,7 @@ class Group:
         return self.type is GroupType.MODEL_STORE and self.is_active
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Domain:
+class Domain(msgspec.Struct, frozen=True, kw_only=True):
     """A domain of users and groups.
 
     ``allowed_vfolder_hosts``: storage host -> names of HostPermission; groups and policies have them too.
@@ -112,14 +110,13 @@ class Domain:
     is_active: bool = True
     created_at: datetime
     modified_at: datetime | None = None
-    total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
-    allowed_vfolder_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    total_resource_slots: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
+    allowed_vfolder_hosts: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     allowed_docker_registries: Sequence[str] | None = None
     integration_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keypair:
+class Keypair(msgspec.Struct, frozen=True, kw_only=True):
     """The public part of a keypair; ``ssh_public_key`` opens its sessions, ``concurrency_limit`` bounds their number
     beside its policy (0: any number), ``allowed_client_ip`` are networks from which it may sign (empty: any)."""
 
@@ -149,8 +146,7 @@ class NewKeypair:
     secret_key: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourcePolicy:
+class ResourcePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a keypair (spec 03-09, peer facts 4.4).
 
     Attributes:
@@ -166,18 +162,18 @@ class ResourcePolicy:
     name: str
     created_at: datetime
     default_for_unspecified: str = "UNLIMITED"
-    total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    total_resource_slots: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
     max_concurrent_sessions: int = 0
     max_containers_per_session: int = 64
     max_pending_session_count: int = 0
-    max_pending_session_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    max_pending_session_resource_slots: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
     max_session_lifetime: int = 0
     idle_timeout: int = 0
     max_claims: int = 0
     max_claim_idle_time: int = 0
     max_vfolder_count: int = 0
     max_vfolder_size: int = 0
-    allowed_vfolder_hosts: Mapping[str, Any] = field(default_factory=dict)
+    allowed_vfolder_hosts: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def limit_of(self, slot: str) -> Decimal:
         """Returns how much of a slot a keypair may occupy: of a slot without an entry any amount, or with LIMITED
@@ -186,8 +182,7 @@ class ResourcePolicy:
         return self.total_resource_slots[slot] if slot in set(self.total_resource_slots) else unnamed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoragePolicy:
+class StoragePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of users or projects: live folders (0: any number), and bytes on each volume (-1: no limit)."""
 
     kind: QuotaScopeKind
@@ -213,8 +208,7 @@ class TotpDevice:
     recovery_codes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignInRecord:
+class SignInRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A try to sign in as a user. ``method`` is ``password`` or ``hook``, or the name of the plugin that a browser was
     led to; ``outcome`` is ``ok`` or the code of the error."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import jwt
+import msgspec
 
 from ai.backend.common.errors import AuthenticationFailed
 from ai.backend.common.ids import UserId
@@ -19,8 +19,7 @@ from ai.backend.manager.secrets.sealer import Sealer
 _ALGORITHM = "HS256"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class PasswordTokens:
+class PasswordTokens(msgspec.Struct, frozen=True, eq=False):
     """Tokens for one ``purpose``, signed by a key that is derived for it; ``hint`` ends the text of a refusal."""
 
     sealer: Sealer

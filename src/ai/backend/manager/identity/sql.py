@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -55,7 +54,7 @@ _HIDDEN_USER_COLUMNS = frozenset({"password"})
 _HIDDEN_KEYPAIR_COLUMNS = frozenset({"secret_key"})
 _OWNER_COLUMNS = {"email": tables.users.c.email, "full_name": tables.users.c.full_name}
 """Fields of a keypair's user, by which keypairs are filtered and ordered."""
-_CALLER_FIELDS = tuple(field.name for field in fields(Caller) if field.name not in ("administered", "unproved"))
+_CALLER_FIELDS = tuple(field for field in Caller.__struct_fields__ if field not in ("administered", "unproved"))
 _TABLES_AND_NOUNS: Mapping[type, tuple[Table, str]] = {
     Domain: (tables.domains, "domain"),
     Group: (tables.groups, "group"),

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+import msgspec
+
 from ai.backend.common.ids import AccessKey, GroupId, UserId
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
@@ -26,8 +28,7 @@ from ai.backend.manager.identity.model import (
 from ai.backend.manager.query.model import ListQuery, Page
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserScope:
+class UserScope(msgspec.Struct, frozen=True, kw_only=True):
     """The domain, the groups (by name) and the policies of a user, and the groups whose models everybody may read."""
 
     domain: Domain | None

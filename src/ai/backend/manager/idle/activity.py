@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from ai.backend.common.ids import SessionId
+from ai.backend.common.structs import replace
 from ai.backend.infra.bus import Signal
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.idle.store import Activity, ActivityStore

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from ai.backend.common.ids import SessionId
+from ai.backend.common.structs import replace
 from ai.backend.manager.idle.store import Activity
 from ai.backend.manager.leadership.memory import check_fence
 from ai.backend.manager.sessions.memory import Memory

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from ai.backend.common.ids import AccessKey, SessionId
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.idle.evaluate import Subject, Verdict, evaluate
@@ -31,8 +33,7 @@ _SLACK_S = 2 * WRITE_S
 """Tolerance for accesses that another manager, or this one before a restart, has not stored yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdleCheckResult:
+class IdleCheckResult(msgspec.Struct, frozen=True):
     """The result of the evaluation of a session; ``usage`` is the measured usage, if any."""
 
     session: Session

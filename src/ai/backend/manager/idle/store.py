@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
+
+import msgspec
 
 from ai.backend.common.ids import SessionId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
     """The activity of a session. ``last_access`` is the time of its user's last request, None if there was none;
     ``usage`` is a window of :mod:`ai.backend.core.idle.window` as JSON."""
 
     session_id: SessionId
     last_access: datetime | None = None
-    usage: Mapping[str, Any] = field(default_factory=dict)
+    usage: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ActivityStore(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.config_store import ConfigStore
@@ -18,8 +18,7 @@ from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.tasks.service import TaskService
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Images:
+class Images(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the use cases of container images."""
 
     service: ImageService

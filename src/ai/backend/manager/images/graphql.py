@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ai.backend.common.errors import BackendError, ImageNotFound, InvalidInput, NotFound, NotSupported
 from ai.backend.common.ids import TaskId
 from ai.backend.common.images import split_image
 from ai.backend.common.slots import format_quantity
+from ai.backend.common.structs import replace
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, require
 from ai.backend.manager.access.permissions import Operation

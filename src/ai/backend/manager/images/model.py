@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
+import msgspec
+
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
 
@@ -48,8 +50,7 @@ class ContainerRegistry:
     ssl_verify: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScannedImage:
+class ScannedImage(msgspec.Struct, frozen=True, kw_only=True):
     """A tag of a registry for an architecture, as a scan reports it.
 
     Attributes:
@@ -64,11 +65,10 @@ class ScannedImage:
     digest: str = ""
     config_digest: str = ""
     size_bytes: int = 0
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredImage(ScannedImage):
+class RegisteredImage(ScannedImage, frozen=True, kw_only=True):
     """A stored tag; ``scanned_at`` is the time of the last scan that reported it."""
 
     registry: str
@@ -76,8 +76,7 @@ class RegisteredImage(ScannedImage):
     scanned_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageAlias:
+class ImageAlias(msgspec.Struct, frozen=True, kw_only=True):
     """Another name of an image; ``architecture`` None stands for any."""
 
     alias: str
@@ -85,8 +84,7 @@ class ImageAlias:
     architecture: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanStep:
+class ScanStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step of a scan, of one tag. ``total`` grows while tags are being listed. ``skipped`` is the reason why an
     image cannot be used; ``failed`` why it could not be read, in which case its row stays."""
 
@@ -102,15 +100,14 @@ RegistryScan: TypeAlias = Callable[[ContainerRegistry], AsyncIterator[ScanStep]]
 """Yields a step for every tag of a registry, in no particular order. Raises RegistryRefused, RegistryUnavailable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class Image(msgspec.Struct, frozen=True, kw_only=True):
     """An image that live agents have, merged over agents, or that a registry has (``is_registered``)."""
 
     name: str
     architecture: str
     digest: str = ""
     size_bytes: int = 0
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     agents: tuple[AgentId, ...] = ()
     is_registered: bool = False

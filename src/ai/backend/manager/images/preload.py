@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+
+import msgspec
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable, from_wire
 from ai.backend.common.ids import AgentId, TaskId
@@ -93,8 +94,7 @@ def _is_named(agent: Agent, term: str) -> bool:
 _MAX_CONCURRENT_AGENTS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ImagePreloader:
+class ImagePreloader(msgspec.Struct, frozen=True):
     """Starts background tasks that preload or remove images and report the agents that failed."""
 
     images: ImageService

@@ -8,13 +8,14 @@ is the policy by which agents fetch images.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.images import LABEL_PREFIX, check_registry_name, registry_of
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import CreateKernels, KernelSpec, RegistryAccess
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
@@ -138,8 +139,7 @@ class ContainerRegistries:
         return AutoPull(text) if text in set(AutoPull) else AutoPull.DIGEST
 
 
-@dataclass(frozen=True, slots=True)
-class ImagePulls:
+class ImagePulls(msgspec.Struct, frozen=True):
     """Builds commands that let agents fetch images. Credentials are sent with each command and not stored by agents."""
 
     store: ImageStore
@@ -169,13 +169,20 @@ class ImagePulls:
         ]
 
 
+_WIRE_POLICIES: Mapping[AutoPull, Literal["", "tag", "digest"]] = {
+    AutoPull.NONE: "",
+    AutoPull.TAG: "tag",
+    AutoPull.DIGEST: "digest",
+}
+
+
 def _with_image(spec: KernelSpec, image: RegisteredImage | None, policy: AutoPull) -> KernelSpec:
     if image is None:
         return spec
-    return msgspec.structs.replace(
+    return replace(
         spec,
         image_digest=image.digest,
         image_config_digest=image.config_digest,
         image_labels={name: text for name, text in image.labels.items() if name.startswith(LABEL_PREFIX)},
-        auto_pull="" if policy is AutoPull.NONE else policy.value,
+        auto_pull=_WIRE_POLICIES[policy],
     )

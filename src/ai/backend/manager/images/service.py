@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from heapq import nlargest
+
+import msgspec
 
 from ai.backend.common.errors import Conflict, Forbidden, ImageNotFound, InvalidInput, NotFound
 from ai.backend.common.ids import DomainName
@@ -18,6 +19,7 @@ from ai.backend.common.images import (
     registry_of,
 )
 from ai.backend.common.states import AgentStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import ImageReport
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, require, scope_of
@@ -39,8 +41,7 @@ _MAX_COMPARED_CHARACTERS = 64
 _MIN_SIMILARITY = 0.6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFilter:
+class ImageFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the images of a list (spec 03-09 "Image Management").
 
     ``domain`` None is the caller's own, and all for superadmins; ``group`` selects images on agents that the group may
@@ -54,8 +55,7 @@ class ImageFilter:
     scaling_group: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ImageService:
+class ImageService(msgspec.Struct, frozen=True):
     """Lists, resolves and administrates images."""
 
     store: ImageStore

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """A lease that ``holder`` has until it expires. ``token`` grows whenever the holder changes."""
 
     name: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.ids import DomainName, UserId
 
@@ -13,8 +14,7 @@ SUCCESSFUL_OUTCOMES = ("ok", "success")
 """Outcomes of records that went well: of REST, and of mutations of GraphQL. Every other one is an error's code."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorReport:
+class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
     """An error as it was reported. ``severity`` is critical, error or warning."""
 
     severity: str
@@ -23,15 +23,14 @@ class ErrorReport:
     user_id: UserId
     domain_name: DomainName
     context_lang: str = ""
-    context_env: Mapping[str, Any] = field(default_factory=dict)
+    context_env: Mapping[str, Any] = msgspec.field(default_factory=dict)
     request_url: str | None = None
     request_status: int | None = None
     traceback: str | None = None
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredError:
+class StoredError(msgspec.Struct, frozen=True, kw_only=True):
     """A stored error. ``is_read``: an administrator or its user has marked it as read."""
 
     id: int
@@ -39,8 +38,7 @@ class StoredError:
     is_read: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditQuery:
+class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Selects records of the audit trail.
 
     Attributes:
@@ -57,16 +55,14 @@ class AuditQuery:
     only_refused: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredAuditRecord:
+class StoredAuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A stored record; newer ones have greater ids."""
 
     id: int
     record: AuditRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRecord:
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An operation of a user on an object. ``outcome`` is one of :data:`SUCCESSFUL_OUTCOMES` or the error's code."""
 
     at: datetime
@@ -77,4 +73,4 @@ class AuditRecord:
     object_type: str
     object_id: str | None
     outcome: str
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, Any] = msgspec.field(default_factory=dict)

@@ -23,8 +23,8 @@ from ai.backend.manager.logs.model import (
 )
 from ai.backend.manager.query.model import Page
 
-_INSERT_RECORD = insertion(tables.audit_logs, tuple(field.name for field in fields(AuditRecord)))
-_REPORT_FIELDS = tuple(field.name for field in fields(ErrorReport))
+_INSERT_RECORD = insertion(tables.audit_logs, tuple(field for field in AuditRecord.__struct_fields__))
+_REPORT_FIELDS = tuple(field for field in ErrorReport.__struct_fields__)
 
 
 class SqlAuditStore:
@@ -44,7 +44,7 @@ class SqlAuditStore:
         return [AuditRecord(**row._mapping) for row in rows]
 
     async def records(self, query: AuditQuery) -> list[StoredAuditRecord]:
-        logs, names = tables.audit_logs.c, [field.name for field in fields(AuditRecord)]
+        logs, names = tables.audit_logs.c, list(AuditRecord.__struct_fields__)
         statement = select(logs.id, *(logs[name] for name in names))
         if query.before is not None:
             statement = statement.where(logs.id < query.before)

@@ -10,10 +10,11 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.infra.files import sync_folder, write_atomically
@@ -24,8 +25,7 @@ BATCH_ROWS = 1_000
 _NOTE = "unfinished.json"
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(msgspec.Struct, frozen=True):
     """Moves history from a store to an archive; without an archive it deletes the history."""
 
     store: HistoryStore

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
 from pydantic import Field, SecretStr
 
 from ai.backend.infra.settings import Settings
@@ -74,8 +75,7 @@ class _Subject:
     series: dict[str, dict[Span, _Ring]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(msgspec.Struct, frozen=True, kw_only=True):
     """The history of one kernel or agent: ``end_s`` is the end of the last step in seconds since the epoch; a value is
     None where nothing was reported."""
 

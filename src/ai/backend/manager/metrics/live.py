@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -20,8 +19,7 @@ STALE_S = 30.0
 """How long the statistics of a node are served after its last report."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
+class _Node(msgspec.Struct, frozen=True, kw_only=True):
     reported_at: float
     live_stat: Mapping[str, Any]
     families: Sequence[MetricFamily]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import SecretStr
@@ -25,8 +25,7 @@ from ai.backend.manager.sessions.views import session_of
 _WORKLOADS = "backendai_kernel_workload"
 
 
-@dataclass(frozen=True, slots=True)
-class ReportsApi:
+class ReportsApi(msgspec.Struct, frozen=True):
     """Reports on sessions, for those who see all agents."""
 
     reports: SessionReports
@@ -39,8 +38,7 @@ class ReportsApi:
         return await self.reports.of(**session_of(call))
 
 
-@dataclass(frozen=True, slots=True)
-class MonitoringApi:
+class MonitoringApi(msgspec.Struct, frozen=True):
     """Routes of monitoring systems. ``token`` guards the lists of targets, which have addresses of the installation,
     and of kernels, which belong to users."""
 

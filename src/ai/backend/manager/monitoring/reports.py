@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -78,8 +77,7 @@ class SessionReport(TypedDict):
     unreachable: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionReports:
+class SessionReports(msgspec.Struct, frozen=True):
     """Makes reports for those who see all agents. Logs are those that the asked manager and the session's agents have
     in memory: the newest ones since their start."""
 

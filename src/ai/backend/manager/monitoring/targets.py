@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 from urllib.parse import urlsplit
+
+import msgspec
 
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import AgentStatus
@@ -35,8 +36,7 @@ class Coordinators(Protocol):
     ) -> Mapping[str, Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ScrapeTargets:
+class ScrapeTargets(msgspec.Struct, frozen=True):
     """Finds the targets of an installation.
 
     Agents have no server of their own: the target of an agent is a path of the manager, which answers 503 while the

@@ -30,7 +30,7 @@ COMPARISON_FUNCTIONS = {
 
 
 def _field_value(item: object, name: str) -> Any:
-    if name not in getattr(type(item), "__dataclass_fields__", {}):
+    if name not in getattr(item, "__struct_fields__", ()):
         raise InvalidInput(f"there is no field {name[:64]!r} to filter or order by", data={"filter": "unknown field"})
     return getattr(item, name)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
@@ -12,8 +13,7 @@ Scalar: TypeAlias = str | int | float | bool | None
 Operator: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">=", "is", "isnot", "like", "ilike", "in", "contains"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison of a field; ``%`` is the wildcard of like and ilike; ``in`` takes a tuple."""
 
     field: str
@@ -21,8 +21,7 @@ class Condition:
     value: Scalar | tuple[Scalar, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Junction:
+class Junction(msgspec.Struct, frozen=True, kw_only=True):
     """A condition that holds if all (``&``) or any (``|``) of its terms hold."""
 
     kind: Literal["&", "|"]
@@ -32,16 +31,14 @@ class Junction:
 Filter: TypeAlias = Condition | Junction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderBy:
+class OrderBy(msgspec.Struct, frozen=True, kw_only=True):
     """A field to order by."""
 
     field: str
     descending: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListQuery:
+class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Selects one page of a list. The default order is by creation, newest first, with the id as tie-break."""
 
     limit: int = 20
@@ -50,8 +47,7 @@ class ListQuery:
     order: tuple[OrderBy, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page(Generic[T]):
+class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """A page of a list; ``total_count`` counts the items of all pages."""
 
     items: Sequence[T]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 from uuid import UUID
+
+from msgspec.structs import asdict
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import GroupId

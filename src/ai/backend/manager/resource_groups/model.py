@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
+
+import msgspec
 
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceGroup:
+class ResourceGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A set of agents to schedule onto, called scaling group on the wire."""
 
     name: ResourceGroupName
@@ -20,9 +20,9 @@ class ResourceGroup:
     is_public: bool = True
     created_at: datetime
     driver: str = "static"
-    driver_opts: Mapping[str, Any] = field(default_factory=dict)
+    driver_opts: Mapping[str, Any] = msgspec.field(default_factory=dict)
     scheduler: str = "fifo"
-    scheduler_opts: Mapping[str, Any] = field(default_factory=dict)
+    scheduler_opts: Mapping[str, Any] = msgspec.field(default_factory=dict)
     use_host_network: bool = False
     wsproxy_addr: str | None = None
     wsproxy_api_token: str | None = None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.devices import VariantMatchMode, VariantProperty
 from ai.backend.common.ids import DeviceName, ResourceGroupName
 from ai.backend.common.slots import ResourceSlot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedVariant:
+class OfferedVariant(msgspec.Struct, frozen=True, kw_only=True):
     """A property that a session may require of its devices, and the number of healthy devices that have it.
     ``devices``: resource group -> number of devices. ``device_names``: the plugins of the devices."""
 
@@ -33,8 +33,7 @@ class OfferedVariant:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourcePreset:
+class ResourcePreset(msgspec.Struct, frozen=True, kw_only=True):
     """A named combination of resources; ``shared_memory`` is in bytes, ``device_requests`` are alternatives of what the
     devices of its accelerators must be."""
 
@@ -44,8 +43,7 @@ class ResourcePreset:
     device_requests: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaState:
+class QuotaState(msgspec.Struct, frozen=True):
     """A limit of slots and its usage; infinite amounts print as ``Infinity``."""
 
     limits: ResourceSlot
@@ -56,8 +54,7 @@ class QuotaState:
         return self.limits - self.using
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PresetCheck:
+class PresetCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The quotas of a caller and which presets fit (spec 03-08, "check-presets"). ``quotas``: of the ``keypair``, the
     ``group`` and the ``domain``. ``scaling_groups``: resource group -> (using, remaining)."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import msgspec
 
 from ai.backend.common.errors import Conflict, NotFound
 from ai.backend.common.names import check_slug
+from ai.backend.common.structs import replace
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
@@ -27,8 +29,7 @@ class PresetStore(Protocol):
         """Deletes a preset. Returns False if there is no such preset."""
 
 
-@dataclass(frozen=True, slots=True)
-class PresetService:
+class PresetService(msgspec.Struct, frozen=True):
     """Lists presets for everybody and lets superadmins change them; changes raise Forbidden for others."""
 
     store: PresetStore

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+
+import msgspec
 
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.common.slots import INFINITY, ResourceSlot
@@ -38,8 +39,7 @@ def scope_limits(names: Iterable[str], total_resource_slots: ResourceSlot) -> Re
     return bounded(names, total_resource_slots)
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaUsage:
+class QuotaUsage(msgspec.Struct, frozen=True):
     """Computes the usage of quotas over all resource groups from the kernels themselves, so that it cannot drift."""
 
     sessions: SessionStore

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.devices import DeviceHealth, VariantMatchMode, VariantProperty
 from ai.backend.common.errors import NotFound
@@ -61,8 +62,7 @@ def _choices(preset: ResourcePreset, names: Collection[str], compiler: RequestCo
     return [ResourceSlot({**slots, **amounts}) for amounts in all_amounts] or [slots]
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceService:
+class ResourceService(msgspec.Struct, frozen=True):
     """Returns the slots, variants and presets that users can request, and the unused part of their quotas."""
 
     agents: AgentStore
@@ -72,7 +72,7 @@ class ResourceService:
     slots: SlotCatalogue
     presets: PresetStore
     devices: DeviceReader
-    request_compiler: RequestCompiler = field(default_factory=RequestCompiler)
+    request_compiler: RequestCompiler = msgspec.field(default_factory=RequestCompiler)
 
     def slot_types(self) -> Sequence[SlotTypeInfo]:
         """Returns every slot that was ever reported, ordered by name."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ai.backend.common.structs import replace
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, route
 from ai.backend.manager.access.requests import OBJECT_PROBLEMS, SESSION_PROBLEMS, caller_of

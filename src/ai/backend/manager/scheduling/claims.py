@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.devices import DeviceAllocation, DeviceHealth
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClaimStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import listed_devices
 from ai.backend.core.allocation.sharing import is_shareable, unnamed_slots
 from ai.backend.core.allocation.variants import HOST_PLUGINS
@@ -23,12 +25,11 @@ from ai.backend.manager.sessions.claims.model import Claim, ClaimChange, ClaimUs
 from ai.backend.manager.sessions.model import Session
 
 
-@dataclass(frozen=True, slots=True)
-class NamedClaims:
+class NamedClaims(msgspec.Struct, frozen=True):
     """The claims that pending sessions name, and the live sessions that name them."""
 
-    by_id: Mapping[UUID, Claim] = field(default_factory=dict)
-    users: Mapping[UUID, Sequence[ClaimUser]] = field(default_factory=dict)
+    by_id: Mapping[UUID, Claim] = msgspec.field(default_factory=dict)
+    users: Mapping[UUID, Sequence[ClaimUser]] = msgspec.field(default_factory=dict)
 
     def of(self, session: Session) -> Claim | None:
         return self.by_id.get(session.claim_id) if session.claim_id is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypedDict
 from uuid import uuid4
 
@@ -14,6 +14,7 @@ from ai.backend.common.errors import BackendError, ImageNotFound, LimitExceeded,
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import LIVE_SESSION_STATUSES, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.snapshot import PendingSession, Quota
 from ai.backend.core.scheduling.trial import Exclusion, Outcome, Proposal, Trial
@@ -106,7 +107,7 @@ class ExplanationService:
         if trial.outcome is not Outcome.NOW and not request.roles and len(state.sessions) < _MAX_QUEUE_FOR_NEAREST:
             nearest = await self._nearest(caller, owner, request, trial.proposals, state, count)
         explanation = await self._describe(caller, session, trial, state, quotas)
-        return msgspec.structs.replace(
+        return replace(
             explanation,
             count=count,
             placed=trial.placed,
@@ -206,7 +207,7 @@ class ExplanationService:
         explanation = await self._describe(caller, session, trial, state, quotas)
         place = trial.order.index(session.id)
         reserved = trial.reserved_for(session.id)
-        return msgspec.structs.replace(
+        return replace(
             explanation,
             placed=trial.placed,
             position=place + 1,

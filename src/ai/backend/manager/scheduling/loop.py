@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ai.backend.common.errors import BackendError, InsufficientResource, StaleVersion
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import KernelEventReason, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled, SessionStartOverRequested
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.index.agent_state import NodeClassCache

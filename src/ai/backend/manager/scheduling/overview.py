@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-import msgspec
-
 from ai.backend.common.errors import NotFound
 from ai.backend.common.ids import SessionId, UserId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.options import read
 from ai.backend.core.scheduling.ordering.fair_share import occupied
 from ai.backend.core.scheduling.plan import Skip
@@ -197,7 +196,7 @@ def _sees_scope(caller: Caller, scope: str, own_projects: set[str]) -> bool:
 def _renamed(item: ShareItem, names: Mapping[str, str]) -> ShareItem:
 
     last_part = item.scope.rpartition("/")[2]
-    return msgspec.structs.replace(item, name=names.get(last_part, last_part))
+    return replace(item, name=names.get(last_part, last_part))
 
 
 def _queue_entry(

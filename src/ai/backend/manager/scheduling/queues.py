@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from ai.backend.common.ids import SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import PendingSession, Quota, Snapshot

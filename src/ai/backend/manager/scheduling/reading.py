@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
 from ai.backend.common.ids import AgentId
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
 from ai.backend.core.scheduling.ordering.fair_share import occupied
 from ai.backend.core.scheduling.policy import PLACEMENTS, Policy

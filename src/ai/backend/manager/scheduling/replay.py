@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ai.backend.common.errors import InvalidInput, NotFound
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import Plan
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, SHARED_ORDERS, Policy

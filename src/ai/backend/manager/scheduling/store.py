@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+import msgspec
 
 from ai.backend.common.slots import ResourceSlot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareHistory:
+class ShareHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The recent usage of a resource group. ``used``: scope (``domain``, ``domain/project``, ``domain/project/user``)
     -> the decayed average of its slots as of ``at``, see
     :func:`ai.backend.core.scheduling.ordering.fair_share.decayed`."""

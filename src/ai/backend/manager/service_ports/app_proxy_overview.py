@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import BackendError, NotFound
 from ai.backend.manager.access.caller import Caller
@@ -16,8 +17,7 @@ from ai.backend.manager.service_ports.app_proxies import coordinator_of
 from ai.backend.manager.service_ports.app_proxy_gateway import CoordinatorAddress, CoordinatorGateway
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppProxyState:
+class AppProxyState(msgspec.Struct, frozen=True, kw_only=True):
     """A coordinator with the resource groups that use it; ``problem`` says why its workers are unknown."""
 
     url: str
@@ -26,8 +26,7 @@ class AppProxyState:
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
-class AppProxyOverview:
+class AppProxyOverview(msgspec.Struct, frozen=True):
     """Asks coordinators. Its callers see agents; to remove circuits takes the right to change resource groups."""
 
     _resource_groups: ResourceGroupStore

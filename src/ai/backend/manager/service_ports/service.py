@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotSupported
 from ai.backend.common.states import RUNNING_SESSION_STATUSES
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.execution import ArgumentValue, KernelRef, ServiceState, StartService, StopService
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.manager.access.caller import Caller
@@ -20,19 +22,17 @@ from ai.backend.manager.sessions.model import SERVICE_ALIASES, Session
 _PRIVATE_PROTOCOL = "internal"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceRequest:
+class ServiceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to start a service, or to connect to it. ``port`` is one of the service's; a running service ignores
     ``envs`` and ``arguments``."""
 
     app: str
     port: int | None = None
-    envs: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, ArgumentValue] = field(default_factory=dict)
+    envs: Mapping[str, str] = msgspec.field(default_factory=dict)
+    arguments: Mapping[str, ArgumentValue] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedService:
+class OfferedService(msgspec.Struct, frozen=True, kw_only=True):
     """A service with its declared ports, and its state if the session runs and its agent answers."""
 
     name: str
@@ -41,8 +41,7 @@ class OfferedService:
     state: ServiceState | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedService:
+class StartedService(msgspec.Struct, frozen=True, kw_only=True):
     """A running service. ``access`` is how a browser reaches it; None without an app proxy."""
 
     state: ServiceState

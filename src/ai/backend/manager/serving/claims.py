@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import GroupId, UserId
@@ -30,8 +31,7 @@ class _Cause(StrEnum):
     ROLL_OUT = "roll-out"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaClaims:
+class ReplicaClaims(msgspec.Struct, frozen=True):
     """Refuses changes of endpoints by which replicas would wait for each other's claim for ever."""
 
     sharing: ClaimSharing

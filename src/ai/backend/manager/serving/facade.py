@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ai.backend.common.states import RUNNING_SESSION_STATUSES
 from ai.backend.core.serving.autoscale import MetricSource
@@ -34,8 +34,7 @@ from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.manager.tasks.service import TaskService
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the use cases and the loops of endpoints."""
 
     service: ServingService

@@ -99,8 +99,7 @@ def gauges_of(text: str, names: Collection[str]) -> dict[str, float]:
     return values
 
 
-@dataclass(frozen=True, slots=True)
-class EngineReader:
+class EngineReader(msgspec.Struct, frozen=True):
     """Reads the page ``/metrics`` of the engine of each ready replica, through its agent."""
 
     probe: ReplicaProbe
@@ -129,8 +128,7 @@ class EngineReader:
         return content.decode(errors="replace")
 
 
-@dataclass(frozen=True, slots=True)
-class KernelReader:
+class KernelReader(msgspec.Struct, frozen=True):
     """Reads the latest statistics of the main kernels of ready replicas, such as ``cpu_util`` or ``mem``."""
 
     stats: LiveMetrics

@@ -7,11 +7,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.errors import BackendError
 from ai.backend.common.serving import ReplicaStatus, ServedRevisionStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import EndpointLoad
 from ai.backend.core.serving.autoscale import (
     MetricKey,
@@ -45,8 +48,7 @@ _ROLLED_OUT = frozenset({ServedRevisionStatus.PENDING, ServedRevisionStatus.ROLL
 _MOVING = _ROLLED_OUT | {ServedRevisionStatus.ROLLING_BACK}
 
 
-@dataclass(frozen=True, slots=True)
-class _Reported:
+class _Reported(msgspec.Struct, frozen=True):
     """A load at a moment. ``requests_per_s`` is the mean since the report before, ``tokens_per_s`` that of 30 s."""
 
     at: float

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -19,6 +18,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import SessionId
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus
 from ai.backend.common.states import RUNNING_SESSION_STATUSES
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.execution import OpenRoute
 from ai.backend.core.lifecycle.events import SessionDestroyRequested
 from ai.backend.core.lifecycle.transition import InvalidTransition

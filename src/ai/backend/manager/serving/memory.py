@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
 from ai.backend.common.errors import StaleVersion
 from ai.backend.common.serving import EndpointStatus
+from ai.backend.common.structs import replace
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.serving.model import EndpointQuery, EndpointToken, Service, ServingChange, ServingEvent

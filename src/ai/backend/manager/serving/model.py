@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -109,8 +108,7 @@ class ReplicaRoute(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revision:
+class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """A version of what an endpoint serves, numbered from 1.
 
     Attributes:
@@ -135,8 +133,7 @@ class Revision:
     changed_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """A replica of a revision: the session of the same id.
 
     Attributes:
@@ -160,8 +157,7 @@ class Replica:
     ready_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoscalingRule:
+class AutoscalingRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule of an endpoint's autoscaling."""
 
     id: UUID
@@ -170,8 +166,7 @@ class AutoscalingRule:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingNote:
+class ScalingNote(msgspec.Struct, frozen=True, kw_only=True):
     """The last decision that changed the number of replicas, with the inputs that it follows from."""
 
     at: datetime
@@ -179,12 +174,11 @@ class ScalingNote:
     desired: int
     reason: ServingReason
     explanation: str
-    inputs: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    inputs: Mapping[str, float | int | str | None] = msgspec.field(default_factory=dict)
     triggered: tuple[UUID, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A model service.
 
     Attributes:
@@ -217,7 +211,7 @@ class Endpoint:
     desired: int
     url: str | None = None
     published: str = ""
-    policy: RolloutPolicy = field(default_factory=RolloutPolicy)
+    policy: RolloutPolicy = msgspec.field(default_factory=RolloutPolicy)
     scaling: ScalingPolicy | None = None
     scaled: ScalingNote | None = None
     explanation: str = ""
@@ -231,8 +225,7 @@ class Endpoint:
         return self.active_name is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class Service(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint with its revisions, newest first, its replicas and the rules of its autoscaling, oldest first."""
 
     endpoint: Endpoint
@@ -254,8 +247,7 @@ class Service:
         return tuple(each for each in self.replicas if each.status is not ReplicaStatus.TERMINATED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingEvent:
+class ServingEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A change of an endpoint that ``service history`` shows. ``subject`` is ``endpoint``, ``revision 2`` or
     ``replica 1a2b3c4d``; ``data`` are the inputs of a decision."""
 
@@ -265,11 +257,10 @@ class ServingEvent:
     status: str
     reason: str
     detail: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointToken:
+class EndpointToken(msgspec.Struct, frozen=True, kw_only=True):
     """A token of an endpoint, which the manager does not keep: only who made it, and until when it is valid."""
 
     id: UUID
@@ -281,8 +272,7 @@ class EndpointToken:
     valid_until: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingChange:
+class ServingChange(msgspec.Struct, frozen=True, kw_only=True):
     """A write of one service: ``endpoint`` replaces the one of ``version``; revisions, replicas and rules are added or
     replaced, and ``dropped`` ones are deleted."""
 
@@ -295,8 +285,7 @@ class ServingChange:
     events: Sequence[ServingEvent] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointQuery(ListQuery):
+class EndpointQuery(ListQuery, frozen=True, kw_only=True):
     """Selects endpoints, newest first; None selects any. Destroyed ones only with ``destroyed``."""
 
     user_id: UserId | None = None
@@ -319,8 +308,7 @@ class UseKey(NamedTuple):
     replica_id: UUID | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UseSums:
+class UseSums(msgspec.Struct, frozen=True, kw_only=True):
     """Sums up what requests cost. ``estimated`` requests are those whose engine named no tokens; ``busy_ms`` is the
     time of all requests."""
 
@@ -333,7 +321,7 @@ class UseSums:
     busy_ms: int = 0
 
     def __add__(self, other: UseSums) -> UseSums:
-        return UseSums(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+        return UseSums(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
 
 class UseGrouping(StrEnum):
@@ -349,8 +337,7 @@ class UseGrouping(StrEnum):
     DAY = "day"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UseQuery:
+class UseQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the use of endpoints in the hours from ``since`` to before ``until``; None selects any. ``user_id`` and
     ``domain_name`` are those of the endpoint's owner."""
 
@@ -363,8 +350,7 @@ class UseQuery:
     domain_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UseGroup:
+class UseGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The sums of one group. ``key`` is an id, a hash of a token, or an hour or a day since 1970; None where it is not
     known. ``name`` is that of an endpoint."""
 
@@ -373,8 +359,7 @@ class UseGroup:
     sums: UseSums
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UseReport:
+class UseReport(msgspec.Struct, frozen=True, kw_only=True):
     """The groups, the most tokens first or in order of time, and the sums of all, of those beyond the limit too."""
 
     groups: Sequence[UseGroup]

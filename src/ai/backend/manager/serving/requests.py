@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.states import ClusterMode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevisionRequest:
+class RevisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The parts that replicas are to have (client wire contract 2.8). ``model`` is the name or id of a folder, or an
     artifact as ``artifact:NAME[@VERSION]``. ``model_name`` chooses one of the models of its definition, or, without a
     definition, names the model. ``resources`` are as the user wrote them. ``sealed_environ`` are the
@@ -25,10 +25,10 @@ class RevisionRequest:
     model_name: str | None = None
     model_mount_destination: str = "/models"
     runtime_variant: str = "custom"
-    environ: Mapping[str, str] = field(default_factory=dict)
-    sealed_environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = msgspec.field(default_factory=dict)
+    sealed_environ: Mapping[str, str] = msgspec.field(default_factory=dict)
     resources: Mapping[str, str | int | float] | None = None
-    resource_opts: Mapping[str, str] = field(default_factory=dict)
+    resource_opts: Mapping[str, str] = msgspec.field(default_factory=dict)
     cluster_size: int = 1
     cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
     tag: str | None = None
@@ -41,8 +41,7 @@ class RevisionRequest:
     device_requests: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateService:
+class CreateService(msgspec.Struct, frozen=True, kw_only=True):
     """A request for an endpoint."""
 
     name: str
@@ -53,11 +52,10 @@ class CreateService:
     scaling_group: str | None = None
     owner_access_key: str | None = None
     open_to_public: bool = False
-    policy: Mapping[str, Any] = field(default_factory=dict)
+    policy: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModifyService:
+class ModifyService(msgspec.Struct, frozen=True, kw_only=True):
     """Changes of an endpoint; what is None stays. ``revision`` are fields of :class:`RevisionRequest`: any of them
     makes a new revision, which is rolled out."""
 
@@ -65,4 +63,4 @@ class ModifyService:
     name: str | None = None
     open_to_public: bool | None = None
     policy: Mapping[str, Any] | None = None
-    revision: Mapping[str, Any] = field(default_factory=dict)
+    revision: Mapping[str, Any] = msgspec.field(default_factory=dict)

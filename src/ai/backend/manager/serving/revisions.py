@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from ai.backend.common.errors import InvalidInput, NoSuchFile
 from ai.backend.common.states import SessionType
+from ai.backend.common.structs import replace
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.artifacts.mounts import is_artifact
 from ai.backend.manager.folders.mounts import check_target
@@ -84,7 +83,7 @@ class RevisionBuilder:
         session, _ = await self.factory.build(caller, owner, trial_request(spec, place))
         if session.vfolder_mounts and not is_artifact(spec.model):
             mount = next(each for each in session.vfolder_mounts if each.target == destination)
-            spec = msgspec.structs.replace(spec, model=str(mount.folder_id))
+            spec = replace(spec, model=str(mount.folder_id))
         return spec, session
 
     def _environ(self, request: RevisionRequest, variant: RuntimeVariant) -> tuple[dict[str, str], dict[str, str]]:
@@ -132,7 +131,7 @@ class RevisionBuilder:
 
 def request_of(spec: RevisionSpec) -> RevisionRequest:
     """Returns the request that makes the same revision again."""
-    names = {field.name for field in fields(RevisionRequest)} & {*RevisionSpec.__struct_fields__}
+    names = set(RevisionRequest.__struct_fields__) & {*RevisionSpec.__struct_fields__}
     return RevisionRequest(**{name: getattr(spec, name) for name in names}, port=spec.served.port)
 
 

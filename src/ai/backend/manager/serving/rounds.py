@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -19,6 +18,7 @@ import msgspec
 from ai.backend.common.ids import SessionId
 from ai.backend.common.serving import FAILURES, EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
 from ai.backend.common.states import RUNNING_SESSION_STATUSES, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import GatewayRoute, ProxyProtocol, RevisionShare, RouteInfo, ServingOptions
 from ai.backend.core.lifecycle.endpoint import (
     EndpointTrigger,
@@ -62,20 +62,19 @@ class ProbeOutcome(StrEnum):
     NEVER_PASSED = "never-passed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a service's replicas: their sessions, their probes, and their open requests where the app proxy
     reports them. ``refused``: why sessions could not be created; ``logs``: the last lines
     that ended sessions have printed; ``scaling``: the replicas that autoscaling wants; ``samples``: what revisions
     answered during a roll-out."""
 
     sessions: Mapping[SessionId, Session]
-    probes: Mapping[SessionId, ProbeOutcome] = field(default_factory=dict)
-    in_flight: Mapping[UUID, int] = field(default_factory=dict)
-    refused: Mapping[SessionId, str] = field(default_factory=dict)
-    logs: Mapping[SessionId, str] = field(default_factory=dict)
+    probes: Mapping[SessionId, ProbeOutcome] = msgspec.field(default_factory=dict)
+    in_flight: Mapping[UUID, int] = msgspec.field(default_factory=dict)
+    refused: Mapping[SessionId, str] = msgspec.field(default_factory=dict)
+    logs: Mapping[SessionId, str] = msgspec.field(default_factory=dict)
     scaling: ScalingDecision | None = None
-    samples: Mapping[UUID, core.RevisionSample] = field(default_factory=dict)
+    samples: Mapping[UUID, core.RevisionSample] = msgspec.field(default_factory=dict)
 
 
 def routes_of(service: Service) -> list[RouteInfo]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from ai.backend.common.errors import InvalidInput, LimitExceeded, NotFound
+from ai.backend.common.structs import replace
 from ai.backend.core.serving.autoscale import MetricSource, ScalingPolicy, ScalingRule, TargetPolicy
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.serving.loads import GATHERED_METRICS
@@ -27,8 +27,7 @@ _RULE_FIELDS = {"metric_source": "source", "metric_name": "metric", "cooldown_se
 """Fields of the API -> those of :class:`ScalingRule`, where they differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingService:
+class ScalingService(msgspec.Struct, frozen=True):
     """Changes how endpoints are scaled. Each method raises as :meth:`ServingService.modify`, and InvalidInput."""
 
     services: ServingService

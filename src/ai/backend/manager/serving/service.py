@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,6 +13,7 @@ import msgspec
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound, StaleVersion, Unavailable
 from ai.backend.common.names import check_slug
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.endpoint import (
     EndpointTrigger,
     ReplicaTrigger,
@@ -53,7 +54,7 @@ from ai.backend.manager.topics import SERVING
 _MAX_TRIES = 20
 _REPLICA_ENDINGS = frozenset({ReplicaStatus.DRAINING, ReplicaStatus.TERMINATING, ReplicaStatus.TERMINATED})
 _MAX_POLICY_COUNT, _MAX_POLICY_S = 1_024, 30 * 86_400.0
-_POLICY_FIELDS = {field.name for field in fields(RolloutPolicy)}
+_POLICY_FIELDS = set(RolloutPolicy.__struct_fields__)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

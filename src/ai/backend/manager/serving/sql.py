@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import StaleVersion
 from ai.backend.common.serving import EndpointStatus
+from ai.backend.common.structs import replace
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.rows import put_row, row_of
 from ai.backend.manager.query.model import Page
@@ -187,7 +187,7 @@ class RevisionSecrets:
         return [(row.id, row.spec) for row in s.execute(select(_REVISIONS.c.id, _REVISIONS.c.spec))]
 
     def _put(self, s: Connection, revision_id: UUID, spec: RevisionSpec, environ: dict[str, str]) -> None:
-        changed = msgspec.structs.replace(spec, sealed_environ=environ)
+        changed = replace(spec, sealed_environ=environ)
         s.execute(update(_REVISIONS).where(_REVISIONS.c.id == revision_id).values(spec=changed))
 
 

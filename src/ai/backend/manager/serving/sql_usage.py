@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from typing import Any
 from uuid import uuid5
 
+from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, null, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -16,7 +16,7 @@ from ai.backend.manager.serving import tables
 from ai.backend.manager.serving.model import UseGroup, UseGrouping, UseKey, UseQuery, UseReport, UseSums
 
 _ENDPOINTS, _USAGE, _POSITIONS = tables.endpoints, tables.endpoint_usage, tables.endpoint_usage_positions
-_SUMMED = tuple(field.name for field in fields(UseSums))
+_SUMMED = tuple(field for field in UseSums.__struct_fields__)
 _HOURS_PER_DAY = 24
 _GROUPS: Mapping[UseGrouping, ColumnElement[Any]] = {
     UseGrouping.ENDPOINT: _USAGE.c.endpoint_id,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from ai.backend.common.errors import BackendError, Unavailable, WorkloadError
 from ai.backend.common.ids import SessionId, TaskId
 from ai.backend.common.states import RUNNING_SESSION_STATUSES
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.events import SessionDestroyRequested
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller

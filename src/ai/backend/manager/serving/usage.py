@@ -6,10 +6,10 @@ import hashlib
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from uuid import UUID
 
 from ai.backend.common.errors import BackendError, InvalidInput, StaleVersion
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import InferenceUsage, UsageRow
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop

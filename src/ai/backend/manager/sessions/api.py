@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ai.backend.common.errors import NotSupported
+from ai.backend.common.structs import replace
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, OwnerKey, Reply, route
 from ai.backend.manager.access.requests import SESSION_PROBLEMS, caller_of

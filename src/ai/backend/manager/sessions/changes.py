@@ -8,9 +8,10 @@ and 4.10.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
+
+import msgspec
 
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId, UserId
 from ai.backend.common.slots import ResourceSlot
@@ -19,8 +20,7 @@ from ai.backend.manager.sessions.claims.model import ClaimChange, claim_deltas
 from ai.backend.manager.sessions.model import Session
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventDraft:
+class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
     """An event that is not stored yet, written in the transaction of the change that it reports."""
 
     name: str
@@ -29,8 +29,7 @@ class EventDraft:
     payload: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """An event of a session or kernel. ``id`` increases over all events; clients resume after it (Last-Event-ID).
     ``payload`` is sent to clients as JSON."""
 
@@ -53,8 +52,7 @@ class Event:
 _PAYLOAD_FIELDS = ("reason", "result", "exitCode")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
+class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     """An event that has not been posted to a session's ``callback_url`` yet. The events of a session are posted in the
     order of ``id``, not before ``due_at``; ``attempts`` is the number of failed posts. ``trace`` is the
     ``traceparent`` of the session."""
@@ -105,8 +103,7 @@ def webhook_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Replaces ``old`` by ``new`` if the stored version is still that of ``old``. ``events`` are for the clients;
     ``commands`` are executed once the change is stored. The store sets ``new.version`` to ``old.version + 1``. Side
     fields (``num_queries``, ``last_stat``) that a loop does not change must be equal in both. ``cause`` is the
@@ -118,7 +115,7 @@ class Change:
     events: tuple[EventDraft, ...] = ()
     commands: tuple[Command, ...] = ()
     claim: ClaimChange | None = None
-    cause: str | None = field(default=None, compare=False)
+    cause: str | None = None
 
     @property
     def is_stored(self) -> bool:
@@ -126,8 +123,7 @@ class Change:
         return self.new is not self.old or bool(self.events) or self.claim is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservationAck:
+class ObservationAck(msgspec.Struct, frozen=True, kw_only=True):
     """Records, in the same transaction, that an agent's observations up to ``seq`` of ``epoch`` are applied."""
 
     agent_id: AgentId

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
 
 from ai.backend.common.errors import Forbidden, SessionNotFound, TooManySessionsMatched
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import LIVE_SESSION_STATUSES
+from ai.backend.common.structs import replace
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -13,6 +13,7 @@ from ai.backend.common.errors import InsufficientResource, SessionAlreadyExists,
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.leadership.memory import check_fence

@@ -7,14 +7,16 @@ Source of the fields: spec 03-09 (ComputeSession, ComputeContainer), client wire
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from ai.backend.common import ids, states
 from ai.backend.common.errors import LimitExceeded
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.core.lifecycle.transition import Path
 from ai.backend.manager.folders.model import FolderMount
@@ -32,8 +34,7 @@ def line_between(first: ids.AgentId, second: ids.AgentId) -> str:
     return " ".join(sorted((first, second)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkNode:
+class NetworkNode(msgspec.Struct, frozen=True, kw_only=True):
     """An agent in a session's network: its IPv4 address and UDP port for other agents, and its address inside."""
 
     address: str
@@ -41,8 +42,7 @@ class NetworkNode:
     gateway: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionNetwork:
+class SessionNetwork(msgspec.Struct, frozen=True, kw_only=True):
     """The network of a session over several agents, as assigned when the session was scheduled.
 
     Attributes:
@@ -60,7 +60,7 @@ class SessionNetwork:
     places: Mapping[str, ids.AgentId]
     nodes: Mapping[ids.AgentId, NetworkNode]
     encrypted: bool = False
-    lines: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, str] = msgspec.field(default_factory=dict)
     key_id: str = ""
 
 
@@ -69,8 +69,7 @@ def lasting(network: SessionNetwork, status: states.SessionStatus) -> SessionNet
     return replace(network, lines={}) if status is states.SessionStatus.TERMINATING else network
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel of a session.
 
     Attributes:
@@ -95,19 +94,19 @@ class Kernel:
     status: states.KernelStatus = states.KernelStatus.PENDING
     reason: states.KernelEventReason = states.KernelEventReason.UNKNOWN
     status_info: str | None = None
-    status_data: Mapping[str, Any] = field(default_factory=dict)
+    status_data: Mapping[str, Any] = msgspec.field(default_factory=dict)
     status_changed: datetime
     attempt: int = 0
     agent: ids.AgentId | None = None
     requested_slots: ResourceSlot
-    occupied_slots: ResourceSlot = field(default_factory=ResourceSlot)
-    devices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    occupied_slots: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
+    devices: Mapping[str, Mapping[str, str]] = msgspec.field(default_factory=dict)
     generation: int = 0
-    attached_devices: Mapping[str, Any] = field(default_factory=dict)
+    attached_devices: Mapping[str, Any] = msgspec.field(default_factory=dict)
     service_ports: tuple[Mapping[str, Any], ...] = ()
     container_id: str | None = None
     exit_code: int | None = None
-    role_options: Mapping[str, Any] = field(default_factory=dict)
+    role_options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     last_stat: Mapping[str, Any] | None = None
     live_stat: Mapping[str, Any] | None = None
     created_at: datetime
@@ -120,8 +119,7 @@ class Kernel:
         return self.occupied_slots if self.agent is not None and self.status in HOLDING else ResourceSlot()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelWorkload:
+class KernelWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """The workload of a live kernel on its agent."""
 
     session_id: ids.SessionId
@@ -131,8 +129,7 @@ class KernelWorkload:
     runtime_class: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A session with all its kernels.
 
     Attributes:
@@ -163,8 +160,8 @@ class Session:
     type: states.SessionType
     status: states.SessionStatus
     status_info: str | None = None
-    status_data: Mapping[str, Any] = field(default_factory=dict)
-    status_history: Mapping[str, str] = field(default_factory=dict)
+    status_data: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    status_history: Mapping[str, str] = msgspec.field(default_factory=dict)
     status_changed: datetime
     result: states.SessionResult = states.SessionResult.UNDEFINED
     version: int = 1
@@ -186,11 +183,11 @@ class Session:
     requested_slots: ResourceSlot
     variant_requirements: tuple[str, ...] = ()
     device_requests: tuple[str, ...] = ()
-    plugin_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    diagnosed_devices: Mapping[str, list[str]] = field(default_factory=dict)
-    resource_opts: Mapping[str, str] = field(default_factory=dict)
-    environ: Mapping[str, str] = field(default_factory=dict)
-    sealed_environ: Mapping[str, str] = field(default_factory=dict)
+    plugin_options: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
+    diagnosed_devices: Mapping[str, list[str]] = msgspec.field(default_factory=dict)
+    resource_opts: Mapping[str, str] = msgspec.field(default_factory=dict)
+    environ: Mapping[str, str] = msgspec.field(default_factory=dict)
+    sealed_environ: Mapping[str, str] = msgspec.field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     vfolder_mounts: tuple[FolderMount, ...] = ()
     startup_command: str | None = None
@@ -220,7 +217,7 @@ class Session:
     claim_name: str | None = None
     trace: str | None = None
     kernels: tuple[Kernel, ...]
-    story: Path = field(default=(), compare=False)
+    story: Path = ()
 
     @property
     def main(self) -> Kernel:
@@ -251,8 +248,7 @@ class Session:
         return alias_of if alias_of in declared and name not in declared else name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRole:
+class KernelRole(msgspec.Struct, frozen=True, kw_only=True):
     """The kernels of one role of a cluster template; fields as in :class:`CreateSession`. Of ``resource_opts`` only
     ``shmem`` counts, since the others are of the whole session."""
 
@@ -261,13 +257,12 @@ class KernelRole:
     image: str
     architecture: str | None = None
     resources: Mapping[str, str | int | float] | None = None
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = msgspec.field(default_factory=dict)
     bootstrap_script: str | None = None
-    resource_opts: Mapping[str, str] = field(default_factory=dict)
+    resource_opts: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateSession:
+class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a session (spec 03-08, client wire contract 2.1.1).
 
     The API has checked shapes only; the service checks names, images, slots and rights, and names the wire field in its
@@ -310,17 +305,17 @@ class CreateSession:
     priority: int | None = None
     callback_url: str | None = None
     owner_access_key: str | None = None
-    environ: Mapping[str, str] = field(default_factory=dict)
-    sealed_environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = msgspec.field(default_factory=dict)
+    sealed_environ: Mapping[str, str] = msgspec.field(default_factory=dict)
     resources: Mapping[str, str | int | float] | None = None
     variant_requirements: tuple[str, ...] = ()
     device_requests: tuple[str, ...] = ()
-    plugin_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    diagnosed_devices: Mapping[str, list[str]] = field(default_factory=dict)
-    resource_opts: Mapping[str, str] = field(default_factory=dict)
+    plugin_options: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
+    diagnosed_devices: Mapping[str, list[str]] = msgspec.field(default_factory=dict)
+    resource_opts: Mapping[str, str] = msgspec.field(default_factory=dict)
     mounts: tuple[str, ...] = ()
-    mount_map: Mapping[str, str] = field(default_factory=dict)
-    mount_options: Mapping[str, Any] = field(default_factory=dict)
+    mount_map: Mapping[str, str] = msgspec.field(default_factory=dict)
+    mount_options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     scaling_group: str | None = None
     preopen_ports: tuple[int, ...] = ()
     agent_list: tuple[str, ...] = ()
@@ -329,14 +324,13 @@ class CreateSession:
     roles: tuple[KernelRole, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerLimits:
+class OwnerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of all sessions of an owner; None is no limit. ``max_pending_slots``: the slots that all waiting
     sessions may request; slots without an entry are unbounded."""
 
     max_live: int | None = None
     max_pending: int | None = None
-    max_pending_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    max_pending_slots: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
 
     @property
     def counts_pending(self) -> bool:
@@ -354,8 +348,7 @@ class OwnerLimits:
             raise LimitExceeded(message, data={"pending_slots": {name: limits[name] for name in exceeded}})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateReply:
+class CreateReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to a creation. ``status`` is the session's, or ``TIMEOUT`` if ``max_wait_s`` has passed; a reused
     session is not ``created``."""
 
@@ -364,15 +357,13 @@ class CreateReply:
     created: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionMatch:
+class SessionMatch(msgspec.Struct, frozen=True, kw_only=True):
     id: ids.SessionId
     name: str
     status: states.SessionStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DestroyReply:
+class DestroyReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to the end of a session; ``session`` is as it is after the request. ``stats`` is version 2 of the
     client wire contract 2.1.3: metric name -> metric of the main kernel, with ``status`` and
     ``version`` beside them."""
@@ -382,18 +373,16 @@ class DestroyReply:
     destroyed: tuple[ids.SessionId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DependencyNode:
+class DependencyNode(msgspec.Struct, frozen=True, kw_only=True):
     session: Session
     depends_on: tuple[DependencyNode, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotAudit:
+class SlotAudit(msgspec.Struct, frozen=True, kw_only=True):
     """The result of :meth:`SessionStore.audit`; all empty if the recorded slots are right. ``drift``: agent ->
     (recorded, recomputed). ``orphans``: kernels without a session."""
 
-    drift: Mapping[ids.AgentId, tuple[ResourceSlot, ResourceSlot]] = field(default_factory=dict)
+    drift: Mapping[ids.AgentId, tuple[ResourceSlot, ResourceSlot]] = msgspec.field(default_factory=dict)
     orphans: tuple[ids.KernelId, ...] = ()
 
     @property
@@ -406,8 +395,7 @@ def too_many_sessions(limit: int) -> LimitExceeded:
     return LimitExceeded(f"Your policy allows {limit} sessions at a time.", data={"concurrency": limit})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionQuery(ListQuery):
+class SessionQuery(ListQuery, frozen=True, kw_only=True):
     """Selects sessions; None selects any. The role of the caller restricts every query."""
 
     statuses: tuple[states.SessionStatus, ...] | None = None

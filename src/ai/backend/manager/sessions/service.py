@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
 
 from ai.backend.common.errors import Conflict, DeadlineExceeded, SessionAlreadyExists, StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.names import check_session_name
 from ai.backend.common.states import LIVE_SESSION_STATUSES, KernelEventReason, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionRestartRequested
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.telemetry.tracing import span

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
+import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -53,8 +53,8 @@ from ai.backend.manager.sessions.sql_bulk import check_versions, move_slots, upd
 from ai.backend.manager.sessions.sql_outbox import SqlOutbox, acknowledge, insert_events
 from ai.backend.manager.sessions.store import UNLIMITED
 
-_SESSION_FIELDS = tuple(field.name for field in fields(model.Session) if field.name not in ("kernels", "story"))
-_KERNEL_FIELDS = tuple(field.name for field in fields(model.Kernel) if field.name != "live_stat")
+_SESSION_FIELDS = tuple(field for field in model.Session.__struct_fields__ if field not in ("kernels", "story"))
+_KERNEL_FIELDS = tuple(field for field in model.Kernel.__struct_fields__ if field != "live_stat")
 _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KERNEL_FIELDS)
 _SESSION_COLUMNS, _KERNEL_COLUMNS = tables.sessions.c.keys(), tables.kernels.c.keys()
 MAX_COUNTED = 10_000
@@ -147,8 +147,7 @@ InsertStep: TypeAlias = Callable[[Connection, SessionId, Sequence[FolderMount], 
 """Links the mounts of a new session: connection, session, mounts, time of creation."""
 
 
-@dataclass(frozen=True, slots=True)
-class _NewSession:
+class _NewSession(msgspec.Struct, frozen=True):
     session: model.Session
     events: Sequence[EventDraft]
     limits: model.OwnerLimits

@@ -4,7 +4,6 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -13,6 +12,7 @@ import msgspec
 from ai.backend.common.ids import KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.allocation.requests import amounts
 from ai.backend.core.allocation.requests.compiled import RequestCompiler

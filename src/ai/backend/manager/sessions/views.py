@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
@@ -25,9 +24,7 @@ from ai.backend.manager.sessions.schemas import (
 _MIB = 1_048_576
 
 
-_COPIED_FIELDS = {field.name for field in fields(CreateSession)} & {*CreateSessionBody.__struct_fields__} - {
-    "dependencies"
-}
+_COPIED_FIELDS = set(CreateSession.__struct_fields__) & {*CreateSessionBody.__struct_fields__} - {"dependencies"}
 
 
 class SessionArguments(TypedDict):

@@ -12,12 +12,13 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from ai.backend.common.errors import SessionNotFound, StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.effects import Command, CreateKernels, DestroyKernels, RestartKernels
 from ai.backend.core.lifecycle.events import SessionEvent
 from ai.backend.core.lifecycle.transition import InvalidTransition

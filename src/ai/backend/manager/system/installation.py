@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
@@ -15,8 +15,7 @@ HIDDEN = "********"
 _SECRET_WORDS = ("password", "secret", "token", "private", "dsn", "credential")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingInForce:
+class SettingInForce(msgspec.Struct, frozen=True, kw_only=True):
     """A setting of this manager.
 
     Attributes:

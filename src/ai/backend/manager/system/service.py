@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from ai.backend.common.errors import ServerFrozen
 from ai.backend.infra.clock import Clock
@@ -18,8 +19,7 @@ _STATUS_CACHE_S = 1.0
 """How old the cached status may be when a session is created."""
 
 
-@dataclass(frozen=True, slots=True)
-class Announcement:
+class Announcement(msgspec.Struct, frozen=True):
     """A message in Markdown, shown to users if ``enabled``."""
 
     enabled: bool

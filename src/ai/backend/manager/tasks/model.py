@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+import msgspec
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import TaskId, UserId
@@ -22,8 +23,7 @@ class TaskStatus(StrEnum):
         return self in (TaskStatus.DONE, TaskStatus.FAILED, TaskStatus.CANCELLED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A background task; ``status`` is also the name of the event that announces it."""
 
     id: TaskId

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ai.backend.common.errors import BackendError, NotFound, Unavailable
 from ai.backend.common.ids import TaskId
+from ai.backend.common.structs import replace
 from ai.backend.infra.bus import Bus, Subscription
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.loop import cancel_all

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -65,7 +64,7 @@ class SqlTaskStore:
         return await self._one_task((tasks.c.subject == subject) & tasks.c.status.in_(_OPEN_STATUSES))
 
     async def _one_task(self, condition: sa.ColumnElement[bool]) -> Task | None:
-        query = sa.select(*(tasks.c[field.name] for field in fields(Task))).where(condition)
+        query = sa.select(*(tasks.c[name] for name in Task.__struct_fields__)).where(condition)
         row = await self._db.run_read(lambda conn: conn.execute(query).first())
         return Task(**row._mapping) if row is not None else None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.ids import DomainName, GroupId, TemplateId, UserId
 
@@ -18,8 +19,7 @@ class TemplateKind(StrEnum):
     CLUSTER = "cluster"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class Template(msgspec.Struct, frozen=True, kw_only=True):
     """A template of a user.
 
     ``document`` is the template as its author wrote it, read by :mod:`ai.backend.manager.templates.syntax`;

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import TemplateId
 from ai.backend.common.states import SessionType
+from ai.backend.common.structs import replace
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.fields import duration_s
 from ai.backend.manager.access.caller import Caller

@@ -13,6 +13,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId, UserId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelStatus
@@ -26,8 +28,7 @@ _ZERO = Decimal(0)
 _COUNTER_LIMIT = 2**63
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageQuery:
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Selects kernels that ran at any time from ``start`` until before ``end``; None does not restrict."""
 
     start: datetime
@@ -37,16 +38,14 @@ class UsageQuery:
     user_id: UserId | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
+class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     """The last kernel of a page: kernels that have ended come first, by their ends, then those that run."""
 
     terminated_at: datetime | None
     kernel_id: UUID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsedKernel:
+class UsedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel that ran; the fields are those of Kernel and Session. ``is_main``: it counts for its session."""
 
     kernel_id: KernelId
@@ -97,8 +96,7 @@ class UsedKernel:
         return _seconds_within(self.started_at, self.terminated_at, start, end, now)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsedClaim:
+class UsedClaim(msgspec.Struct, frozen=True, kw_only=True):
     """An allocation of a device claim, whether a session used it or not; the fields are those of Claim."""
 
     domain_name: DomainName

@@ -74,7 +74,7 @@ class StorageProxyVolumes:
         return dict((await self._get(host, "/volume/performance-metric"))["metric"])
 
     async def mounts(self) -> Mapping[str, Sequence[VolumeMount]]:
-        names = VolumeMount.__slots__
+        names = VolumeMount.__struct_fields__
         mounts: dict[str, Sequence[VolumeMount]] = {}
         for proxy in (await self._proxies.settings()).proxies:
             try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
 
 from ai.backend.common.errors import BackendError, NotFound
 from ai.backend.common.folders import HostPermission
@@ -17,8 +19,7 @@ from ai.backend.manager.volumes.model import Volume
 from ai.backend.manager.volumes.service import VolumeService
 
 
-@dataclass(frozen=True, slots=True)
-class _VolumeItem:
+class _VolumeItem(msgspec.Struct, frozen=True):
     """A volume under the field names by which clients filter and order."""
 
     id: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.folders import HostPermission
 
@@ -12,8 +13,7 @@ HostRights = Mapping[str, frozenset[HostPermission]]
 """Host -> allowed operations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeMount:
+class VolumeMount(msgspec.Struct, frozen=True, kw_only=True):
     """The file system under a volume, as its proxy reports it."""
 
     volume: str
@@ -23,17 +23,15 @@ class VolumeMount:
     fstype: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeHealth:
+class VolumeHealth(msgspec.Struct, frozen=True, kw_only=True):
     """The health of a volume; ``status`` is ``healthy`` or ``unavailable``."""
 
     status: str
     status_info: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Volume:
+class Volume(msgspec.Struct, frozen=True, kw_only=True):
     """A volume as its proxy reports it; ``capabilities`` are listed in peer facts 5."""
 
     host: str
@@ -41,4 +39,4 @@ class Volume:
     capabilities: tuple[str, ...] = ()
     path: str = ""
     fsprefix: str = "."
-    usage: Mapping[str, int] = field(default_factory=dict)
+    usage: Mapping[str, int] = msgspec.field(default_factory=dict)

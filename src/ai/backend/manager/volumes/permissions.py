@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import Forbidden
 from ai.backend.common.folders import HostPermission
@@ -52,8 +53,7 @@ def require(allowed: Collection[HostPermission], permission: HostPermission, hos
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FolderScope:
+class FolderScope(msgspec.Struct, frozen=True):
     """The groups, permissions and limits that apply to the folders of a caller.
 
     Attributes:

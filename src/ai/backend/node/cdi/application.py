@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from ai.backend.common.errors import CreationDenied
+from ai.backend.common.structs import replace
 from ai.backend.node.cdi.registry import CdiRegistry, DescribedDevice
 from ai.backend.node.cdi.specification import ContainerEdits
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig, check_config

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import msgspec
 import yaml
 
 from ai.backend.common.errors import InvalidInput
@@ -22,8 +22,7 @@ _MAX_BYTES = 8 << 20
 _YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedDevice:
+class DescribedDevice(msgspec.Struct, frozen=True):
     """A device and where it is described. ``common`` are the edits of its file, once for all devices of it."""
 
     path: Path
@@ -31,8 +30,7 @@ class DescribedDevice:
     common: ContainerEdits
 
 
-@dataclass(frozen=True, slots=True)
-class CdiRegistry:
+class CdiRegistry(msgspec.Struct, frozen=True):
     """Reads the specifications in directories, lowest priority first, as engines do. Nothing is cached but files that
     have not changed. Files whose names begin with ``without_prefix`` are left out, if it is not empty."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,8 +29,7 @@ class _Named(Part, frozen=True, kw_only=True):
 _NAMED = msgspec.json.Decoder(_Named)
 
 
-@dataclass(frozen=True, slots=True)
-class Undecodable:
+class Undecodable(msgspec.Struct, frozen=True):
     """An object that does not fit the projection of its kind: another version wrote it, or a schema that permits more.
 
     ``metadata`` has only name, namespace, uid and version."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from ai.backend.node.kube_api.objects import (
     KubeObject,
@@ -18,8 +19,7 @@ from ai.backend.node.kube_api.objects import (
 ObjectT = TypeVar("ObjectT", bound=KubeObject)
 
 
-@dataclass(frozen=True, slots=True)
-class Resource(Generic[ObjectT]):
+class Resource(msgspec.Struct, Generic[ObjectT], frozen=True):
     """A kind of objects. ``group`` is empty for the core; ``plural`` is its name in paths; ``type`` what is decoded."""
 
     group: str

@@ -4,7 +4,6 @@ changes")."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Generic
 
 import msgspec
@@ -31,8 +30,7 @@ _STATUSES = msgspec.json.Decoder(Status)
 _OBJECTS = msgspec.json.Decoder(KubeObject)
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent(Generic[ObjectT]):
+class WatchEvent(msgspec.Struct, Generic[ObjectT], frozen=True):
     """``type`` is ADDED, MODIFIED, DELETED or BOOKMARK; the object of a bookmark has only its version."""
 
     type: str

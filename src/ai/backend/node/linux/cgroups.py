@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ai.backend.node.linux import cgroupfs
 
 PERIOD_US = 100_000
@@ -34,8 +36,7 @@ _likely_group_index: dict[str, int] = {}
 """Maps each file to the index of the group that had it last; the workloads of a node are alike."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Resource limits of a workload; None is no limit. ``devices`` are (kind, "major:minor", permissions)."""
 
     cpu: float | None = None
@@ -46,8 +47,7 @@ class Limits:
     devices: tuple[tuple[str, str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one workload. Times in milliseconds, sizes in bytes; None for an uncounted value."""
 
     cpu_used_ms: float | None = None

@@ -6,16 +6,16 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 _ESCAPED_CHARACTER = re.compile(r"\\([0-7]{3})")
 RESERVE_DIVISOR = 20  # a twentieth of a small file system is enough of a reserve
 ENTRY_LIMIT = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class MountEntry:
+class MountEntry(msgspec.Struct, frozen=True):
     """An entry of the table of mounts: ``options`` of the mount itself, ``super_options`` of its file system."""
 
     mount_point: str

@@ -14,10 +14,11 @@ import socket
 import struct
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
 from typing import Any
+
+import msgspec
 
 _ESP_PROTOCOL, _UDP_PROTOCOL = 50, 17
 _DIRECTION_IN, _DIRECTION_OUT, _DIRECTION_FORWARD = 0, 1, 2
@@ -28,8 +29,7 @@ _CIPHER_NAME, _KEY_BYTES, _AUTHENTICATION_BITS = b"rfc4106(gcm(aes))", 20, 128
 _ANY_ADDRESS, _NULL_ADDRESS = "", "0.0.0.0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecuredLine:
+class SecuredLine(msgspec.Struct, frozen=True, kw_only=True):
     """A connection between ``local`` and ``peer`` (IPv4 address, UDP port), encrypted by a key of 32 bytes each way.
 
     Without keys it is plain, and the peer is trusted by its address.
@@ -91,8 +91,7 @@ def apply(mark: int, lines: Collection[SecuredLine]) -> None:
                 ipsec.remove_state(target, spi)
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(msgspec.Struct, frozen=True):
     """The encryption of packets in one direction between two addresses."""
 
     source: str
@@ -115,8 +114,7 @@ _PRIORITY_OF_RULE = {_Rule.ENCRYPT: 0, _Rule.ADMIT: 0x7FFFFFFE, _Rule.BLOCK: 0x7
 """Priorities: the smallest applies first. An operator's own encryption rules precede what is admitted in plain."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Policy:
+class _Policy(msgspec.Struct, frozen=True):
     direction: int
     source: str
     target: str

@@ -10,9 +10,10 @@ import errno
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.ids import KernelId
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
@@ -55,8 +56,7 @@ def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadFolder:
+class WorkloadFolder(msgspec.Struct, frozen=True):
     """The directory of one workload. Nothing is cached: every method reads the disk."""
 
     path: Path
@@ -89,8 +89,7 @@ class WorkloadFolder:
             log.warning("the removal of %s is not recorded, since the disk is full", self.path.name)
 
 
-@dataclass(frozen=True, slots=True)
-class StateFolder:
+class StateFolder(msgspec.Struct, frozen=True):
     """The runtime's root directory. ``homes_directory`` is where homes are, if not in it."""
 
     path: Path

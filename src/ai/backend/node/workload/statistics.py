@@ -9,10 +9,11 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ai.backend.common.structs import replace
 from ai.backend.node.linux import cgroupfs, proc
 from ai.backend.node.linux.cgroups import CgroupDriver, GroupFiles, Usage, content
 from ai.backend.node.workload.file_trees import tree_size

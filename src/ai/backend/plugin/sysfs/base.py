@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import CreationDeferred
 from ai.backend.common.ids import DeviceId, KernelId, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
     AbstractLifecycleHook,
@@ -234,9 +234,7 @@ class TreePlugin(AbstractComputePlugin):
                 raise CreationDeferred(f"{self.key} cannot be used now: {reasons}", retry_after=RETRY_AFTER_S)
             nodes = {node.source: node for scanned in held for node in scanned.nodes}
             groups = {group for path in nodes if (group := self.tree.group(path)) is not None}
-            return dataclasses.replace(
-                self.config(held, workload), devices=tuple(nodes.values()), extra_gids=tuple(sorted(groups))
-            )
+            return replace(self.config(held, workload), devices=tuple(nodes.values()), extra_gids=tuple(sorted(groups)))
 
         return await self.reading(work)
 
@@ -299,6 +297,4 @@ def is_gone(scanned: ScannedDevice) -> bool:
 
 
 def _vanished(scanned: ScannedDevice) -> ScannedDevice:
-    return dataclasses.replace(
-        scanned, device=dataclasses.replace(scanned.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE, links=())
-    )
+    return replace(scanned, device=replace(scanned.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE, links=()))

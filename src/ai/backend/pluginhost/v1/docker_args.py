@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
+import msgspec
+
 from ai.backend.common.errors import CreationDenied
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
 
@@ -229,8 +231,7 @@ def _setter_of(attribute: str, parse: Callable[[object, str], Any]) -> Callable[
     return read
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(msgspec.Struct, frozen=True):
     """Translates an argument of Docker. ``becomes`` is its row in docs/reference/accelerators/legacy.md."""
 
     read: Callable[[DockerArguments, object, str], None]

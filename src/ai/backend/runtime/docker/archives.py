@@ -7,10 +7,11 @@ import json
 import tarfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import WorkloadError
 
@@ -18,13 +19,12 @@ _KEPT_CONFIG_KEYS = ("architecture", "os", "os.version", "variant", "created", "
 _MAX_JSON_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class RewrittenArchive:
+class RewrittenArchive(msgspec.Struct, frozen=True):
     """Describes a rewritten archive. ``digest``: the configuration's, the image's id; ``size_bytes``: the layers'."""
 
     digest: str
     size_bytes: int
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def rewrite(

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import CreationDenied
 from ai.backend.node.cdi.registry import CdiRegistry
@@ -27,8 +28,7 @@ CHANNEL_FOLDER = "/opt/backend.ai/channel"
 _TMPFS_OPTIONS = "rw,exec,nosuid,nodev,mode=1777,size={}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFacts:
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Describes what the engine supports. ``cgroups`` is 1 or 2. It injects devices by their CDI names from the
     specifications in ``cdi_directories``, which may hold none; lowest priority first, empty without CDI."""
 
@@ -41,8 +41,7 @@ class EngineFacts:
     runtimes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPaths:
+class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Holds a container's paths on the host and the session's user. ``files``: paths to mount read-only, by target;
     ``staged``: paths of mounts from beneath a folder, by source."""
 

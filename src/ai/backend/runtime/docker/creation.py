@@ -10,10 +10,12 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from ai.backend.common.errors import CreationDenied, Unavailable, WorkloadError
+from ai.backend.common.structs import replace
 from ai.backend.node.linux import syscalls
 from ai.backend.node.linux.open_beneath import BENEATH, open_source
 from ai.backend.node.workload.channel import RelayConnection
@@ -32,8 +34,7 @@ _SOCKET_CHECK_S, _INSPECT_S = 0.004, 0.25
 _OUTPUT_TAIL_BYTES = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Creation:
+class Creation(msgspec.Struct, frozen=True):
     """Creates one workload as a container of the engine."""
 
     spec: WorkloadSpec

@@ -13,11 +13,11 @@ import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from ai.backend.common.errors import CreationDenied, ImageMissing
 from ai.backend.common.images import standard_labels
@@ -44,8 +44,7 @@ _MAX_REASON_CHARS = 200
 REFUSAL_CACHE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFacts:
+class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the properties of an image that its containers need.
 
     Attributes:

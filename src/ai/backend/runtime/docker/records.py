@@ -44,7 +44,7 @@ class DockerRecord(WorkloadRecord):
         return (self.home, self.writable) if self.writable else (self.home,)
 
 
-class DockerFolder(WorkloadFolder):
+class DockerFolder(WorkloadFolder, frozen=True):
     """Reads and writes the files of a workload's directory."""
 
     @property
@@ -58,7 +58,7 @@ class DockerFolder(WorkloadFolder):
         write_record(self.path, record)
 
 
-class DockerState(StateFolder):
+class DockerState(StateFolder, frozen=True):
     """Finds the paths in the Docker runtime's state directory."""
 
     @property

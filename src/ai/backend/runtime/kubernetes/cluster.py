@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from ai.backend.common.errors import (
     Unavailable,
 )
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.structs import replace
 from ai.backend.node.kube_api.client import KubeApi
 from ai.backend.node.kube_api.errors import ApiRefusal, ObjectConflict, ObjectNotFound
 from ai.backend.node.kube_api.objects import Pod, RuntimeClass

@@ -11,8 +11,9 @@ import base64
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import (
     BackendError,
@@ -76,8 +77,7 @@ def longest_creation_s(settings: KubernetesRuntimeSettings) -> float:
     return GONE_TIMEOUT_S + waits_s + API_MARGIN_S
 
 
-@dataclass(frozen=True, slots=True)
-class Creation:
+class Creation(msgspec.Struct, frozen=True):
     """Creates one workload as a pod on ``node``."""
 
     spec: WorkloadSpec

@@ -9,9 +9,10 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import CreationDenied
 from ai.backend.node.linux.open_beneath import BENEATH
@@ -73,8 +74,7 @@ _OWNED_BY_GROUP = {"fsGroupChangePolicy": "OnRootMismatch"}
 _HOSTNAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFacts:
+class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about the cluster that decide how pods are made.
 
     ``authority`` is the certificate of the relays' listener in PEM. ``has_image_volumes``: the runner's image can be
@@ -85,7 +85,7 @@ class ClusterFacts:
     authority: str
     has_image_volumes: bool
     device_classes: Mapping[str, str]
-    overhead_cores: Mapping[str, float] = field(default_factory=dict)
+    overhead_cores: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
 def compose_pod(

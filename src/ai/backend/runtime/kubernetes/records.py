@@ -7,7 +7,6 @@ selectors need and nothing that differs between sessions; see decision 0383.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from uuid import UUID
 
 import msgspec
@@ -28,8 +27,7 @@ MAIN, RELAY, PREPARE = "main", "relay", "prepare"
 RECORD_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRecord:
+class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a workload that the runtime needs after a restart; no data of users."""
 
     kernel_id: UUID
@@ -40,7 +38,7 @@ class PodRecord:
     network: str = ""
     memory_bytes: int | None = None
     cpu_limit: float | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     version: int = RECORD_VERSION
 
     @property

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -88,8 +87,7 @@ DISRUPTIONS = {
 """Reasons of exits by that of the condition DisruptionTarget."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """``error`` is why the pod cannot start; None while it may. ``message`` is why it waits, for users."""
 
     message: str = ""

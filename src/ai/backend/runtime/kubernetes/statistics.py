@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -32,8 +31,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     pids: Annotated[list[_Pid], msgspec.Meta(max_length=MAX_PIDS)] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """``cpu_percent`` is that since the sample before, ``at`` our monotonic clock."""
 
     report: Report

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import urlsafe_b64decode
-from dataclasses import dataclass
 from typing import Any
 
 import jwt
@@ -26,8 +25,7 @@ _KEYS_PATH = "/openid/v1/jwks"
 _CONFIGURATION_PATH = "/.well-known/openid-configuration"
 
 
-@dataclass(frozen=True, slots=True)
-class PodIdentity:
+class PodIdentity(msgspec.Struct, frozen=True):
     """The pod whose token it is."""
 
     namespace: str

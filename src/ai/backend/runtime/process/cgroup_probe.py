@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from ai.backend.node.linux.cgroups import CgroupDriver, CgroupV1, CgroupV2, NoCgroups, remove_base
 from ai.backend.node.linux.disk_space import MountEntry
@@ -25,8 +26,7 @@ _PROOF_FILE_BY_CONTROLLER = {
 """A file that each usable version 1 controller has."""
 
 
-@dataclass(frozen=True, slots=True)
-class CgroupMount:
+class CgroupMount(msgspec.Struct, frozen=True):
     """Describes a mounted control group hierarchy. ``controllers`` is empty for the unified hierarchy."""
 
     path: Path

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from ai.backend.common.errors import CreationDenied
+from ai.backend.common.structs import replace
 from ai.backend.node.cdi.application import applied
 from ai.backend.node.cdi.registry import SYSTEM_DIRECTORIES, CdiRegistry
 from ai.backend.node.linux import seccomp
@@ -58,8 +60,7 @@ def cdi_directories(state_path: Path) -> tuple[str, ...]:
     return *SYSTEM_DIRECTORIES, str(state_path / "cdi")
 
 
-@dataclass(frozen=True, slots=True)
-class Creation:
+class Creation(msgspec.Struct, frozen=True):
     """Prepares one workload for its shim."""
 
     spec: WorkloadSpec

@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from ai.backend.plugin.runtime import RuntimeImage
 
@@ -30,8 +31,7 @@ _HIDDEN_PREFIXES = ("/tmp/", "/var/tmp/", "/dev/", "/home/work/")
 _VERSION_SCRIPT = "import sys; print('%d.%d.%d' % sys.version_info[:3], sys.prefix, sys.base_exec_prefix, sep='\\n')"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessImage:
+class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
     """Describes an image of the process runtime.
 
     Attributes:
@@ -53,9 +53,9 @@ class ProcessImage:
     digest: str = ""
     size_bytes: int = 0
     aliases: tuple[str, ...] = ()
-    labels: dict[str, str] = field(default_factory=dict)
-    environ: dict[str, str] = field(default_factory=dict)
-    unused: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    environ: dict[str, str] = msgspec.field(default_factory=dict)
+    unused: dict[str, str] = msgspec.field(default_factory=dict)
 
     def public(self) -> RuntimeImage:
         return RuntimeImage(
@@ -83,8 +83,7 @@ def standard_labels(runtime: str, runtime_path: str) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Python:
+class _Python(msgspec.Struct, frozen=True):
     executable: str
     version: str
     prefixes: tuple[str, ...]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from ai.backend.common.structs import replace
 from ai.backend.node.linux.cgroups import CgroupDriver, Group, Limits
 from ai.backend.node.workload.file_trees import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
@@ -34,8 +36,7 @@ WATCHED_DATA_FACTOR = 2
 WATCHED_DATA_SLACK_BYTES = 1024 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the results of the host's probe.
 
     Without ``user_namespace`` the sandbox starts as root. ``can_stage``: mounts can be made before bubblewrap runs.
@@ -54,7 +55,7 @@ class Host:
     can_stage: bool = True
     session_uids: int = 0
     binds_home: bool = False
-    egress: Mapping[str, Any] = field(default_factory=dict)
+    egress: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The arguments of the helpers that give sessions a network with a way out (:mod:`egress`); empty for none."""
     runsc: str = ""
     """The program that starts gVisor; empty where it does not work (:mod:`gvisor`)."""

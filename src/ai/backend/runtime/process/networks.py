@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import IPv4Network
 from pathlib import Path
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
@@ -64,8 +65,7 @@ def _probe_device(state_directory: Path) -> str:
     return overlay.device_name("probe ", f"{state_directory} {os.getpid()}", "a")
 
 
-@dataclass(frozen=True, slots=True)
-class SessionNetworks:
+class SessionNetworks(msgspec.Struct, frozen=True):
     """Creates and removes the networks of sessions. Methods block; calls for one session do not overlap."""
 
     state: Path

@@ -22,6 +22,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ai.backend.common.states import Enforcement
 from ai.backend.node.linux import cgroupfs, seccomp
 from ai.backend.node.linux.cgroups import CgroupDriver, Limits, NoCgroups
@@ -52,8 +54,7 @@ launch.try_user_namespace({{"namespace_uid": {}, "uid": {}, "gid": {}, "groups":
 _PROBE_LIMITS = Limits(cpu=1.0, memory_bytes=64 * MIB, pids=16)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeResult:
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the host's tier, the enforcement of each limit, and the reasons for missing capabilities."""
 
     tier: str

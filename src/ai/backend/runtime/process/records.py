@@ -38,8 +38,7 @@ class Record(WorkloadRecord):
     gvisor: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadDirectory(WorkloadFolder):
+class WorkloadDirectory(WorkloadFolder, frozen=True):
     """Reads and writes the files of a workload's directory, without a cache."""
 
     def make(self) -> None:
@@ -101,7 +100,7 @@ class WorkloadDirectory(WorkloadFolder):
                 return lock_fd
 
 
-class StateDirectory(StateFolder):
+class StateDirectory(StateFolder, frozen=True):
     """Finds the paths in the process runtime's state directory."""
 
     def workload(self, key: WorkloadKey) -> WorkloadDirectory:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ai.backend.common.errors import CreationDenied
 from ai.backend.node.workload.file_trees import RUNNER, SU_EXEC, check_ipc, check_mount
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
@@ -198,8 +200,7 @@ def _is_public(source: str) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPaths:
+class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the paths that a sandbox shows. ``static`` has our own passwd, group and hosts.
 
     ``folders`` are made in the stage, with the contents of their files by name.

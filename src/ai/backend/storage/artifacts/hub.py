@@ -27,6 +27,7 @@ from ai.backend.common.errors import (
     RegistryRefused,
     RegistryUnavailable,
 )
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.artifacts import (
     HubSource,
     Manifest,
@@ -303,7 +304,7 @@ class FromHub:
     async def plan(self, attempt: int, begun_digest: str | None) -> Plan:
         source = self._source
         if begun_digest is not None and begun_digest == source.digest:
-            source = msgspec.structs.replace(source, version=begun_digest)
+            source = replace(source, version=begun_digest)
         digest, files = await self._hub.plan(source)
         return Plan(attempt=attempt, digest=digest, origin=f"{self._source.url}/{self._source.name}", files=files)
 

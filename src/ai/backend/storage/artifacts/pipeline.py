@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ai.backend.common.errors import ArtifactDamaged, ArtifactIncomplete, NoSuchFile, RegistryUnavailable, StaleAttempt
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.artifacts import ArtifactFile, ImportPhase, ImportRequest, Manifest
 from ai.backend.infra.bounded import bounded
 from ai.backend.infra.retry import Backoff
@@ -110,7 +111,7 @@ class Pipeline:
         if old is not None and old.attempt == self._request.attempt and await self._load_verified(old) is not None:
             return old  # all files are there: the source need not even answer
         new = await self._source.plan(self._request.attempt, old.digest if old else None)
-        new = msgspec.structs.replace(new, files=check_files(new.files, self._limits))
+        new = replace(new, files=check_files(new.files, self._limits))
         if old is None or old.fingerprint != new.fingerprint:
             await storage.delete_prefix(area("pulling", self._revision))
             await self._verify.storage.delete_prefix(area("verifying", self._revision))

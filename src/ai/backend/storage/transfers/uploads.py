@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from ai.backend.common.errors import (
     ChecksumMismatch,
@@ -87,16 +88,14 @@ class Sink:
         return taken_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Checksum:
+class Checksum(msgspec.Struct, frozen=True):
     """The announced checksum of a chunk; ``algorithm`` is one of :data:`CHECKSUM_ALGORITHMS`."""
 
     algorithm: str
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """The bytes of one request; ``length`` is None if the request does not announce it."""
 
     offset: int

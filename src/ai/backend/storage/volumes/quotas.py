@@ -12,6 +12,8 @@ import logging
 import time
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ai.backend.common.errors import BackendError, QuotaExceeded, QuotaScopeNotFound, StorageFull
 from ai.backend.common.volume_paths import QuotaScopeId
 from ai.backend.plugin.volume import AbstractVolume, UploadState, VolumeCapability
@@ -34,8 +36,7 @@ class _ScopeAccount:
     refresh: asyncio.Task[None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeState:
+class ScopeState(msgspec.Struct, frozen=True):
     """The usage and limit of a scope in bytes; None is no limit. ``files`` is as of the last walk."""
 
     used: int

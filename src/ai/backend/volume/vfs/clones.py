@@ -13,7 +13,6 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -33,8 +32,7 @@ class _CloneMarker(msgspec.Struct, frozen=True):
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class CopyPlace:
+class CopyPlace(msgspec.Struct, frozen=True):
     """The location of a folder on a volume."""
 
     layout: Layout

@@ -14,13 +14,13 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from ai.backend.common.errors import FolderNotFound, UploadIsBeingWritten, UploadNotFound, WrongKindOfFile
+from ai.backend.common.structs import replace
 from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.node.linux.open_beneath import WALK
 from ai.backend.node.linux.syscalls import start_writeback
@@ -187,7 +187,7 @@ class OpenUpload(Upload):
         return os.lseek(self._fd, 0, os.SEEK_END)
 
     def _set_hold(self, position: int | None) -> None:
-        self._stored = msgspec.structs.replace(self._stored, held_at=position)
+        self._stored = replace(self._stored, held_at=position)
         with refusals():
             _write_record(self._uploads_dir, self._session, self._stored)
 

@@ -13,7 +13,8 @@ import os
 import stat
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.plugin.volume import FolderUsage
 from ai.backend.volume.vfs import trees
@@ -72,8 +73,7 @@ def _renew_link(parent_fd: int, name: str, status: os.stat_result) -> None:
     os.rename(temporary, name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
 
 
-@dataclass(frozen=True, slots=True)
-class Quotas:
+class Quotas(msgspec.Struct, frozen=True):
     """Reads and sets the quotas of the file system that ``fd`` is on; the caller keeps ``fd``. ``device`` is its block
     device, for kernels without quotactl_fd."""
 

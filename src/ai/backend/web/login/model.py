@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -24,8 +23,7 @@ class LoginSecret(msgspec.Struct, frozen=True, kw_only=True):
     status: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredLogin:
+class StoredLogin(msgspec.Struct, frozen=True, kw_only=True):
     """A login session as it is stored.
 
     Attributes:
@@ -54,8 +52,7 @@ class StoredLogin:
         return self.login_id[:PUBLIC_ID_LENGTH]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
+class Login(msgspec.Struct, frozen=True, kw_only=True):
     """A valid login session of a request."""
 
     login_id: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ai.backend.infra.clock import Clock
 from ai.backend.web.login.model import LoginSecret, StoredLogin
@@ -12,8 +12,7 @@ RECENT_S = 1.0
 _MAX_LOGINS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class RecentLogin:
+class RecentLogin(msgspec.Struct, frozen=True):
     """A login session as it was read, with the secret that its cookie opened."""
 
     stored: StoredLogin

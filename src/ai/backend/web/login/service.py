@@ -6,7 +6,6 @@ import base64
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -45,8 +44,7 @@ class PasswordCheck(Protocol):
         """Changes a password by the present one; returns as :meth:`authorize`. Raises Unavailable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoginLimits:
+class LoginLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of sign-ins.
 
     Attributes:
@@ -63,8 +61,7 @@ class LoginLimits:
     idle_s: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignIn:
+class SignIn(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a sign-in: a session with the token of its cookie, or the problem document of the manager."""
 
     token: str | None

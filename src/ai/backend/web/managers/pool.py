@@ -6,12 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
 import aiohttp
+import msgspec
 from multidict import istr
 from yarl import URL
 
@@ -33,8 +33,7 @@ _MAX_MESSAGE_BYTES = 16 << 20
 _NEVER_SENT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
-@dataclass(frozen=True, slots=True)
-class Keypair:
+class Keypair(msgspec.Struct, frozen=True):
     """The keys that sign the requests of a login session."""
 
     access_key: str

@@ -6,8 +6,9 @@ import gzip
 import hashlib
 import mimetypes
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 INDEX_NAME = "index.html"
 ASSETS_NAME = "assets"
@@ -18,8 +19,7 @@ _MAX_BUNDLE_BYTES = 64 << 20
 _DIGEST_LENGTH = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asset:
+class Asset(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the console. ``content`` is a gzip stream if ``is_compressed``, to hold it in memory only once."""
 
     content_type: str
@@ -31,8 +31,7 @@ class Asset:
         return gzip.decompress(self.content) if self.is_compressed else self.content
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     """All files of a console.
 
     Attributes:

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote
 
@@ -51,8 +50,7 @@ class ServiceCallBody(Schema, frozen=True):
     content_type: Annotated[str, Meta(max_length=128, pattern=r"^[!-~ ]+$")] = "application/json"
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(msgspec.Struct, frozen=True):
     text: str
     expires_s: float
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ai.backend.appproxy.worker.access.tokens import Grant
 from ai.backend.appproxy.worker.inference.endpoint import RELEASE_PER_REPLICA, Counters, ServedEndpoint
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import AppMode, InferenceLimits, RequestWindow, RouteInfo, ServingOptions
 from ai.backend.core.proxy.breaker import Breaker
 from ai.backend.core.serving.limits import Estimate, Refusal, Reservation
@@ -36,11 +37,11 @@ def endpoint_with(*routes: RouteInfo, counters: Counters | None = None, **option
     circuit = circuit_to(*routes, port=8000, mode=AppMode.INFERENCE)
     serving = msgspec.convert({"name": "llm", **options}, ServingOptions)
     counters = counters or Counters(dice=random.Random(1), clock=lambda: 0.0)
-    return ServedEndpoint(msgspec.structs.replace(circuit, serving=serving), counters, Breaker())
+    return ServedEndpoint(replace(circuit, serving=serving), counters, Breaker())
 
 
 def add_routes(endpoint: ServedEndpoint, *routes: RouteInfo) -> None:
-    endpoint.update(msgspec.structs.replace(endpoint.circuit, route_info=list(routes)))
+    endpoint.update(replace(endpoint.circuit, route_info=list(routes)))
 
 
 @given(st.integers(1, 80), st.integers(1, 3))

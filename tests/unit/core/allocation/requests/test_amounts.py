@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -11,6 +10,7 @@ from ai.backend.common.devices import AllocMapSpec, DeviceAllocation
 from ai.backend.common.errors import InsufficientResource, InvalidAllocation
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import NodeAllocator, PluginDevices
 from ai.backend.core.allocation.requests.amounts import agreeing, largest, named_slots, slots_by
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, RequestCompiler

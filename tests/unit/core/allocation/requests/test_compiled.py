@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import combinations
 
@@ -15,6 +15,7 @@ from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocat
 from ai.backend.common.errors import InsufficientResource, InvalidInput, UnsupportedResource
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import NodeAllocator, PluginDevices
 from ai.backend.core.allocation.requests.compiled import MAX_SETS, RequestCompiler
 from tests.unit.core.allocation.builders import device, slot

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from datetime import timedelta
 
 from ai.backend.common.ids import SessionId
+from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import Plan, SkipReason
 from ai.backend.core.scheduling.policy import Policy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from ai.backend.common.errors import InvalidInput, InvalidName
 from ai.backend.common.ids import AccessKey, DomainName, UserId
 from ai.backend.common.states import UserRole
+from ai.backend.common.structs import replace
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.sessions.creation.request import check_environ
 from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 
 from ai.backend.common.states import KernelStatus, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.infra.bus import Bus
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.sessions.changes import ObservationAck

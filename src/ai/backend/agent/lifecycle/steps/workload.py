@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
-
-import msgspec
 
 from ai.backend.agent.devices.holdings import ClaimedDevices
 from ai.backend.agent.images.jobs import request_of
@@ -35,6 +32,7 @@ from ai.backend.common.devices import DeviceAllocation, VariantProperty
 from ai.backend.common.errors import CreationDeferred, CreationDenied, DeadlineExceeded, WorkloadError
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import MAIN_PROGRAM_TYPES
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
@@ -176,7 +174,7 @@ class Devices(Step):
             kept=kept,
         )
         allocation = self.context.inventory.holding(kernel.id)
-        kernel.record = msgspec.structs.replace(kernel.record, allocation=write_allocation(allocation))
+        kernel.record = replace(kernel.record, allocation=write_allocation(allocation))
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
         """Takes the kernel's recorded devices again after a crash, and cuts partitions that are not cut yet. Raises

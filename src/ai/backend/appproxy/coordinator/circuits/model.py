@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -16,8 +15,7 @@ from ai.backend.common.wire.appproxy import Circuit, GatewayRoute, ProxyProtocol
 class SlotTaken(Conflict, code="slot-taken", title="This port or name is in use, or reserved for somebody else."): ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCircuit:
+class StoredCircuit(msgspec.Struct, frozen=True, kw_only=True):
     """A circuit with its statistics. ``version`` is that of its worker when it was changed last."""
 
     circuit: Circuit
@@ -27,8 +25,7 @@ class StoredCircuit:
     failure: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a circuit's delivery: ``acked`` are the versions that the linked nodes of its worker serve."""
 
     worker_id: UUID
@@ -65,8 +62,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in values.items() if value}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppRequest:
+class AppRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of a browser for an app, made with the token of a set-up."""
 
     app: str
@@ -81,8 +77,7 @@ class AppRequest:
     args: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """A circuit that serves, and the URL that signs a browser in to it, once."""
 
     circuit: Circuit

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
@@ -36,6 +37,7 @@ from ai.backend.common.appproxy_errors import (
     WorkerSilent,
 )
 from ai.backend.common.errors import AuthenticationFailed, LimitExceeded, Unavailable
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import (
     SETUP_PATH,
     AppMode,
@@ -52,8 +54,7 @@ MAX_PER_SESSION = 64
 """Circuits of one session: each takes a port of a worker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds: a set-up may be used, a circuit without use stays, a port rests."""
 
     setup_s: float
@@ -169,7 +170,7 @@ class CircuitService:
         has_wish = draft.port is not None or draft.subdomain is not None
         for _ in range(_SLOT_ATTEMPTS):
             worker = await self._choose_worker(draft, tags)
-            circuit = msgspec.structs.replace(
+            circuit = replace(
                 draft,
                 id=uuid4(),
                 worker=worker.id,
@@ -201,7 +202,7 @@ class CircuitService:
             raise WorkerSilent
         raise Unavailable(f"No worker has a free slot for this {draft.app_mode} app over {draft.protocol}.")
 
-    async def _slot(self, draft: Circuit, worker: Worker, broken_ports: set[int]) -> dict[str, int | str | None]:
+    async def _slot(self, draft: Circuit, worker: Worker, broken_ports: set[int]) -> dict[str, Any]:
         if worker.frontend_mode is FrontendMode.WILDCARD:
             return {"port": None, "subdomain": draft.subdomain or random_name()}
         if draft.port is not None:
@@ -286,7 +287,7 @@ def _circuit_of(setup: Setup, request: AppRequest, now: str) -> Circuit:
 
 def _merged(existing: Circuit, requested: Circuit) -> Circuit:
     """Returns an existing circuit with the route and the rules of a new request."""
-    changed = msgspec.structs.replace(
+    changed = replace(
         existing,
         envs=requested.envs,
         arguments=requested.arguments,
@@ -294,4 +295,4 @@ def _merged(existing: Circuit, requested: Circuit) -> Circuit:
         allowed_client_ips=requested.allowed_client_ips,
         route_info=requested.route_info,
     )
-    return existing if changed == existing else msgspec.structs.replace(changed, updated_at=requested.updated_at)
+    return existing if changed == existing else replace(changed, updated_at=requested.updated_at)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-import msgspec
 from sqlalchemy import Connection, and_, insert, select, update
 
 from ai.backend.appproxy.coordinator.circuits.model import Delivery
@@ -20,6 +19,7 @@ from ai.backend.appproxy.coordinator.circuits.tables import (
 )
 from ai.backend.appproxy.coordinator.workers.tables import worker_nodes, workers
 from ai.backend.common.appproxy_errors import NoSuchObject
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import (
     Ack,
     AppMode,
@@ -196,7 +196,7 @@ def _own_inference(usage: Usage, own: Mapping[UUID, UUID | None]) -> list[Infere
     if strange:
         log.warning("%d reports about circuits of others, or ones that have long ended, are not counted", strange)
     return [
-        msgspec.structs.replace(each, endpoint=own[each.circuit])
+        replace(each, endpoint=own[each.circuit])
         for each in usage.inference
         if each.circuit in own and each.endpoint in (None, own[each.circuit])
     ]

@@ -14,6 +14,7 @@ from ai.backend.appproxy.coordinator.circuits.placement import check_subdomain
 from ai.backend.appproxy.coordinator.circuits.service import CircuitService
 from ai.backend.common.appproxy_errors import NoSuchObject
 from ai.backend.common.errors import InvalidInput
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import (
     AppMode,
     Circuit,
@@ -27,8 +28,7 @@ from ai.backend.common.wire.appproxy import (
 _MAX_TOKEN_YEARS = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointRequest:
+class EndpointRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint as its manager wants it; a port or name is taken if it is free."""
 
     id: UUID
@@ -62,7 +62,7 @@ class EndpointService:
         if stored is None:
             circuit = await self.circuits.open(_circuit_of(request, protocols.pop(), now), request.tags)
         else:
-            circuit = msgspec.structs.replace(
+            circuit = replace(
                 stored.circuit,
                 protocol=protocols.pop() if request.routes else stored.circuit.protocol,
                 route_info=list(request.routes),

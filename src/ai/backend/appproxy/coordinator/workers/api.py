@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-import msgspec
-
 from ai.backend.appproxy.coordinator.workers.schemas import (
     CoordinatorStatus,
     Health,
@@ -20,6 +18,7 @@ from ai.backend.appproxy.coordinator.workers.schemas import (
 )
 from ai.backend.appproxy.coordinator.workers.service import Authority, WorkerService, id_of
 from ai.backend.common.appproxy_errors import NoSuchObject
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import FrontendMode, Slot, WorkerInfo, WorkerRegistration
 from ai.backend.infra.http.routes import Call, route
 
@@ -45,7 +44,7 @@ class WorkersApi:
         if call.body.certificate_request is not None:
             certificate = await self.authority.sign(call.body.certificate_request)
         own = await self.authority.certificate() if certificate is not None else None
-        return msgspec.structs.replace(info, certificate=certificate, authority_certificate=own)
+        return replace(info, certificate=certificate, authority_certificate=own)
 
     @route("GET", "/api/worker/{worker_id}")
     async def get(self, call: Call) -> WorkerInfo:

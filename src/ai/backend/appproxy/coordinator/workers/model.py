@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.wire.appproxy import AppFilter, AppMode, FrontendMode, ProxyProtocol
 
 _USUAL_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """A worker as it registered. ``nodes`` are its processes that are alive; without one the worker is lost.
 
     ``version`` grows with each change of its circuits.

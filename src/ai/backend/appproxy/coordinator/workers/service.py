@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
-import msgspec
-
 from ai.backend.appproxy.coordinator.workers.model import Worker
 from ai.backend.appproxy.coordinator.workers.store import AuthorityStore, SlotUse, WorkerStore
 from ai.backend.common.appproxy_errors import NoSuchObject
 from ai.backend.common.errors import InvalidInput
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import FrontendMode, Slot, WorkerInfo, WorkerRegistration
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.tls.certificates import TlsIdentity, create_authority, issue_client_certificate
@@ -109,11 +108,11 @@ def _checked(registration: WorkerRegistration) -> WorkerRegistration:
         low, high = registration.port_range or (1, 0)
         if low > high:
             problems["port_range"] = "a port frontend needs [first, last]"
-        registration = msgspec.structs.replace(registration, wildcard_domain=None, wildcard_port=None)
+        registration = replace(registration, wildcard_domain=None, wildcard_port=None)
     else:
         if _DOMAIN_PATTERN.fullmatch(registration.wildcard_domain or "") is None:
             problems["wildcard_domain"] = "a wildcard frontend needs a domain in lower case that begins with a dot"
-        registration = msgspec.structs.replace(registration, port_range=None)
+        registration = replace(registration, port_range=None)
     if problems:
         raise InvalidInput("; ".join(f"{name}: {text}" for name, text in problems.items()), data=problems)
     return registration

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qs
+
+import msgspec
 
 from ai.backend.appproxy.worker.access.replies import Response, error, redirect
 from ai.backend.appproxy.worker.access.tokens import BadToken, Grant, Tokens
@@ -41,8 +42,7 @@ _AUTHORIZATION = frozenset((b"authorization",))
 _MAX_PERMITS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(msgspec.Struct, frozen=True):
     """An admitted request. ``cookies`` and all but the ``hidden`` fields go to the app; ``set_cookie`` renews the
     permit. ``grant`` is the token of an endpoint."""
 

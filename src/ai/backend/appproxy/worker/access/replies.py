@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from http import HTTPStatus
+
+import msgspec
 
 from ai.backend.common.errors import BackendError
 
@@ -20,8 +21,7 @@ _PAGE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """A reply of the worker. ``fields`` are complete header lines; ``reason`` is a bounded word for metrics."""
 
     status: int

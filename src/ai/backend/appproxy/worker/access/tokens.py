@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -35,8 +34,7 @@ class BadToken(Exception):
     """A token that is malformed, forged, expired, used before, or for another purpose."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """A token of endpoints that was verified. ``token`` is a hash of its id, ``audience`` the ids of its endpoints."""
 
     token: str

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
+import msgspec
+
 from ai.backend.appproxy.worker.access.tokens import Grant
 from ai.backend.common.wire.appproxy import AppMode, Circuit, ServingOptions
 from ai.backend.core.proxy.breaker import Breaker
@@ -22,8 +24,7 @@ RELEASE_PER_REPLICA = 16
 """Requests that a replica gets at once of those that waited; each further one when another one has ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class Served(msgspec.Struct, frozen=True, kw_only=True):
     """A request that a replica has ended. ``first_byte_s`` is None if no answer began."""
 
     cost: Cost

@@ -22,6 +22,7 @@ from ai.backend.appproxy.worker.planes.plane import DataPlane
 from ai.backend.appproxy.worker.upstreams import RouteDialer
 from ai.backend.common.appproxy_errors import RegistrationFailed
 from ai.backend.common.errors import BackendError
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import (
     HEARTBEAT_S,
     TOKEN_HEADER,
@@ -136,7 +137,7 @@ class CoordinatorLink:
     async def _register(self, http: aiohttp.ClientSession) -> WorkerInfo:
         """Registers the worker, and gets a certificate for gateways. Raises RegistrationFailed."""
         key, request = create_request("appproxy-worker")
-        registration = msgspec.structs.replace(self._registration(), node=self._node, certificate_request=request)
+        registration = replace(self._registration(), node=self._node, certificate_request=request)
         url = f"{self._endpoint}/api/worker"
         body, media_type = msgspec.json.encode(registration), {"Content-Type": "application/json"}
         async with http.put(url, data=body, headers=media_type) as response:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
+import msgspec
+
 from ai.backend.common.wire.appproxy import AppMode, Circuit, FrontendMode, InferenceUsage, ProxyProtocol
 from ai.backend.core.proxy.changes import Changes
 from ai.backend.core.proxy.routing import RouteKey
@@ -15,8 +17,7 @@ from ai.backend.core.proxy.routing import RouteKey
 _BROWSER_PROTOCOLS = frozenset((ProxyProtocol.HTTP, ProxyProtocol.TCP))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The circuits that a plane serves. Weights, draining, permits, last-used times and revocation are no options:
     every plane has them. Without ``counts_bytes``, observations have no bytes, nor requests of raw TCP."""
 
@@ -25,12 +26,11 @@ class Capabilities:
     counts_bytes: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The version that a plane serves from now on, and the circuits of it that it cannot serve, with the reason."""
 
     version: int
-    failed: Mapping[UUID, str] = field(default_factory=dict)
+    failed: Mapping[UUID, str] = msgspec.field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -43,8 +43,7 @@ class Counts:
     retries: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitObservation:
+class CircuitObservation(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of a circuit since it serves it. ``last_used`` is unix time; ``queued`` requests wait for a route;
     ``waits`` is how often they began to."""
 
@@ -58,8 +57,7 @@ class CircuitObservation:
     waits: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionFilter:
+class ConnectionFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Open connections: those of a circuit, of a user, to a route, or all of them. None matches anything."""
 
     circuit: UUID | None = None

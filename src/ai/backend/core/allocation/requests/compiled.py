@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
 
+import msgspec
+
 from ai.backend.common.devices import ComputeDevice, LinkKind
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import DeviceId
@@ -38,8 +40,7 @@ MAX_SETS = 1024
 """Of more than so many maximal sets of linked devices the first ones are tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """The devices of one plugin that a request selects.
 
     Attributes:

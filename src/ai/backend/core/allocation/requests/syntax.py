@@ -6,9 +6,10 @@ Bounds: the text is at most :data:`MAX_LENGTH` characters, its terms are at most
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
 
 from ai.backend.common.devices import LinkKind
 from ai.backend.common.errors import InvalidInput, InvalidName, InvalidQuantity
@@ -69,8 +70,7 @@ STRING: /"([^"\\]|\\.)*"|'([^'\\]|\\.)*'/
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """A parsed part: what each device must be, and what the devices must be to each other."""
 
     term: Term | None

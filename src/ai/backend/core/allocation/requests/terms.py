@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from operator import ge, gt, le, lt
 from typing import Any
+
+import msgspec
 
 from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.slots import BinarySize
@@ -40,8 +41,7 @@ def version_key(text: str) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(msgspec.Struct, frozen=True):
     """A value as it is written. ``number``: of a number or a size; None for text and for versions of three parts."""
 
     text: str
@@ -81,8 +81,7 @@ class Literal:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """Compares an attribute: ``==``, ``!=``, an order, or a test of text with one literal; ``in`` with several.
 
     ``in`` with ``is_flipped`` is ``literal in attribute``, the same for attributes that are lists.
@@ -116,8 +115,7 @@ class Comparison:
         return True if True in results else None if None in results else False
 
 
-@dataclass(frozen=True, slots=True)
-class Has:
+class Has(msgspec.Struct, frozen=True):
     """True if a device states an attribute."""
 
     name: str
@@ -129,8 +127,7 @@ class Has:
         return bool(facts.get(self.name))
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(msgspec.Struct, frozen=True):
     term: Term
 
     def __str__(self) -> str:
@@ -141,8 +138,7 @@ class Not:
         return None if value is None else not value
 
 
-@dataclass(frozen=True, slots=True)
-class AllOf:
+class AllOf(msgspec.Struct, frozen=True):
     terms: tuple[Term, ...]
 
     def __str__(self) -> str:
@@ -153,8 +149,7 @@ class AllOf:
         return False if False in values else None if None in values else True
 
 
-@dataclass(frozen=True, slots=True)
-class AnyOf:
+class AnyOf(msgspec.Struct, frozen=True):
     terms: tuple[Term, ...]
 
     def __str__(self) -> str:
@@ -168,8 +163,7 @@ class AnyOf:
 Term = Comparison | Has | Not | AllOf | AnyOf
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
+class Alike(msgspec.Struct, frozen=True):
     """All devices of a kernel agree in (``same``), or pairwise differ in (``distinct``), an attribute.
 
     A device that lacks the attribute is not taken.
@@ -182,8 +176,7 @@ class Alike:
         return f"{'distinct' if self.is_distinct else 'same'}({self.name})"
 
 
-@dataclass(frozen=True, slots=True)
-class LinkBandwidth:
+class LinkBandwidth(msgspec.Struct, frozen=True):
     """Any two devices of a kernel are linked with so many GiB/s or more."""
 
     least: Decimal
@@ -193,8 +186,7 @@ class LinkBandwidth:
         return f"link_bandwidth >= {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
-class LinkKinds:
+class LinkKinds(msgspec.Struct, frozen=True):
     """Any two devices of a kernel are linked in one of these ways."""
 
     kinds: tuple[str, ...]
@@ -204,8 +196,7 @@ class LinkKinds:
         return f"link in [{', '.join(quoted_kinds)}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerates:
+class Tolerates(msgspec.Struct, frozen=True):
     """Devices with a taint may be given; ``key`` "*": with any taint."""
 
     key: str
@@ -214,8 +205,7 @@ class Tolerates:
         return f"tolerates({Literal(self.key, is_quoted=True)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(msgspec.Struct, frozen=True):
     """A kernel takes this quantity of a slot by this alternative. ``text``: the quantity as it is written."""
 
     slot: str

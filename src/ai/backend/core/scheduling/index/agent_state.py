@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 
 from ai.backend.common.devices import DeviceAllocation, VariantProperty
 from ai.backend.common.errors import BackendError, InvalidQuantity, ResourceError, UnsupportedResource
 from ai.backend.common.ids import AgentId, KernelId, SlotName
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import NodeAllocator, PluginDevices, PreparedRequest, without_placeholders
 from ai.backend.core.allocation.proximity import fabric_domains
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, RequestCompiler

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ai.backend.common.ids import SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.requests.amounts import named_slots, slots_by
 from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand, scarcity

@@ -49,8 +49,7 @@ class _Peer:
     agents: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _AgentConnection:
+class _AgentConnection(msgspec.Struct, frozen=True):
     """Calls one of the agents that share a connection."""
 
     multiplexer: Multiplexer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
 
@@ -32,8 +31,7 @@ class _Tags(msgspec.Struct):
     tags: list[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DockerTags:
+class DockerTags(msgspec.Struct, frozen=True):
     """Lists the tags of a registry and reads their images."""
 
     registry: ContainerRegistry

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -39,8 +38,7 @@ class _Artifact(msgspec.Struct):
     extra_attrs: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HarborTags:
+class HarborTags(msgspec.Struct, frozen=True):
     """Lists the tags of a registry and reads their images."""
 
     registry: ContainerRegistry

@@ -6,7 +6,6 @@ They follow Docker's schema 2 or the OCI image specification, each as an image o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,14 +29,12 @@ class Unreadable(Exception):
     """The image cannot be used by sessions; the message is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(msgspec.Struct, frozen=True):
     digest: str
     architecture: str
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True):
     config_digest: str
     size_bytes: int
 

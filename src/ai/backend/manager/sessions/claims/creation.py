@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput, LimitExceeded, NotFound
 from ai.backend.common.names import check_slug
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.variants import HOST_PLUGINS
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity.model import ResourcePolicy
@@ -22,8 +24,7 @@ from ai.backend.manager.sessions.model import CreateSession
 MAX_IDLE_S = 366 * 86_400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateClaim:
+class CreateClaim(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a device claim; the fields are those of a session's request. ``idle_timeout_s`` None selects the
     default, zero the longest time that the policy allows."""
 
@@ -37,8 +38,7 @@ class CreateClaim:
     owner_access_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimFactory:
+class ClaimFactory(msgspec.Struct, frozen=True):
     """Builds claims from requests; errors name the field that is wrong."""
 
     sessions: SessionFactory

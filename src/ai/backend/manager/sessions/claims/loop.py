@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from ai.backend.common.errors import BackendError, StaleVersion
 from ai.backend.common.ids import AgentId, DeviceId
 from ai.backend.common.states import AgentStatus, ClaimStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import listed_devices
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.bus import Bus

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
 from uuid import UUID
 
@@ -12,6 +11,7 @@ from ai.backend.common.errors import StaleVersion
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClaimStatus
+from ai.backend.common.structs import replace
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.leadership.memory import check_fence
 from ai.backend.manager.query.model import Page

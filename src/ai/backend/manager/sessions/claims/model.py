@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.common.errors import Conflict, LimitExceeded, NotFound
 from ai.backend.common.ids import (
@@ -21,13 +22,13 @@ from ai.backend.common.ids import (
 )
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClaimStatus, KernelStatus, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.claim import ClaimState, ClaimTrigger, step
 from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.query.model import ListQuery
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A device claim. Its name is unique among those of its owner in one project.
 
     Attributes:
@@ -60,8 +61,8 @@ class Claim:
     idle_timeout_s: float | None = None
     created_at: datetime
     agent: AgentId | None = None
-    occupied_slots: ResourceSlot = field(default_factory=ResourceSlot)
-    devices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    occupied_slots: ResourceSlot = msgspec.field(default_factory=ResourceSlot)
+    devices: Mapping[str, Mapping[str, str]] = msgspec.field(default_factory=dict)
     allocated_at: datetime | None = None
     idle_since: datetime | None = None
 
@@ -71,8 +72,7 @@ class Claim:
         return self.domain_name, str(self.group_id), str(self.user_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimChange:
+class ClaimChange(msgspec.Struct, frozen=True, kw_only=True):
     """Replaces ``old`` by ``new`` if the stored version is still that of ``old``; DELETED removes it. The store sets
     ``new.version`` to ``old.version + 1``."""
 
@@ -80,8 +80,7 @@ class ClaimChange:
     new: Claim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimUser:
+class ClaimUser(msgspec.Struct, frozen=True, kw_only=True):
     """A live session that names a claim. ``holds``: it is on an agent and has the claim's devices."""
 
     claim_id: UUID
@@ -94,8 +93,7 @@ class ClaimUser:
         return self.status is not SessionStatus.PENDING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimView:
+class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
     """A claim with the live sessions that name it, and why its devices cannot be used now (empty if they can)."""
 
     claim: Claim
@@ -103,8 +101,7 @@ class ClaimView:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimQuery(ListQuery):
+class ClaimQuery(ListQuery, frozen=True, kw_only=True):
     """Selects claims, the newest first; None selects any. ``is_held``: those that hold devices."""
 
     ids: Sequence[UUID] | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import GroupId, UserId
@@ -21,8 +22,7 @@ from ai.backend.manager.sessions.model import CreateSession
 _FIELD = "config.claim"
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimNaming:
+class ClaimNaming(msgspec.Struct, frozen=True):
     """Finds the claims that sessions of an owner name, and checks that a session may use one."""
 
     store: ClaimStore

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
 
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import Forbidden, NotFound, StaleVersion
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import AgentStatus, ClaimStatus
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import listed_devices
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.bus import Bus

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
@@ -30,7 +29,7 @@ from ai.backend.manager.sessions.claims.model import (
 )
 from ai.backend.manager.sessions.sql_bulk import move_slots
 
-_FIELDS = tuple(field.name for field in fields(Claim))
+_FIELDS = tuple(field for field in Claim.__struct_fields__)
 _C, _S = tables.device_claims.c, tables.sessions.c
 _IS_HELD = _C.agent.is_not(None)
 _IS_LIVE = _S.status.in_(LIVE_SESSION_STATUSES)  # one by one, so that the index of statuses is searched

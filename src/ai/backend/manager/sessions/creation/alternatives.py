@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput, InvalidQuantity, UnsupportedResource
 from ai.backend.common.ids import SlotName
 from ai.backend.common.slots import ResourceSlot, format_quantity, parse_quantity
 from ai.backend.common.states import SlotType
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.requests import amounts
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, RequestCompiler
 from ai.backend.core.allocation.variants import HOST_PLUGINS
@@ -20,8 +22,7 @@ from ai.backend.manager.sessions.model import CreateSession
 _FIELD = "config.device_requests"
 
 
-@dataclass(frozen=True, slots=True)
-class Alternatives:
+class Alternatives(msgspec.Struct, frozen=True):
     """The device requests of a session. Each of them says an amount of every slot of which one of them says one, but of
     those that neither it nor ``resources`` request."""
 

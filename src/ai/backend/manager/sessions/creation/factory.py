@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
@@ -13,6 +13,7 @@ from ai.backend.common.ids import GroupId, KernelId, SessionId, SlotName, UserId
 from ai.backend.common.names import check_slot_name
 from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
 from ai.backend.common.states import SessionStatus, SlotType
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.telemetry.tracing import current_traceparent

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+
+import msgspec
 
 from ai.backend.common import errors
 from ai.backend.common.ids import AgentId, DomainName, ResourceGroupName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, ClusterMode, GroupType
+from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.core.allocation.variants import repaired_device
 from ai.backend.core.scheduling.options import USUAL_PRIORITY, read
@@ -59,8 +62,7 @@ def _slot_names(agent: Agent, devices: DeviceReader) -> frozenset[str]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True):
     """The project, resource group and agents for a session. ``open_groups``: all resource groups that its owner may
     use. ``uses_host_network``: the resource group gives sessions the network of their node."""
 
@@ -74,15 +76,14 @@ class Candidates:
     uses_host_network: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedKernel:
+class PlannedKernel(msgspec.Struct, frozen=True):
     """A kernel of a session that is being created. ``number`` counts from 1 in each role."""
 
     role: str
     number: int
     image: Image
     slots: ResourceSlot
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 DEFAULT_GROUP = "default"

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from ai.backend.common import errors
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import CreateKernels, RestartKernel
 from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispatched
 from ai.backend.infra.clock import Clock
@@ -136,8 +135,11 @@ class LaunchLoop(PeriodicLoop):
             if self.image_pulls is not None:
                 request = await self.image_pulls.request(specs)
             if kept:
-                devices = {str(each.id): each.devices for each in kept.values()}
-                request = msgspec.structs.replace(request, kept=devices)
+                devices = {
+                    str(each.id): {name: dict(of_plugin) for name, of_plugin in each.devices.items()}
+                    for each in kept.values()
+                }
+                request = replace(request, kept=devices)
             await self.gateway.agent(agent_id).create_kernels(request)
         except errors.BackendError as e:
             log.warning("agent %s refused session %s: %s: %s", agent_id, session.id, e.code, e.message)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from ai.backend.common.errors import StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import (
     AgentReport,
     BeatReply,

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.reports import KernelPresence
 from ai.backend.core.lifecycle.events import KernelsAbandoned, SessionCreationFailed
 from ai.backend.core.lifecycle.kernel import PROGRESS, is_orphan

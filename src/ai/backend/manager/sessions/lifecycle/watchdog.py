@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ai.backend.common import states
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
+from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle import events
 from ai.backend.core.scheduling.options import read
 from ai.backend.infra.clock import Ages, Clock

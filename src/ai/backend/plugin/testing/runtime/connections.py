@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
-from dataclasses import replace
 from typing import ClassVar
 from uuid import uuid4
 
@@ -13,6 +12,7 @@ import pytest
 
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import SessionId
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.runtime import AbstractRuntime, Overlay, PortExposure
 from ai.backend.plugin.testing.runtime.suite import RuntimeSuite

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from ai.backend.appproxy.worker.access.replies import Response, error
 from ai.backend.appproxy.worker.inference.endpoint import Served
 from ai.backend.appproxy.worker.planes.embedded.exchange import Exchange
 from ai.backend.appproxy.worker.planes.embedded.model_search import describe_models
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import RoutingKind
 from ai.backend.core.proxy.headers import Header
 from ai.backend.core.proxy.routing import RouteKey, Target

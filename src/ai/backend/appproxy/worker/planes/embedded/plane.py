@@ -6,9 +6,10 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.inference.endpoint import Counters
@@ -37,8 +38,7 @@ _BACKLOG = 1024
 _DRAIN_STEP_S = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frontend:
+class Frontend(msgspec.Struct, frozen=True, kw_only=True):
     """The address at which clients connect: the ``ports`` of the port frontend, or ``port`` of a ``domain``, which
     begins with a dot.
 
@@ -51,7 +51,7 @@ class Frontend:
     """
 
     host: str
-    ports: Mapping[int, int] = field(default_factory=dict)
+    ports: Mapping[int, int] = msgspec.field(default_factory=dict)
     port: int | None = None
     domain: str | None = None
     tls: ssl.SSLContext | None = None

@@ -6,8 +6,9 @@ No backend, server or listener is ever made or removed while HAProxy runs: 2.6 d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.common.wire.appproxy import SETUP_PATH, ProxyProtocol
@@ -33,8 +34,7 @@ _ERRORS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """Backends of one shape. ``servers`` is how many routes each of them has room for; ``balance`` is HAProxy's word
     for how it picks one."""
 
@@ -47,8 +47,7 @@ class Pool:
         return [f"{self.prefix}{number}" for number in range(1, self.backends + 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class Files(msgspec.Struct, frozen=True, kw_only=True):
     """Files of HAProxy in a folder that only this user may enter."""
 
     folder: Path
@@ -81,8 +80,7 @@ class Files:
         return self.folder / "permits.map"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bind:
+class Bind(msgspec.Struct, frozen=True, kw_only=True):
     """A listening socket that HAProxy inherits; ``certificate`` is a file of a certificate with its key."""
 
     fd: int

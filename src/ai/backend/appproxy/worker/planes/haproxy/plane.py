@@ -13,9 +13,10 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.inference.endpoint import Counters
@@ -34,6 +35,7 @@ from ai.backend.appproxy.worker.planes.plane import (
 )
 from ai.backend.appproxy.worker.upstreams import Dialer, resolve
 from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import AppMode, Circuit, InferenceUsage, ProxyProtocol
 from ai.backend.core.proxy.changes import Changes, effects_of, removed_ids
 from ai.backend.core.proxy.routing import RouteKey, key_of
@@ -53,8 +55,7 @@ _NOT_FRAMED = (
 _ROUTES, _MANY_ROUTES, _LARGE_BACKENDS = 4, 64, 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HaproxyOptions:
+class HaproxyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``circuits`` is how many circuits HAProxy passes on by itself; further ones are served by this process, or
     refused where their protocol is HTTP/2. ``token_key`` verifies the tokens of endpoints."""
 

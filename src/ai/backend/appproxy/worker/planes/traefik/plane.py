@@ -10,8 +10,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
+
+import msgspec
 
 from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.inference.endpoint import Counters
@@ -45,6 +47,7 @@ from ai.backend.appproxy.worker.planes.traefik.tree import (
 )
 from ai.backend.appproxy.worker.upstreams import Dialer, resolve
 from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.common.structs import replace
 from ai.backend.common.wire.appproxy import Circuit, FrontendMode, InferenceUsage, ProxyProtocol
 from ai.backend.core.proxy.changes import Changes, effects_of, removed_ids
 from ai.backend.core.proxy.cookies import permit_name
@@ -57,8 +60,7 @@ _MISCONFIGURED = "E00001: Server misconfigured - proxy-worker: "
 _TIMED_OUT = "E20003: Timed out while waiting for proxy frontend to set up: "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraefikOptions:
+class TraefikOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``gate`` is where this worker answers Traefik, and ``relay`` where it takes connections from it, on addresses of
     this host; port 0 is any free one, for one node. ``api_port`` is that of Traefik's own API."""
 

@@ -11,9 +11,10 @@ import os
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+
+import msgspec
 
 from ai.backend.common.errors import InvalidInput
 
@@ -22,8 +23,7 @@ _ESTABLISHED, _LISTENING = "01", "0A"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSocket:
+class OpenSocket(msgspec.Struct, frozen=True):
     """An established connection. Addresses are ``(host, port)``; ``fd`` is the process's own number of it."""
 
     fd: int

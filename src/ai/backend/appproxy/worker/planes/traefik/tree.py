@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ai.backend.appproxy.worker.planes.haproxy.config import weights_of
 from ai.backend.common.wire.appproxy import Circuit, FrontendMode, ProxyProtocol, RouteInfo
@@ -22,8 +23,7 @@ _DROPPED_FIELDS = r"^(?i)(forwarded|.*_.*)$"
 DOMAIN_ENTRY_POINT = "domainproxy"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeOptions:
+class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``gate`` is the URL of this worker's gate; ``relay`` is where this worker takes connections with a header of the
     PROXY protocol. ``domain`` begins with a dot, None with a port for each circuit."""
 

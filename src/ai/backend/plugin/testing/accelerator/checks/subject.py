@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from types import coroutine
@@ -19,6 +19,7 @@ import msgspec
 from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth
 from ai.backend.common.errors import BackendError, CreationDeferred, CreationDenied
 from ai.backend.common.ids import KernelId, SessionId, SlotName
+from ai.backend.common.structs import replace
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
     AbstractLifecycleHook,
