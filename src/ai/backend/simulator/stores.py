@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -60,9 +59,9 @@ def make_stores(memory: Memory, now: Callable[[], datetime]) -> Stores:
 def with_faults(world: World, stores: Stores, committed: Callable[[], None]) -> Stores:
     """Returns the stores with faults, for a manager. ``committed`` is called after each transaction that may write."""
     wrapped = {
-        field.name: FaultyStore(world, store, field.name, committed)
-        for field in fields(stores)
-        if (store := getattr(stores, field.name)) is not None
+        name: FaultyStore(world, store, name, committed)
+        for name in stores.__struct_fields__
+        if (store := getattr(stores, name)) is not None
     }
     return replace(stores, **wrapped)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
@@ -39,7 +38,7 @@ class SqlAuditStore:
             await self._db.run_write(lambda s: _INSERT_RECORD.execute(s, *rows))
 
     async def recent(self, limit: int) -> list[AuditRecord]:
-        columns = [tables.audit_logs.c[field.name] for field in fields(AuditRecord)]
+        columns = [tables.audit_logs.c[name] for name in AuditRecord.__struct_fields__]
         rows = await self._db.fetch(select(*columns).order_by(tables.audit_logs.c.id.desc()).limit(limit))
         return [AuditRecord(**row._mapping) for row in rows]
 
