@@ -13,6 +13,9 @@ from uuid import UUID
 import msgspec
 from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Integer, String, Text
 from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateIndex
+from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from ai.backend.common.slots import ResourceSlot
@@ -156,3 +159,15 @@ def _read_quantities(text: str) -> ResourceSlot:
 def required(name: str, kind: Any, *constraints: ForeignKey, **options: Any) -> Column[Any]:
     """Returns a column that is never NULL."""
     return Column(name, kind, *constraints, nullable=False, **options)
+
+
+@compiles(CreateIndex, "postgresql")
+def _create_index(element: CreateIndex, compiler: DDLCompiler, **options: Any) -> str:
+    """Gives an index the condition that its table declares for SQLite.
+
+    ``postgresql_where`` in a table would load the dialect of PostgreSQL also where nothing but SQLite is used.
+    """
+    condition = element.element.dialect_options["sqlite"]["where"]
+    if condition is not None:
+        element.element.dialect_options["postgresql"]["where"] = condition
+    return str(compiler.visit_create_index(element, **options))  # type: ignore[no-untyped-call]  # SQLAlchemy types none

@@ -49,7 +49,6 @@ folders = Table(
             "name",
             unique=True,
             sqlite_where=_KEEPS_NAME,
-            postgresql_where=_KEEPS_NAME,
         )
         for owner in ("user", "group")
     ),
@@ -80,7 +79,6 @@ folder_invitations = Table(
         "invitee",
         unique=True,
         sqlite_where=_IS_PENDING,
-        postgresql_where=_IS_PENDING,
     ),
 )
 

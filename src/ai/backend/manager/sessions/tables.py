@@ -90,7 +90,7 @@ sessions = Table(
     Column("claim_name", String(64)),
     Column("trace", String(55)),
     Index("ix_sessions_array", "array_id", "array_index"),
-    Index("uq_sessions_live_name", "access_key", "name", unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
+    Index("uq_sessions_live_name", "access_key", "name", unique=True, sqlite_where=LIVE),
     Index("uq_sessions_vni", "vni", unique=True),
     Index("ix_sessions_created", "created_at", "id"),
     Index("ix_sessions_owner", "access_key", "created_at"),
