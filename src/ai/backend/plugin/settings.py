@@ -26,7 +26,13 @@ class Settings(BaseModel):
     """Base of a settings model: frozen, kebab-case keys (snake_case is read too), unknown keys refused by name. Give
     each field a description with its unit; sample, schema and reference page are made from it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=kebab, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=kebab,
+        populate_by_name=True,
+        defer_build=True,  # a table is built with the file that holds it, and not at all if nobody reads that file
+    )
 
 
 class PluginSettings(Settings):
