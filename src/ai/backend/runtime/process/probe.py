@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -78,13 +79,20 @@ class _Notes:
 
 
 def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
-    """Determines what this host can enforce. Blocks for some tens of milliseconds."""
+    """Determines what this host can enforce. Blocks for a tenth of a second."""
+    with ThreadPoolExecutor(1) as executor:
+        return _probe(settings, state, executor)
+
+
+def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolExecutor) -> ProbeResult:
     notes = _Notes()
     is_root = os.geteuid() == 0
     cgroups = _probe_cgroups(settings, state, notes)
     has_filter = settings.seccomp == "auto" and seccomp.is_supported()
     has_filter = has_filter and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
     bwrap, user_namespace = _find_sandbox(settings, is_root, has_filter, notes)
+    # The kernel takes its time to remove devices; meanwhile other trials wait for their processes.
+    network_trial = executor.submit(_why_no_networks, state, has_sandbox=bwrap is not None)
     if bwrap is None and has_filter and not seccomp.is_supported():
         has_filter = False
     session_uids = settings.session_uids if is_root and bwrap is not None and user_namespace else 0
@@ -131,8 +139,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         _write_filter(host.static)
     if runsc:
         _write_etc_files(host.static / GVISOR_STATIC, settings.kernel_uid, settings.kernel_gid)
-    no_network_reason = why_no_networks(state, has_sandbox=bwrap is not None)
-    no_overlay_reason = why_no_multi_node_networks(state, no_network_reason=no_network_reason)
+    no_network_reason, no_overlay_reason = network_trial.result()
     for reason in dict.fromkeys(filter(None, (no_network_reason, no_overlay_reason))):
         notes.add(reason)
     capabilities = {"session-networks": not no_network_reason, "multi-node-networks": not no_overlay_reason}
@@ -154,6 +161,12 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
         no_gvisor=no_gvisor,
         notes=tuple(notes.lines),
     )
+
+
+def _why_no_networks(state: Path, *, has_sandbox: bool) -> tuple[str, str]:
+    """Returns why this host makes no networks of sessions, and none over several nodes."""
+    no_network_reason = why_no_networks(state, has_sandbox=has_sandbox)
+    return no_network_reason, why_no_multi_node_networks(state, no_network_reason=no_network_reason)
 
 
 def _find_egress(settings: ProcessRuntimeSettings, *, has_sandbox: bool) -> tuple[dict[str, Any], str]:
