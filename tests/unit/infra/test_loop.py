@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.infra.loop import PeriodicCall, PeriodicLoop
+from ai.backend.infra.loop import PeriodicCall, PeriodicLoop, all_or_none
 
 
 class Rounds(PeriodicLoop):
@@ -87,3 +87,30 @@ async def test_any_number_of_calls_of_wake_makes_one_more_round() -> None:
         await asyncio.sleep(0)
     assert (calls, loop.name, task.done()) == (2, "call", False)
     task.cancel()
+
+
+async def test_all_run_at_the_same_time() -> None:
+    met = asyncio.Barrier(2)
+
+    async def meet() -> None:
+        await met.wait()
+
+    await asyncio.wait_for(all_or_none(meet(), meet()), 5)
+
+
+async def test_when_one_fails_the_others_have_ended() -> None:
+    ended: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # its own tidying up
+            ended.append("the other")
+
+    async def fail() -> None:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        await all_or_none(wait(), fail())
+    assert ended == ["the other"]

@@ -1,4 +1,4 @@
-"""Loops that repeat a round of work until they are cancelled, and the cancellation of tasks."""
+"""Loops that repeat a round of work until they are cancelled, and groups of tasks that end together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import cached_property
 from typing import Any
 
@@ -90,3 +90,14 @@ async def cancel_all(*futures: asyncio.Future[Any]) -> None:
     for future in futures:
         future.cancel()
     await asyncio.gather(*futures, return_exceptions=True)
+
+
+async def all_or_none(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Runs coroutines at the same time until all have ended. Cancels the others and waits for their end when one fails;
+    raises its exception, and no group of exceptions as a TaskGroup does."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        await cancel_all(*tasks)
+        raise

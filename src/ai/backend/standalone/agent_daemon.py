@@ -42,11 +42,16 @@ class AgentDaemon:
     cluster: ClusterFile
     _agent: Agent | None = field(default=None, init=False)
 
-    async def start(self) -> None:
+    async def prepare(self) -> Agent:
+        """Reads the settings and loads the runtime, before others keep the processor busy. Raises InvalidInput."""
         settings = await self._settings()
         self._agent = Agent(settings, load_runtime(settings), self.endpoint.reports)
-        await self._agent.start()
-        await self.endpoint.start(self._agent.commands)
+        return self._agent
+
+    async def start(self) -> None:
+        agent = self._agent or await self.prepare()
+        await agent.start()
+        await self.endpoint.start(agent.commands)
 
     async def _settings(self) -> AgentSettings:
         """Reads the settings of the agent. Raises InvalidInput."""

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from ai.backend.common.errors import Conflict, InvalidInput, Unavailable
-from ai.backend.infra.loop import cancel_all
+from ai.backend.infra.loop import all_or_none, cancel_all
 from ai.backend.infra.telemetry import configure_logging, sent_telemetry, settings_of_environment, start_telemetry
 from ai.backend.standalone.agent_daemon import AgentDaemon
 from ai.backend.standalone.agent_files import check as check_agent_files
@@ -228,17 +228,18 @@ async def _start_embedded(
     await storage.start()
     app_proxy = AppProxyDaemon(layout, cluster, sockets.coordinator)
     stack.push_async_callback(app_proxy.stop)
-    await app_proxy.start()
     link = MemoryLink()
     manager = ManagerDaemon(layout, link.manager, sockets.api, cluster=cluster)
     stack.push_async_callback(manager.stop)
-    await manager.start()
+    await manager.migrate()  # agents read their settings from the database
     agents = [
         AgentDaemon(layout, agent_id, link.agent_endpoint(agent_id), cluster) for agent_id in agent_ids(cluster.agents)
     ]
     for agent in agents:
         stack.push_async_callback(agent.stop)
-        await agent.start()
+        await agent.prepare()
+    # Agents mostly wait for processes that try what this host can enforce.
+    await all_or_none(*(agent.start() for agent in agents), app_proxy.start(), manager.start())
     web = WebDaemon(layout, cluster, sockets.web)
     stack.push_async_callback(web.stop)
     await web.start()

@@ -43,8 +43,12 @@ class ManagerDaemon:
         self.manager = Manager(settings, self.database, self.bus, endpoint, sealer=sealer_of(settings))
         self._runner = make_runner(build_app(self.manager, readiness=self._readiness))
 
-    async def start(self) -> None:
+    async def migrate(self) -> None:
+        """Upgrades the database; does nothing if it is up to date."""
         await self.manager.migrate()
+
+    async def start(self) -> None:
+        await self.migrate()
         await self._register_storage()
         await self._bootstrap()
         await self._register_app_proxy()
