@@ -149,8 +149,9 @@ def find_plugins(
         allowed, blocked, intrinsic: names.
         in_process: names, or ``*``, of those that run in the agent's own process, besides the intrinsic ones.
     """
-    installed = {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
-    legacy = [entry_point for group in LEGACY_GROUPS for entry_point in entry_points(group=group)]
+    found = entry_points()  # once: it reads a file of each installed distribution
+    installed = {entry_point.name: entry_point for entry_point in found.select(group=ENTRY_POINT_GROUP)}
+    legacy = [entry_point for group in LEGACY_GROUPS for entry_point in found.select(group=group)]
     sources: dict[str, PluginSource] = {}
     for name in [*intrinsic, *(word for word in allowed if word != "*"), *(installed if "*" in allowed else ())]:
         entry = installed.get(name) or next(
