@@ -42,15 +42,19 @@ def load_runtime(settings: AgentSettings) -> AbstractRuntime:
     """
     name = settings.agent.runtime
     parsed_settings = parse_runtime_settings(settings)
-    for other_name in {*_IMPORTS_OF_RUNTIME, *installed(ENTRY_POINT_GROUP)} - {name}:
-        workloads_folder = settings.data_dir / other_name / "workloads"
-        if workloads_folder.is_dir() and any(workloads_folder.iterdir()):
+    for folder in settings.data_dir.glob("*/workloads"):
+        other_name = folder.parent.name
+        if other_name != name and _is_known(other_name) and folder.is_dir() and any(folder.iterdir()):
             message = (
                 f"sessions of the runtime {other_name} are left on {settings.agent.id}; end them with that one first"
             )
             raise Conflict(message, data={"runtime": other_name})
     runtime: AbstractRuntime = _class_of(name)(parsed_settings, settings.data_dir / name)
     return runtime
+
+
+def _is_known(name: str) -> bool:
+    return name in _IMPORTS_OF_RUNTIME or name in installed(ENTRY_POINT_GROUP)  # which looks at every distribution
 
 
 def _class_of(name: str) -> Any:
@@ -67,9 +71,9 @@ def _class_of(name: str) -> Any:
 def parse_runtime_settings(settings: AgentSettings) -> Any:
     """Returns the settings of the runtime that ``agent.runtime`` names, or None if it has none. Raises InvalidInput:
     there is no such runtime, or they are wrong."""
-    name, plugins = settings.agent.runtime, installed(ENTRY_POINT_GROUP)
-    if name not in _IMPORTS_OF_RUNTIME and name not in plugins:
-        names = ", ".join([*_IMPORTS_OF_RUNTIME, *plugins])
+    name = settings.agent.runtime
+    if not _is_known(name):
+        names = ", ".join([*_IMPORTS_OF_RUNTIME, *installed(ENTRY_POINT_GROUP)])
         raise InvalidInput(f"there is no runtime {name!r}; known are {names}", data={"runtime": name})
     if name in _IMPORTS_OF_RUNTIME:
         model, values = resolve_name(_IMPORTS_OF_RUNTIME[name][1]), settings.runtime_settings
