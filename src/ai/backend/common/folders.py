@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
-
-import msgspec
 
 from ai.backend.common.errors import InvalidInput, InvalidName
 from ai.backend.common.ids import FolderId
@@ -79,7 +78,8 @@ class HostPermission(StrEnum):
     SET_USER_PERMISSION = "set-user-specific-permission"
 
 
-class FolderKey(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FolderKey:
     """The address of a folder at a storage proxy: ``proxy:volume``, ``user:<uuid>`` or ``project:<uuid>``, and its
     id."""
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-
-import msgspec
+from dataclasses import dataclass
 
 from ai.backend.common.errors import InvalidInput, InvalidQuantity
 from ai.backend.common.service_ports import declared_services
@@ -51,7 +50,8 @@ def _split_registry(text: str) -> tuple[str, str]:
     return (registry, rest) if slash and is_host else ("", text)
 
 
-class ImageName(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ImageName:
     """The full name of an image: a registry host, empty for images of no registry, a path, and a tag, which is never
     empty."""
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
-
 from ai.backend.common.errors import InvalidInput
-from ai.backend.common.structs import replace
 
 PORTS_LABEL = "ai.backend.service-ports"
 ENDPOINTS_LABEL = "ai.backend.endpoint-ports"
@@ -25,7 +23,8 @@ _MAX_TEXT_LENGTH = 8_192
 _BETWEEN_PORTS = re.compile(r",(?![^\[]*\])")
 
 
-class ServicePort(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePort:
     """A service of a kernel with its ports inside the workload, which templates of the definition use as
     ``{ports[0]}``.
 

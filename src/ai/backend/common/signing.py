@@ -9,10 +9,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-
-import msgspec
 
 from ai.backend.common.errors import AuthenticationFailed
 
@@ -24,7 +23,8 @@ _USUAL_HEADER_PATTERN = re.compile(rf"{_SCHEME} signMethod=HMAC-SHA256, credenti
 _EMPTY_DIGESTS = {name: hashlib.new(name, b"").hexdigest() for name in HASH_NAMES}
 
 
-class Credential(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
     """The parsed ``Authorization`` header."""
 
     hash_name: str
@@ -32,7 +32,8 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     signature: str
 
 
-class SignedParts(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedParts:
     """The parts of a request that a signature covers.
 
     Attributes:

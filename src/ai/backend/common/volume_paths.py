@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
-
-import msgspec
 
 from ai.backend.common.errors import InvalidInput, InvalidPath
 
@@ -18,7 +17,8 @@ class QuotaScopeKind(StrEnum):
     PROJECT = "project"
 
 
-class QuotaScopeId(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class QuotaScopeId:
     """The user or project whose quota a folder uses: ``user:<uuid>`` or ``project:<uuid>``."""
 
     kind: QuotaScopeKind
@@ -37,7 +37,8 @@ class QuotaScopeId(msgspec.Struct, frozen=True):
         return f"{self.kind}:{self.id}"
 
 
-class VFolderId(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class VFolderId:
     """A virtual folder on a volume: ``<quota scope>/<32 hex digits>``."""
 
     scope: QuotaScopeId
@@ -56,7 +57,8 @@ class VFolderId(msgspec.Struct, frozen=True):
         return f"{self.scope}/{self.id.hex}"
 
 
-class FolderPath(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FolderPath:
     """A path inside a folder, as its parts; empty for the folder itself. Only ``.`` and ``//`` are removed."""
 
     parts: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -155,8 +155,15 @@ _HAS_FILES = or_(revisions.c.status != RevisionStatus.SCANNED, revisions.c.resid
 R = TypeVar("R", ArtifactRow, RevisionRow)
 
 
+_FIELDS: Mapping[type[Any], Sequence[str]] = {
+    Revision: Revision.__struct_fields__,
+    Artifact: Artifact.__struct_fields__,
+    ArtifactRegistry: [each.name for each in fields(ArtifactRegistry)],
+}
+
+
 def _model(kind: type[Any], row: Row[Any], prefix: str) -> Any:
-    return kind(**{name: row._mapping[f"{prefix}_{name}"] for name in kind.__struct_fields__})
+    return kind(**{name: row._mapping[f"{prefix}_{name}"] for name in _FIELDS[kind]})
 
 
 def _labelled(table: Table, prefix: str) -> list[ColumnElement[Any]]:
