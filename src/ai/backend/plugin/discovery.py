@@ -149,9 +149,9 @@ def find_plugins(
         allowed, blocked, intrinsic: names.
         in_process: names, or ``*``, of those that run in the agent's own process, besides the intrinsic ones.
     """
-    found = entry_points()  # once: it reads a file of each installed distribution
-    installed = {entry_point.name: entry_point for entry_point in found.select(group=ENTRY_POINT_GROUP)}
-    legacy = [entry_point for group in LEGACY_GROUPS for entry_point in found.select(group=group)]
+    packaged = entry_points()  # once: it reads a file of each installed distribution
+    installed = {entry_point.name: entry_point for entry_point in packaged.select(group=ENTRY_POINT_GROUP)}
+    legacy = [entry_point for group in LEGACY_GROUPS for entry_point in packaged.select(group=group)]
     sources: dict[str, PluginSource] = {}
     for name in [*intrinsic, *(word for word in allowed if word != "*"), *(installed if "*" in allowed else ())]:
         entry = installed.get(name) or next(
