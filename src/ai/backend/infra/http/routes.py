@@ -104,7 +104,6 @@ class Call(Generic[B, Q]):
     Attributes:
         address: that of the client, the nearest hop that is no trusted proxy; empty if the socket has none.
         access_key: the one that signed the request; None if anonymous, as ``identity``.
-        allowance: the remaining requests of the caller; None if they are not counted.
         identity: the signer as the daemon's own key store represents it.
         owner_access_key: on whose behalf the caller wants to act; not yet permitted.
         owner: the identity of that keypair, where the endpoint assumes it and the caller may act for it.
@@ -119,7 +118,6 @@ class Call(Generic[B, Q]):
     address: str
     budget: MemoryBudget
     access_key: str | None = None
-    allowance: Allowance | None = None
     identity: Any = None
     call_id: UUID | None = None
     is_replayed: bool = False
@@ -193,7 +191,9 @@ class Routed:
     back.
 
     ``method`` is the one after an override; ``params`` are the decoded variable parts of the path; ``raw_query`` is
-    percent-encoded.
+    percent-encoded. ``call`` is None once it is answered: a call refers to its request, and the request to this, so that
+    the memory of both would stay until a collection. ``allowance``: the remaining requests of the caller; None if they
+    are not counted.
     """
 
     request_id: str
@@ -201,6 +201,7 @@ class Routed:
     params: Mapping[str, str]
     raw_query: str
     call: Call[Any, Any] | None = None
+    allowance: Allowance | None = None
 
 
 ROUTED: web.RequestKey[Routed] = web.RequestKey("routed", Routed)

@@ -225,7 +225,7 @@ class HttpServer:
                 log.exception("%s failed", routed.call.endpoint.template if routed.call is not None else request.method)
                 response = http_errors.problem_response(errors.InternalError(), request_id=request_id)
                 outcome = errors.InternalError.code
-            call, route = routed.call, "unmatched"
+            call, routed.call, route = routed.call, None, "unmatched"
             if call is not None:
                 route = call.endpoint.template
                 await self._close_call(call, outcome)
@@ -251,7 +251,7 @@ class HttpServer:
             routed = request[ROUTED]
             call: Call[Any, Any] = Call(request, routed, endpoint, self._client_address(request), self.unverified)
             routed.call = call
-            call.allowance = await self._admit(call)
+            routed.allowance = await self._admit(call)
             await _decode(call, query)
             if call.owner_access_key and endpoint.owner_key is OwnerKey.ASSUMED and self.resolve_owner is not None:
                 call.owner = await self.resolve_owner(call.identity, call.owner_access_key)
@@ -362,8 +362,8 @@ async def _add_headers(request: web.BaseRequest, response: web.StreamResponse) -
         return
     response.headers["X-Request-ID"] = routed.request_id
     response.headers.setdefault("Content-Language", "en")
-    if routed.call is not None and routed.call.allowance is not None:
-        response.headers.update(routed.call.allowance.headers())
+    if routed.allowance is not None:
+        response.headers.update(routed.allowance.headers())
 
 
 async def _decode(call: Call[Any, Any], schema: decode.QuerySchema[Any]) -> None:
