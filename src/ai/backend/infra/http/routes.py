@@ -191,9 +191,8 @@ class Routed:
     back.
 
     ``method`` is the one after an override; ``params`` are the decoded variable parts of the path; ``raw_query`` is
-    percent-encoded. ``call`` is None once it is answered: a call refers to its request, and the request to this, so that
-    the memory of both would stay until a collection. ``allowance``: the remaining requests of the caller; None if they
-    are not counted.
+    percent-encoded. ``allowance``: the remaining requests of the caller; None if they are not counted. ``call`` is None
+    once it is answered: it refers to the request, which refers to this, and both would stay until a collection.
     """
 
     request_id: str

@@ -129,7 +129,7 @@ class Authenticator:
             if text is not None:
                 date = signing.parse_date(text)
                 signing.check_skew(date, now=now)
-                dates.append((text, date.strftime("%Y%m%d")))
+                dates.append((text, signing.day_of(date)))
         if not dates:
             raise AuthenticationFailed("The Date header is missing.")
         return dates

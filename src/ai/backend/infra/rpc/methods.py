@@ -37,9 +37,13 @@ class _Proxy:
     """Sends each of ``methods`` to the peer; a call is an attribute of its name."""
 
     def __init__(self, methods: Mapping[str, Method], connect: Connect) -> None:
-        self._connect = connect
-        for method in methods.values():
-            setattr(self, method.name, partial(self._call, method))
+        self._methods, self._connect = methods, connect
+
+    def __getattr__(self, name: str) -> Callable[[Any], Awaitable[Any]]:
+        # Not kept: a proxy is made for each call, and one that held its own methods would stay until a collection.
+        if name not in self._methods:
+            raise AttributeError(f"there is no remote call {name}")
+        return partial(self._call, self._methods[name])
 
     async def _call(self, method: Method, request: object) -> Any:
         connection = await self._connect()
