@@ -38,6 +38,8 @@ class Settings(BaseModel):
 class PluginSettings(Settings):
     """Base of the settings model of a plugin."""
 
+    model_config = ConfigDict(defer_build=False)  # a faulty model fails with the import of its plugin
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Returns a file of settings, of at most 1 MiB. Raises PluginError: it cannot be read, is no regular file (a device

@@ -228,6 +228,7 @@ async def _start_embedded(
     await storage.start()
     app_proxy = AppProxyDaemon(layout, cluster, sockets.coordinator)
     stack.push_async_callback(app_proxy.stop)
+    await app_proxy.start()  # alone: its data plane closes its ports only after a whole start
     link = MemoryLink()
     manager = ManagerDaemon(layout, link.manager, sockets.api, cluster=cluster)
     stack.push_async_callback(manager.stop)
@@ -239,7 +240,7 @@ async def _start_embedded(
         stack.push_async_callback(agent.stop)
         await agent.prepare()
     # Agents mostly wait for processes that try what this host can enforce.
-    await all_or_none(*(agent.start() for agent in agents), app_proxy.start(), manager.start())
+    await all_or_none(manager.start(), *(agent.start() for agent in agents))
     web = WebDaemon(layout, cluster, sockets.web)
     stack.push_async_callback(web.stop)
     await web.start()

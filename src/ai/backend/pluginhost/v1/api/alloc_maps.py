@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, NamedTuple
-
-import msgspec
 
 from ai.backend.common.devices import AllocationStrategy as OurStrategy
 from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceSlot
@@ -40,7 +39,8 @@ class DeviceSlotInfo(NamedTuple):
     amount: Decimal
 
 
-class AffinityHint(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class AffinityHint:
     """An argument of the published agent; maps of this one are passed None."""
 
     devices: Any
