@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 
-def arranged(arguments: Sequence[str]) -> list[str]:
+def with_command_last(arguments: Sequence[str]) -> list[str]:
     """Returns the arguments with the options of the daemon before the name of its command."""
     return [*("--config" if argument == "--config-path" else argument for argument in arguments), "start-server"]
 
@@ -14,7 +14,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
 def main() -> None:
     from ai.backend.manager.main import main as group
 
-    group.main(args=arranged(sys.argv[1:]), prog_name="python -m ai.backend.manager.server")
+    group.main(args=with_command_last(sys.argv[1:]), prog_name="python -m ai.backend.manager.server")
 
 
 if __name__ == "__main__":

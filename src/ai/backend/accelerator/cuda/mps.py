@@ -29,7 +29,7 @@ PROGRAM = "nvidia-cuda-mps-control"
 _PIPE_VARIABLE, _LOG_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 _ANSWER_S = 10.0
 _START_S = 10.0
-_QUIT_S = 5
+_QUIT_TIMEOUT_S = 5
 _OWN_MEMORY = 'mount --bind "$0" /dev/shm && exec "$@"'
 """Starts a daemon in a mount namespace in which ``/dev/shm`` is the folder that its clients see there."""
 
@@ -102,7 +102,7 @@ class MpsDaemons:
                     self._limit(place, holders.values())
                 return
             if self._answers(place):
-                self._command(place, f"quit -t {_QUIT_S}", timeout_s=_QUIT_S + _ANSWER_S)
+                self._command(place, f"quit -t {_QUIT_TIMEOUT_S}", timeout_s=_QUIT_TIMEOUT_S + _ANSWER_S)
                 if self._answers(place):
                     raise MpsFailure(f"MPS of {uuid} does not end")
             self._remove(place)

@@ -253,7 +253,7 @@ class LedgerAllocMap(AbstractAllocMap):
                 pool.change(parts, 1)
                 if is_mixed:
                     taken.append((pool, parts))
-                    hint = self._hint_beside(parts, hint)
+                    hint = self._hint_near_held(parts, hint)
                 granted[name] = {ids[rank]: pool.quantity(part) for rank, part in parts}
         except (ResourceError, InvalidQuantity):
             for pool, parts in taken:
@@ -261,7 +261,7 @@ class LedgerAllocMap(AbstractAllocMap):
             raise
         return granted
 
-    def _hint_beside(self, parts: Parts, hint: AffinityHint) -> AffinityHint:
+    def _hint_near_held(self, parts: Parts, hint: AffinityHint) -> AffinityHint:
         """Returns a hint by which further devices are chosen near the ``parts`` that a kernel holds."""
         chosen_mask = sum([1 << rank for rank, _ in parts])
         nodes = {node for node, mask in self._nodes.items() if node is not None and mask & chosen_mask}

@@ -30,18 +30,18 @@ class AccessController:
 
     def __init__(self, api: KubeApi, view: ClusterView) -> None:
         self._api, self._view = api, view
-        self._written, self._written_at = b"", 0.0
+        self._written, self._last_written_at = b"", 0.0
 
     async def reconcile(self, _key: str) -> float | None:
         policies = {policy.metadata.name: policy.spec for policy in self._view.policies.all()}
         manifest = operations_policy(policies)
         encoded = msgspec.json.encode(manifest)
         now = time.monotonic()
-        if encoded != self._written or now - self._written_at >= _REPEAT_S:
+        if encoded != self._written or now - self._last_written_at >= _REPEAT_S:
             name = manifest["metadata"]["name"]
             await self._api.apply(ADMISSION_POLICIES, name, manifest, manager=CONTROLLER_MANAGER, force=True)
             await self._api.apply(ADMISSION_BINDINGS, name, binding(name), manager=CONTROLLER_MANAGER, force=True)
-            self._written, self._written_at = encoded, now
+            self._written, self._last_written_at = encoded, now
         for policy in self._view.policies.all():
             await self._observe(policy.metadata.name)
         return _REPEAT_S

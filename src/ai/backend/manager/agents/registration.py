@@ -150,7 +150,7 @@ class AgentRegistry:
     """Returns whether this manager runs the loops: only the leader says which kernels an agent should not have."""
     _fingerprints: dict[AgentId, bytes] = field(default_factory=dict, init=False)
     """Agent -> its registered report; empty if a part of it was refused, which the next heartbeat tries again."""
-    _written_at: dict[AgentId, float] = field(default_factory=dict, init=False)
+    _last_written_at: dict[AgentId, float] = field(default_factory=dict, init=False)
     _held_kernels: dict[AgentId, tuple[int, int, list[KernelPresence], int | None]] = field(
         default_factory=dict, init=False
     )
@@ -180,7 +180,7 @@ class AgentRegistry:
         if self._fingerprints.get(agent_id) != fingerprint:
             is_whole = await self._register(agent_id, report)
             self._fingerprints[agent_id] = fingerprint if is_whole else b""
-            self._written_at[agent_id] = monotonic_now
+            self._last_written_at[agent_id] = monotonic_now
             for topic in (SCHEDULE, LAUNCH, AGENTS):
                 self.bus.publish(topic)
         else:
@@ -220,9 +220,9 @@ class AgentRegistry:
     async def _write_contact(self, agent_id: AgentId) -> None:
         """Stores the time of the last heartbeat now and then."""
         monotonic_now = self.clock.monotonic()
-        if monotonic_now - self._written_at.get(agent_id, 0.0) >= _HEARTBEAT_WRITE_S:
+        if monotonic_now - self._last_written_at.get(agent_id, 0.0) >= _HEARTBEAT_WRITE_S:
             await self.agents.change(agent_id, last_heartbeat=self.clock.now())
-            self._written_at[agent_id] = monotonic_now
+            self._last_written_at[agent_id] = monotonic_now
 
     def _is_outdated(self, agent_id: AgentId, report: AgentReport) -> bool:
         """Returns True if the agent's report is not newer than the newest so far; else records it as the newest."""

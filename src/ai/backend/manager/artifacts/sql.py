@@ -245,7 +245,7 @@ class SqlArtifactStore:
         self._live_sessions = live_sessions.subquery()
         self._sealer = sealer or Sealer()
 
-    def _unsealed(self, row: R) -> R:
+    def _with_opened_credentials(self, row: R) -> R:
         return replace(row, registry=self._opened_registry(row.registry))
 
     def _opened_registry(self, registry: ArtifactRegistry) -> ArtifactRegistry:
@@ -314,7 +314,7 @@ class SqlArtifactStore:
             return Page(items=items, total_count=total)
 
         page = await self._db.run_read(work)
-        return replace(page, items=[self._unsealed(row) for row in page.items])
+        return replace(page, items=[self._with_opened_credentials(row) for row in page.items])
 
     async def find(self, ref: str, *, viewer: Viewer | None = None) -> Sequence[ArtifactRow]:
         try:
@@ -328,7 +328,7 @@ class SqlArtifactStore:
                 query = query.where(_with_revision(_IS_AVAILABLE), is_open_to(s, viewer))
             return _with_revisions(s, query, available_only=viewer is not None)
 
-        return [self._unsealed(row) for row in await self._db.run_read(work)]
+        return [self._with_opened_credentials(row) for row in await self._db.run_read(work)]
 
     async def viewer_ids(self, viewers: Sequence[str]) -> tuple[str, ...]:
         return await self._db.run_read(lambda s: tuple(dict.fromkeys(viewer_id(s, viewer) for viewer in viewers)))
@@ -360,7 +360,7 @@ class SqlArtifactStore:
             usable = () if viewer is None else (_IS_AVAILABLE, is_open_to(s, viewer))
             return [row for query in queries for row in s.execute(query.where(*usable))]
 
-        return [self._unsealed(_revision_row(row)) for row in await self._db.run_read(work)]
+        return [self._with_opened_credentials(_revision_row(row)) for row in await self._db.run_read(work)]
 
     async def move(
         self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any

@@ -90,7 +90,10 @@ class _Carrier:
         self._moved_at = asyncio.get_running_loop().time()
 
     async def carry(self) -> None:
-        inward, outward = asyncio.create_task(self._carry_inward()), asyncio.create_task(self._carry_outward())
+        inward, outward = (
+            asyncio.create_task(self._forward_to_service()),
+            asyncio.create_task(self._forward_to_client()),
+        )
         watch = asyncio.create_task(self._watch_connection())
         tasks = {inward, outward, watch}
         try:
@@ -108,7 +111,7 @@ class _Carrier:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _carry_inward(self) -> bool:
+    async def _forward_to_service(self) -> bool:
         """Transfers from the client to the service. Returns True if the client ended its direction, False if it closed.
 
         What a client sent before it closed is written if the service reads it within :data:`LINGER_S`.
@@ -130,7 +133,8 @@ class _Carrier:
                 await self._tunnel.write_eof()
         return False
 
-    async def _carry_outward(self) -> bool:
+    async def _forward_to_client(self) -> bool:
+        """Transfers from the service to the client until the service ends its direction. Returns True."""
         while data := await self._tunnel.read():
             await self._socket.send_bytes(data)
             self._note_traffic()

@@ -26,8 +26,8 @@ DEFINITION_FILES = ("model-definition.yaml", "model-definition.yml")
 MAX_DEFINITION_BYTES = 65_536
 _MAX_DEPTH = 12
 _MAX_COMMAND_BYTES = 16_384
-_OPENING_EVENTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
-_CLOSING_EVENTS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+_COLLECTION_START_EVENTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
+_COLLECTION_END_EVENTS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VARIANTS = Path(__file__).parent / "variants"
 
@@ -226,7 +226,7 @@ def _check_structure(text: str, file: str) -> None:
     """Refuses aliases, by which a small file becomes a huge one, and deep nesting, before values are made."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, _OPENING_EVENTS) - isinstance(event, _CLOSING_EVENTS)
+        depth += isinstance(event, _COLLECTION_START_EVENTS) - isinstance(event, _COLLECTION_END_EVENTS)
         if depth > _MAX_DEPTH:
             raise _malformed(file, "it is nested too deeply")
         if isinstance(event, yaml.AliasEvent):

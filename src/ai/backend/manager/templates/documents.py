@@ -20,8 +20,8 @@ MAX_TEMPLATES = 50
 _MAX_DEPTH = 16
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-_OPENING_EVENTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
-_CLOSING_EVENTS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+_COLLECTION_START_EVENTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
+_COLLECTION_END_EVENTS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
 def _malformed(reason: str) -> InvalidInput:
@@ -67,7 +67,7 @@ def _parse_yaml(payload: str) -> list[Any]:
     try:
         depth = 0
         for event in yaml.parse(payload, Loader=_Loader):
-            depth += isinstance(event, _OPENING_EVENTS) - isinstance(event, _CLOSING_EVENTS)
+            depth += isinstance(event, _COLLECTION_START_EVENTS) - isinstance(event, _COLLECTION_END_EVENTS)
             if depth > _MAX_DEPTH:
                 raise _malformed("it is nested too deeply")
             if isinstance(event, yaml.AliasEvent):

@@ -59,7 +59,9 @@ class _Transfer:
             self.layers[layer_id] = (self.layers[layer_id][1], self.layers[layer_id][1])
         else:
             return
-        current_bytes, total_bytes = (sum(layer_numbers) for layer_numbers in zip(*self.layers.values(), strict=True))
+        current_bytes, total_bytes = (
+            sum(numbers_of_layers) for numbers_of_layers in zip(*self.layers.values(), strict=True)
+        )
         for tell_progress in self.watchers:
             tell_progress(current_bytes, total_bytes)
 

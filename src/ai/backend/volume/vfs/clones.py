@@ -23,7 +23,7 @@ from ai.backend.node.linux.syscalls import syncfs, unlock
 from ai.backend.plugin.volume import Progress, UnfinishedClone
 from ai.backend.volume.vfs import trees
 from ai.backend.volume.vfs.layout import Layout
-from ai.backend.volume.vfs.open_directory import OpenDirectory, open_fd, refusals
+from ai.backend.volume.vfs.open_directory import OpenDirectory, open_fd, translated_os_errors
 
 
 class _CloneMarker(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], N
         layout.check_presence()
         return
     path = layout.folder(folder)
-    with refusals():
+    with translated_os_errors():
         clones, trash = layout.hidden(folder.scope, ".clones"), layout.trash(layout.scope(folder.scope))
         with _locked(clones):
             (clones / f"{folder.id.hex}.json").unlink(missing_ok=True)
@@ -94,7 +94,7 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
     final = layout.folder(folder)
     if final.is_dir():
         return
-    with refusals():
+    with translated_os_errors():
         clones_dir = layout.hidden(folder.scope, ".clones")
         marker, copy = clones_dir / f"{folder.id.hex}.json", clones_dir / folder.id.hex
         trash = layout.trash(layout.scope(folder.scope))

@@ -13,7 +13,12 @@ from ai.backend.common.volume_paths import MAX_PATH_BYTES, FolderPath
 from ai.backend.node.linux.syscalls import read_directory
 from ai.backend.plugin.volume import ArchiveEntry, FileEntry, FileKind, OpenFile, Page
 from ai.backend.volume.vfs import trees
-from ai.backend.volume.vfs.open_directory import READ_DIRECTORY_FLAGS, READ_FILE_FLAGS, OpenDirectory, refusals
+from ai.backend.volume.vfs.open_directory import (
+    READ_DIRECTORY_FLAGS,
+    READ_FILE_FLAGS,
+    OpenDirectory,
+    translated_os_errors,
+)
 
 _FILE_KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMBOLIC_LINK}
 
@@ -39,7 +44,7 @@ def _file_entry(name: str, status: os.stat_result, target: str = "") -> FileEntr
 def list_directory(root: OpenDirectory, path: FolderPath, limit: int, cursor: str | None) -> Page:
     entries: list[FileEntry] = []
     malformed = InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"})
-    with refusals(path), root.opened(path, READ_DIRECTORY_FLAGS) as fd:
+    with translated_os_errors(path), root.opened(path, READ_DIRECTORY_FLAGS) as fd:
         try:
             names, next_cursor = read_directory(fd, int(cursor or "0"), limit)
         except (ValueError, OverflowError):
@@ -59,12 +64,12 @@ def list_directory(root: OpenDirectory, path: FolderPath, limit: int, cursor: st
 
 
 def stat_of(root: OpenDirectory, path: FolderPath) -> FileEntry:
-    with refusals(path), root.opened(path, os.O_PATH) as fd:
+    with translated_os_errors(path), root.opened(path, os.O_PATH) as fd:
         return _file_entry(path.parts[-1] if path.parts else ".", os.fstat(fd))
 
 
 def open_file(root: OpenDirectory, path: FolderPath) -> OpenFile:
-    with refusals(path):
+    with translated_os_errors(path):
         return _open_regular(root.open(path, READ_FILE_FLAGS))
 
 
@@ -76,12 +81,12 @@ def _open_regular(fd: int) -> OpenFile:
 
 
 def tree(root: OpenDirectory, path: FolderPath) -> Iterator[ArchiveEntry]:
-    with refusals(path), root.opened(path, os.O_PATH) as fd:
+    with translated_os_errors(path), root.opened(path, os.O_PATH) as fd:
         status = os.fstat(fd)
     name = path.parts[-1] if path.parts else "."
     yield ArchiveEntry(path, _file_entry(name, status), lambda: open_file(root, path))
     if stat.S_ISDIR(status.st_mode):
-        with refusals(path):
+        with translated_os_errors(path):
             top_fd = root.open(path, READ_DIRECTORY_FLAGS)
         try:
             yield from _walk_below(top_fd, path, len(str(path).encode()), 0)
@@ -118,5 +123,5 @@ def _walk_below(directory_fd: int, path: FolderPath, path_bytes: int, depth: int
 
 
 def _open_nofollow(name: str, directory_fd: int) -> OpenFile:
-    with refusals(name):
+    with translated_os_errors(name):
         return _open_regular(os.open(name, READ_FILE_FLAGS | os.O_NOFOLLOW, dir_fd=directory_fd))

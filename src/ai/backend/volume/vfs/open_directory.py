@@ -42,8 +42,8 @@ _ERRORS_BY_ERRNO = {
 
 
 @contextmanager
-def refusals(path: object = None) -> Iterator[None]:
-    """Translates errors of the file system into errors that users understand; unexpected ones pass."""
+def translated_os_errors(path: object = None) -> Iterator[None]:
+    """Translates an OSError of the file system into an error that users understand; passes an unexpected OSError on."""
     try:
         yield
     except OSError as error:

@@ -26,7 +26,7 @@ from ai.backend.node.linux.open_beneath import WALK
 from ai.backend.node.linux.syscalls import start_writeback
 from ai.backend.plugin.volume import Upload, UploadRecord, UploadState
 from ai.backend.volume.vfs.layout import Layout
-from ai.backend.volume.vfs.open_directory import READ_DIRECTORY_FLAGS, OpenDirectory, open_fd, refusals
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY_FLAGS, OpenDirectory, open_fd, translated_os_errors
 
 _WRITEBACK_BYTES = 1 << 24
 """Written data is flushed in pieces of this size, so that the final fsync is short."""
@@ -78,7 +78,7 @@ def create(layout: Layout, record: UploadRecord) -> None:
     if _SESSION_PATTERN.fullmatch(record.session) is None:
         raise UploadNotFound
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with refusals():
+    with translated_os_errors():
         uploads_dir = str(layout.hidden(record.folder.scope, ".uploads"))
         with open_fd(f"{uploads_dir}/{record.session}.data", flags, 0o644) as fd:
             os.fchmod(fd, 0o644)
@@ -188,12 +188,12 @@ class OpenUpload(Upload):
 
     def _set_hold(self, position: int | None) -> None:
         self._stored = replace(self._stored, held_at=position)
-        with refusals():
+        with translated_os_errors():
             _write_record(self._uploads_dir, self._session, self._stored)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         unwritten = memoryview(data)
-        with refusals():
+        with translated_os_errors():
             while unwritten:
                 written_bytes = os.write(self._fd, unwritten)
                 unwritten = unwritten[written_bytes:]
@@ -219,7 +219,7 @@ class OpenUpload(Upload):
             if e.errno != errno.EINVAL:
                 raise
             return super().receive(fd, count)
-        with refusals():
+        with translated_os_errors():
             while remaining:
                 try:
                     count = os.splice(pipe_read_fd, self._fd, remaining)
@@ -243,7 +243,7 @@ class OpenUpload(Upload):
     def publish(self, path: FolderPath) -> None:
         if self.record.state == UploadState.DONE:
             return
-        with refusals(path):
+        with translated_os_errors(path):
             self._sync_data()
             self._waypoint("upload.synced")
             try:
@@ -325,7 +325,7 @@ def check_target(folder: OpenDirectory, path: FolderPath) -> None:
     """Raises WrongKindOfFile or InvalidPath unless an upload can become this file at present."""
     if not path.parts:
         raise WrongKindOfFile("That is the folder itself.")
-    with refusals(path):
+    with translated_os_errors(path):
         try:
             for depth in range(1, len(path.parts)):
                 os.close(folder.open(FolderPath(path.parts[:depth]), WALK))

@@ -41,7 +41,7 @@ from ai.backend.plugin.volume import (
 from ai.backend.volume.vfs import clones, entries, migration, trees, uploads
 from ai.backend.volume.vfs.layout import Layout
 from ai.backend.volume.vfs.mounts import disk_metric, disk_of, mount_of
-from ai.backend.volume.vfs.open_directory import OpenDirectory, refusals
+from ai.backend.volume.vfs.open_directory import OpenDirectory, translated_os_errors
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -110,7 +110,7 @@ class VfsVolume(AbstractVolume):
         return await self._run(mount_of, self.path)
 
     async def create_scope(self, scope: QuotaScopeId) -> None:
-        with refusals():
+        with translated_os_errors():
             await self._run(self.layout.made_scope, scope)
 
     async def scope_limit(self, scope: QuotaScopeId) -> int | None:
@@ -134,7 +134,7 @@ class VfsVolume(AbstractVolume):
             return
         temporary = path.with_name(f".limit.{uuid4().hex}.tmp")  # other processes may write at the same time
         try:
-            with refusals(), temporary.open("w") as file:
+            with translated_os_errors(), temporary.open("w") as file:
                 file.write(f"{limit}\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -158,7 +158,7 @@ class VfsVolume(AbstractVolume):
 
     def _create_folder(self, folder: VFolderId, mode: int) -> None:
         path = self.layout.folder(folder)
-        with refusals():
+        with translated_os_errors():
             for _ in range(16):  # a deletion may remove an empty parent meanwhile
                 self.layout.made_scope(folder.scope)
                 path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -207,7 +207,7 @@ class VfsVolume(AbstractVolume):
 
     async def mount_path(self, folder: VFolderId, subpath: FolderPath) -> Path:
         def check(root: OpenDirectory) -> None:
-            with refusals(subpath):
+            with translated_os_errors(subpath):
                 os.close(root.open(subpath, os.O_PATH))
 
         await self._run_in_folder(folder, check)
@@ -232,7 +232,7 @@ class VfsVolume(AbstractVolume):
         await self._run_in_folder(folder, self._make_directory, path, parents, exist_ok)
 
     def _make_directory(self, root: OpenDirectory, path: FolderPath, parents: bool, exist_ok: bool) -> None:
-        with refusals(path):
+        with translated_os_errors(path):
             if parents:
                 uploads.make_parents(self.layout, root, path)
             try:
@@ -261,7 +261,7 @@ class VfsVolume(AbstractVolume):
 
     def _move(self, root: OpenDirectory, source: FolderPath, target: FolderPath) -> None:
         with (
-            refusals(source),
+            translated_os_errors(source),
             root.parent(source) as (source_dir, source_name),
             root.parent(target) as (target_dir, target_name),
         ):
@@ -286,7 +286,7 @@ class VfsVolume(AbstractVolume):
         missing_paths: list[str] = []
         are_directories: list[bool] = []
         for path in paths:
-            with refusals(path):
+            with translated_os_errors(path):
                 try:
                     with root.parent(path) as (directory, name):
                         are_directories.append(stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode))
@@ -296,7 +296,7 @@ class VfsVolume(AbstractVolume):
                 message = "That is a directory; deleting it takes 'recursive'."
                 raise WrongKindOfFile(message, data={"path": str(path)[:256]})
         for path, is_directory in zip(paths, are_directories, strict=True):
-            with refusals(path), self._headroom(scope):
+            with translated_os_errors(path), self._headroom(scope):
                 try:
                     with root.parent(path) as (directory, name):
                         if is_directory:

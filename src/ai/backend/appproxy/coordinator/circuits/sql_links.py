@@ -35,7 +35,7 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.database.prepared import Prepared
 
 log = logging.getLogger(__name__)
-_NODES = worker_nodes.c
+_NODE_COLUMNS = worker_nodes.c
 _CIRCUITS = circuits.c
 _LOADS = endpoint_loads.c
 _VERSIONS = Prepared(select(workers.c.id, workers.c.version))
@@ -67,7 +67,7 @@ class SqlLinks:
         return await self._db.run_read(work)
 
     async def link(self, worker_id: UUID, node: str, *, is_linked: bool, now: datetime) -> None:
-        is_node = (_NODES.worker_id == worker_id) & (_NODES.node == node)
+        is_node = (_NODE_COLUMNS.worker_id == worker_id) & (_NODE_COLUMNS.node == node)
         values = {"seen_at": now, "is_linked": is_linked, "acked": -1} if is_linked else {"is_linked": False}
 
         def work(s: Connection) -> None:
@@ -77,7 +77,7 @@ class SqlLinks:
         await self._db.run_write(work)
 
     async def acknowledge(self, worker_id: UUID, node: str, ack: Ack) -> None:
-        is_node = (_NODES.worker_id == worker_id) & (_NODES.node == node)
+        is_node = (_NODE_COLUMNS.worker_id == worker_id) & (_NODE_COLUMNS.node == node)
 
         def work(s: Connection) -> None:
             s.execute(update(worker_nodes).where(is_node).values(acked=ack.version))
@@ -94,8 +94,8 @@ class SqlLinks:
             if row is None:
                 return None
             nodes = s.execute(
-                select(_NODES.is_linked, _NODES.acked).where(
-                    _NODES.worker_id == row.worker_id, _NODES.seen_at >= alive_since
+                select(_NODE_COLUMNS.is_linked, _NODE_COLUMNS.acked).where(
+                    _NODE_COLUMNS.worker_id == row.worker_id, _NODE_COLUMNS.seen_at >= alive_since
                 )
             ).all()
             acked = [node.acked for node in nodes if node.is_linked]
@@ -113,9 +113,9 @@ class SqlLinks:
                     *(_CIRCUITS.requests, _CIRCUITS.tokens, _CIRCUITS.last_used),
                 ).where(_CIRCUITS.app_mode == AppMode.INFERENCE, _CIRCUITS.endpoint_id.is_not(None))
             ).all()
-            is_node = and_(_NODES.worker_id == _LOADS.worker_id, _NODES.node == _LOADS.node)
+            is_node = and_(_NODE_COLUMNS.worker_id == _LOADS.worker_id, _NODE_COLUMNS.node == _LOADS.node)
             parts = s.execute(
-                select(endpoint_loads, _NODES.is_linked, _NODES.seen_at).join(worker_nodes, is_node)
+                select(endpoint_loads, _NODE_COLUMNS.is_linked, _NODE_COLUMNS.seen_at).join(worker_nodes, is_node)
             ).all()
             queued: defaultdict[UUID, int] = defaultdict(int)
             in_flight: defaultdict[UUID, defaultdict[UUID, int]] = defaultdict(lambda: defaultdict(int))
@@ -145,10 +145,10 @@ class SqlLinks:
         return [UsageRow(id=row.id, usage=row.document) for row in await self._db.fetch(query)]
 
     async def count(self, worker_id: UUID, node: str, usage: Usage, now: datetime) -> int:
-        is_node = (_NODES.worker_id == worker_id) & (_NODES.node == node)
+        is_node = (_NODE_COLUMNS.worker_id == worker_id) & (_NODE_COLUMNS.node == node)
 
         def work(s: Connection) -> int:
-            is_new = is_node & (_NODES.sequence < usage.sequence)
+            is_new = is_node & (_NODE_COLUMNS.sequence < usage.sequence)
             if s.execute(update(worker_nodes).where(is_new).values(sequence=usage.sequence)).rowcount:
                 own = _endpoints_of(s, worker_id)
                 inference = _own_inference(usage, own | _ended_endpoints_of(s, worker_id, usage))
@@ -168,7 +168,7 @@ class SqlLinks:
                     s.execute(
                         update(circuits).where(is_circuit, _CIRCUITS.last_used < last_used).values(last_used=last_used)
                     )
-            sequence = s.execute(select(_NODES.sequence).where(is_node)).scalar_one_or_none()
+            sequence = s.execute(select(_NODE_COLUMNS.sequence).where(is_node)).scalar_one_or_none()
             return usage.sequence if sequence is None else sequence
 
         return await self._db.run_write(work)

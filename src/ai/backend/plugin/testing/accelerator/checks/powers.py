@@ -118,8 +118,8 @@ async def _check_changes(watch: AsyncIterator[Any], device_ids: set[DeviceId]) -
     async for change in watch:
         expect(isinstance(change, DeviceHealthChange), f"watch_health gives {shown(change)}")
         expect(change.device_id in device_ids, f"watch_health tells of the unknown device {change.device_id}")
-        is_reasoned = change.health is DeviceHealth.HEALTHY or change.reason
-        expect(is_reasoned, f"watch_health gives no reason why {change.device_id} is {change.health}")
+        has_reason = change.health is DeviceHealth.HEALTHY or change.reason
+        expect(has_reason, f"watch_health gives no reason why {change.device_id} is {change.health}")
 
 
 @CHECKS.add("CDI specification 0.6.0", power="cdi_provider")
