@@ -19,6 +19,7 @@ import yaml
 from msgspec import Meta
 
 from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.yaml_structure import structure_problem
 from ai.backend.manager.serving.model import HealthCheck, ServedModel
 
 DEFINITION_FILES = ("model-definition.yaml", "model-definition.yml")
@@ -26,8 +27,6 @@ DEFINITION_FILES = ("model-definition.yaml", "model-definition.yml")
 MAX_DEFINITION_BYTES = 65_536
 _MAX_DEPTH = 12
 _MAX_COMMAND_BYTES = 16_384
-_COLLECTION_START_EVENTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
-_COLLECTION_END_EVENTS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VARIANTS = Path(__file__).parent / "variants"
 
@@ -211,7 +210,9 @@ def _parse(content: bytes, file: str) -> _Definition:
         raise _malformed(file, f"it is larger than {MAX_DEFINITION_BYTES} bytes")
     try:
         text = content.decode()
-        _check_structure(text, file)
+        problem = structure_problem(text, _Loader, max_depth=_MAX_DEPTH)
+        if problem is not None:
+            raise _malformed(file, problem)
         return msgspec.convert(yaml.load(text, Loader=_Loader), _Definition, str_keys=True)  # a safe loader
     except yaml.MarkedYAMLError as e:
         line = f" in line {e.problem_mark.line + 1}" if e.problem_mark is not None else ""
@@ -220,17 +221,6 @@ def _parse(content: bytes, file: str) -> _Definition:
         raise _malformed(file, str(e).replace("`$.", "`")) from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, TypeError, RecursionError):
         raise _malformed(file, "it is no YAML in UTF-8") from None
-
-
-def _check_structure(text: str, file: str) -> None:
-    """Refuses aliases, by which a small file becomes a huge one, and deep nesting, before values are made."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, _COLLECTION_START_EVENTS) - isinstance(event, _COLLECTION_END_EVENTS)
-        if depth > _MAX_DEPTH:
-            raise _malformed(file, "it is nested too deeply")
-        if isinstance(event, yaml.AliasEvent):
-            raise _malformed(file, "it has an alias (*name)")
 
 
 def _command(words: str | Sequence[str], file: str) -> str:

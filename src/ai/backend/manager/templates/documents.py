@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.yaml_structure import structure_problem
 
 MAX_PAYLOAD_BYTES = 262_144
 MAX_TEMPLATES = 50
@@ -20,8 +21,6 @@ MAX_TEMPLATES = 50
 _MAX_DEPTH = 16
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-_COLLECTION_START_EVENTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
-_COLLECTION_END_EVENTS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
 def _malformed(reason: str) -> InvalidInput:
@@ -65,13 +64,9 @@ def _plain_value(value: Any, depth: int) -> Any:
 
 def _parse_yaml(payload: str) -> list[Any]:
     try:
-        depth = 0
-        for event in yaml.parse(payload, Loader=_Loader):
-            depth += isinstance(event, _COLLECTION_START_EVENTS) - isinstance(event, _COLLECTION_END_EVENTS)
-            if depth > _MAX_DEPTH:
-                raise _malformed("it is nested too deeply")
-            if isinstance(event, yaml.AliasEvent):
-                raise _malformed("it has an alias (*name)")
+        problem = structure_problem(payload, _Loader, max_depth=_MAX_DEPTH)
+        if problem is not None:
+            raise _malformed(problem)
         return [document for document in yaml.load_all(payload, Loader=_Loader) if document != ""]  # BaseLoader: text
     except yaml.MarkedYAMLError as e:
         line = f" in line {e.problem_mark.line + 1}" if e.problem_mark is not None else ""
