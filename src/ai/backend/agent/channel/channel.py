@@ -28,7 +28,7 @@ Frame = Mapping[str, Any]
 Chunk = tuple[int, str]
 """The number of an archive, and a part of it in base64."""
 _CHUNK_OVERHEAD = 512
-"""The bytes that a chunk counts for in addition to its text; they bound the number of empty chunks."""
+"""The bytes that each chunk counts for in addition to its text, so that the number of empty chunks is bounded."""
 OpenChannel = Callable[[int], Awaitable[RunnerChannel]]
 """Opens the stream behind a sequence number."""
 _REOPEN_BACKOFF = Backoff(0.05, 2.0)

@@ -103,7 +103,8 @@ class Program:
 
 @dataclass(slots=True, eq=False)
 class Programs:
-    """Starts the programs of one kernel. Those from before an agent restart are ended at their first output.
+    """Starts the programs of one kernel. A program that was started before a restart of the agent is ended at its first
+    output.
 
     ``acknowledge`` lets the shim forget the delivered frames.
     """

@@ -1,4 +1,4 @@
-"""The plugins of this agent: started together, in allocation order (decision 0056)."""
+"""Starts and holds the plugins of this agent, in the order in which they allocate (decision 0056)."""
 
 from __future__ import annotations
 

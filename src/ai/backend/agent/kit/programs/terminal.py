@@ -25,7 +25,9 @@ def shell_argv(command: str | None = None) -> list[str]:
 
 
 def socket_path(host: str) -> str | None:
-    """Returns the unix socket that ``host`` names, relative to the home, as paths of sockets are short; or None."""
+    """Returns the path of the unix socket that ``host`` names, or None if ``host`` is no such path. The path is
+    relative to the home, since paths of sockets must be short.
+    """
     path = host.removeprefix("unix:")
     return None if path == host else os.path.relpath(path)  # no pathlib here: it cannot leave the folder
 
