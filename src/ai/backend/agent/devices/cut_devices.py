@@ -1,4 +1,6 @@
-"""Finds the idle partitions of a node's devices, and gives kernels partitions in place of slots that are not cut yet."""
+"""Finds the idle partitions of a node's devices, and gives kernels partitions in place of slots that are not cut
+yet.
+"""
 
 from __future__ import annotations
 

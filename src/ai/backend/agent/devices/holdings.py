@@ -69,7 +69,9 @@ class Holdings:
         return DeviceAllocation(slots={**holding.allocation.slots, **claimed.allocation.slots})
 
     def remove(self, kernel_id: str) -> list[Holding]:
-        """Removes and returns the holding of a kernel, and the holding of its claim if no other kernel holds the claim."""
+        """Removes and returns the holding of a kernel, and the holding of its claim if no other kernel holds the
+        claim.
+        """
         removed = [self.of_kernel.pop(kernel_id, None)]
         claim_id = self.claim_of_kernel.pop(kernel_id, None)
         if claim_id is not None and claim_id not in self.claim_of_kernel.values():

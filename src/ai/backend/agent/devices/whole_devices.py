@@ -52,7 +52,9 @@ def with_partitions_counted(
 def _counted_device(
     device: ComputeDevice, whole: ComputeDevice, joinable: Sequence[ComputeDevice], others: Sequence[ComputeDevice]
 ) -> ComputeDevice | None:
-    """Returns a device as if only ``others`` of its partitions were cut. Returns None if a partition's cost is unknown."""
+    """Returns a device as if only ``others`` of its partitions were cut. Returns None if a partition's cost is
+    unknown.
+    """
     cost_of_slot = {slot.slot_name: slot.counters for slot in whole.slots if slot.counters}
     used: dict[str, int] = {}
     left = dict(whole.counters)

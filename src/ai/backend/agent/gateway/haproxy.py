@@ -256,7 +256,9 @@ class HaproxyPlane:
         self._clients.connect(route, transport, tcp=client)
 
     async def _passed_on(self, client: socket.socket) -> tuple[Route | None, socket.socket | None]:
-        """Passes a client to HAProxy. Returns the client's route and the socket that HAProxy hands back for the client."""
+        """Passes a client to HAProxy. Returns the client's route and the socket that HAProxy hands back for the
+        client.
+        """
         for level, option in ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_NODELAY)):
             client.setsockopt(level, option, 1)
         async with asyncio.timeout(self._handshake_timeout_s):

@@ -1,4 +1,6 @@
-"""Builds the facts that the hooks of plugins receive about a workload: its image, its rank in the cluster, why it ends."""
+"""Builds the facts that the hooks of plugins receive about a workload: its image, its rank in the cluster, why it
+ends.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,9 @@ class _ReportedRuntime(msgspec.Struct, frozen=True):
 
 
 def _are_same(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
-    """Returns True if both tuples contain the same objects. Objects are replaced when they change, and never altered."""
+    """Returns True if both tuples contain the same objects. Objects are replaced when they change, and never
+    altered.
+    """
     return len(first) == len(second) and all(map(is_, first, second))
 
 

@@ -158,7 +158,7 @@ class KubernetesRuntime(AbstractRuntime):
             raise CreationDenied(f"this cluster has no runtime class {runtime_class!r}; there are {available}")
 
     async def _undo(self, spec: WorkloadSpec) -> None:
-        """Removes the traces of a failed creation; what cannot be removed now is swept later."""
+        """Removes the objects of a failed creation. Objects that cannot be removed now are removed by a later sweep."""
         handle = self._own(spec.key)
         try:
             if handle is not None:
@@ -257,7 +257,9 @@ class KubernetesRuntime(AbstractRuntime):
         return channel
 
     async def _exit_after(self, handle: Handle, channel: PodChannel | None) -> WorkloadExit | None:
-        """Returns the exit after the end of a channel; None if another channel or another agent has the workload."""
+        """Returns the exit of a workload whose channel has ended. Returns None if another channel or another agent has
+        the workload.
+        """
 
         def is_decided() -> bool:
             is_replaced = handle.channel is not None and handle.channel is not channel
