@@ -1,4 +1,4 @@
-"""Decides which devices count as healthy: a failure counts at once, a recovery only after it has lasted."""
+"""Determines which devices count as healthy: a failure counts at once, a recovery only after it has lasted."""
 
 from __future__ import annotations
 

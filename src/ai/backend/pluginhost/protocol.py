@@ -1,4 +1,4 @@
-"""The protocol between an agent and a plugin's host: frames, and the shape of every call.
+"""Defines the protocol between an agent and a plugin's host: the frames, and the shape of every call.
 
 A frame is a big-endian length of four bytes and a msgpack body. Arguments and answers are bytes inside of it, so that
 each side can read them by the shape of their method. Nothing is ever pickled.
@@ -31,7 +31,7 @@ def safe_message(error: BaseException) -> str:
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
-    """The base of frames. ``id`` is chosen by the agent; every frame about one call has the same."""
+    """Represents the base of frames. ``id`` is chosen by the agent; every frame about one call has the same."""
 
     id: int
 
@@ -106,7 +106,7 @@ CALLS_FD = 3
 PROTOCOL_VARIABLE = "BACKENDAI_PLUGIN_PROTOCOL"
 """The environment variable that an executable gets: the newest of :data:`PROTOCOLS`."""
 NOT_EXECUTED = 126
-"""The status with which a host ends that cannot become its executable, as a shell's does."""
+"""The exit status of a host that cannot execute its program, the same as a shell's."""
 
 F = TypeVar("F")
 _LENGTH = struct.Struct(">I")
@@ -128,7 +128,9 @@ def length_of(head: bytes) -> int:
 
 
 async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[F]) -> F | None:
-    """Returns the next frame; None at the end. Raises InvalidResponse or MsgspecError for what is none."""
+    """Returns the next frame of a stream, or None at the end. Raises InvalidResponse or MsgspecError for invalid
+    data.
+    """
     try:
         data = await reader.readexactly(length_of(await reader.readexactly(_LENGTH.size)))
     except (asyncio.IncompleteReadError, ConnectionError):

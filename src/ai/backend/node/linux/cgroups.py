@@ -30,7 +30,7 @@ STANDARD_DEVICES = (
     ("c", "136:*", "rwm"),  # pts
 )
 Group = Mapping[str, Any]
-"""``path``, ``join`` (file to write "0" into), ``writes`` ([file, value, required], ...)."""
+"""Describes a control group: ``path``, ``join`` (file to write "0" into), ``writes`` ([file, value, required], ...)."""
 _READ_BYTES = 65536
 _likely_group_index: dict[str, int] = {}
 """Maps each file to the index of the group that had it last; the workloads of a node are alike."""
@@ -75,7 +75,7 @@ class CgroupDriver:
         return Usage()
 
     def leftovers(self) -> list[Group]:
-        """Returns the control groups of all workloads, including workloads that nobody knows any more."""
+        """Returns the control groups of all workloads, including workloads that no agent knows any more."""
         return [{"path": str(path)} for parent in self.parents for path in _subdirectories(parent)]
 
     def release(self) -> None:
@@ -85,7 +85,7 @@ class CgroupDriver:
 
 
 class NoCgroups(CgroupDriver):
-    """The driver for a host without control groups: none is writable, or the settings disable them."""
+    """Represents the driver of a host without usable control groups: none is writable, or the settings disable them."""
 
 
 @dataclass
@@ -192,7 +192,7 @@ def _quota_us(limits: Limits) -> int | None:
 
 
 def _entries_to_write(*entries: tuple[str, object, bool]) -> list[list[Any]]:
-    """Returns [file, value, required] of each entry with a value."""
+    """Returns [file, value, required] of each entry whose value is not None."""
     return [[name, str(value), required] for name, value, required in entries if value is not None]
 
 
@@ -235,7 +235,7 @@ class Groups(Sequence[Group]):
 
 
 class GroupFiles:
-    """Reads a file from whichever of a workload's groups has it. No descriptor stays open: a node has too many."""
+    """Reads a file from the control group of a workload that has it. No descriptor stays open: a node has too many."""
 
     __slots__ = ("_groups",)
 

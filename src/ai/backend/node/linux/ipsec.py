@@ -105,7 +105,9 @@ class _State(msgspec.Struct, frozen=True):
 
 
 class _Rule(IntEnum):
-    """The treatment of matching packets, in the order of installation: a port is never closed to its peers."""
+    """Names the treatment of matching packets. Rules are installed in this order, so that a port is never closed to its
+    peers.
+    """
 
     ENCRYPT, ADMIT, BLOCK = range(3)
 

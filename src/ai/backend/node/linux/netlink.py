@@ -7,7 +7,7 @@ import socket
 from typing import Any, Self
 
 EVERYBODY = "00:00:00:00:00:00"
-"""The entry of a VXLAN device for unknown destinations, broadcasts included."""
+"""The address under which a VXLAN device has the entry for unknown destinations, broadcasts included."""
 _STATIC_STATE_MASK, _SELF_FLAG = 0xC0, 0x02  # permanent and never asked for; an entry of the device itself
 
 

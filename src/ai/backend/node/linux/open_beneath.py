@@ -8,7 +8,9 @@ import stat
 from collections.abc import Sequence
 
 BENEATH = "/./"
-"""In a source: what follows is looked up beneath what stands before it, through no link. Sessions write there."""
+"""Separates the two parts of a mount's source. The second part is looked up beneath the first, where sessions write,
+through no link.
+"""
 WALK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 

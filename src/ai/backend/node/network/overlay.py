@@ -20,7 +20,9 @@ LONGEST_PREFIX = 28
 _RESERVED_ADDRESSES = 3  # the network itself, its gateway, its broadcast address
 _SYSCTL_FOLDER = Path("/proc/sys/net")
 _ISOLATION_SYSCTLS = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
-"""Besides, the device does not answer ARP, and the host ignores what arrives there."""
+"""The kernel settings that isolate a device from its host. Besides, the device does not answer ARP, and the host
+ignores what arrives there.
+"""
 _PROBE_PORT, _PROBE_MTU = 4789, 1450
 _NO_SHORTCUT_REASON = "the kernel (older than Linux 6.5) leads no network from one agent to another of the same node"
 
@@ -36,7 +38,7 @@ def addresses_of(subnet: IPv4Network, hosts: Sequence[str]) -> dict[str, str]:
 
 
 def busy_networks(routes: Path = Path("/proc/net/route")) -> list[IPv4Network]:
-    """Returns the networks to which this host has routes, without the default route."""
+    """Returns the networks to which this host has routes, except the default route."""
     networks: list[IPv4Network] = []
     try:
         lines = routes.read_text().splitlines()[1:]

@@ -1,4 +1,4 @@
-"""The agent's end of a shim's socket."""
+"""Implements the agent's end of a shim's socket."""
 
 from __future__ import annotations
 

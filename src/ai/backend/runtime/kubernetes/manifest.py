@@ -68,9 +68,9 @@ _SHARED_IN_SANDBOX = {
     "dev.gvisor.spec.mount.channel.type": "tmpfs",
     "dev.gvisor.spec.mount.channel.options": "rw",
 }
-"""The annotations by which gVisor shares the volume of the channel between containers: else each container has a view
-of its own, without the other's sockets (gvisor.dev/docs, "Shared mounts"). Plain files go by the node, and need no
-mark.
+"""The annotations by which gVisor shares the volume of the channel between the containers of a pod. Without them each
+container has a view of its own, without the other's sockets (gvisor.dev/docs, "Shared mounts"). Plain files go by the
+node, and need no mark.
 """
 _OWNED_BY_GROUP = {"fsGroupChangePolicy": "OnRootMismatch"}
 """The security context that gives new volumes to the session's group. Only volumes of one node (ReadWriteOnce) change,

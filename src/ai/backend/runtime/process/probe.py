@@ -164,13 +164,15 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
 
 
 def _why_no_networks(state: Path, *, has_sandbox: bool) -> tuple[str, str]:
-    """Returns why this host makes no networks of sessions, and none over several nodes."""
+    """Returns two reasons: why this host makes no networks of sessions, and why it makes none over several nodes."""
     no_network_reason = why_no_networks(state, has_sandbox=has_sandbox)
     return no_network_reason, why_no_multi_node_networks(state, no_network_reason=no_network_reason)
 
 
 def _find_egress(settings: ProcessRuntimeSettings, *, has_sandbox: bool) -> tuple[dict[str, Any], str]:
-    """Returns the helpers that give sessions a network of their own with a way out, and why there is none."""
+    """Returns the helpers that give sessions a network of their own with a way out, and the reason if there is no
+    helper.
+    """
     if settings.network != "auto":
         return {}, ""
     return find_helpers(settings) if has_sandbox else ({}, "there is no sandbox with a user namespace")

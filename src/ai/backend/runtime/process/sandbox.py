@@ -23,7 +23,7 @@ from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process.supervisor import launch
 
 PROGRAMS_FOLDER = "/opt/backend.ai/bin"
-"""Last on PATH: ``python`` for hosts that have only a ``python3``, as Debian."""
+"""The last folder on PATH, which has ``python`` for hosts that have only a ``python3``, as Debian."""
 INNER_UID = 1000
 FIRST_PROCESS_FOLDER = "/proc/1"
 BECOME_USER_SCRIPT = (
@@ -92,7 +92,7 @@ class SandboxView(ABC):
 
     @abstractmethod
     def mount(self, bind_option: str, source: str, target: str) -> None:
-        """Shows a source, of the host or of the stage, with an option of bubblewrap."""
+        """Mounts a source of the host or of the stage at a target, with an option of bubblewrap."""
 
     @abstractmethod
     def link(self, target: str, link_path: str) -> None:
@@ -259,7 +259,7 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
 
 
 def show(view: SandboxView, host_paths: HostPaths) -> None:
-    """Shows a session's files, whatever makes its sandbox. Raises CreationDenied."""
+    """Adds a session's files and mounts to a view, for bubblewrap and gVisor alike. Raises CreationDenied."""
     if host_paths.rootfs is None:
         _show_host(view, host_paths)
     else:
@@ -292,7 +292,9 @@ def show(view: SandboxView, host_paths: HostPaths) -> None:
 
 
 def _check_unstaged_mount(mount: Mount, host_paths: HostPaths) -> None:
-    """Refuses a target that bubblewrap could reach through a link of the session's. Raises CreationDenied."""
+    """Raises CreationDenied for a mount whose target lies in another mount or behind a link that the session may have
+    made.
+    """
     paths = [mount.target, *(str(parent) for parent in Path(mount.target).parents)]
     home_paths = [host_paths.home / path.removeprefix(HOME + "/") for path in paths if path.startswith(HOME + "/")]
     if any(other.target in paths[1:] for other in host_paths.mounts) or any(path.is_symlink() for path in home_paths):

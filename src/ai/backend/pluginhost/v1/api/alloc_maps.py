@@ -1,4 +1,4 @@
-"""Alloc maps of v1, which hold mutable mappings; the stock ones allocate by ours."""
+"""Defines alloc maps of v1, which hold mutable mappings. The stock ones allocate by ours."""
 
 from __future__ import annotations
 
