@@ -1,4 +1,4 @@
-"""The intrinsic plugins: cores, bound by cpuset where the runtime can and limited by time, and main memory."""
+"""Serves cores and main memory. Cores are bound by cpuset where the runtime can, and limited by time."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from ai.backend.plugin.accelerator import (
 from ai.backend.plugin.settings import PluginSettings, Size
 
 ALIGNMENT_BYTES = 2**20
-"""Totals of memory are whole MiB, so that the same machine reports the same number after each boot."""
+"""Totals of memory are multiples of this number, so that the same machine reports the same total after each boot."""
 _NODE_NAME = re.compile(r"node(\d+)")
 _CPU_NAME = re.compile(r"cpu(\d+)")
 _MEMINFO_LINE = re.compile(r"(?:Node \d+ )?(?P<key>\w+):\s+(?P<kib>\d+) kB")
 _LIMIT_FILES = ("fs/cgroup/memory.max", "fs/cgroup/memory/memory.limit_in_bytes")
-"""The limit of the container that the agent itself is in, where it is in one."""
+"""The files with the memory limit of the container in which the agent itself may run."""
 _STATS = frozenset({"avg", "max"})
 
 
@@ -69,7 +69,9 @@ class IntrinsicHost:
         self._proc = proc
 
     def _nodes(self, folder: str) -> dict[int, Path]:
-        """Maps NUMA nodes to their entries in a folder; empty where the kernel has no NUMA support."""
+        """Maps the numbers of NUMA nodes to their entries in a folder. It is empty where the kernel has no NUMA
+        support.
+        """
         base = self._sys / folder
         paths = base.iterdir() if base.is_dir() else ()
         entries = [(match, path) for path in paths if (match := _NODE_NAME.fullmatch(path.name))]
@@ -134,7 +136,7 @@ class MemoryHost(IntrinsicHost):
         return MemoryUse(limit_bytes, min(available_bytes, limit_bytes))
 
     def nodes(self) -> dict[int, int]:
-        """Maps NUMA nodes to their bytes; empty where the kernel has no NUMA support."""
+        """Maps the numbers of NUMA nodes to their bytes of memory. It is empty where the kernel has no NUMA support."""
         meminfo_files = {node: path / "meminfo" for node, path in sorted(self._nodes("devices/system/node").items())}
         total_bytes = {node: _sizes(file).get("MemTotal", 0) for node, file in meminfo_files.items() if file.exists()}
         return {node: total for node, total in total_bytes.items() if total}
@@ -255,8 +257,9 @@ class CPUPlugin(IntrinsicPlugin):
         ]
 
     def _processors(self) -> list[DeviceId]:
-        """Returns the declared processors. Where more are declared than there are cores, each core is listed again as
-        ``CORE.1``, ``CORE.2`` and so on."""
+        """Returns the ids of the declared processors. If more are declared than there are cores, cores are listed again
+        as ``CORE.1``, ``CORE.2`` and so on.
+        """
         cores = self._host.cores()[self._config.reserved_cpu :]
         count = (self._config.declared_cpu or len(cores)) if cores else 0
         turns = (divmod(number, len(cores)) for number in range(count))

@@ -65,8 +65,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def _it_can_be_loaded(_: Subject) -> None:
-    """Passes if the module shows one plugin for this version of the interface, which takes the settings. An executable
-    passes if it describes itself, in a version of the host protocol, and takes the settings.
+    """Importing the module shows one plugin for this version of the interface, which takes the settings; an executable
+    describes itself, in a version of the host protocol, and takes them.
     """
 
 

@@ -84,9 +84,13 @@ def serve_choices(sock: socket.socket, present: Callable[[], Allocate]) -> None:
 
 
 def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
-    """Sends a host a request for devices, and returns the devices that it chose, within :data:`CHOICE_DEADLINE_S`.
-    Raises TimeoutError: no answer in time; the socket is of no use any more; PluginError: the host is gone, or answers
-    what cannot be read; BackendError: what the map says.
+    """Sends a host a request for devices, and returns the devices that the host chose. Waits at most
+    :data:`CHOICE_DEADLINE_S`.
+
+    Raises:
+        TimeoutError: no answer in time; the socket is of no use any more.
+        PluginError: the host is gone, or answers what cannot be read.
+        BackendError: what the map says.
     """
     deadline = time.monotonic() + CHOICE_DEADLINE_S
     sock.settimeout(CHOICE_DEADLINE_S)

@@ -45,7 +45,8 @@ _MAX_VERSION, _MAX_VERIFIED_ON = 64, 256
 
 
 class HostedPlugin(AbstractComputePlugin):
-    """Forwards every call to the plugin's host, and stores answers that never change.
+    """Forwards every call to the plugin's host, and stores answers that never change. Subclasses are made by
+    :func:`launch`.
 
     ``init`` and ``cleanup`` are those of the plugin; :meth:`close` ends the process.
     """

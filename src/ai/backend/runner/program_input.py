@@ -1,4 +1,4 @@
-"""Standard input of a program: a pipe from the client, which is asked for a line when the program waits for one.
+"""Provides the standard input of a program: a pipe from the client, which is asked for a line when the program waits.
 
 A program says nothing when it reads. Whether it waits is read from /proc: a thread of it is in a system call that
 reads the empty pipe, or in one that waits for the pipe and for no socket.
@@ -71,7 +71,7 @@ class ProgramInput:
         self._check_later(_MIN_DELAY_S)
 
     def close(self) -> None:
-        """Closes the pipe; what was not written is dropped."""
+        """Closes the pipe. Bytes that were not written yet are dropped."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -67,7 +67,7 @@ class LdapSettings(MappingSettings):
 
 
 class LdapSignOn(AbstractHook):
-    """Signs on whoever binds as the entry that a name means.
+    """Signs a user on whose name and password a directory accepts in a bind.
 
     A name that the directory does not know costs a bind as well, and gets the same answer as a wrong password: then the
     manager's own passwords decide.
@@ -116,7 +116,9 @@ class LdapSignOn(AbstractHook):
 
     @contextmanager
     def _bound(self, user: str, password: str) -> Iterator[Any]:
-        """Yields a connection that is bound, as nobody without a user, and closes it. Raises LDAPException."""
+        """Yields a connection that is bound as ``user``, or anonymously without a user, and closes it. Raises
+        LDAPException.
+        """
         options = self._options
         connection = ldap3.Connection(
             self._server,
