@@ -1,4 +1,4 @@
-"""Runs one import from its source to the archive, in the stages download, verify and archive.
+"""One import from its source to the archive: download, verify, archive.
 
 The files themselves are the state: a file of the planned size in the place of a stage has passed that stage. So a run
 that was killed at any point is resumed by running it again.

@@ -17,7 +17,7 @@ from ai.backend.volume.vfs.layout import LAYOUT_VERSION, Layout
 
 def migrate(layout: Layout, folders: Iterable[VFolderId]) -> list[str]:
     """Moves the given folders into their scopes, each by one rename. Returns the ids (32 hex digits) of all other
-    folders. Returns the ids (32 hex digits) of the folders without a scope.
+    folders.
 
     May be repeated, also after a crash, and with more folders: the volume has the new layout when none remains. Raises
     InvalidInput: the volume has neither layout.
