@@ -266,7 +266,7 @@ class CPUPlugin(IntrinsicPlugin):
         return [DeviceId(f"{cores[index]}.{turn}" if turn else str(cores[index])) for turn, index in turns]
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Binds a workload to its cores, and limits its CPU time to that of the cores."""
+        """Binds a workload to its cores, and limits its CPU time to the time of these cores."""
         processors = self._held(device_alloc)
         cpu_limit = float(device_alloc.total(self.display.slot_name)) if processors else None
         return WorkloadConfig(cpuset=tuple(sorted(set(map(_core_of, processors)))), cpu_limit=cpu_limit)
@@ -321,7 +321,9 @@ class MemoryPlugin(IntrinsicPlugin):
         self._host = host or MemoryHost()
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        """Lists ``node0``, ``node1`` ... on a machine with several NUMA nodes, else one device ``root``."""
+        """Returns the devices ``node0``, ``node1`` ... on a machine with several NUMA nodes, and otherwise one device
+        ``root``.
+        """
         usable = self._host.use().total
         nodes = self._host.nodes()
         if len(nodes) < 2:

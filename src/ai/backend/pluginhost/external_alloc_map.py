@@ -1,4 +1,5 @@
-"""Requests devices from a plugin's own alloc map in its host, and counts them in the agent (decision 0057).
+"""Requests devices from a plugin's own alloc map in its host, and records in the agent which devices are allocated
+(decision 0057).
 
 The agent asks synchronously, on a socket and a thread of the map's own. Every question has what is held and what is
 requested; the map begins fresh each time, so that a host that dies takes no accounts with it.

@@ -52,8 +52,9 @@ class HostChild:
 async def fork_host(
     calls_fd: int, choices_fd: int, output_fd: int, environment: Mapping[str, str], program: str = ""
 ) -> HostChild:
-    """Starts a host on these descriptors, which stay the caller's; with ``program``, the path of an executable, that is
-    the host. Raises OSError if no process can be started."""
+    """Starts a host on these descriptors, which stay the caller's. With ``program``, the path of an executable, that is
+    the host. Raises OSError if no process can be started.
+    """
     life_socket, zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with zygote_socket:

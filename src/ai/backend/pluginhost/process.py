@@ -90,8 +90,9 @@ class _PendingCall:
 
 
 class HostProcess:
-    """Runs a plugin in a child process, which never outlives this one; :meth:`stop` ends it, nothing restarts it.
-    ``reason``: why it ended, once it has."""
+    """Runs a plugin in a child process, which never outlives this process. :meth:`stop` ends it, nothing restarts it.
+    ``reason``: why it ended, once it has.
+    """
 
     def __init__(self, label: str, ended: Callable[[str], None]) -> None:
         self._label = label
@@ -291,7 +292,7 @@ class HostProcess:
             waiting.saves -= 1
 
     async def _copy_output(self, output_fd: int) -> None:
-        """Copies the host's output to the log up to a number of lines and characters, and counts what it omits."""
+        """Copies the host's output to the log up to a number of lines and characters, and counts the omitted ones."""
         reader = asyncio.StreamReader(limit=1 << 16)
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(output_fd, "rb"))

@@ -46,7 +46,7 @@ _OTHER_NAMES = {"go": "golang", "node": "nodejs", "javascript": "nodejs", "gcc":
 
 
 def runtime_of(label: str) -> str:
-    """Returns the runtime for an image's label `ai.backend.runtime-type`; `app` for a type that is not known."""
+    """Returns the runtime for an image's label `ai.backend.runtime-type`. An unknown type gives `app`."""
     name = _OTHER_NAMES.get(label.lower(), label.lower())
     return name if name in RUNTIMES else "app"
 

@@ -46,7 +46,9 @@ class ProgramInput:
         self.is_asked = False
 
     def open(self) -> int:
-        """Returns the descriptor for the program's stdin, which the caller closes; /dev/null if /proc tells nothing."""
+        """Returns the descriptor for the program's stdin, which the caller closes. It is /dev/null if /proc does not
+        show when a program waits.
+        """
         self.close()
         if not _can_inspect():
             return os.open("/dev/null", os.O_RDONLY)

@@ -94,7 +94,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: tuple[Gpu, ...] = ()
     mig_gpus: frozenset[str] = frozenset()
-    """UUIDs of the GPUs in MIG mode: they are offered in instances only."""
+    """The UUIDs of the GPUs in MIG mode, of which only instances are offered."""
     instances: tuple[MigInstance, ...] = ()
     faults: dict[str, str] = msgspec.field(default_factory=dict)
     away: frozenset[str] = frozenset()

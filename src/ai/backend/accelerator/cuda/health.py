@@ -66,8 +66,9 @@ def xid_text(xid: int) -> str:
 
 @dataclass(slots=True)
 class Latch:
-    """Remembers critical errors of GPUs until each GPU is reset. A reset shows in a GPU that was lost and answers
-    again, or in an energy counter that went back. An instance that is gone takes its errors along.
+    """Remembers critical errors that occurred during this process's life until the GPU is reset. A reset shows in a GPU
+    that was lost and answers again, or in an energy counter that went back. An instance that is gone takes its errors
+    along.
     """
 
     ignored: Collection[int] = ()

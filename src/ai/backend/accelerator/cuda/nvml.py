@@ -63,7 +63,9 @@ class NvmlFailure(Exception):
 
 
 class NvmlEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes an event of a GPU. ``value`` of an Xid event is the Xid."""
+    """Describes an event of a GPU. ``gpu_instance`` is None where the whole GPU is meant. ``value`` of an Xid event is
+    the Xid.
+    """
 
     uuid: str
     kind: int

@@ -31,7 +31,7 @@ class Generation(msgspec.Struct, frozen=True):
 
 FORMATS = ("FP64", "FP32", "TF32", "BF16", "FP16", "FP8", "FP4", "INT8", "INT4")
 EMULATED: Mapping[str, Capability] = {"FP16": (5, 3), "BF16": (7, 0), "INT8": (5, 0)}
-"""Formats that CUDA's libraries compute with at lower speed, from this capability on, where they are not native."""
+"""Maps formats that CUDA's libraries emulate at lower speed, where they are not native, to the lowest capability."""
 GENERATIONS = (
     Generation((12, 0), "blackwell", 128, 4, ("FP64", "FP32", "TF32", "BF16", "FP16", "FP8", "FP4", "INT8")),
     Generation((10, 0), "blackwell", 128, 4, ("FP64", "FP32", "TF32", "BF16", "FP16", "FP8", "FP4", "INT8")),
@@ -166,13 +166,14 @@ METRICS: Mapping[str, Metric] = {
         "count", "last Xid that the agent heard of, 0 for none", "", "XID_ERRORS", "number of the Xid", 1.0, ()
     ),
 }
-"""What the plugin measures. The four of the platform are ``cuda_mem``, ``cuda_util``, ``cuda_power``,
-``cuda_temperature``; workloads and processes have the first two."""
+"""The metrics that the plugin measures. The four of the platform are ``cuda_mem``, ``cuda_util``, ``cuda_power``,
+``cuda_temperature``; workloads and processes have the first two.
+"""
 
 DRIVER_LIBRARIES = (
     "libcuda.so.1", "libcudadebugger.so.1", "libnvidia-allocator.so.1", "libnvidia-cfg.so.1", "libnvidia-encode.so.1",
     "libnvidia-ml.so.1", "libnvidia-nvvm.so.4", "libnvidia-opencl.so.1", "libnvidia-opticalflow.so.1",
     "libnvidia-ptxjitcompiler.so.1", "libnvcuvid.so.1",
 )  # fmt: skip
-"""The driver's libraries for programs that compute, by the names that programs load them by."""
+"""The names by which programs that compute load the driver's libraries."""
 DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")

@@ -71,7 +71,7 @@ def load_at(unix_time: float, rank: int, device_count: int) -> float:
 
 
 def readings(device_load: float, memory: float, scripts: Mapping[Any, Script], unix_time: float) -> dict[str, float]:
-    """Returns the readings of a device: from its scripts, else from its load."""
+    """Returns the readings of a device from its scripts, and values without a script from its load."""
     result = {
         "mem": device_load * memory * 0.9,
         "util": device_load * 100.0,

@@ -40,7 +40,7 @@ class SysfsSettings(TreeSettings):
 
 
 class SysfsPlugin(TreePlugin):
-    """Devices as data files describe them. This class itself serves the files that its settings name."""
+    """Serves devices as data files describe them. This class itself serves the files that its settings name."""
 
     key: ClassVar[DeviceName] = DeviceName("sysfs")
     version: ClassVar[str] = "1"

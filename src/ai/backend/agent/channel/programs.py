@@ -1,4 +1,6 @@
-"""Programs that users start beside a kernel's code: streams over the runner's channel, with a window each way."""
+"""Runs programs that users start beside a kernel's code, as streams over the runner's channel with a window each
+way.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ WINDOW_BYTES = 256 * 1024
 _FRAME_COST_BYTES = 256
 """The part of the window that a frame of output uses besides its bytes."""
 _ACKNOWLEDGED_BYTES = 2 * 1024 * 1024
-"""Output after which the shim is asked to forget what it keeps for a restart of the agent."""
+"""The bytes of output after which the shim may drop the frames that it stores for a restart of the agent."""
 _MAX_ORPHANS = 64
 
 
@@ -46,7 +48,7 @@ class Program:
         return self._buffered_bytes <= 2 * WINDOW_BYTES
 
     def end(self, exit_code: int | None = None) -> None:
-        """Ends the stream; without an exit code, as the program's is unknown."""
+        """Ends the stream without an exit code, for a program whose exit code is unknown."""
         if not self._has_ended:
             self._has_ended = True
             self.push(PtyFrame(kind="closed", exit_code=exit_code))
@@ -174,7 +176,9 @@ class Programs:
             self.acknowledge()
 
     def _end_orphan(self, name: str) -> None:
-        """Ends a program that an earlier agent started; a bounded number, as a hostile runner may invent names."""
+        """Ends a program that an earlier agent started. The number is bounded, since a hostile runner may invent
+        names.
+        """
         if name.startswith(f"{self.prefix}-") or name in self._orphans or len(self._orphans) >= _MAX_ORPHANS:
             return
         self._orphans |= {name}

@@ -75,7 +75,9 @@ class Cordons:
         return {key: cordon.taint for key, cordon in self._cordons.items() if cordon.taint}
 
     def rule_of(self, device_name: str, device_id: DeviceId) -> str | None:
-        """Returns the rule that has cordoned or tainted a device, empty for an operator; None if nobody has."""
+        """Returns the rule that has cordoned or tainted a device. Returns an empty text if an operator has, and None if
+        the device has neither.
+        """
         cordon = self._cordons.get((device_name, device_id))
         return None if cordon is None else cordon.rule
 
@@ -112,7 +114,7 @@ class Cordons:
         return True
 
     def expire(self) -> bool:
-        """Removes the cordons whose time is over; returns whether there were any."""
+        """Removes the cordons whose time is over. Returns True if there were any."""
         now = self._wall_clock()
         expired = [key for key, cordon in self._cordons.items() if cordon.until is not None and cordon.until <= now]
         for key in expired:

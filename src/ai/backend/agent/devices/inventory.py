@@ -1,4 +1,4 @@
-"""The inventory of this node: its devices, its slots, and the allocations of its kernels."""
+"""Stores the devices of this node, their slots, and the allocations of the node's kernels."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from ai.backend.pluginhost.health import DeviceHealthTracker
 
 log = logging.getLogger(__name__)
 INTRINSIC = frozenset({"cpu", "mem"})
-"""Device names whose slots no other plugin may offer, even if these plugins are blocked."""
+"""The names of devices whose slots only the intrinsic plugins may offer, even if these plugins are blocked."""
 _LOST_REASON = "its plugin lists it no more"
 KEPT_PARTITION_S = 60.0
-"""How long a partition that its plugin refused to join is left alone."""
+"""The seconds for which a partition is left alone after its plugin refused to join it."""
 
 
 async def _allocate_function_of(plugin: AbstractComputePlugin) -> Allocate:
@@ -153,7 +153,7 @@ class Inventory:
         return self._built_devices != {key: kind.devices for key, kind in self.kinds.items()}
 
     def _apply(self, handle: PluginHandle, query: asyncio.Task[DeviceKind]) -> bool:
-        """Takes over the answer of a plugin; returns True if its devices or slots changed."""
+        """Stores the answer of a plugin. Returns True if the plugin's devices or slots changed."""
         if query.cancelled() or isinstance(query.exception(), BackendError):
             log.debug("the inventory of %s is not renewed: %s", handle.key, query)
             return False
@@ -178,14 +178,16 @@ class Inventory:
         return True
 
     def _apply_info(self, handle: PluginHandle, info: dict[str, str]) -> None:
-        """Takes over the versions of a plugin's node."""
+        """Stores the versions that a plugin reports of its node."""
         kind = self.kinds.get(handle.key)
         if kind is not None and kind.info != info:
             kind.info = info
             self.changed()
 
     def _other_owner_of(self, plugin_key: str, slot: str) -> str | None:
-        """Returns the other plugin that owns a slot by its name or by an existing offer; None without one."""
+        """Returns the other plugin that owns a slot by its name or by an existing offer, or None if no other plugin
+        does.
+        """
         device_name = slot.partition(".")[0]
         other_plugin_keys = {handle.key for handle in self._plugins.handles if handle.key != plugin_key} | (
             INTRINSIC - {plugin_key}
@@ -625,7 +627,7 @@ class Inventory:
         holdings[holder] = Holding(DeviceAllocation(slots=slots), holding.taken)
 
     async def relist_after(self, handle: PluginHandle, change: Callable[[], Awaitable[None]]) -> None:
-        """Changes the devices of a plugin and lists them again; no list is taken over meanwhile.
+        """Changes the devices of a plugin and then lists them again. Other lists of the plugin are ignored meanwhile.
 
         Raises BackendError, of ``change``; the devices are listed then, too.
         """

@@ -46,7 +46,8 @@ class DeviceKind:
         return frozenset([*self.slots, *device_slot_names, *(display.slot_name for display in self.displays)])
 
     def allocation_of_whole(self, device_ids: Collection[str]) -> DeviceAllocation:
-        """Returns an allocation of all of some devices, healthy or not, for hooks that show them; nothing is taken.
+        """Returns an allocation of whole devices, healthy or not, for hooks that show the devices. The devices are not
+        taken.
 
         Raises NotFound for a device that the plugin does not list.
         """

@@ -20,7 +20,9 @@ from ai.backend.core.allocation.requests.terms import Facts, Value
 
 log = logging.getLogger(__name__)
 MAX_EVALUATIONS = 65_536
-"""How many expressions one round of measurements evaluates; devices beyond that are left out, which is logged."""
+"""The largest number of expressions that one round of measurements evaluates. Devices beyond it are left out, which is
+logged.
+"""
 _METRIC, _RATE = "metric", "rate"
 Key = tuple[str, str, DeviceId]
 """A rule, a plugin and a device."""

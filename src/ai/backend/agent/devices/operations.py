@@ -1,5 +1,6 @@
-"""Runs operations of administrators on devices that no kernel holds: partitions, power, images, attachment; and takes
-devices out of scheduling, whoever holds them."""
+"""Runs operations of administrators on devices that no kernel holds: partitions, power, images, attachment. Cordons and
+taints devices too, whoever holds them.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +133,9 @@ class DeviceOperations:
         return (plugin_key, device_id) in {**self._cordons.reasons(), **self._cordons.taints()}
 
     def rule_of(self, plugin_key: str, device_id: DeviceId) -> str | None:
-        """Returns the rule that has cordoned or tainted a device, empty for an operator; None if nobody has."""
+        """Returns the rule that has cordoned or tainted a device. Returns an empty text if an operator has, and None if
+        the device has neither.
+        """
         return self._cordons.rule_of(plugin_key, device_id)
 
     async def hold_by_rule(

@@ -1,4 +1,4 @@
-"""Asks the plugins of a node for what they offer, and applies late answers when they come."""
+"""Asks the plugins of a node for the devices that they offer, and applies late answers when they arrive."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def _alloc_map_spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | No
 async def query_devices(
     handle: PluginHandle, *, other_owner_of: OtherOwnerOf, cut_on_demand: Collection[str], tree: Tree
 ) -> DeviceKind:
-    """Returns what a plugin offers now. Raises BackendError."""
+    """Returns the devices and slots that a plugin offers now. Raises BackendError."""
     other_owner_of_slot = partial(other_owner_of, handle.key)
     queried_at = asyncio.get_running_loop().time()
     displays = await handle.call(
@@ -160,7 +160,7 @@ class PluginQueries:
             del self._info_queries[handle]
 
     async def _ask_info(self, handle: PluginHandle) -> None:
-        """Takes over the versions of a plugin's node; a failed plugin keeps its last ones."""
+        """Asks a plugin for the versions of its node, and stores them. A failed plugin keeps its last versions."""
         try:
             self._apply_info(handle, await query_info(handle))
         except BackendError as e:

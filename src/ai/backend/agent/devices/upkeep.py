@@ -61,7 +61,7 @@ class DeviceUpkeep(msgspec.Struct, frozen=True):
         return cls(operations, partitioner, health_rules, metric_rules)
 
     def loops(self, interval_s: float) -> tuple[PeriodicLoop, ...]:
-        """Returns the periodic work; ``interval_s`` is the time between two looks at devices."""
+        """Returns the periodic work on devices. ``interval_s`` is the time between two listings of the devices."""
         return (
             PeriodicCall("cordons", interval_s / _CORDON_CHECKS, self.operations.expire_cordons),
             PeriodicCall("health-rules", interval_s / _CORDON_CHECKS, self.health_rules.apply),

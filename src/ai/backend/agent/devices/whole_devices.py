@@ -24,8 +24,7 @@ def with_partitions_counted(
 ) -> tuple[ComputeDevice, ...]:
     """Returns devices without their partitions, each device with the slots that it offered before it was cut.
     ``whole_devices``: the devices before they were cut. A device that is not in ``whole_devices`` is left as it is,
-    beside its partitions. ``whole_devices``: what each device offered before it was cut; one that was never seen so is
-    left as it is, beside its partitions.
+    beside its partitions.
 
     A partition that a kernel holds, or that may be joined (``is_joinable``), is counted when a kernel holds it. Any
     other one stays a device of its own: its room is missing, and its device is not offered as a whole.
@@ -83,7 +82,9 @@ def _has_slots_of(device: ComputeDevice, whole: ComputeDevice) -> bool:
 
 
 class WholeDevices:
-    """Stores what devices offer while they are not cut, over restarts of the agent, whose devices are cut then."""
+    """Stores the slots that each device offers while it is not cut. They survive a restart of the agent, when the
+    device may be cut already.
+    """
 
     def __init__(self, store: NamedValueStore | None = None) -> None:
         self._store = store
@@ -102,7 +103,7 @@ class WholeDevices:
         return self._devices.get(plugin_key, {})
 
     def update(self, plugin_key: str, listed: Sequence[ComputeDevice]) -> None:
-        """Takes over the listed devices that have no partitions."""
+        """Stores the listed devices that have no partitions."""
         stored_devices = self._devices.setdefault(plugin_key, {})
         cut_ids = {device.parent_id for device in listed}
         listed_ids = {device.device_id for device in listed}

@@ -26,7 +26,7 @@ class _ServerObject(ssl.SSLObject):
 
 
 class _Accepted(TlsConnection):
-    """A connection that was accepted; ``on_connected`` is called before the first byte."""
+    """Represents an accepted connection of a client. ``on_connected`` is called before the first byte."""
 
     def __init__(self, context: ssl.SSLContext, on_connected: Callable[[_Accepted, str], None]) -> None:
         super().__init__(context, server_side=True)

@@ -33,7 +33,7 @@ from ai.backend.infra.tls.contexts import server_context
 
 log = logging.getLogger(__name__)
 _FRONTENDS = 16
-"""As many authorities can have routes at once: there is one for each app proxy."""
+"""The number of frontends of HAProxy. As many authorities can have routes at once: there is one for each app proxy."""
 _MESSAGE = b"\0\0"
 """The bytes that HAProxy expects beside the descriptor of a passed connection."""
 _REFUSED = "refused"
@@ -88,7 +88,9 @@ class HaproxyPlane:
         self._authorities: list[str | None] = [None] * _FRONTENDS
         self._hello_context = hello_context(server_context(identity))
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        """For each frontend, and last for the way back: our end, and that of HAProxy."""
+        """The pairs of sockets to HAProxy, each with our end and HAProxy's: one for each frontend, and last the one for
+        the way back.
+        """
         self._waiting: dict[bytes, _Waiting] = {}
         self._pending = PendingConnections(MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ADDRESS)
         self._tasks: set[asyncio.Task[None]] = set()

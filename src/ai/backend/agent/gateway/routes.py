@@ -1,4 +1,4 @@
-"""The routes of this agent, which are stored before a client learns of them."""
+"""Stores the routes of this agent before a client learns of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues observations of kernels for the manager: they are stored first and sent until they are acknowledged."""
+"""Queues observations of kernels for the manager. They are stored first, and sent until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ class ObservationQueue:
         self._acknowledged = asyncio.Event()
 
     def _store_pending(self) -> bool:
-        """Removes delivered observations from the outbox. Returns False if the outbox cannot be written. Returns False
-        if it cannot be written; they would only be sent once more after a restart.
+        """Removes delivered observations from the outbox. Returns False if the outbox cannot be written; the
+        observations would only be sent once more after a restart.
         """
         try:
             self.outbox.replace(self._pending)

@@ -1,4 +1,4 @@
-"""The config, files, environment and runtime class of a workload (peer facts 2.6 and 2.7; spec 03-19, 10.3)."""
+"""Builds the config, files, environment and runtime class of a workload (peer facts 2.6 and 2.7; spec 03-19, 10.3)."""
 
 from __future__ import annotations
 
@@ -195,8 +195,9 @@ def memory_bytes_of(spec: KernelSpec) -> int:
 
 
 def core_count_environ(spec: KernelSpec, labels: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of the label ``ai.backend.envs.corecount``, which limit the threads of numeric libraries
-    to the cores of the kernel (spec 03-05:102)."""
+    """Returns variables that limit the threads of numeric libraries to the kernel's cores. The image's label
+    ``ai.backend.envs.corecount`` names them (spec 03-05:102).
+    """
     cores = ResourceSlot.parse(dict(spec.slots)).get("cpu", Decimal(0))
     names = labels.get("ai.backend.envs.corecount", "").split(",") if cores.is_finite() and cores > 0 else []
     return {name.strip(): str(max(1, int(cores))) for name in names if name.strip().isidentifier()}

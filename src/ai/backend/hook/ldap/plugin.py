@@ -92,8 +92,9 @@ class LdapSignOn(AbstractHook):
             self._threads = None
 
     async def sign_on_user(self, request: SignOn) -> SiteUser | None:
-        """Returns the user of a name and password; None if the directory knows no such user. Raises HookDenied for a
-        user whom no group admits."""
+        """Returns the user of a name and password, or None if the directory does not know the user. Raises HookDenied
+        for a user whom no group admits.
+        """
         name, secret = request.name, request.secret
         # An empty password would bind as nobody, and succeed (RFC 4513, 5.1.2).
         if not name or not secret or len(name) > _MAX_NAME_LENGTH or len(secret) > _MAX_SECRET_LENGTH:

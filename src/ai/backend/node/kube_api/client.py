@@ -45,8 +45,9 @@ _REQUEST_CONNECTIONS = 128
 _WATCH_CONNECTIONS = 64
 _CHUNK_BYTES = 1 << 16
 _ABORTS_AT_CLOSE = sys.version_info < (3, 12, 8)
-"""Python's own TLS ends connections in time from 3.12.8 on; before, the connector must abort those of requests that
-were cancelled."""
+"""True if the connector must abort the connections of cancelled requests. Python's own TLS ends them in time from
+3.12.8 on.
+"""
 _TURNS_TO_CLOSE = 3
 """Turns of the event loop in which a transport that was aborted closes its socket."""
 _PATCH_TYPES = {

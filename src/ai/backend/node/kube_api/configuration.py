@@ -66,8 +66,9 @@ class ClusterAddress:
     is_verified: bool = True
 
     def tls(self) -> ssl.SSLContext | None:
-        """Returns the context for connections, None for plain HTTP. Raises InvalidInput for certificates that cannot be
-        read."""
+        """Returns the TLS context for connections, or None for plain HTTP. Raises InvalidInput for certificates that
+        cannot be read.
+        """
         if not self.server.startswith("https:"):
             return None
         try:

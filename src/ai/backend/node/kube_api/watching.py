@@ -33,14 +33,16 @@ _OBJECTS = msgspec.json.Decoder(KubeObject)
 
 
 class WatchEvent(msgspec.Struct, Generic[ObjectT], frozen=True):
-    """Describes one change of a watched object."""
+    """Describes one change of a watched object. ``type`` is ADDED, MODIFIED, DELETED or BOOKMARK; the object of a
+    bookmark has only its version.
+    """
 
     type: str
     object: ObjectT | Undecodable
 
 
 class WatchDecoder(Generic[ObjectT]):
-    """Decodes chunks as they come. A line that a cut connection leaves unfinished yields nothing."""
+    """Decodes the chunks of a watch's stream. A line that a cut connection leaves unfinished yields nothing."""
 
     def __init__(self, cls: type[ObjectT]) -> None:
         event = msgspec.defstruct("Event", [("type", str), ("object", cls)], gc=False, frozen=True)

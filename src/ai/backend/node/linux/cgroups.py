@@ -1,4 +1,4 @@
-"""Drivers of control groups: version 1, version 2, a mixture of both, and none.
+"""Implements drivers of control groups: version 1, version 2, a mixture of both, and none.
 
 A driver turns limits into data which the shim applies (:mod:`cgroupfs`), and reads statistics back. The groups lie
 outside of the agent's own, so that stopping the agent's service does not end the sessions.
@@ -33,7 +33,7 @@ Group = Mapping[str, Any]
 """Describes a control group: ``path``, ``join`` (file to write "0" into), ``writes`` ([file, value, required], ...)."""
 _READ_BYTES = 65536
 _likely_group_index: dict[str, int] = {}
-"""Maps each file to the index of the group that had it last; the workloads of a node are alike."""
+"""Maps each file to the index of the group that had the file last, since the workloads of a node are alike."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ def open_through_no_link(directory_fd: int, parts: Sequence[str], flags: int, cr
 
 
 def make_directories(directory_fd: int, parts: Sequence[str], owner: Sequence[int] | None) -> int:
-    """Opens a directory below another through no link; makes what is missing, for the owner. Raises OSError."""
+    """Opens a directory below another through no link. Makes missing directories, for the owner. Raises OSError."""
     fd = os.dup(directory_fd)
     try:
         for part_name in parts:

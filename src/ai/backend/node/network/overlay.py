@@ -72,7 +72,8 @@ def device_name(owner_mark: str, session_text: str, end_suffix: str) -> str:
 
 
 def why_no_overlays(name: str, *, within_node: bool = False) -> str:
-    """Returns why the Linux kernel cannot make VXLAN devices, with ``within_node`` for peers on this host; else empty.
+    """Returns why the Linux kernel cannot make VXLAN devices, or an empty text if it can. With ``within_node`` also
+    peers on this host must be reachable.
 
     ``name`` is the name of a device for the trial, which nobody else uses.
     """

@@ -1,4 +1,4 @@
-"""Does what the first process of a container does besides relaying: starts the runner, reaps orphans, and kills.
+"""Starts the runner, reaps orphans, and kills, as the first process of a container does besides relaying.
 
 Shared by :mod:`container`, whose process is the relay too, and :mod:`reaper`, whose relay is another container.
 """

@@ -57,7 +57,7 @@ def exact(value: object, where: str) -> Decimal:
 
 
 class V1CallFailed(Exception):
-    """Says that a method of a v1 plugin raised an error; the message begins with the method's name."""
+    """Raised when a method of a v1 plugin raised an error. The message begins with the method's name."""
 
 
 async def ask(plugin: object, method: str, *arguments: Any) -> Any:

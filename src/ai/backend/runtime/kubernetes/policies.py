@@ -51,7 +51,7 @@ def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence
 
 
 def _blocks_of(network: str, settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
-    """Returns the allowed part of a network as blocks of a policy; none if all of it is blocked."""
+    """Returns the allowed part of a network as address blocks of a policy, empty if the whole network is blocked."""
     outer = ip_network(network)
     excepted: list[str] = []
     for blocked in map(ip_network, settings.blocked_egress):

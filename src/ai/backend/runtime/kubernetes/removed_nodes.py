@@ -54,8 +54,8 @@ class RemovedNodes:
         self._missing_since: dict[str, float] = {}
 
     async def sweep(self) -> None:
-        """Looks once for missing nodes, and removes what is due. Raises BackendError if the cluster cannot be asked;
-        the next round goes on.
+        """Runs one round: finds missing nodes, and removes the objects of nodes that are missing for long enough.
+        Raises BackendError if the cluster cannot be asked; the next round goes on.
         """
         pods: dict[str, list[Handle]] = {}
         objects: dict[str, list[_Left]] = {}

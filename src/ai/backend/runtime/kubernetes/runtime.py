@@ -178,7 +178,9 @@ class KubernetesRuntime(AbstractRuntime):
             return None if handle is None else await self._end(handle, grace_s, "stopped")
 
     async def _end(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
-        """Ends a workload by its relay, which needs no API server, else by deleting its pod. Raises Unavailable."""
+        """Ends a workload through its relay, which needs no API server. Deletes the pod if the relay does not end the
+        workload. Raises Unavailable.
+        """
         if handle.exit is not None:
             return handle.exit
         handle.reason = handle.reason or reason

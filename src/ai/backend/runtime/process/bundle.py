@@ -23,7 +23,7 @@ from ai.backend.runtime.process.supervisor.gvisor import BUNDLE_FOLDER, STATE_FO
 GVISOR = "gvisor"
 """The runtime class."""
 FIRST_PROGRAM = "relay/main.py"
-"""The first process's file, among those of the runner."""
+"""The path of the first process's program, relative to the runner's files."""
 REQUESTS_FD = 4
 _NAMESPACES = ("pid", "ipc", "uts", "mount")
 _OPTIONS = {"--bind": ["rbind", "rw", "nosuid", "nodev"], "--ro-bind": ["rbind", "ro", "nosuid", "nodev"]}

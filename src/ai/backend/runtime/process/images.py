@@ -16,7 +16,9 @@ import msgspec
 from ai.backend.plugin.runtime import RuntimeImage
 
 _MANUAL_ALIASES: Mapping[str, Sequence[str]] = json.loads(Path(__file__).with_name("aliases.json").read_bytes())
-"""Image names of the manual's examples, by the host image that stands for them where there is no image of that name."""
+"""Maps each host image to the image names of the manual's examples. The host image stands for them where there is no
+image of that name.
+"""
 RUNTIME_PATHS = {
     "bash": "/bin/bash",
     "c": "/usr/bin/gcc",

@@ -266,7 +266,7 @@ def _etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path |
 
 
 def _inner_identity(settings: ProcessRuntimeSettings, host: Host) -> tuple[int, int]:
-    """Returns user and group of the session's programs as they see them."""
+    """Returns the user and group numbers that the session's programs see as their own."""
     if host.bwrap and host.user_namespace:
         return sandbox.INNER_UID, sandbox.INNER_UID
     return (settings.kernel_uid, settings.kernel_gid) if host.is_root else (os.getuid(), os.getgid())
@@ -301,7 +301,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _watched_limits(limits: Limits, host: Host) -> dict[str, int]:
-    """Returns the limits that the shim has to check once a second, as the kernel does not enforce them here."""
+    """Returns the limits that the shim checks once a second, since the kernel does not enforce them here."""
     watched: dict[str, int] = {}
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
         watched["memory"] = limits.memory_bytes

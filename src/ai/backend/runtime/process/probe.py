@@ -1,4 +1,4 @@
-"""Determines what this host can enforce, by creating a temporary sandbox and a temporary control group.
+"""Determines the limits and isolation that this host can enforce, by creating a temporary sandbox and control group.
 
 Tiers (docs/reference/process-runtime-tiers):
     sealed  bubblewrap and control groups for cpu, memory and processes
@@ -79,7 +79,7 @@ class _Notes:
 
 
 def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
-    """Determines what this host can enforce. Blocks for a tenth of a second."""
+    """Determines the limits and isolation that this host can enforce. Blocks for a tenth of a second."""
     with ThreadPoolExecutor(1) as executor:
         return _probe(settings, state, executor)
 

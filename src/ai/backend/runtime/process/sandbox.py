@@ -80,7 +80,7 @@ def etc_stand_ins(uid: int, gid: int) -> dict[str, str]:
 
 @dataclass(slots=True)
 class SandboxView(ABC):
-    """Collects what a sandbox shows, in order; later mounts cover earlier mounts.
+    """Collects the mounts, links and folders of a sandbox in order. Later mounts cover earlier mounts.
 
     A target below a staged directory is mounted in the stage: who mounts later follows the links that sessions leave
     there.
@@ -108,7 +108,7 @@ class SandboxView(ABC):
 
     @abstractmethod
     def show_system(self, *, has_devices: bool) -> None:
-        """Adds /proc, /dev and, of /sys, what is not private to the host."""
+        """Adds /proc, /dev and the part of /sys that is not private to the host."""
 
     def bind(self, source: str | Path, target: str, bind_option: str = "--ro-bind") -> None:
         outer_target = next((path for path in self._staged_targets if target.startswith(path + "/")), None)
@@ -232,14 +232,16 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identity_arguments(*, user_namespace: bool) -> list[str]:
-    """Returns bubblewrap's arguments that drop privileges: all in a user namespace, else the rest by a script."""
+    """Returns bubblewrap's arguments that drop privileges. In a user namespace they drop all; otherwise a script drops
+    the rest.
+    """
     if user_namespace:
         return ["--unshare-user", "--uid", str(INNER_UID), "--gid", str(INNER_UID), "--cap-drop", "ALL"]
     return ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
 
 
 def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], list[StagedSource]]:
-    """Returns bubblewrap's command line, and what to stage. Raises CreationDenied."""
+    """Returns bubblewrap's command line, and the sources that the shim must stage. Raises CreationDenied."""
     bubblewrap = BubblewrapArguments(staged=host_paths.staged, opens_parents=not host_paths.user_namespace)
     bubblewrap.add(host_paths.bwrap, *identity_arguments(user_namespace=host_paths.user_namespace))
     bubblewrap.add(

@@ -150,7 +150,9 @@ async def drop_other_attempts(storage: ObjectStorage, revision: UUID, attempt: i
 
 log = logging.getLogger(__name__)
 UrlOf: TypeAlias = Callable[[ObjectStorage, str, int, int | None], Awaitable[str]]
-"""Returns a URL to GET an object, or to PUT one of a size: (storage, key, seconds of validity, size or None)."""
+"""Returns a URL to GET an object, or to PUT an object of a given size: (storage, key, seconds of validity, size or
+None).
+"""
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ class DeviceSlotInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class AffinityHint:
-    """An argument of the published agent; maps of this one are passed None."""
+    """Represents the hint of the published agent. Alloc maps get None in its place."""
 
     devices: Any
     affinity_map: Any
@@ -153,7 +153,9 @@ class DiscretePropertyAllocMap(_StockAllocMap):
 
 
 class FractionAllocMap(_StockAllocMap):
-    """A share is never split over devices that could hold it, whatever ``enforce_physical_continuity`` says."""
+    """Allocates shares of devices. A share is never split over devices that could hold it, whatever
+    ``enforce_physical_continuity`` says.
+    """
 
     kind = "fractional"
 

@@ -30,7 +30,7 @@ class SlotTypes(StrEnum):
     BYTES = "bytes"
     UNIQUE = "unique"
     UNIFIED = "unified"
-    """Has no counterpart here: such a plugin is refused."""
+    """A slot type without a counterpart here. A plugin that uses it is refused."""
 
 
 class MountTypes(StrEnum):
@@ -109,7 +109,7 @@ class MountInfo:
 
 @dataclass(kw_only=True)
 class Container:
-    """The argument of ``restore_from_container`` in the published agent; this agent makes none."""
+    """Represents the argument of ``restore_from_container`` in the published agent. This agent makes none."""
 
     id: ContainerId
     status: str = ""
