@@ -48,14 +48,14 @@ _STATS = frozenset({"avg", "max"})
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
-    """The times of a core since boot, in seconds."""
+    """Holds the times of a core since boot, in seconds."""
 
     busy: float
     total: float
 
 
 class MemoryUse(msgspec.Struct, frozen=True):
-    """The usage of memory in bytes."""
+    """Holds the usage of memory in bytes."""
 
     total: int
     available: int
@@ -189,7 +189,7 @@ def _core_of(processor: DeviceId) -> int:
 
 
 class IntrinsicPlugin(AbstractComputePlugin):
-    """The base of the plugins for cores and main memory, one slot each that every node has."""
+    """Represents the base of the plugins for cores and main memory, one slot each that every node has."""
 
     version: ClassVar[str] = "1"
     verified_on: ClassVar[str | None] = "every Linux machine on which its tests have run"

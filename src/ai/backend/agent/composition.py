@@ -61,7 +61,7 @@ _MAX_UPKEEP_S = 60.0
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """The services of the machine that one agent runs on.
+    """Holds the services of the machine that one agent runs on.
 
     ``meter`` is None for an agent that runs elsewhere than its workloads. ``overlay`` and ``secure`` block; ``secure``
     encrypts exactly these lines to other nodes.

@@ -37,7 +37,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True
 
 
 class Call(Frame, frozen=True, kw_only=True, array_like=True):
-    """Agent to host: begin a call. ``deadline_s`` 0: none, the call is a stream of items."""
+    """Sent by the agent to begin a call. ``deadline_s`` 0: none, the call is a stream of items."""
 
     method: str
     arguments: bytes
@@ -45,20 +45,21 @@ class Call(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Cancel(Frame, frozen=True, kw_only=True, array_like=True):
-    """Agent to host: cancel this call."""
+    """Sent by the agent to cancel this call."""
 
 
 class Answer(Frame, frozen=True, kw_only=True, array_like=True):
-    """Host to agent: the call has returned. ``state`` is there after a hook."""
+    """Sent by the host when the call has returned. ``state`` is there after a hook."""
 
     result: bytes
     state: KeptState | None = None
 
 
 class Failure(Frame, frozen=True, kw_only=True, array_like=True):
-    """Host to agent: the call has raised. ``kind`` is ``backend`` (``name`` is the code of a BackendError),
-    ``deferred`` (TerminationDeferred), ``deadline``, ``nonsense`` (a InvalidResponse) or ``other`` (``name`` is the
-    exception's class)."""
+    """Sent by the host when the call has raised an exception. ``kind`` is ``backend`` (``name`` is the code of a
+    BackendError), ``deferred`` (TerminationDeferred), ``deadline``, ``nonsense`` (a InvalidResponse) or ``other``
+    (``name`` is the exception's class).
+    """
 
     kind: str
     name: str
@@ -69,19 +70,19 @@ class Failure(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Item(Frame, frozen=True, kw_only=True, array_like=True):
-    """Host to agent: one more item of a stream."""
+    """Sent by the host with one more item of a stream."""
 
     value: bytes
 
 
 class Save(Frame, frozen=True, kw_only=True, array_like=True):
-    """Host to agent: store the managed state of this hook call now."""
+    """Sent by the host to have the managed state of this hook call stored now."""
 
     state: KeptState
 
 
 class Saved(Frame, frozen=True, kw_only=True, array_like=True):
-    """Agent to host: the state is stored, or why not."""
+    """Sent by the agent when the managed state is stored, or with the reason why it is not."""
 
     error: str = ""
 

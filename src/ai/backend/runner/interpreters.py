@@ -1,4 +1,4 @@
-"""The supervisor's side of an interpreter child: one class for each kind of interpreter."""
+"""Controls interpreter children from the supervisor: one class for each kind of interpreter."""
 
 from __future__ import annotations
 

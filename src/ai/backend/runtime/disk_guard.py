@@ -34,7 +34,7 @@ async def used_bytes(meter: Meter, record: WorkloadRecord, pids: Sequence[int]) 
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """The bytes that a workload added to a disk, in its home and in folders that it mounts."""
+    """Holds the bytes that a workload added to a disk, in its home and in folders that it mounts."""
 
     home: int
     folders: int

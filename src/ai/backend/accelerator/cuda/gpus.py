@@ -33,7 +33,7 @@ _MEMORY_CLOCK, _SM_CLOCK = 2, 1
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """A size of MIG instance that a GPU can be cut into; ``number`` is NVML's id of it."""
+    """Describes a size of MIG instance that a GPU can be cut into; ``number`` is NVML's id of it."""
 
     number: int
     name: str
@@ -75,7 +75,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """A compute instance of a GPU instance, which CUDA sees as a device."""
+    """Describes a compute instance of a GPU instance, which CUDA sees as a device."""
 
     uuid: str
     parent: Gpu

@@ -1,4 +1,4 @@
-"""The plugin for NVIDIA's GPUs."""
+"""Implements the plugin for NVIDIA's GPUs."""
 
 from __future__ import annotations
 

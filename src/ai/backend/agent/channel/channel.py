@@ -41,11 +41,11 @@ _ERROR_OF_TYPE: dict[str, type[BackendError]] = {
 
 
 class StartFailed(WorkloadError):
-    """The workload exists, but its runner never became ready."""
+    """Raised when the workload exists but its runner did not become ready in time."""
 
 
 class WorkloadEnded(WorkloadError):
-    """The workload ended during an operation on it."""
+    """Raised when the workload ends during an operation on it."""
 
 
 class FrameSink(Protocol):

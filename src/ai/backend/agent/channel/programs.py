@@ -28,7 +28,7 @@ _MAX_ORPHANS = 64
 
 
 class Program:
-    """A :class:`~ai.backend.common.wire.link.PtyStream` on one program of the runner."""
+    """Implements a :class:`~ai.backend.common.wire.link.PtyStream` on one program of the runner."""
 
     def __init__(self, channel: KernelChannel, name: str, on_close: Callable[[], object]) -> None:
         self._channel = channel

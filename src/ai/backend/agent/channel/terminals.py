@@ -26,7 +26,7 @@ scrolls.
 
 
 class Terminal:
-    """A :class:`~ai.backend.common.wire.link.PtyStream` on one terminal of the runner."""
+    """Implements a :class:`~ai.backend.common.wire.link.PtyStream` on one terminal of the runner."""
 
     def __init__(self, channel: KernelChannel, pty_id: str, on_close: Callable[[], object]) -> None:
         self._channel = channel

@@ -1,4 +1,4 @@
-"""The devices of the node that kernels and their device claims hold."""
+"""Records which devices of the node kernels and their device claims hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.common.ids import SlotName
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """The allocation of a kernel or a claim, and the part of it (``taken``) that the present devices provide."""
+    """Holds the allocation of a kernel or a claim, and the part of it (``taken``) that the present devices provide."""
 
     allocation: DeviceAllocation
     taken: DeviceAllocation

@@ -1,4 +1,4 @@
-"""The devices and slots of one accelerator plugin, as the inventory keeps them."""
+"""Holds the devices and slots of one accelerator plugin for the inventory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ai.backend.common.structs import replace
 
 @dataclass(slots=True, kw_only=True)
 class DeviceKind:
-    """The devices and slots of one accelerator plugin.
+    """Holds the devices and slots of one accelerator plugin.
 
     ``answered`` are the devices as the plugin listed them at ``asked_at``; ``evaluated`` have the health that counts,
     also if they are withheld, and ``devices`` are what is offered, without partitions that are counted at their device.

@@ -28,7 +28,9 @@ MAX_CARDS = 64
 
 
 class NetworkCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A network card that is up. ``rate`` is in Gbit/s. ``is_rdma``: it does RDMA, by InfiniBand or over Ethernet."""
+    """Describes a network card that is up. ``rate`` is in Gbit/s. ``is_rdma``: it does RDMA, by InfiniBand or over
+    Ethernet.
+    """
 
     name: str
     pci: PciDevice

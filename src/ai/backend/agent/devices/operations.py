@@ -26,7 +26,9 @@ Act = Callable[[Any, DeviceId, str], Awaitable[Any]]
 
 
 class _Action(msgspec.Struct, frozen=True):
-    """A device operation. ``power`` is the required capability; ``argument`` describes the argument, if any."""
+    """Describes a device operation. ``power`` is the required capability; ``argument`` describes the argument, if
+    any.
+    """
 
     power: str
     act: Act

@@ -39,7 +39,7 @@ class _Accepted(TlsConnection):
 
 
 class EmbeddedPlane:
-    """A :class:`~ai.backend.agent.gateway.plane.GatewayPlane` in this process."""
+    """Implements a :class:`~ai.backend.agent.gateway.plane.GatewayPlane` in this process."""
 
     descriptors = 2
 

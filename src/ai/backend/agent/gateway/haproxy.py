@@ -59,7 +59,7 @@ class _Waiting:
 
 
 class HaproxyPlane:
-    """A :class:`~ai.backend.agent.gateway.plane.GatewayPlane` by HAProxy.
+    """Implements a :class:`~ai.backend.agent.gateway.plane.GatewayPlane` by a process of HAProxy.
 
     HAProxy has no state but the certificates of authorities, which are in its files as well: it is killed where a
     command fails, and comes back as it should be. It ends with this process, as do the connections to services.

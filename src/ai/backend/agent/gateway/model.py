@@ -1,4 +1,4 @@
-"""Values of the service gateway."""
+"""Defines the values of the service gateway."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ a certificate of another authority; too many connections; the service cannot be 
 
 
 class RouteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The durable part of a route. ``direct_port`` is its port of the host where addresses are direct."""
+    """Stores the durable part of a route. ``direct_port`` is its port of the host where addresses are direct."""
 
     kernel_id: str
     port: int
@@ -25,7 +25,7 @@ class RouteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class OpenConnection(Protocol):
-    """A connection of a client to a route."""
+    """Represents a connection of a client to a route."""
 
     last_used: float
 

@@ -18,7 +18,8 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Splice:
-    """A connection of a client to a service. A side that is slow to read stops the other side from being read.
+    """Connects a client with a service, and copies bytes both ways. A side that is slow to read stops the other side
+    from being read.
 
     ``abort`` is seen by both sides as a connection that was cut, not as an end. ``tcp`` is the client's connection if
     another process reads it; ``client`` leads to that process then.

@@ -1,4 +1,4 @@
-"""The values that the steps of a kernel work with."""
+"""Defines the values that the steps of a kernel work with."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def empty_series() -> array[float]:
 
 
 class SeriesOfWorkload:
-    """The series of one workload by key, in one array (docs/decisions/0016).
+    """Holds the series of one workload by key, in one array (docs/decisions/0016).
 
     ``places`` maps keys to indexes in the array and is shared by all workloads, which mostly have the same keys.
     """

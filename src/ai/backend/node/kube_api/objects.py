@@ -70,7 +70,9 @@ class ResourceRequirements(Part, frozen=True, kw_only=True):
 
 
 class Container(Part, frozen=True, kw_only=True):
-    """``restart_policy`` ``Always`` marks an init container that runs as long as the pod does (native sidecar)."""
+    """Describes a container of a pod. ``restart_policy`` ``Always`` marks an init container that runs as long as the
+    pod does (native sidecar).
+    """
 
     name: str = ""
     image: str = ""

@@ -37,7 +37,7 @@ _likely_group_index: dict[str, int] = {}
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Resource limits of a workload; None is no limit. ``devices`` are (kind, "major:minor", permissions)."""
+    """Holds the resource limits of a workload; None is no limit. ``devices`` are (kind, "major:minor", permissions)."""
 
     cpu: float | None = None
     memory_bytes: int | None = None
@@ -48,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of one workload. Times in milliseconds, sizes in bytes; None for an uncounted value."""
+    """Holds the statistics of one workload. Times in milliseconds, sizes in bytes; None for an uncounted value."""
 
     cpu_used_ms: float | None = None
     memory: int | None = None

@@ -16,7 +16,9 @@ ENTRY_LIMIT = 1_000_000
 
 
 class MountEntry(msgspec.Struct, frozen=True):
-    """An entry of the table of mounts: ``options`` of the mount itself, ``super_options`` of its file system."""
+    """Describes an entry of the table of mounts: ``options`` of the mount itself, ``super_options`` of its file
+    system.
+    """
 
     mount_point: str
     source: str

@@ -12,7 +12,9 @@ _STATIC_STATE_MASK, _SELF_FLAG = 0xC0, 0x02  # permanent and never asked for; an
 
 
 class Route:
-    """A socket for requests about network devices, of one thread and its network namespace. Methods raise OSError."""
+    """Sends requests about network devices over a socket of one thread and its network namespace. Methods raise
+    OSError.
+    """
 
     def __init__(self) -> None:
         from ai.backend.node.linux import netlink_socket

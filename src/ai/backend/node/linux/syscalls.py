@@ -1,4 +1,4 @@
-"""The system calls that the standard library of Python 3.11 lacks (man 2 of each)."""
+"""Provides the system calls that the standard library of Python 3.11 lacks (man 2 of each)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overlay networks: addresses of sessions' networks, and VXLAN devices whose peers are configured, never learnt.
+"""Makes overlay networks: addresses of sessions' networks, and VXLAN devices whose peers are configured, never learnt.
 
 A device's alias has the mark of its owner, the session, and a digest of the overlay that it was made from.
 """

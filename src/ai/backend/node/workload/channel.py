@@ -161,7 +161,7 @@ class RelayConnection(asyncio.Protocol):
 
 
 class RelayChannel(RunnerChannel):
-    """A :class:`RunnerChannel` over a shim's socket."""
+    """Implements :class:`RunnerChannel` over a shim's socket."""
 
     __slots__ = ("_connection",)
 

@@ -39,7 +39,7 @@ _TURNS_OF_WORKLOAD: WeakValueDictionary[Path, asyncio.Semaphore] = WeakValueDict
 
 
 class SocketStream:
-    """A :class:`~ai.backend.common.wire.link.ByteStream` on a connected socket, which it owns."""
+    """Implements :class:`~ai.backend.common.wire.link.ByteStream` on a connected socket, which it owns."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

@@ -57,7 +57,7 @@ def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
 
 
 class WorkloadFolder(msgspec.Struct, frozen=True):
-    """The directory of one workload. Nothing is cached: every method reads the disk."""
+    """Represents the directory of one workload. Nothing is cached: every method reads the disk."""
 
     path: Path
 

@@ -10,7 +10,7 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 class _ContainerImage(msgspec.Struct, rename="camel"):
-    """An image of a node; ``names`` is null if another image has its tags now."""
+    """Describes an image of a node; ``names`` is null if another image has its tags now."""
 
     names: list[str] | None = None
     size_bytes: int = 0

@@ -37,7 +37,7 @@ TLS_BUFFER_BYTES = 16 * 1024
 
 
 class Hello(msgspec.Struct, kw_only=True):
-    """The first frame of a relay (docs/reference/runner-protocol, "Pods")."""
+    """Holds the first frame of a relay (docs/reference/runner-protocol, "Pods")."""
 
     t: str
     protocol: int

@@ -57,7 +57,7 @@ IMAGES_KEPT_S = 240.0
 
 
 class KubernetesRuntime(AbstractRuntime):
-    """The :class:`AbstractRuntime` of one node of a cluster.
+    """Implements :class:`AbstractRuntime` for one node of a cluster.
 
     Args:
         cluster: shared with the runtimes of the other nodes.

@@ -87,7 +87,7 @@ def _close_created_fd(creation_future: asyncio.Future[int]) -> None:
 
 
 class ProcessRuntime(AbstractRuntime):
-    """The :class:`AbstractRuntime` over process trees of this host."""
+    """Implements :class:`AbstractRuntime` over process trees of this host."""
 
     name: ClassVar[str] = "process"
 

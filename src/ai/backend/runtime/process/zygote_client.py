@@ -1,4 +1,4 @@
-"""The agent's side of the zygote: starts it on demand, restarts it after a crash, and requests shims from it."""
+"""Controls the zygote from the agent: starts it on demand, restarts it after a crash, and requests shims from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``directory`` storage: objects are files below a directory, which hosts may mount.
+"""Implements the ``directory`` storage: objects are files below a directory, which hosts may mount.
 
 Only storage proxies write there, but a key is never followed through a link in its last part. An unfinished upload is
 a file in ``.uploads``, named by the digest of its key; its size is the offset, and its writer holds ``flock`` on it

@@ -1,4 +1,4 @@
-"""The ``s3`` storage: a bucket of any server that speaks S3, through aiobotocore (extra ``s3``).
+"""Implements the ``s3`` storage: a bucket of any server that speaks S3, through aiobotocore (extra ``s3``).
 
 An unfinished object is a multipart upload whose parts persist: opening the key again finds the upload in the server's
 list and continues after its last whole part. An object smaller than a part is sent as a whole when it is published.

@@ -56,7 +56,7 @@ async def open_terminal(argv: list[str], env: dict[str, str], rows: int, columns
 
 
 class Terminal:
-    """A pseudo-terminal with one program. One task may read and one may write."""
+    """Represents a pseudo-terminal with one program. One task may read and one may write."""
 
     def __init__(self, fd: int, child: asyncio.subprocess.Process) -> None:
         self._loop = asyncio.get_running_loop()

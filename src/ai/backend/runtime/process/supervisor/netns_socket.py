@@ -1,4 +1,4 @@
-"""A socket of the workload's network for the agent, made by a child of the shim that enters that network.
+"""Gives the agent a socket of the workload's network, which a child of the shim makes after entering that network.
 
 The child enters the sandbox's user namespace too, but never its processes: nothing of the session sees it.
 """
