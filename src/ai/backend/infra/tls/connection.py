@@ -219,9 +219,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
             self._tcp.resume_reading()
 
     def _read(self) -> None:
-        """Decrypts the received bytes and passes them to the protocol, until the protocol pauses reading or no bytes
-        are left.
-        """
+        """Hands on what was received, until the protocol pauses."""
         plaintext, protocol = self._scratch.plaintext, self._protocol
         wants_more = False
         while protocol is not None and not (wants_more or self._is_paused or self._is_closing):

@@ -112,9 +112,7 @@ def _children(descriptors: list[_Descriptor]) -> list[Child]:
 
 
 def read_config(body: bytes) -> tuple[str, dict[str, str]]:
-    """Returns the architecture and the labels in the configuration of an image. Raises Unreadable for an image that is
-    not for Linux, or a configuration that cannot be read.
-    """
+    """Returns architecture and labels. Raises Unreadable."""
     document = _decode(body, _ImageConfig, "configuration")
     if document.os != "linux":
         raise Unreadable(f"it is for {document.os[:32]}")
