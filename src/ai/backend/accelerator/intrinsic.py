@@ -1,4 +1,4 @@
-"""The intrinsic plugins: cores, bound by cpuset where the runtime can and limited by time, and main memory."""
+"""Serves cores and main memory. Cores are bound by cpuset where the runtime can, and limited by time."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ from ai.backend.plugin.accelerator import (
 from ai.backend.plugin.settings import PluginSettings, Size
 
 ALIGNMENT_BYTES = 2**20
-"""Totals of memory are whole MiB, so that the same machine reports the same number after each boot."""
+"""Totals of memory are multiples of this number, so that the same machine reports the same total after each boot."""
 _NODE_NAME = re.compile(r"node(\d+)")
 _CPU_NAME = re.compile(r"cpu(\d+)")
 _MEMINFO_LINE = re.compile(r"(?:Node \d+ )?(?P<key>\w+):\s+(?P<kib>\d+) kB")
 _LIMIT_FILES = ("fs/cgroup/memory.max", "fs/cgroup/memory/memory.limit_in_bytes")
-"""The limit of the container that the agent itself is in, where it is in one."""
+"""The files with the memory limit of the container in which the agent itself may run."""
 _STATS = frozenset({"avg", "max"})
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
-    """The times of a core since boot, in seconds."""
+    """Holds the times of a core since boot, in seconds."""
 
     busy: float
     total: float
 
 
 class MemoryUse(msgspec.Struct, frozen=True):
-    """The usage of memory in bytes."""
+    """Holds the usage of memory in bytes."""
 
     total: int
     available: int
@@ -69,7 +69,9 @@ class IntrinsicHost:
         self._proc = proc
 
     def _nodes(self, folder: str) -> dict[int, Path]:
-        """Maps NUMA nodes to their entries in a folder; empty where the kernel has no NUMA support."""
+        """Maps the numbers of NUMA nodes to their entries in a folder. It is empty where the kernel has no NUMA
+        support.
+        """
         base = self._sys / folder
         paths = base.iterdir() if base.is_dir() else ()
         entries = [(match, path) for path in paths if (match := _NODE_NAME.fullmatch(path.name))]
@@ -134,7 +136,7 @@ class MemoryHost(IntrinsicHost):
         return MemoryUse(limit_bytes, min(available_bytes, limit_bytes))
 
     def nodes(self) -> dict[int, int]:
-        """Maps NUMA nodes to their bytes; empty where the kernel has no NUMA support."""
+        """Maps the numbers of NUMA nodes to their bytes of memory. It is empty where the kernel has no NUMA support."""
         meminfo_files = {node: path / "meminfo" for node, path in sorted(self._nodes("devices/system/node").items())}
         total_bytes = {node: _sizes(file).get("MemTotal", 0) for node, file in meminfo_files.items() if file.exists()}
         return {node: total for node, total in total_bytes.items() if total}
@@ -187,7 +189,7 @@ def _core_of(processor: DeviceId) -> int:
 
 
 class IntrinsicPlugin(AbstractComputePlugin):
-    """The base of the plugins for cores and main memory, one slot each that every node has."""
+    """Represents the base of the plugins for cores and main memory, one slot each that every node has."""
 
     version: ClassVar[str] = "1"
     verified_on: ClassVar[str | None] = "every Linux machine on which its tests have run"
@@ -255,15 +257,16 @@ class CPUPlugin(IntrinsicPlugin):
         ]
 
     def _processors(self) -> list[DeviceId]:
-        """Returns the declared processors. Where more are declared than there are cores, each core is listed again as
-        ``CORE.1``, ``CORE.2`` and so on."""
+        """Returns the ids of the declared processors. If more are declared than there are cores, cores are listed again
+        as ``CORE.1``, ``CORE.2`` and so on.
+        """
         cores = self._host.cores()[self._config.reserved_cpu :]
         count = (self._config.declared_cpu or len(cores)) if cores else 0
         turns = (divmod(number, len(cores)) for number in range(count))
         return [DeviceId(f"{cores[index]}.{turn}" if turn else str(cores[index])) for turn, index in turns]
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Binds a workload to its cores, and limits its CPU time to that of the cores."""
+        """Binds a workload to its cores, and limits its CPU time to the time of these cores."""
         processors = self._held(device_alloc)
         cpu_limit = float(device_alloc.total(self.display.slot_name)) if processors else None
         return WorkloadConfig(cpuset=tuple(sorted(set(map(_core_of, processors)))), cpu_limit=cpu_limit)
@@ -318,7 +321,9 @@ class MemoryPlugin(IntrinsicPlugin):
         self._host = host or MemoryHost()
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        """Lists ``node0``, ``node1`` ... on a machine with several NUMA nodes, else one device ``root``."""
+        """Returns the devices ``node0``, ``node1`` ... on a machine with several NUMA nodes, and otherwise one device
+        ``root``.
+        """
         usable = self._host.use().total
         nodes = self._host.nodes()
         if len(nodes) < 2:

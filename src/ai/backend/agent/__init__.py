@@ -1,1 +1,1 @@
-"""The agent: runs the workloads of one node for the manager, manages the node's devices, and reports both."""
+"""Runs the workloads of one node for the manager, manages the node's devices, and reports both."""

@@ -57,11 +57,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _KIT_CLEANING_PERIOD_S = 3600.0
 _MAX_UPKEEP_S = 60.0
-"""Cordons end in time also where devices are looked at when something tells that they have changed."""
+"""The upper limit of the seconds between checks of cordons, also where devices are listed more rarely."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """The services of the machine that one agent runs on.
+    """Holds the services of the machine that one agent runs on.
 
     ``meter`` is None for an agent that runs elsewhere than its workloads. ``overlay`` and ``secure`` block; ``secure``
     encrypts exactly these lines to other nodes.
@@ -260,7 +260,8 @@ class Agent:
     async def reload_plugins(
         self, settings: AgentSettings, plugins: Sequence[PluginSource] | None = None
     ) -> dict[str, str]:
-        """Takes over which plugins there are and their settings; everything else of the settings needs a restart.
+        """Adds, removes and reloads plugins as new settings say. Every other changed setting needs a restart of the
+        agent.
 
         Returns the reasons for which plugins stay as they were, by their names. Raises Unavailable before the agent
         has started.
@@ -277,7 +278,9 @@ class Agent:
         return find_plugins(allowed, blocked, INTRINSIC_PLUGINS, node.in_process_compute_plugins)
 
     async def _connect(self, ports: PortForwarder, kernel_id: str, port: int) -> ByteStream:
-        """Connects to a port of a running kernel. Raises Unavailable, NotFound, Conflict, or as ``ports.open``."""
+        """Connects to a port of a running kernel. Raises Unavailable, NotFound, Conflict, or an error of
+        ``ports.open``.
+        """
         if self.supervisor is None:
             raise Unavailable("the agent stops")
         kernel = self.supervisor.get(kernel_id)

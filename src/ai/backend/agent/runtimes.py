@@ -69,8 +69,9 @@ def _class_of(name: str) -> Any:
 
 
 def parse_runtime_settings(settings: AgentSettings) -> Any:
-    """Returns the settings of the runtime that ``agent.runtime`` names, or None if it has none. Raises InvalidInput:
-    there is no such runtime, or they are wrong."""
+    """Returns the checked settings of the runtime that ``agent.runtime`` names, or None for a runtime without settings.
+    Raises InvalidInput: there is no such runtime, or its settings are wrong.
+    """
     name = settings.agent.runtime
     if not _is_known(name):
         names = ", ".join([*_IMPORTS_OF_RUNTIME, *installed(ENTRY_POINT_GROUP)])

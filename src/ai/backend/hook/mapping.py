@@ -36,8 +36,9 @@ class MappingSettings(PluginSettings):
 def site_user(
     settings: MappingSettings, *, email: str, username: str, full_name: str, groups: Collection[str]
 ) -> SiteUser:
-    """Returns a user with the domain and projects of their groups. Raises HookDenied: no group admits them, or their
-    groups are of several domains."""
+    """Returns a user with the domain and projects to which the user's groups lead. Raises HookDenied: no group admits
+    them, or their groups are of several domains.
+    """
     rules = [settings.groups[name] for name in sorted({*groups} & settings.groups.keys())]
     if settings.requires_group and not rules:
         raise HookDenied("None of your groups may sign in here.")

@@ -1,1 +1,1 @@
-"""Monitors: services that daemons report errors and figures to."""
+"""Reports errors and figures of daemons to external services."""

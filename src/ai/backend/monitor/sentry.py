@@ -21,8 +21,9 @@ class SentrySettings(PluginSettings):
 
 
 class SentryMonitor(AbstractErrorMonitor):
-    """Sends events by a client of its own: nothing is installed into the process, and nothing is collected but what the
-    daemon reports."""
+    """Sends events to Sentry by a client of its own. Nothing is installed into the process, and nothing is collected
+    but what the daemon reports.
+    """
 
     settings_model = SentrySettings
 

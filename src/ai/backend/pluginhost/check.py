@@ -21,7 +21,7 @@ from ai.backend.pluginhost.process import described_status, host_environment
 _MAX_OUTPUT_LENGTH = 300
 _MAX_LINE_BYTES = 1 << 20
 _START_S = 30.0
-"""For the process to come so far that the plugin is imported."""
+"""The seconds that a new process may take until it has imported the plugin."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ def _unchecked(report: Report) -> list[Check]:
 
 
 def _remaining_checks(report: Report) -> list[Check]:
-    """Lists the checks that a new process should run: none once a basic check has failed."""
+    """Returns the checks that have not run yet, or none if a basic check has failed."""
     failed = {outcome.check for outcome in report.outcomes if outcome.result is Result.FAILED}
     return [] if any(check.is_basic and check.name in failed for check in ALL_CHECKS) else _unchecked(report)
 
@@ -97,7 +97,9 @@ async def _run_in_one_process(
     patience_s: float,
     environment: dict[str, str],
 ) -> tuple[str, str] | None:
-    """Runs checks in one process until its end; for a death returns the check it died in, and the reason."""
+    """Runs checks in one process until the process ends. If it dies, returns the check during which it died, and the
+    reason.
+    """
     report_read_fd, report_write_fd = os.pipe()
     with tempfile.TemporaryFile() as output_file:
         try:

@@ -66,7 +66,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 async def _it_can_be_loaded(_: Subject) -> None:
     """Importing the module shows one plugin for this version of the interface, which takes the settings; an executable
-    describes itself, in a version of the host protocol, and takes them."""
+    describes itself, in a version of the host protocol, and takes them.
+    """
 
 
 LOADING_CHECK = Check(
@@ -78,12 +79,13 @@ LOADING_CHECK = Check(
     starts=False,
 )
 ALL_CHECKS = (LOADING_CHECK, *CHECKS)
-"""What the command line runs."""
+"""The checks that the command line runs."""
 
 
 class _Maker:
-    """Makes the plugin of a job anew for each check: in this process, or with a process for each if it is an
-    executable."""
+    """Makes the plugin of a job anew for each check. The plugin runs in this process; an executable has a process for
+    each check.
+    """
 
     def __init__(self, job: Job) -> None:
         self._job = job

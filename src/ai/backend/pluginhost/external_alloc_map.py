@@ -1,4 +1,5 @@
-"""Requests devices from a plugin's own alloc map in its host, and counts them in the agent (decision 0057).
+"""Requests devices from a plugin's own alloc map in its host, and records in the agent which devices are allocated
+(decision 0057).
 
 The agent asks synchronously, on a socket and a thread of the map's own. Every question has what is held and what is
 requested; the map begins fresh each time, so that a host that dies takes no accounts with it.
@@ -34,7 +35,7 @@ CHOICE_DEADLINE_S = 1.0
 Allocate = Callable[
     [DeviceAllocation, Mapping[SlotName, Decimal], AffinityHint, frozenset[DeviceId] | None], DeviceAllocation
 ]
-"""``(held, request, hint, eligible)`` -> the devices for the request."""
+"""Chooses the devices for a request: ``(held, request, hint, eligible)`` -> the devices."""
 
 
 class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +64,7 @@ def allocator(alloc_map: AbstractAllocMap) -> Allocate:
 
 
 def serve_choices(sock: socket.socket, present: Callable[[], Allocate]) -> None:
-    """Answers requests for devices from the plugin's alloc map until the agent closes its end. Runs in a thread."""
+    """Answers requests for devices from the plugin's alloc map, until the agent closes its end. Runs in a thread."""
     decoder = msgspec.msgpack.Decoder(Choice)
     while (data := _receive_frame(sock)) is not None:
         request = decoder.decode(data)
@@ -84,9 +85,14 @@ def serve_choices(sock: socket.socket, present: Callable[[], Allocate]) -> None:
 
 
 def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
-    """Asks a host for devices, on the agent's side; waits at most :data:`CHOICE_DEADLINE_S`. Raises TimeoutError: no
-    answer in time; the socket is of no use any more; PluginError: the host is gone, or answers what cannot be read;
-    BackendError: what the map says."""
+    """Sends a host a request for devices, and returns the devices that the host chose. Waits at most
+    :data:`CHOICE_DEADLINE_S`.
+
+    Raises:
+        TimeoutError: no answer in time; the socket is of no use any more.
+        PluginError: the host is gone, or answers what cannot be read.
+        BackendError: what the map says.
+    """
     deadline = time.monotonic() + CHOICE_DEADLINE_S
     sock.settimeout(CHOICE_DEADLINE_S)
     try:

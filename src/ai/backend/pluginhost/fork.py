@@ -1,4 +1,4 @@
-"""Starts the zygote when a host is first needed, and again after its death, and requests hosts of it."""
+"""Requests host processes from a zygote, which is started when a host is first needed, and again after its death."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ZYGOTE_END_S = 2.0
 
 
 class HostChild:
-    """The process of a host. Its pid is not reused until :meth:`release`."""
+    """Represents the process of a host. Its pid is not reused until :meth:`release`."""
 
     def __init__(self, pid: int, life_socket: socket.socket) -> None:
         self.pid = pid
@@ -52,8 +52,9 @@ class HostChild:
 async def fork_host(
     calls_fd: int, choices_fd: int, output_fd: int, environment: Mapping[str, str], program: str = ""
 ) -> HostChild:
-    """Starts a host on these descriptors, which stay the caller's; with ``program``, the path of an executable, that is
-    the host. Raises OSError if no process can be started."""
+    """Starts a host on these descriptors, which stay the caller's. With ``program``, the path of an executable, that is
+    the host. Raises OSError if no process can be started.
+    """
     life_socket, zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with zygote_socket:
@@ -77,7 +78,7 @@ async def _next_number(life_socket: socket.socket) -> int | None:
 
 
 def spawn(requests_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Returns the process of a zygote, which reads from the descriptor ``requests``."""
+    """Starts a zygote, which reads requests from the descriptor ``requests_fd``, and returns its process."""
     return subprocess.Popen(
         [sys.executable, "-m", "ai.backend.pluginhost", str(requests_fd)],
         stdin=subprocess.DEVNULL,
@@ -89,7 +90,7 @@ def spawn(requests_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[
 
 
 class _Zygote:
-    """A zygote that inherits the working directory and the environment of this process."""
+    """Represents a zygote that inherits the working directory and the environment of this process."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.inherited_state = _inherited_state(environment)
@@ -114,7 +115,7 @@ class _Zygote:
 
 _lock = threading.Lock()
 _zygotes: list[_Zygote] = []
-"""Hosts are asked of the last one; the others end with theirs."""
+"""The living zygotes. Hosts are requested from the last one; the others end with their last host."""
 
 
 def _inherited_state(environment: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
@@ -122,7 +123,9 @@ def _inherited_state(environment: Mapping[str, str]) -> tuple[str, Mapping[str, 
 
 
 def _request_host(fds: Sequence[int], environment: Mapping[str, str], program: str) -> None:
-    """Requests a host of the last zygote, or of a new one if that died or inherited other values. Raises OSError."""
+    """Requests a host from the last zygote. Starts a new zygote if the last one died or inherited other values. Raises
+    OSError.
+    """
     with _lock:
         for ended in [zygote for zygote in _zygotes if zygote.process.poll() is not None]:
             ended.retire()

@@ -25,13 +25,13 @@ _MAX_REASON_LENGTH = 500
 
 
 class Delays(Protocol):
-    """The delays between attempts, as ``ai.backend.infra.retry.Backoff`` computes them."""
+    """Computes the delays between repeated attempts, as ``ai.backend.infra.retry.Backoff`` does."""
 
     def next_s(self) -> float:
-        """Counts a failure and returns the delay until the next attempt."""
+        """Records a failure, and returns the seconds until the next attempt."""
 
     def reset(self) -> None:
-        """Counts a success."""
+        """Records a success, so that the next delay is short again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,9 +52,9 @@ class PluginHandle:
     _plugin: AbstractComputePlugin | None = field(default=None, init=False)
     _options_schema: Mapping[str, Any] | None = field(default=None, init=False)
     _generation: int = field(default=0, init=False)
-    """Which attempt to start the plugin is the valid one: hosts of others end unnoticed."""
+    """The number of the valid attempt to start the plugin. The end of a host of an earlier attempt is ignored."""
     _calls: dict[AbstractComputePlugin, int] = field(default_factory=dict, init=False)
-    """How many calls each plugin has not answered yet."""
+    """The number of unanswered calls of each plugin."""
     _answered: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _started_at: float = field(default=0.0, init=False)
     _retry_at: float = field(default=0.0, init=False)
@@ -79,7 +79,9 @@ class PluginHandle:
 
     @property
     def options_schema(self) -> Mapping[str, Any] | None:
-        """The JSON Schema of what sessions may say to the plugin; None: nothing, or it was never started."""
+        """The JSON Schema of the options that sessions may give the plugin. None if there are no options, or if it was
+        never started.
+        """
         return self._options_schema
 
     @property
@@ -98,13 +100,15 @@ class PluginHandle:
 
     @property
     def standing(self) -> tuple[object, ...]:
-        """The state that heartbeats report: other objects once any of it may have changed."""
+        """The objects from which a heartbeat's report of the plugin is made. At least one is another object after a
+        change.
+        """
         reason = next(iter(self._faults.values()), None)
         return self._class, self._plugin, self._options_schema, reason, self._retry_at < float("inf")
 
     @property
     def has_ended(self) -> bool:
-        """True if no plugin runs: none is started, or its host process has just ended. It may be started again."""
+        """True if no plugin runs: none is started, or its host process has ended. The plugin may be started again."""
         plugin = self._plugin
         return plugin is None or (isinstance(plugin, HostedPlugin) and plugin.host.reason is not None)
 
@@ -138,7 +142,8 @@ class PluginHandle:
             self._take_over(plugin)
 
     async def reload(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Starts the plugin with other settings beside the running one, and ends that once its calls are answered.
+        """Starts the plugin with other settings beside the running one, and then ends the old one once its calls are
+        answered.
 
         Raises PluginError with the reason if it cannot be started; the running one then goes on as it was. One that
         does not run is started at the next :meth:`start`.
@@ -165,7 +170,7 @@ class PluginHandle:
         await self._end(old_plugin)
 
     async def _initialised(self, generation: int) -> AbstractComputePlugin:
-        """Makes and initialises a plugin; of one that fails nothing is left. Raises whatever the plugin raises."""
+        """Makes and initialises a plugin, and removes it again if that fails. Raises whatever the plugin raises."""
         plugin: AbstractComputePlugin | None = None
         try:
             plugin = await self._create(generation)
@@ -190,7 +195,7 @@ class PluginHandle:
         return f"init took longer than {self.timeout_s:g} s" if is_late else _description_of(error)
 
     async def _end(self, plugin: AbstractComputePlugin) -> None:
-        """Ends a plugin that is not in use any more, once its calls are answered or have had their time."""
+        """Ends a plugin that is no longer used, once all its calls are answered or a timeout has passed."""
         try:
             async with asyncio.timeout(self._patience_s(plugin)):
                 while self._calls.get(plugin):

@@ -1,4 +1,4 @@
-"""Decides which devices count as healthy: a failure counts at once, a recovery only after it has lasted."""
+"""Determines which devices count as healthy: a failure counts at once, a recovery only after it has lasted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RELAPSE_FACTOR = 10
 
 @dataclass(slots=True)
 class _Failure:
-    """The health state of a device that has failed.
+    """Holds the health state of a device that has failed.
 
     ``recovers_at`` is when it counts as healthy again if it stays so, ``recovered_at`` when it recovered.
     """

@@ -1,4 +1,4 @@
-"""The agent's side of a host: the process, its life and its calls."""
+"""Runs the process of a host for the agent: starts it, calls the plugin in it, and ends it."""
 
 from __future__ import annotations
 
@@ -41,33 +41,41 @@ log = logging.getLogger(__name__)
 GRACE_S = 1.0
 """How long after a call's deadline its host may stay silent before it counts as blocked."""
 MAX_TIMEOUTS = 3
-"""So many calls of one method in a row that miss their deadline, and the host is killed: its threads may all hang."""
+"""The number of calls of one method in a row that may miss their deadline before the host is killed, since all its
+threads may hang.
+"""
 MAX_STREAM_ITEMS = 1024
 MAX_ITEM_BYTES = 1 << 16
 MAX_SAVES = 16
-"""So many states of one call may wait to be stored."""
+"""The largest number of states of one call that wait to be stored."""
 _MAX_UNREAD_BYTES = MAX_FRAME
-"""So much that a host has not read yet, and it is killed."""
+"""The number of bytes that a host may leave unread before it is killed."""
 MAX_LINE_LENGTH = 1000
 LINES_PER_MINUTE = 100
 STOP_S = 2.0
 _LAST_WORDS_S = 0.5
-"""How long what a host has printed is read after its end, by then only for what it has left running."""
+"""The seconds for which a host's output is read after its end. Only processes that it has left running print then."""
 
 INHERITED_VARIABLES = (
     "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED",
     "PYTHONPATH", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR",
 )  # fmt: skip
-"""What a host gets of the agent's environment, besides ``LC_*`` and what settings name."""
+"""The environment variables of the agent that a host inherits, besides ``LC_*`` and the variables that settings
+name.
+"""
 
 
 class HostedCallFailed(Exception):
-    """A plugin in a host raised something that the interface does not name; the text begins with its class."""
+    """Raised when a plugin in a host raises an exception that the interface does not name. The text begins with its
+    class.
+    """
 
 
 @dataclass(slots=True)
 class HookState:
-    """The managed state of a hook call: where it is returned to, and how it is saved meanwhile."""
+    """Describes how a hook's managed state is stored: ``keep`` takes the state that a call returns, ``save`` stores it
+    during the call.
+    """
 
     keep: Callable[[KeptState], None]
     save: Callable[[], Awaitable[None]]
@@ -82,8 +90,9 @@ class _PendingCall:
 
 
 class HostProcess:
-    """Runs a plugin in a child process, which never outlives this one; :meth:`stop` ends it, nothing restarts it.
-    ``reason``: why it ended, once it has."""
+    """Runs a plugin in a child process, which never outlives this process. :meth:`stop` ends it, nothing restarts it.
+    ``reason``: why it ended, once it has.
+    """
 
     def __init__(self, label: str, ended: Callable[[str], None]) -> None:
         self._label = label
@@ -171,7 +180,7 @@ class HostProcess:
             self.kill(f"{call_name} missed its deadline {late} times in a row")
 
     async def _await_cancelled(self, call_name: str, call_id: int, waiting: _PendingCall, deadline: float) -> None:
-        """Waits until the deadline for the answer of a call that was cancelled."""
+        """Waits until the deadline for a cancelled call to end, since its host may be blocked."""
         try:
             async with asyncio.timeout_at(deadline):
                 await asyncio.wait([waiting.answer])
@@ -199,7 +208,9 @@ class HostProcess:
             self._send(Cancel(id=call_id))
 
     def choose(self, choice: Choice) -> Any:
-        """Asks the plugin's own alloc map (:mod:`.external_alloc_map`). Blocks this thread for a second at most."""
+        """Asks the plugin's own alloc map for devices (:mod:`.external_alloc_map`). Blocks this thread for a second at
+        most.
+        """
         if self._choices is None or self.reason is not None:
             raise PluginError(f"its host process is gone: {self.reason}")
         try:
@@ -281,7 +292,7 @@ class HostProcess:
             waiting.saves -= 1
 
     async def _copy_output(self, output_fd: int) -> None:
-        """Copies the host's output to the log up to a number of lines and characters, and counts what it omits."""
+        """Copies the host's output to the log up to a number of lines and characters, and counts the omitted ones."""
         reader = asyncio.StreamReader(limit=1 << 16)
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(output_fd, "rb"))
@@ -409,7 +420,9 @@ class _Deferral(msgspec.Struct, frozen=True):
 
 
 def _exception_of(failure: Failure) -> Exception:
-    """Rebuilds what a host reports. Raises InvalidResponse, or MsgspecError for data that is of the wrong type."""
+    """Returns the exception that a host has reported. Raises InvalidResponse, or MsgspecError for data of the wrong
+    type.
+    """
     if max(map(len, (failure.name, failure.message, failure.trace, failure.data))) > MANAGED_STATE_LIMIT:
         raise InvalidResponse(f"a failure with a field of more than {MANAGED_STATE_LIMIT} bytes")
     match failure.kind:

@@ -1,4 +1,4 @@
-"""The protocol between an agent and a plugin's host: frames, and the shape of every call.
+"""Defines the protocol between an agent and a plugin's host: the frames, and the shape of every call.
 
 A frame is a big-endian length of four bytes and a msgpack body. Arguments and answers are bytes inside of it, so that
 each side can read them by the shape of their method. Nothing is ever pickled.
@@ -31,13 +31,13 @@ def safe_message(error: BaseException) -> str:
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
-    """The base of frames. ``id`` is chosen by the agent; every frame about one call has the same."""
+    """Represents the base of frames. ``id`` is chosen by the agent; every frame about one call has the same."""
 
     id: int
 
 
 class Call(Frame, frozen=True, kw_only=True, array_like=True):
-    """Agent to host: begin a call. ``deadline_s`` 0: none, the call is a stream of items."""
+    """Sent by the agent to begin a call. ``deadline_s`` 0: none, the call is a stream of items."""
 
     method: str
     arguments: bytes
@@ -45,20 +45,21 @@ class Call(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Cancel(Frame, frozen=True, kw_only=True, array_like=True):
-    """Agent to host: cancel this call."""
+    """Sent by the agent to cancel this call."""
 
 
 class Answer(Frame, frozen=True, kw_only=True, array_like=True):
-    """Host to agent: the call has returned. ``state`` is there after a hook."""
+    """Sent by the host when the call has returned. ``state`` is there after a hook."""
 
     result: bytes
     state: KeptState | None = None
 
 
 class Failure(Frame, frozen=True, kw_only=True, array_like=True):
-    """Host to agent: the call has raised. ``kind`` is ``backend`` (``name`` is the code of a BackendError),
-    ``deferred`` (TerminationDeferred), ``deadline``, ``nonsense`` (a InvalidResponse) or ``other`` (``name`` is the
-    exception's class)."""
+    """Sent by the host when the call has raised an exception. ``kind`` is ``backend`` (``name`` is the code of a
+    BackendError), ``deferred`` (TerminationDeferred), ``deadline``, ``nonsense`` (a InvalidResponse) or ``other``
+    (``name`` is the exception's class).
+    """
 
     kind: str
     name: str
@@ -69,19 +70,19 @@ class Failure(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Item(Frame, frozen=True, kw_only=True, array_like=True):
-    """Host to agent: one more item of a stream."""
+    """Sent by the host with one more item of a stream."""
 
     value: bytes
 
 
 class Save(Frame, frozen=True, kw_only=True, array_like=True):
-    """Host to agent: store the managed state of this hook call now."""
+    """Sent by the host to have the managed state of this hook call stored now."""
 
     state: KeptState
 
 
 class Saved(Frame, frozen=True, kw_only=True, array_like=True):
-    """Agent to host: the state is stored, or why not."""
+    """Sent by the agent when the managed state is stored, or with the reason why it is not."""
 
     error: str = ""
 
@@ -106,7 +107,7 @@ CALLS_FD = 3
 PROTOCOL_VARIABLE = "BACKENDAI_PLUGIN_PROTOCOL"
 """The environment variable that an executable gets: the newest of :data:`PROTOCOLS`."""
 NOT_EXECUTED = 126
-"""The status with which a host ends that cannot become its executable, as a shell's does."""
+"""The exit status of a host that cannot execute its program, the same as a shell's."""
 
 F = TypeVar("F")
 _LENGTH = struct.Struct(">I")
@@ -128,7 +129,9 @@ def length_of(head: bytes) -> int:
 
 
 async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[F]) -> F | None:
-    """Returns the next frame; None at the end. Raises InvalidResponse or MsgspecError for what is none."""
+    """Returns the next frame of a stream, or None at the end. Raises InvalidResponse or MsgspecError for invalid
+    data.
+    """
     try:
         data = await reader.readexactly(length_of(await reader.readexactly(_LENGTH.size)))
     except (asyncio.IncompleteReadError, ConnectionError):

@@ -1,4 +1,4 @@
-"""Shows a plugin in a host to the agent as an :class:`AbstractComputePlugin` like any other."""
+"""Represents a plugin in a host as an :class:`AbstractComputePlugin`, so that the agent calls it like any other."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ _MAX_VERSION, _MAX_VERIFIED_ON = 64, 256
 
 
 class HostedPlugin(AbstractComputePlugin):
-    """Forwards every call to the host and remembers what never changes. :func:`launch` makes a subclass of it.
+    """Forwards every call to the plugin's host, and stores answers that never change. Subclasses are made by
+    :func:`launch`.
 
     ``init`` and ``cleanup`` are those of the plugin; :meth:`close` ends the process.
     """
@@ -70,7 +71,7 @@ class HostedPlugin(AbstractComputePlugin):
         return await self.host.call(method, arguments, self.deadline_s)
 
     async def make(self) -> None:
-        """Hands the settings to the plugin. Raises BackendError for wrong ones."""
+        """Sends the settings to the plugin in the host. Raises BackendError for wrong settings."""
         await self._call("make", json.loads(json.dumps(self._values, default=str)))
 
     async def init(self) -> None:
@@ -123,7 +124,9 @@ class HostedPlugin(AbstractComputePlugin):
 
 
 class HostedHook(PluginHook):
-    """Forwards a hook to its host. The state is returned at the end of each call, and when it is saved meanwhile."""
+    """Forwards the calls of a hook to its host. The host returns the managed state after each call, and when a call
+    saves it.
+    """
 
     _plugin: HostedPlugin
 
@@ -153,7 +156,7 @@ class HostedHook(PluginHook):
         )
 
     def _take_state(self, stored: KeptState) -> None:
-        """Takes over the state that a hook returned. Raises DecodeError for a state that is no JSON object."""
+        """Stores the state that a hook returned. Raises DecodeError for a state that is no JSON object."""
         self.context.state.data = msgspec.json.decode(stored.data, type=dict[str, Any])
         self.context.state.version = stored.version
 

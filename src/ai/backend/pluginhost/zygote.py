@@ -35,13 +35,14 @@ _MAX_REQUEST_BYTES = 8192
 
 
 class Zygote:
-    """Serves requests on a SOCK_SEQPACKET socket until its other end is closed, as it is however the agent dies, and no
-    host is left."""
+    """Forks hosts as requested on a SOCK_SEQPACKET socket. Ends when the socket's other end is closed, as it is however
+    the agent dies, and no host is left.
+    """
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
         self._hosts: dict[int, int] = {}
-        """The descriptor of each ``life``, and the host's pid."""
+        """Maps the descriptor of each host's ``life`` to the host's pid."""
         self._unreported: set[int] = set()
         """The descriptors of hosts whose end is not reported yet."""
         self._to_reap: set[int] = set()
@@ -133,7 +134,9 @@ class Zygote:
             os.close(life_fd)
 
     def _end_orphans(self) -> bool:
-        """Kills orphans of hosts that this process adopted; returns True if any still runs."""
+        """Kills the processes that ended hosts have left, except those that may outlive them. Returns True if any still
+        runs.
+        """
         hosts = {os.getpid(), *self._hosts.values()}
         orphans = [pid for pid in proc.children(os.getpid()) if pid not in hosts and not _outlives(pid)]
         proc.send(orphans, signal.SIGKILL)
@@ -141,8 +144,9 @@ class Zygote:
 
 
 def _outlives(pid: int) -> bool:
-    """Returns True for a process that its plugin started to outlive the host; one that has ended is reaped as others
-    are."""
+    """Returns True for a process that its plugin started to outlive the host. An ended process is reaped as others
+    are.
+    """
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -151,8 +155,9 @@ def _outlives(pid: int) -> bool:
 
 
 def _become_program(calls_fd: int, choices_fd: int, program: bytes) -> NoReturn:
-    """Executes a program in this process; every other descriptor above 2 closes. Says why if it cannot, and exits with
-    :data:`.protocol.NOT_EXECUTED`."""
+    """Replaces this process by a program, and closes every other descriptor above 2. On a failure prints the reason,
+    and exits with :data:`.protocol.NOT_EXECUTED`.
+    """
     # recv_fds of the standard library leaves out its flags: what was received is inherited.
     for received_fd in (calls_fd, choices_fd):
         os.set_inheritable(received_fd, False)

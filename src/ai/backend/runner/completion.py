@@ -1,4 +1,4 @@
-"""Completes names from the live namespace, in the interpreter child. Looks names up without calling anything."""
+"""Completes names from the live namespace, in the interpreter child, without calling any code of the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Console output on its way to the agent: decoded, ordered, merged and bounded."""
+"""Stores console output until it is sent to the agent: decoded, ordered, merged and bounded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ the next run."""
 MAX_UNSENT_ITEMS = 20_000
 MAX_RICH_CHARS = 8 * 1024 * 1024
 _RICH_ITEM_CHARS = 256
-"""Characters that each rich item counts in addition to its content."""
+"""The number of characters that each rich item counts in addition to its content."""
 MAX_ITEM_BYTES = 65_536
 MAX_FRAME_BYTES = 1024 * 1024
 _PIECE_CHARS = MAX_ITEM_BYTES // 4
@@ -56,7 +56,9 @@ class Console:
         return self._next == len(self._items) and not any(self._dropped.values())
 
     def hide(self) -> None:
-        """Stops showing text; its tail is stored for `reveal` (the build log of a batch run)."""
+        """Stores text instead of showing it, of which the tail can be shown later by `reveal` (the build log of a batch
+        run).
+        """
         self._hidden_tail = []
 
     def reveal(self, is_shown: bool) -> None:
@@ -68,11 +70,11 @@ class Console:
                 self.add_text(stream, text)
 
     def feed(self, stream: str, output_bytes: bytes) -> None:
-        """Adds output bytes of a process; completes a character that is cut by a read with the next read."""
+        """Adds output bytes of a process. A character that is cut at the end is completed by the next call."""
         self.add_text(stream, self._decoders[stream].decode(output_bytes))
 
     def end_of_text(self) -> None:
-        """Replaces an incomplete character, which can no longer be completed."""
+        """Replaces an incomplete character at the end of a stream, since no bytes follow that could complete it."""
         for stream, decoder in self._decoders.items():
             self.add_text(stream, decoder.decode(b"", True))
             decoder.reset()

@@ -35,7 +35,9 @@ def install(link: Link) -> None:
 
 
 def show_value(value: object) -> None:
-    """Implements `sys.displayhook`: ignores None, shows an object in its richest form, or else its repr."""
+    """Implements `sys.displayhook`. Shows an object in its richest form, or its repr if there is no other, and ignores
+    None.
+    """
     if value is None:
         return
     builtins._ = None  # type: ignore[attr-defined]  # the display hook of Python does the same

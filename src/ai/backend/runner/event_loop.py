@@ -1,4 +1,6 @@
-"""A minimal event loop on poll(2) with readiness callbacks, timers and idle work, since asyncio starts slowly."""
+"""Implements a minimal event loop on poll(2) with readiness callbacks, timers and idle work, since asyncio starts
+slowly.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The two framings: the channel to the agent (4-byte length + JSON) and the private pipes to an interpreter child.
+"""Encodes and decodes the two framings: the channel to the agent (4-byte length + JSON), and the private pipes to an
+interpreter child.
 
 Frames of the private pipes are `kind` (1 byte), length of the payload (4 bytes, big endian), payload: a list of fields,
 each a 4-byte length and bytes. Without JSON a fresh interpreter child starts without importing any module.
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 READ_BYTES = 256 * 1024
 HIGH_WATER_BYTES = 1024 * 1024
-"""Above this number of unsent bytes the producers that can wait (console, file chunks, terminals) pause."""
+"""The number of unsent bytes above which producers that can wait (console, file chunks, terminals) pause."""
 HARD_LIMIT_BYTES = 32 * 1024 * 1024
-"""Above this number of unsent bytes no further request is read from the channel."""
+"""The number of unsent bytes above which no further request is read from the channel."""
 END_OF_INPUT = "\x04"
-"""The answer of a client whose input has ended, as Ctrl-D is on a terminal."""
+"""The answer that stands for the end of a client's input, as Ctrl-D does on a terminal."""
 _WOULD_BLOCK_ERRNOS = (errno.EAGAIN, errno.EWOULDBLOCK)
 
 
@@ -110,7 +111,7 @@ class Outbox:
             self.send({"t": "reply", "req": request["req"], "ok": True, "data": reply_data})
 
     def refuse(self, request: Dict[str, Any], kind: str, reason: str) -> None:
-        """Refuses a request; a message that expects no reply is only logged."""
+        """Answers a request with a refusal. A refusal of a message that expects no reply is only logged."""
         if "req" in request:
             error = {"type": kind, "message": reason}
             self.send({"t": "reply", "req": request["req"], "ok": False, "error": error})

@@ -1,4 +1,4 @@
-"""The supervisor's side of an interpreter child: one class for each kind of interpreter."""
+"""Controls interpreter children from the supervisor: one class for each kind of interpreter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _MAX_READS = 8
-"""Reads of 256 KiB in succession: more than fits into a pipe."""
+"""The largest number of successive reads of 256 KiB, which is more than fits into a pipe."""
 
 
 class Interpreter:
@@ -100,7 +100,7 @@ class Interpreter:
         self._read_fd = self._write_fd = -1
 
     def read_reports(self) -> None:
-        """Handles the reports of the child that have arrived; never waits, also for a child that writes on."""
+        """Handles the reports of the child that have arrived. Never waits, even if the child goes on writing."""
         for _ in range(_MAX_READS):
             if self._read_fd < 0:
                 return
@@ -125,7 +125,7 @@ class Interpreter:
                 return
 
     def kill_alone(self) -> None:
-        """Kills the child without its background processes, which belong to the user."""
+        """Kills the child, but not its background processes, which belong to the user."""
         if self.pid:
             try:
                 os.kill(self.pid, 9)
@@ -248,7 +248,7 @@ class BashInterpreter(Interpreter):
 
 
 class ProgramInterpreter(Interpreter):
-    """Controls the interpreter of another language, in which a program of ours beside this file runs the snippets."""
+    """Controls the interpreter of another language, in which our program beside this file runs the snippets."""
 
     max_failed_starts = 3
     _REQUEST_FD, _REPORT_FD = 62, 63
@@ -278,7 +278,7 @@ _PROGRAMS = {
     "julia": ("julia", ("--startup-file=no",), "query_julia.jl"),
     "java": ("java", ("-XX:TieredStopAtLevel=1", "--add-modules", "jdk.jshell"), "QueryJava.java"),
 }
-"""The interpreter, its options and our program, by runtime."""
+"""Maps each runtime to its interpreter, the interpreter's options and our program."""
 
 
 def _program_argv(runtime: str) -> Tuple[str, ...]:

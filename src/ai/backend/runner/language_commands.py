@@ -1,4 +1,6 @@
-"""Default commands of each runtime: for "*" of a batch run, and for running a snippet of a compiled language."""
+"""Defines default commands of each runtime: for "*" of a batch run, and for running a snippet of a compiled
+language.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ _OTHER_NAMES = {"go": "golang", "node": "nodejs", "javascript": "nodejs", "gcc":
 
 
 def runtime_of(label: str) -> str:
-    """Returns the runtime for an image's label `ai.backend.runtime-type`; `app` for a type that is not known."""
+    """Returns the runtime for an image's label `ai.backend.runtime-type`. An unknown type gives `app`."""
     name = _OTHER_NAMES.get(label.lower(), label.lower())
     return name if name in RUNTIMES else "app"
 
@@ -92,7 +94,7 @@ def snippet_steps(runtime: str, folder: str, code: str) -> List[Tuple[str, str]]
 
 
 def _go_program(code: str) -> str:
-    """Returns a whole program: `code` itself, or its statements in main(), with the usual packages that it names."""
+    """Returns a whole Go program. Plain statements are put into main(), with the usual packages that they name."""
     import re
 
     if re.search(r"^package ", code, re.M):
@@ -104,7 +106,9 @@ def _go_program(code: str) -> str:
 
 
 def compiler(runtime: str) -> str:
-    """Returns the C or C++ compiler; its usual name if there is none, so that the shell reports the error."""
+    """Returns the name of an installed C or C++ compiler. If none is installed, returns the usual name, so that the
+    shell reports the error.
+    """
     names = _COMPILERS[runtime]
     return quote(process.find_executable(*names) or names[0])
 

@@ -1,4 +1,4 @@
-"""The parts of `json` and `signal` that a session's processes use, without the Python modules of these names.
+"""Provides the parts of `json` and `signal` that a session's processes use, without the Python modules of these names.
 
 Those import `enum`, `re`, `functools` and `collections`: together they take longer than the start of the interpreter,
 and in gVisor each file costs a dozen slow system calls. User code that imports them gets the ordinary modules.

@@ -1,4 +1,4 @@
-"""The pipes between the Python interpreter and its supervisor."""
+"""Connects the Python interpreter with its supervisor by pipes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class Link:
             raise KeyboardInterrupt
 
     def call_uninterrupted(self, action: Callable[[], None]) -> None:
-        """Calls `action`; an interrupt that arrives meanwhile is raised after it, if code runs then."""
+        """Calls `action` without an interrupt. An interrupt that arrives during the call is raised after it, if code
+        runs then.
+        """
         self._uninterrupted_depth += 1
         try:
             action()

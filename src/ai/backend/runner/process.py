@@ -1,4 +1,4 @@
-"""Processes at the level of system calls: fork, exec, exit codes, protection of the supervisor from the user's code."""
+"""Provides fork, exec and exit codes as system calls, and protects the supervisor from the user's code."""
 
 from __future__ import annotations
 

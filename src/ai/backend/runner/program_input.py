@@ -1,4 +1,4 @@
-"""Standard input of a program: a pipe from the client, which is asked for a line when the program waits for one.
+"""Provides the standard input of a program: a pipe from the client, which is asked for a line when the program waits.
 
 A program says nothing when it reads. Whether it waits is read from /proc: a thread of it is in a system call that
 reads the empty pipe, or in one that waits for the pipe and for no socket.
@@ -46,7 +46,9 @@ class ProgramInput:
         self.is_asked = False
 
     def open(self) -> int:
-        """Returns the descriptor for the program's stdin, which the caller closes; /dev/null if /proc tells nothing."""
+        """Returns the descriptor for the program's stdin, which the caller closes. It is /dev/null if /proc does not
+        show when a program waits.
+        """
         self.close()
         if not _can_inspect():
             return os.open("/dev/null", os.O_RDONLY)
@@ -71,7 +73,7 @@ class ProgramInput:
         self._check_later(_MIN_DELAY_S)
 
     def close(self) -> None:
-        """Closes the pipe; what was not written is dropped."""
+        """Closes the pipe. Bytes that were not written yet are dropped."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Programs that a user starts beside the session's code, on a terminal or on pipes, with their exit codes.
+"""Runs programs that a user starts beside the session's code, on a terminal or on pipes, with their exit codes.
 
 Each direction has a window: the sender pauses at `WINDOW_BYTES` that the receiver has not reported as taken.
 """
@@ -86,7 +86,7 @@ class Program:
         self._watch()
 
     def taken(self, count: int) -> None:
-        """Allows `count` more bytes of output."""
+        """Allows the program to send `count` more bytes of output."""
         self._untaken_bytes = max(0, self._untaken_bytes - count)
         self._watch()
 
@@ -113,13 +113,15 @@ class Program:
         self._input_fd, self._output_fds = -1, {}
 
     def died(self, exit_code: int, signal_number: Optional[int]) -> None:
-        """Notes the program's end. What it printed before is sent first; what its children print later is not."""
+        """Records the program's end. Output that the program printed before is sent first; later output of its children
+        is not.
+        """
         self.pid = 0
         self._exit = exit_code, signal_number
         self._watch()
 
     def _watch(self) -> None:
-        """Watches for what can be done now, and reports the end after the last output."""
+        """Updates which events of the program's streams are awaited, and reports the end after the last output."""
         if self._exit is not None:
             for fd in list(self._output_fds):
                 while fd in self._output_fds and self._untaken_bytes < WINDOW_BYTES:

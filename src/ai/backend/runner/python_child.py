@@ -1,4 +1,4 @@
-"""The Python interpreter that runs the user's code: a fork of the supervisor, ready in about a millisecond.
+"""Runs the user's code in a Python interpreter, a fork of the supervisor that is ready in about a millisecond.
 
 The supervisor trusts nothing here: all of it belongs to the user. The guards let honest code survive a mistake (a
 closed stdout, emptied builtins, a replaced handler).
@@ -65,7 +65,8 @@ class Interpreter:
         self._builtins = dict(vars(builtins))
 
     def open_libraries(self) -> None:
-        """Makes the installed packages importable, before the first code. An interrupt waits until all are.
+        """Makes the installed packages importable before the first code runs. An interrupt waits until all are
+        importable.
 
         Start-up code of packages (`.pth` files) can take longer than all else of a session's start, and many sessions
         never run code here: they serve applications, terminals or batch commands.
@@ -82,7 +83,9 @@ class Interpreter:
         self.prepare_run()  # the start-up code may have replaced handlers and closed streams
 
     def prepare_run(self) -> None:
-        """Restores the builtins, descriptors and streams that an earlier run has broken, not replaced."""
+        """Restores builtins, descriptors and streams that an earlier run has broken, but not those that it has
+        replaced.
+        """
         self._restore_builtins()
         if self._reserve is None:
             try:

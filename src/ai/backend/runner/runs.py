@@ -55,11 +55,11 @@ class Run:
         self.folder = ""
 
     def begin_phase(self, name: str) -> None:
-        """Notes the time at which a part of the run begins."""
+        """Records the time at which a part of the run begins."""
         self.phase = (name, time.time())
 
     def end_phase(self) -> None:
-        """Notes the time at which the present part ends, if there is one."""
+        """Records the time at which the present part of the run ends, if a part is under way."""
         name, started = self.phase
         if name:
             self.phases.append([name, started, time.time()])
@@ -140,7 +140,9 @@ class Runner:
             self.interpreter.answer(question_number, answer_text)
 
     def asked(self, question_number: bytes, is_password: bool) -> None:
-        """Forwards the interpreter's request for input to the client, once until an answer or an interrupt."""
+        """Forwards the interpreter's request for input to the client. Further requests are ignored until an answer or
+        an interrupt.
+        """
         run = self.active
         if run is None or not run.is_in_interpreter:
             return

@@ -205,7 +205,9 @@ class Services:
         self._await_port(service, _FIRST_PORT_CHECK_S)
 
     def _prepare_socket(self, request: Message, ports: List[int]) -> str:
-        """Returns the path at which a service listens in the place of its port, whose folder this makes; or empty."""
+        """Returns the path at which a service listens in place of its port, after making the path's folder. Returns an
+        empty text for a service that listens on its port.
+        """
         folder_name = request.get("sockets")
         if not isinstance(folder_name, str) or not folder_name or not ports:
             return ""

@@ -1,4 +1,5 @@
-"""Standard streams of the interpreter child: ordered output through pipes, input requested from the client.
+"""Provides the standard streams of the interpreter child: ordered output through pipes, input requested from the
+client.
 
 One pipe keeps the order of one stream, whoever writes. Across the two, a writer in Python first waits until the
 supervisor has emptied the other pipe; the kernel tells how much is in it, so a write costs one ioctl.

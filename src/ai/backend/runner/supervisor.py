@@ -1,4 +1,4 @@
-"""The supervisor: owns the channel, restarts the interpreter, and survives the user's code.
+"""Runs the supervisor, which owns the channel, restarts the interpreter, and survives the user's code.
 
 No threads, non-blocking descriptors, limited buffers. The user's code runs in children that have neither the channel
 nor, as the supervisor is not dumpable, a way to it through /proc.

@@ -1,4 +1,4 @@
-"""Terminals: a shell behind a pseudo-terminal, which is restarted whenever it ends."""
+"""Runs terminals: a shell behind a pseudo-terminal, which is restarted whenever it ends."""
 
 from __future__ import annotations
 

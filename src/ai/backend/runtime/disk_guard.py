@@ -34,7 +34,7 @@ async def used_bytes(meter: Meter, record: WorkloadRecord, pids: Sequence[int]) 
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """The bytes that a workload added to a disk, in its home and in folders that it mounts."""
+    """Holds the bytes that a workload added to a disk, in its home and in folders that it mounts."""
 
     home: int
     folders: int
@@ -56,7 +56,9 @@ class DiskGuard:
     _room_at: float = field(default_factory=time.time, init=False)
 
     def check_room(self) -> None:
-        """Raises WorkloadError while the disk is full: a new workload would take what is left for the platform."""
+        """Raises WorkloadError while the disk is full, so that a new workload does not take the space that the platform
+        needs.
+        """
         if disk_space.is_low(self.homes_directory, self.settings.reserved_bytes):
             raise WorkloadError("the disk of this node is full: less than reserved-bytes are free")
 
@@ -87,8 +89,9 @@ class DiskGuard:
             self._room_at = began_at
 
     async def _end_filler(self) -> None:
-        """Ends the workload that added most since the disk had room, or since the last one was ended, unless all added
-        little."""
+        """Ends the workload that added most bytes since the disk had room, or since another workload was ended. Ends no
+        workload if each added little.
+        """
         records = list(self.living_records())
         pids_by_key = {record.key: await self.pids_of(record.key) for record in records}
         since = self._room_at - _CLOCK_STEP_S
@@ -115,7 +118,7 @@ def growth_by_workload(
     homes_directory: Path,
     since: float,
 ) -> dict[WorkloadKey, Growth]:
-    """Returns what each workload added to the disk of the homes since a time.
+    """Returns by workload the bytes that it added to the disk of the homes since a time.
 
     A folder that sessions of several owners may write counts for those that have its new files open for writing.
     """

@@ -1,4 +1,4 @@
-"""Functions for workloads that both runtimes share: records on disk, environment, and devices."""
+"""Provides functions for workloads that both runtimes share: records on disk, environment, and devices."""
 
 from __future__ import annotations
 

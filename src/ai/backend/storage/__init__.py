@@ -1,1 +1,1 @@
-"""The storage proxy: serves folders on volumes, file transfers and artifacts."""
+"""Runs the storage proxy, which serves folders on volumes, file transfers and artifacts."""

@@ -1,4 +1,4 @@
-"""Names of the crash points of the storage proxy, see ``plugin.crash_points``.
+"""Names the crash points of the storage proxy, see ``plugin.crash_points``.
 
 Volumes report theirs through their context.
 """

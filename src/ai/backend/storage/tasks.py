@@ -1,4 +1,4 @@
-"""Background tasks that outlive their request."""
+"""Runs background tasks that outlive their request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TaskStatus(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Task:
-    """A background task. ``key`` names its subject; no two tasks with one key run at once."""
+    """Describes a background task. ``key`` names its subject; no two tasks with one key run at once."""
 
     id: TaskId
     kind: str
@@ -83,7 +83,7 @@ class Tasks:
             task.progress.cancel()
 
     async def stop(self) -> None:
-        """Abandons all tasks; resumable tasks have their state on the volume."""
+        """Ends all tasks without a result. Tasks that can be resumed have their state on the volume."""
         for task in self._running.values():
             task.progress.abandon()
         await asyncio.gather(*self._works.values(), return_exceptions=True)

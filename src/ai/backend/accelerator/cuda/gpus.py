@@ -33,7 +33,7 @@ _MEMORY_CLOCK, _SM_CLOCK = 2, 1
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """A size of MIG instance that a GPU can be cut into; ``number`` is NVML's id of it."""
+    """Describes a size of MIG instance that a GPU can be cut into; ``number`` is NVML's id of it."""
 
     number: int
     name: str
@@ -61,9 +61,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: float | None
     max_sm_clock: float | None
     max_instances: int
-    """MIG instances at most; 0 for a GPU that cannot be cut."""
+    """The largest number of MIG instances; 0 for a GPU that cannot be cut."""
     fabric: str | None = None
-    """The NVLink domain over several nodes."""
+    """The NVLink domain over several nodes that the GPU has joined, if any."""
 
     @property
     def generation(self) -> tables.Generation | None:
@@ -75,7 +75,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """A compute instance of a GPU instance, which CUDA sees as a device."""
+    """Describes a compute instance of a GPU instance, which CUDA sees as a device."""
 
     uuid: str
     parent: Gpu
@@ -87,13 +87,14 @@ class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds what was read of the node's GPUs. ``faults`` maps the UUIDs of GPUs that answered before, or answer in
-    part, to reasons; ``away`` are those of them that are lost. ``unreadable`` describes GPUs that have not told their
-    UUID."""
+    """Holds the values that were read from the GPUs of the node. ``faults`` maps the UUIDs of GPUs that answered
+    before, or answer in part, to reasons; ``away`` are those of them that are lost. ``unreadable`` describes GPUs that
+    have not told their UUID.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     mig_gpus: frozenset[str] = frozenset()
-    """UUIDs of the GPUs in MIG mode: they are offered in instances only."""
+    """The UUIDs of the GPUs in MIG mode, of which only instances are offered."""
     instances: tuple[MigInstance, ...] = ()
     faults: dict[str, str] = msgspec.field(default_factory=dict)
     away: frozenset[str] = frozenset()
@@ -149,7 +150,9 @@ def _fabric(nvml: Nvml, uuid: str) -> str | None:
 
 
 def _max_instances(nvml: Nvml, uuid: str) -> int:
-    """Returns how many MIG instances fit a GPU; with the mode off, the most of any GPU if this one has the mode."""
+    """Returns how many MIG instances fit into a GPU. A GPU that has the mode but is not in it gets the most of any
+    GPU.
+    """
     count = int(optional(nvml, "nvmlDeviceGetMaxMigDeviceCount", uuid) or 0)
     return count or (MAX_MIG_INSTANCES if optional(nvml, "nvmlDeviceGetMigMode", uuid) is not None else 0)
 
@@ -294,20 +297,23 @@ ANCESTORS: Mapping[int, LinkKind] = {
     40: LinkKind.NUMA,
     50: LinkKind.SYSTEM,
 }
-"""``nvmlGpuTopologyLevel_t`` -> our kind."""
+"""Maps NVML's ``nvmlGpuTopologyLevel_t`` to the kind of link here."""
 
 
 @dataclass(slots=True)
 class _NvLinks:
-    """Active links of one GPU: GiB/s in one direction to a switch, and to each GPU by PCI address."""
+    """Holds the bandwidth in GiB/s of one GPU's active NVLinks, in one direction, to a switch and to each GPU by PCI
+    address.
+    """
 
     to_switch: float = 0.0
     to_gpu: dict[str, float] = field(default_factory=dict)
 
 
 def read_links(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, tuple[DeviceLink, ...]]:
-    """Maps UUIDs to links to every other GPU. Bandwidth is of one direction, only known for NVLink. Through a switch
-    any two GPUs have the bandwidth of all links of the one that has fewer."""
+    """Returns by UUID each GPU's links to every other GPU. Bandwidth is of one direction, only known for NVLink.
+    Through a switch any two GPUs have the bandwidth of all links of the one that has fewer.
+    """
     addresses = {gpu.pci_address for gpu in gpus}
     nvlinks_by_gpu = {gpu.uuid: _active_nvlinks(nvml, gpu, addresses) for gpu in gpus}
     links: dict[str, list[DeviceLink]] = {gpu.uuid: [] for gpu in gpus}

@@ -66,8 +66,10 @@ def xid_text(xid: int) -> str:
 
 @dataclass(slots=True)
 class Latch:
-    """Remembers critical errors of this process's life until the GPU is reset: it was lost and answers again, or its
-    energy counter went back. An instance that is gone takes its errors along."""
+    """Remembers critical errors that occurred during this process's life until the GPU is reset. A reset shows in a GPU
+    that was lost and answers again, or in an energy counter that went back. An instance that is gone takes its errors
+    along.
+    """
 
     ignored: Collection[int] = ()
     last_xid: dict[str, int] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class Latch:
     _away: set[str] = field(default_factory=set)
 
     def on_event(self, event: NvmlEvent) -> str:
-        """Records an event and returns the fault of the device; empty if it can go on."""
+        """Records an event, and returns the fault that it causes. Returns an empty text if the device can go on."""
         if event.kind != XID_CRITICAL:
             return "uncorrectable memory errors"  # which the device counts itself
         self.last_xid[event.uuid] = event.value
@@ -88,7 +90,7 @@ class Latch:
         return reason
 
     def see(self, uuid: str, account: Account, gpu_instances: Collection[int]) -> None:
-        """Records the state read of a GPU; forgets the faults of a GPU that was reset."""
+        """Records the present state of a GPU, and forgets the faults of a GPU that was reset."""
         if account.away:
             self._away.add(uuid)
             return
@@ -111,8 +113,9 @@ class Latch:
 
 
 def faults_of(nvml: Nvml, node: Node, latch: Latch, tolerated_ecc_errors: int) -> dict[str, str]:
-    """Maps the UUID of a faulty GPU or MIG instance to its fault. An instance shares the fate of its GPU; a GPU does
-    not share that of an instance."""
+    """Returns the fault of each faulty GPU and MIG instance by UUID. An instance shares the fate of its GPU; a GPU does
+    not share that of an instance.
+    """
     by_device: dict[str, str] = {}
     for gpu in node.gpus:
         is_lost = node.faults.get(gpu.uuid)

@@ -110,7 +110,7 @@ def share_amount(gpu: Gpu, settings: CudaSettings) -> Decimal:
 
 
 def gpu_slots(gpu: Gpu, settings: CudaSettings, *, in_mig_mode: bool) -> tuple[DeviceSlot, ...]:
-    """Returns the slots of a GPU. One in MIG mode offers nothing itself, and is listed for its health and to be cut."""
+    """Returns the slots of a GPU, or no slots in MIG mode, in which a GPU is listed for its health and to be cut."""
     mode = settings.allocation_mode
     whole = Decimal(0) if in_mig_mode else Decimal(1)
     shares = Decimal(0) if in_mig_mode else share_amount(gpu, settings)
@@ -232,7 +232,7 @@ def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tupl
 def parts_held(
     held: Mapping[DeviceId, Decimal], slot: SlotName, listed: Sequence[ComputeDevice]
 ) -> dict[DeviceId, Decimal]:
-    """Maps devices to the held part, 1 being all of the device; unknown devices are left out."""
+    """Returns by device the part that is held, from 0 to 1 for all of the device. Unknown devices are left out."""
     totals = {d.device_id: s.amount for d in listed for s in d.slots if s.slot_name == slot}
     return {d: quantity / totals[d] for d, quantity in held.items() if totals.get(d)}
 
@@ -260,7 +260,7 @@ def partition_profiles(nvml: Nvml, node: Node, device_id: DeviceId) -> Sequence[
 
 
 def slices_of(profile_name: str) -> int:
-    """Returns the compute slices of a MIG profile by its name (``3g.20gb``); 0 if the name tells none."""
+    """Returns the number of compute slices in the name of a MIG profile (``3g.20gb``), or 0 if the name has none."""
     number = profile_name.partition("g.")[0]
     return int(number) if number.isdigit() else 0
 

@@ -59,7 +59,7 @@ class NvmlLibrary:
             raise
 
     def _fabric_info(self, handle: Any) -> dict[str, Any]:
-        """Asks into a structure, as this function alone does."""
+        """Calls the NVML function that writes its answer into a structure, as no other function does."""
         info = self._nvml.c_nvmlGpuFabricInfo_v2_t()
         _call(self._nvml, "nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info))
         return {
@@ -134,7 +134,7 @@ class NvmlLibrary:
 
 
 class LibraryEvents:
-    """Waits for events of GPUs; without any GPU only time passes."""
+    """Waits for events of GPUs. Without any GPU the whole wait passes."""
 
     def __init__(self, nvml: ModuleType, event_set: Any, registered_count: int) -> None:
         self._nvml = nvml

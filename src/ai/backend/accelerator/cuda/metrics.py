@@ -17,7 +17,7 @@ from ai.backend.plugin.accelerator import Measurement
 
 _SM_CLOCK, _TEMPERATURE = 1, 0
 _SAMPLES_S = 10.0
-"""How far back samples of processes count: NVML keeps those of the last seconds."""
+"""The age in seconds up to which samples of processes count. NVML keeps the samples of the last seconds."""
 
 
 def measurement(
@@ -40,7 +40,9 @@ def measurement(
 
 @dataclass(slots=True)
 class Use:
-    """Holds what processes use of a device: bytes, and percent of its time if available, by process id."""
+    """Holds what each process uses of a device, by process id: bytes of memory, and percent of the device's time if
+    available.
+    """
 
     memory: dict[int, int]
     time: dict[int, float] | None
@@ -98,7 +100,9 @@ class Meter(msgspec.Struct, frozen=True):
         return [reported for gpu in node.gpus for reported in self.gpu(gpu, last_xids.get(gpu.uuid, 0))]
 
     def use(self, uuid: str) -> Use | None:
-        """Returns what processes use of a GPU or MIG instance; None if NVML refuses (another user's, no permission)."""
+        """Returns the memory and the time that processes use of a GPU or MIG instance. Returns None if NVML refuses
+        (another user's, no permission).
+        """
         processes = unless_lost(self.nvml, "nvmlDeviceGetComputeRunningProcesses", uuid)
         if not isinstance(processes, list):
             return None
@@ -123,8 +127,9 @@ class Meter(msgspec.Struct, frozen=True):
         return {int(sample["pid"]): float(sample["smUtil"]) for sample in ordered}
 
     def workload(self, held: Sequence[Held], pids: Iterable[int] | None) -> list[Measurement]:
-        """Returns memory and time of a workload, each device apart: those of its processes where they are known, else
-        of a device that it holds alone."""
+        """Returns the memory and the time that a workload uses, for each device. If the processes are not known, the
+        values of devices that the workload holds alone are taken.
+        """
         own_pids = None if pids is None else frozenset(pids)
         measurements: list[Measurement] = []
         for device in held:

@@ -31,29 +31,33 @@ _ANSWER_S = 10.0
 _START_S = 10.0
 _QUIT_TIMEOUT_S = 5
 _OWN_MEMORY = 'mount --bind "$0" /dev/shm && exec "$@"'
-"""Starts a daemon in a mount namespace in which ``/dev/shm`` is the folder that its clients see there."""
+"""The command that starts a daemon in a mount namespace, in which ``/dev/shm`` is the folder that its clients see
+there.
+"""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one holder on one GPU: bytes of device memory, and percent of the GPU's threads."""
+    """Holds the limits of one holder on one GPU: bytes of device memory, and percent of the GPU's threads."""
 
     memory_bytes: int
     percent: int
 
 
 class MpsPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The folders that a client sees: the sockets of the daemon, and what is its ``/dev/shm``."""
+    """Holds two folders that a client sees: the folder of the daemon's sockets, and the folder that is its
+    ``/dev/shm``.
+    """
 
     pipe: str
     shared_memory: str
 
 
 class MpsFailure(Exception):
-    """Says why a control program did not do what it was asked."""
+    """Raised when a control program did not do what it was asked; the text says why."""
 
 
 class MpsTimeout(MpsFailure):
-    """A control daemon is there and does not answer in time."""
+    """Raised when a control daemon runs but does not answer in time."""
 
 
 class MpsDaemons:
@@ -90,7 +94,9 @@ class MpsDaemons:
             return MpsPlace(pipe=str(place / "pipe"), shared_memory=str(place / "shm"))
 
     def release(self, uuid: str, holder: str) -> None:
-        """Removes a holder, and ends the daemon behind the last one. Raises MpsFailure if a daemon does not end."""
+        """Removes a holder from a GPU, and ends the GPU's daemon if no holder is left. Raises MpsFailure if it does not
+        end.
+        """
         if not (self._folder / uuid).is_dir():
             return
         with self._locked(uuid) as place:
@@ -162,7 +168,7 @@ class MpsDaemons:
             shutil.rmtree(place / name, ignore_errors=True)
 
     def _limit(self, place: Path, shares: Collection[Share]) -> None:
-        """Sets the limits of the servers that run, and of those that will be started."""
+        """Sets the limits of the running servers and of the servers that start later."""
         memory_mib = max(share.memory_bytes for share in shares) >> 20
         percent = max(share.percent for share in shares)
         self._command(place, f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
@@ -208,7 +214,9 @@ class MpsDaemons:
 
     @contextmanager
     def _locked(self, uuid: str) -> Iterator[Path]:
-        """Yields a GPU's folder, which no other process changes meanwhile: two agents may overlap at a restart."""
+        """Yields a GPU's folder, and locks it against other processes meanwhile: two agents may overlap at a
+        restart.
+        """
         place = self._folder / uuid
         place.mkdir(mode=0o755, parents=True, exist_ok=True)
         with (place / "lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""The port to NVML, NVIDIA's management library (https://docs.nvidia.com/deploy/nvml-api/).
+"""Defines the port to NVML, NVIDIA's management library (https://docs.nvidia.com/deploy/nvml-api/).
 
 Functions go by NVML's own names and results are JSON values, so that they can be recorded and replayed. Devices are
 named by their UUIDs: an adapter turns a UUID into a handle, and a returned handle into a UUID.
@@ -14,7 +14,9 @@ import msgspec
 
 
 class Code(IntEnum):
-    """The values of ``nvmlReturn_t`` that the plugin tells apart; a test compares them with the library's binding."""
+    """Names the values of ``nvmlReturn_t`` that the plugin distinguishes. A test compares them with the library's
+    binding.
+    """
 
     UNINITIALIZED = 1
     INVALID_ARGUMENT = 2
@@ -51,7 +53,7 @@ SENTENCES = {
 
 
 class NvmlFailure(Exception):
-    """NVML answered with an error, ``code``; the text is one sentence for people."""
+    """Raised when NVML answers with an error, ``code``. The text is one sentence for people."""
 
     def __init__(self, code: int, function: str = "") -> None:
         standard = Code(code) if code in set(Code) else Code.UNKNOWN
@@ -61,7 +63,9 @@ class NvmlFailure(Exception):
 
 
 class NvmlEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """``gpu_instance`` is None where the whole GPU is meant. ``value`` of an Xid event is the Xid."""
+    """Describes an event of a GPU. ``gpu_instance`` is None where the whole GPU is meant. ``value`` of an Xid event is
+    the Xid.
+    """
 
     uuid: str
     kind: int
@@ -71,11 +75,11 @@ class NvmlEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 XID_CRITICAL = 0x8
 DOUBLE_BIT_ECC = 0x2
-"""Kinds of events, bits of ``nvmlEventTypes``."""
+"""The kinds of events, as bits of ``nvmlEventTypes``."""
 
 
 class NvmlEvents(Protocol):
-    """A set of events to wait for. Used from one thread."""
+    """Represents the events to which a caller has subscribed. Used from one thread."""
 
     def wait(self, timeout_ms: int) -> NvmlEvent | None:
         """Returns the next event, None if there is none in time. Raises NvmlFailure."""
@@ -85,7 +89,9 @@ class NvmlEvents(Protocol):
 
 
 class Nvml(Protocol):
-    """The port to the NVML library. Every call may block; one call at a time, but for what ``events`` returned."""
+    """Defines the calls of the NVML library. Every call may block. One call runs at a time, except calls of what
+    ``events`` returned.
+    """
 
     def open(self) -> None:
         """Opens the library. Raises NvmlFailure; PluginError if the binding is not installed."""
@@ -96,7 +102,9 @@ class Nvml(Protocol):
         ...
 
     def ask(self, function: str, *arguments: str | int) -> Any:
-        """Calls a function by its name. Structures are returned as objects, handles as UUIDs. Raises NvmlFailure."""
+        """Calls a function of NVML by its name. Structures are returned as objects, handles as UUIDs. Raises
+        NvmlFailure.
+        """
         ...
 
     def create_instance(self, uuid: str, profile: int) -> None:
@@ -113,8 +121,9 @@ class Nvml(Protocol):
 
 
 def optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
-    """Calls a function that a device, driver or user may lack; returns None then. Raises NvmlFailure: the library or
-    the device is not usable at all."""
+    """Calls a function that a device, driver or user may lack. Returns None if it is lacking. Raises NvmlFailure: the
+    library or the device is not usable at all.
+    """
     try:
         return nvml.ask(function, *arguments)
     except NvmlFailure as e:
@@ -124,7 +133,9 @@ def optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
 
 
 def unless_lost(nvml: Nvml, function: str, *arguments: str | int) -> Any:
-    """Calls a function as :func:`optional` does; returns None also for a lost device: the health check reports that."""
+    """Calls a function as :func:`optional` does. Returns None also for a lost device, which the health check
+    reports.
+    """
     try:
         return optional(nvml, function, *arguments)
     except NvmlFailure as e:

@@ -1,4 +1,4 @@
-"""The plugin for NVIDIA's GPUs."""
+"""Implements the plugin for NVIDIA's GPUs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 EVENT_WAIT_MS = 1000
 CHECK_INTERVAL_S = 10.0
-"""How often a watch for events also looks at what the devices say of themselves."""
+"""The seconds after which a watch for events also reads the state of the devices."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,8 +273,9 @@ class CudaPlugin(AbstractComputePlugin):
     async def configuration(
         self, device_alloc: DeviceAllocation, options: CudaOptions = NO_OPTIONS, *, is_diagnostic: bool = False
     ) -> tuple[WorkloadConfig, Sequence[Held]]:
-        """Returns the config of a workload with its GPUs, and these; GPUs that are diagnosed may have failed. Raises as
-        :meth:`configure`."""
+        """Returns the config of a workload with its GPUs, and the GPUs themselves. GPUs that are diagnosed may have
+        failed. Raises as :meth:`configure`.
+        """
 
         def ask() -> tuple[WorkloadConfig, Sequence[Held]]:
             reading = self._read()
@@ -337,8 +338,9 @@ class CudaPlugin(AbstractComputePlugin):
         return await self._do(lambda: meter.processes(uuids, pids))
 
     async def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
-        """Yields devices that are unhealthy at first, then changes: at critical errors of NVML, and every ten
-        seconds."""
+        """Yields first the devices that are unhealthy, and then each change of a device's health. Changes are read at
+        critical errors of NVML, and every ten seconds.
+        """
         reported: dict[DeviceId, ComputeDevice] = {}
         gpus = self._reading.node.gpus
         watched_uuids = await self._do(lambda: self._nvml.events([gpu.uuid for gpu in gpus]))

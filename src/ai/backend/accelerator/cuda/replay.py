@@ -69,7 +69,7 @@ class ReplayNvml:
         self.opens_with = opens_with
         self.is_open = False
         self.pending: list[NvmlEvent | NvmlFailure] = []
-        """What a wait for events gives next."""
+        """The events and failures that the next waits for events return."""
 
     def open(self) -> None:
         if self.opens_with is not None:
@@ -119,7 +119,7 @@ class _ReplayEvents:
 
 @dataclass
 class ReplayHost(Host):
-    """Answers from a recording; a file that is in it exists."""
+    """Answers the calls of a host from a recording. A file exists if the recording has it."""
 
     recording: Recording
 

@@ -1,4 +1,4 @@
-"""Data that NVML lacks: architectures, precisions, memory, link speeds, Xids, names of metrics.
+"""Defines data that NVML lacks: architectures, precisions, memory, link speeds, Xids, names of metrics.
 
 Sources: CUDA C++ Programming Guide, "Compute Capabilities"; NVIDIA's data sheets and white papers (memory, NVLink);
 "Xid Errors", r580, "GPU Memory Error Management" (https://docs.nvidia.com/deploy/); DCGM API "Field Identifiers".
@@ -18,7 +18,9 @@ _STATS, _MAX_STATS = ("avg", "max"), ("max",)
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """A GPU architecture, from one compute capability on. ``native``: formats that its units multiply in hardware."""
+    """Describes a GPU architecture, from one compute capability on. ``native``: formats that its units multiply in
+    hardware.
+    """
 
     since: Capability
     arch: str
@@ -29,7 +31,7 @@ class Generation(msgspec.Struct, frozen=True):
 
 FORMATS = ("FP64", "FP32", "TF32", "BF16", "FP16", "FP8", "FP4", "INT8", "INT4")
 EMULATED: Mapping[str, Capability] = {"FP16": (5, 3), "BF16": (7, 0), "INT8": (5, 0)}
-"""Formats that CUDA's libraries compute with at lower speed, from this capability on, where they are not native."""
+"""Maps formats that CUDA's libraries emulate at lower speed, where they are not native, to the lowest capability."""
 GENERATIONS = (
     Generation((12, 0), "blackwell", 128, 4, ("FP64", "FP32", "TF32", "BF16", "FP16", "FP8", "FP4", "INT8")),
     Generation((10, 0), "blackwell", 128, 4, ("FP64", "FP32", "TF32", "BF16", "FP16", "FP8", "FP4", "INT8")),
@@ -64,16 +66,16 @@ MEMORY_TYPES = (
     (r"L40S?|L4|A40|A16|A10|A2|T4|RTX 6000 Ada|RTX A\d+", "GDDR6"),
     (r"RTX 40[89]0", "GDDR6X"),
 )
-"""Expression in the model's name -> type of its memory; the first that occurs as whole words counts."""
+"""Maps an expression in the model's name to the type of its memory. The first that occurs as whole words counts."""
 NVLINK_GB_S: Mapping[int, float] = {1: 20, 2: 25, 3: 25, 4: 25, 5: 50}
 """NVLink version -> 10^9 bytes per second of one link in one direction."""
 
 
 class Blame(StrEnum):
-    """The cause of an Xid: the application or the hardware."""
+    """Names the cause of an Xid: the application or the hardware."""
 
     APPLICATION = "application"
-    """The program's, or it can simply be started again: the device goes on."""
+    """The program caused the error, or can simply be started again. The device goes on."""
     NOTICE = "notice"
     """The device has handled the error; it is to be inspected at the next maintenance."""
     DEVICE = "device"
@@ -113,7 +115,9 @@ XIDS: Mapping[int, tuple[Blame, str]] = {
     143: (Blame.DEVICE, "GPU initialisation failed"),
     145: (Blame.DEVICE, "NVLink error (RLW)"),
 }
-"""What is not in this table counts as the device's: NVIDIA's own health checks do the same."""
+"""Maps the number of an Xid to its cause and text. Any other Xid counts as the device's: NVIDIA's own health checks do
+the same.
+"""
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -162,13 +166,14 @@ METRICS: Mapping[str, Metric] = {
         "count", "last Xid that the agent heard of, 0 for none", "", "XID_ERRORS", "number of the Xid", 1.0, ()
     ),
 }
-"""What the plugin measures. The four of the platform are ``cuda_mem``, ``cuda_util``, ``cuda_power``,
-``cuda_temperature``; workloads and processes have the first two."""
+"""The metrics that the plugin measures. The four of the platform are ``cuda_mem``, ``cuda_util``, ``cuda_power``,
+``cuda_temperature``; workloads and processes have the first two.
+"""
 
 DRIVER_LIBRARIES = (
     "libcuda.so.1", "libcudadebugger.so.1", "libnvidia-allocator.so.1", "libnvidia-cfg.so.1", "libnvidia-encode.so.1",
     "libnvidia-ml.so.1", "libnvidia-nvvm.so.4", "libnvidia-opencl.so.1", "libnvidia-opticalflow.so.1",
     "libnvidia-ptxjitcompiler.so.1", "libnvcuvid.so.1",
 )  # fmt: skip
-"""The driver's libraries for programs that compute, by the names that programs load them by."""
+"""The names by which programs that compute load the driver's libraries."""
 DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")

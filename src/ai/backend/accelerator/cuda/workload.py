@@ -27,7 +27,9 @@ LIBRARY_DIR = "/opt/cuda-driver/lib"
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU or MIG instance that is held. ``part`` is 1 unless held in shares; ``memory``: bytes of all its shares."""
+    """Describes a GPU or MIG instance that a workload holds. ``part`` is 1 unless held in shares; ``memory``: bytes of
+    all its shares.
+    """
 
     device: Gpu | MigInstance
     part: Decimal
@@ -52,7 +54,9 @@ def gpu_of(device: Gpu | MigInstance) -> Gpu:
 
 
 def device_nodes(host: Host, device: Gpu | MigInstance) -> list[str]:
-    """Returns the device files of a GPU or MIG instance itself; empty if the driver does not say which they are."""
+    """Returns the device files of a GPU or MIG instance itself. The list is empty if the driver does not report them
+    all.
+    """
     gpu = gpu_of(device)
     if gpu.minor is None:
         return []
@@ -102,9 +106,10 @@ def with_mps(config: WorkloadConfig, place: MpsPlace, *, isolates: bool) -> Work
 def config_of(
     host: Host, held: Sequence[Held], options: CudaOptions = NO_OPTIONS, *, mount_libraries: bool
 ) -> WorkloadConfig:
-    """Returns the configuration for these devices, in this order. The node of a device also names it in CDI: a runtime
-    that knows CDI uses the name, another the file. Raises CreationDeferred: the driver does not say which device files
-    a device has."""
+    """Returns the configuration of a workload with these devices, in this order. The node of a device also names it in
+    CDI: a runtime that knows CDI uses the name, another the file. Raises CreationDeferred: the driver does not say
+    which device files a device has.
+    """
     if not held:
         return WorkloadConfig()
     mappings: dict[str, DeviceMapping] = {}
@@ -134,13 +139,17 @@ def config_of(
 
 
 def thread_percentage(held: Sequence[Held], options: CudaOptions) -> int:
-    """Returns the percent of a GPU's threads that a workload may use: those of its share, or less if it says so."""
+    """Returns the percent of a GPU's threads that a workload may use. It is that of its shares, or less if its session
+    asks for less.
+    """
     own_percent = max(1, int(min(device.part for device in held) * 100))
     return min(own_percent, options.active_thread_percentage or own_percent)
 
 
 def environment(held: Sequence[Held], options: CudaOptions = NO_OPTIONS) -> dict[str, str]:
-    """Returns a workload's variables: devices by UUID, independent of order; limits for CUDA's MPS if it runs."""
+    """Returns the environment variables of a workload. They name its devices by UUID, and limit its use of shared
+    devices for CUDA's MPS.
+    """
     uuids = ",".join(device.uuid for device in held)
     environ = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -78,7 +78,9 @@ LIES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "wrong-type": {call: lambda _: 7 for call in CALLS if call not in ("init", "cleanup", *HOOKS[1:])},
     "empty": {"list_devices": lambda _: [], "available_slots": lambda _: {}},
 }
-"""Behaviour -> call -> the function that falsifies the true answer."""
+"""Maps each wrong behaviour to the calls that it falsifies, and each call to the function that changes the true
+answer.
+"""
 
 _ALL_CALLS = frozenset(CALLS)
 BEHAVIOURS: Mapping[str, frozenset[str]] = {
@@ -93,7 +95,7 @@ BEHAVIOURS: Mapping[str, frozenset[str]] = {
     "unknown-device": frozenset({"watch_health"}),
     **{name: frozenset(lies) - {"watch_health"} for name, lies in LIES.items()},
 }
-"""Behaviour -> the calls that it applies to."""
+"""Maps each behaviour to the calls that it applies to."""
 NEEDS_ISOLATION = frozenset({"block", "exit"})
 
 
@@ -131,7 +133,7 @@ class FaultSchedule:
         self._counts: list[int] = []
 
     def objection(self, faults: Sequence[Fault]) -> str | None:
-        """Describes the first fault that would harm the agent; None if there is none."""
+        """Returns a description of the first fault that would harm the agent, or None if there is none."""
         refused = [fault.behaviour for fault in faults if fault.behaviour in NEEDS_ISOLATION and not self._isolated]
         if not refused:
             return None
@@ -168,8 +170,10 @@ class FaultSchedule:
 
 
 async def act(fault: Fault) -> None:
-    """Carries out a fault that is not a wrong answer. Returns only for ``slow`` and ``block``. Raises CreationDenied,
-    CreationDeferred, TerminationDeferred, RuntimeError: as the fault says."""
+    """Executes a fault that delays, blocks, ends or fails a call, rather than changing its answer. Returns only for
+    ``slow`` and ``block``. Raises CreationDenied, CreationDeferred, TerminationDeferred, RuntimeError: as the fault
+    says.
+    """
     match fault.behaviour:
         case "hang":
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""Scripted metrics: functions of the time alone, so that tests and demonstrations see the same curves."""
+"""Computes scripted metrics from the time alone, so that tests and demonstrations see the same curves."""
 
 from __future__ import annotations
 
@@ -63,13 +63,15 @@ class Script(BaseModel):
 
 
 def load_at(unix_time: float, rank: int, device_count: int) -> float:
-    """Returns a device's simulated load, 0 to 1, a wave of one minute; each device is behind the one before."""
+    """Returns a device's simulated load from 0 to 1, a wave of one minute. Each device's wave is later than the one
+    before.
+    """
     phase = (unix_time / PERIOD_S + rank / max(1, device_count)) % 1.0
     return 1.0 - abs(2.0 * phase - 1.0)
 
 
 def readings(device_load: float, memory: float, scripts: Mapping[Any, Script], unix_time: float) -> dict[str, float]:
-    """Returns the readings of a device: from its scripts, else from its load."""
+    """Returns the readings of a device from its scripts, and values without a script from its load."""
     result = {
         "mem": device_load * memory * 0.9,
         "util": device_load * 100.0,
@@ -83,8 +85,9 @@ def readings(device_load: float, memory: float, scripts: Mapping[Any, Script], u
 def of_device(
     prefix: str, device_id: DeviceId, values: Mapping[str, float], memory: float, scripts: Mapping[Any, Script]
 ) -> list[Measurement]:
-    """Returns the four metrics of one device; a script beyond the usual limit of power or temperature raises the
-    limit."""
+    """Returns the four metrics of one device. If a script exceeds the usual limit of power or temperature, the limit is
+    raised.
+    """
     limits = {"power": 300.0, "temperature": 95.0}
     limits |= {name: max(limit, scripts[name].top) for name, limit in limits.items() if name in scripts}
     metrics = (
@@ -107,8 +110,9 @@ def of_device(
 
 
 def of_parts(prefix: str, parts: Sequence[tuple[Mapping[str, float], float, Decimal]]) -> list[Measurement]:
-    """Returns memory and utilisation of a workload; ``parts`` are (readings of a device, its memory, the held
-    share)."""
+    """Returns the memory and the utilisation of a workload. ``parts`` are (readings of a device, its memory, the held
+    share).
+    """
     if not parts:
         return []
     memory_capacity = sum(device_memory * float(share) for _, device_memory, share in parts)

@@ -1,4 +1,4 @@
-"""The mock accelerator's plugin: devices, slots, hooks and metrics of declared devices."""
+"""Implements the mock accelerator's plugin: devices, slots, hooks and metrics of declared devices."""
 
 from __future__ import annotations
 

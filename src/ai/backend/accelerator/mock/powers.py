@@ -26,7 +26,9 @@ UNKNOWN_DEVICE = DeviceId("no-such-device")
 def _changing_device(
     change_device: Callable[Concatenate[Any, MockDevice, P], R],
 ) -> Callable[Concatenate[Any, DeviceId, P], Coroutine[Any, Any, R]]:
-    """Turns a change of a device into a call that raises NotFound for an unknown device, and saves the state."""
+    """Wraps a function that changes a mock device. The call raises NotFound for an unknown device, and saves the
+    state.
+    """
 
     @faulted
     @wraps(change_device)
@@ -66,7 +68,9 @@ class SimulatedPowers:
         ]
 
     def _remaining(self, device: MockDevice, profile: str) -> int:
-        """Returns how many more of a profile fit: by their number, and by the memory that others have taken."""
+        """Returns how many more partitions of a profile fit into a device, by their number and by the memory that is
+        left.
+        """
         profiles = {partition.name: partition for partition in device.partitions}
         existing = [name for parent, name in self.board.hardware.partitions.values() if parent == device.mother_uuid]
         remaining = device.memory_size - sum(profiles[name].memory_size for name in existing if name in profiles)

@@ -105,7 +105,9 @@ _TOPOLOGIES = {"nvlink-all": _nvlink_all, "nvlink-pairs": _nvlink_pairs, "pcie-t
 
 
 def links_of(declaration: Declaration, devices: Sequence[MockDevice]) -> Mapping[str, tuple[DeviceLink, ...]]:
-    """Maps device ids to links, in the order of the devices; peers that are not among ``devices`` are left out."""
+    """Returns the links of each device by device id, in the order of the devices. Links to peers that are not among
+    ``devices`` are left out.
+    """
     ranks = {device.mother_uuid: rank for rank, device in enumerate(declaration.expanded())}
     declared_links = {frozenset((link.a, link.b)): link for link in declaration.links}
     shape = _TOPOLOGIES.get(declaration.topology or "")
@@ -135,8 +137,9 @@ ALL = "*"
 
 
 class ControlPanel:
-    """Combines the declaration's failures and faults with those of the control file, which is read again when it
-    changes. A malformed one changes nothing while the plugin runs, and is reported in the log and in ``problem``."""
+    """Combines the declaration's failures and faults with those of the control file, which is read again after a
+    change. A malformed one changes nothing while the plugin runs, and is reported in the log and in ``problem``.
+    """
 
     def __init__(
         self, declaration: Declaration, path: Path | None, faults: FaultSchedule, *, source: Path | None = None
@@ -177,7 +180,7 @@ class ControlPanel:
             log.error("the control file of the mock accelerator is not used: %s", e.message)
 
     def failure(self, *device_ids: str) -> str | None:
-        """Returns the reason why one of these devices counts as failed; None if none does."""
+        """Returns the reason why one of these devices counts as failed, or None if all are healthy."""
         for name in (*device_ids, ALL):
             if name in self._unhealthy:
                 return self._unhealthy[name] or "switched to unhealthy"
@@ -195,11 +198,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 ONE = Decimal(1)
 _DEVICE_GROUP = "whole"
-"""The exclusive group of what one device offers."""
+"""The exclusive group of all slots that one device offers."""
 
 
 def slice_of(memory_size: int) -> str:
-    """Returns the subtype of a slice, named after its memory in GiB (peer facts 2.4)."""
+    """Returns the name of a slice's slot after the dot, which has its memory in GiB (peer facts 2.4)."""
     return f"device:{max(1, memory_size >> 30)}g-mig"
 
 

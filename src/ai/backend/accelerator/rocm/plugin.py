@@ -1,4 +1,4 @@
-"""AMD GPUs through the sysfs of amdgpu and of the KFD; no vendor library is needed."""
+"""Serves AMD GPUs through the sysfs of amdgpu and of the KFD. No vendor library is needed."""
 
 from __future__ import annotations
 
@@ -89,8 +89,9 @@ class RocmPlugin(TreePlugin):
         return (_NAMESPACE,)
 
     def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
-        """Names the GPUs by unique id where every one is whole and has one, else by number. In a container numbers
-        begin anew: ROCr counts the GPUs that it can open."""
+        """Returns a config that names the GPUs by unique id, if each is whole and has one, and by number otherwise. In
+        a container numbers begin anew: ROCr counts the GPUs that it can open.
+        """
         ids = [scanned.device.device_id for scanned in held]
         by_id = all(name.startswith("GPU-") for name in ids) and all(gpu.fields["partitions"] == "1" for gpu in held)
         ranks = range(len(held)) if workload.type == "container" else [scanned.fields["rank"] for scanned in held]

@@ -43,7 +43,7 @@ MEMORY_TYPES: Mapping[str, str] = {
     "gfx1201": "GDDR6",
 }
 MEMORY_TYPES_OF_DEVICES: Mapping[int, str] = {0x74A5: "HBM3E"}
-"""By PCI device id, where that of the instruction set is wrong: MI325X."""
+"""The memory type by PCI device id, for devices that differ from others of their instruction set: MI325X."""
 
 NAMES: Mapping[int, str] = {
     0x738C: "AMD Instinct MI100",
@@ -57,7 +57,7 @@ NAMES: Mapping[int, str] = {
     0x75A0: "AMD Instinct MI350X",
     0x75A3: "AMD Instinct MI355X",
 }
-"""Used where the driver has no ``product_name``."""
+"""The model names that are used where the driver has no ``product_name``."""
 
 _MATRIX_FORMATS = ("FP64", "FP32", "BF16", "FP16", "INT8")
 PRECISIONS: Mapping[str, tuple[str, ...]] = {
@@ -180,7 +180,7 @@ def _properties_or_nothing(tree: Tree, path: str) -> dict[str, int]:
 
 
 def process_memory(tree: Tree, pid: int) -> Mapping[int, int]:
-    """Maps gpu_id to the bytes of its memory that a process uses; empty where it uses no GPU."""
+    """Returns by gpu_id the bytes of GPU memory that a process uses. It is empty for a process that uses no GPU."""
     base = f"{PROCESSES}/{pid}"
     by_gpu = {}
     for name in tree.names(base):
@@ -199,8 +199,9 @@ _MB_IN_GIB = 1_000_000 / 2**30
 
 
 def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
-    """Maps nodes to ids: ``GPU-<unique id>`` as ROCr names it; further partitions have a number, ``GPU-<unique id>.1``.
-    A GPU without a unique id, or with that of another one, is named by its PCI address."""
+    """Returns the device id of each KFD node: ``GPU-<unique id>`` as ROCr names it. Further partitions have a number,
+    ``GPU-<unique id>.1``. A GPU without a unique id, or with that of another one, is named by its PCI address.
+    """
     owners: dict[int, set[str]] = {}
     for gpu in listed:
         owners.setdefault(gpu.unique_id, set()).add(gpu.address)
@@ -215,8 +216,9 @@ def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
 
 
 def scan(tree: Tree, *, max_uncorrectable: int, rocm_version: str | None) -> list[ScannedDevice]:
-    """Lists every GPU, or every partition of one that is cut. ``max_uncorrectable``: uncorrectable memory errors that a
-    healthy GPU may have; ``rocm_version``: for the variant properties."""
+    """Returns every GPU, or every partition of a GPU that is cut. ``max_uncorrectable``: uncorrectable memory errors
+    that a healthy GPU may have; ``rocm_version``: for the variant properties.
+    """
     listed = list(gpus(tree))
     ids = device_ids(listed)
     pci_functions = {gpu.address: pci_at(tree, gpu.address) for gpu in listed}
@@ -324,8 +326,9 @@ def _partitioning(tree: Tree, pci: PciDevice | None, gpu: KfdGpu) -> Iterator[Pa
 
 
 def _links(gpu: KfdGpu, ids: Mapping[int, DeviceId], by_pci: Sequence[DeviceLink]) -> tuple[DeviceLink, ...]:
-    """Returns XGMI links where the KFD reports them, else those of PCI express. Partitions of one GPU are linked inside
-    of it."""
+    """Returns a GPU's XGMI links where the KFD reports them, and its PCI express links to other peers. Partitions of
+    one GPU are linked inside of it.
+    """
     xgmi = {ids[link.to]: link.bandwidth for link in gpu.links if link.type == XGMI and link.to in ids}
     direct = {
         peer: DeviceLink(

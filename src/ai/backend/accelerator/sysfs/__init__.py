@@ -1,4 +1,4 @@
-"""Accelerators that a data file describes: how sysfs shows them, and what a workload needs to use them."""
+"""Serves accelerators that a data file describes: how sysfs shows them, and what a workload needs to use them."""
 
 from ai.backend.accelerator.sysfs.plugin import SysfsPlugin
 

@@ -1,4 +1,5 @@
-"""Makes a plugin class for each data file of the package on access: ``families:tt_n300`` is of ``data/tt-n300.toml``.
+"""Makes a plugin class for each data file of the package when the class is accessed. ``families:tt_n300`` is of
+``data/tt-n300.toml``.
 
 The names are those of the entry points in ``pyproject.toml``."""
 

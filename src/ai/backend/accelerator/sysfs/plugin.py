@@ -1,4 +1,6 @@
-"""Plugins over data files: one class for every family, and one for files of your own."""
+"""Serves the devices that data files describe, by one plugin class for each family and one for the operator's own
+files.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ FEATURES = (
     VariantFeature(name="driver_version", match_mode=VariantMatchMode.MINIMUM),
     VariantFeature(name="precision", multi_value=True),
 )
-"""What is stated of every device of a family that names a ``variant-namespace``."""
+"""The variant features of each device, if its family names a ``variant-namespace``."""
 
 
 class SysfsSettings(TreeSettings):
@@ -38,7 +40,7 @@ class SysfsSettings(TreeSettings):
 
 
 class SysfsPlugin(TreePlugin):
-    """Devices as data files describe them. This class itself serves the files that its settings name."""
+    """Serves devices as data files describe them. This class itself serves the files that its settings name."""
 
     key: ClassVar[DeviceName] = DeviceName("sysfs")
     version: ClassVar[str] = "1"
@@ -164,13 +166,14 @@ class SysfsPlugin(TreePlugin):
 
 
 def _of_plugin(scanned: ScannedDevice, key: str) -> ScannedDevice:
-    """Returns the device renamed to the plugin that lists it."""
+    """Returns a device with the name of the plugin that lists it."""
     return replace(scanned, device=replace(scanned.device, device_name=DeviceName(key)))
 
 
 def _filled(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:
-    """Fills a template for each device, with commas between, or once where all are equal. None where a device
-    lacks something: a list without it would hide the device from its user."""
+    """Fills a template for each device, and joins the texts by commas. Equal texts are joined once. Returns None where
+    a device lacks a value: a list without it would hide the device from its user.
+    """
     texts = [text for device_fields in fields if (text := fill(template, device_fields)) is not None]
     return ",".join(dict.fromkeys(texts)) if len(texts) == len(fields) else None
 

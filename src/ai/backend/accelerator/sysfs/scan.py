@@ -23,12 +23,14 @@ from ai.backend.plugin.sysfs.pci import BUS, PciDevice, links_of, pci_at, pci_de
 from ai.backend.plugin.sysfs.tree import Missing, Tree, Unreadable, parse_number
 
 _SAFE_FIELD = re.compile(r"[\w+:-][\w.+:-]{0,127}", re.ASCII)
-"""What may be filled into a path or a variable: a driver that answers with garbage must not name other files."""
+"""The form of values that may be filled into a path or a variable. A driver that answers with garbage must not name
+other files.
+"""
 
 
 @dataclass(slots=True)
 class Entry:
-    """A place in the tree where a device was found, with its PCI function and faults so far."""
+    """Describes a place in the tree where a device was found, with its PCI function and faults so far."""
 
     path: str
     name: str
@@ -109,7 +111,9 @@ def scan_family(tree: Tree, family: Family, serials: MutableMapping[str, str]) -
 
 
 def _belongs(tree: Tree, family: Family, entry: Entry) -> bool:
-    """Returns True if the entry is of the family. An unreadable entry may be: a faulty device must not vanish."""
+    """Returns True if the device at a place belongs to the family. An unreadable one counts too, since a faulty device
+    must not vanish.
+    """
     for condition in family.only_if:
         try:
             if condition.fault(entry.read(tree, condition.value)) is not None:
@@ -153,7 +157,9 @@ def _serial(tree: Tree, family: Family, entry: Entry, serials: MutableMapping[st
 
 
 def _fields(tree: Tree, family: Family, entry: Entry, model: Model, device_id: str) -> dict[str, str]:
-    """Returns the values for templates; a missing one is left out, a garbled one makes the device unhealthy."""
+    """Returns the values for the templates of a device. A missing value is left out; a malformed value makes the device
+    unhealthy.
+    """
     fields = {"index": entry.index, "name": entry.name, "id": device_id, "model": model.name}
     if entry.pci is not None:
         fields["pci"] = entry.pci.address
@@ -176,7 +182,7 @@ def _fields(tree: Tree, family: Family, entry: Entry, model: Model, device_id: s
 
 
 def fill(template: str, fields: Mapping[str, str]) -> str | None:
-    """Returns the template with its placeholders replaced, None where one of them is not known of this device."""
+    """Replaces the placeholders of a template. Returns None if the device has no value for one of them."""
     parts = []
     for text, name, _, _ in string.Formatter().parse(template):
         parts.append(text)
@@ -188,7 +194,9 @@ def fill(template: str, fields: Mapping[str, str]) -> str | None:
 
 
 def _nodes(tree: Tree, family: Family, entry: Entry, fields: Mapping[str, str]) -> tuple[DeviceMapping, ...]:
-    """Lists the existing device nodes. A device of a family with nodes of their own needs at least one of its own."""
+    """Returns the existing device nodes of a device. A device whose family has nodes for each device needs at least one
+    of its own.
+    """
     nodes: list[DeviceMapping] = []
     own_nodes: list[bool] = []
     for node in family.devices:
@@ -261,7 +269,7 @@ def _memory(tree: Tree, family: Family, entry: Entry, model: Model) -> int:
 
 
 def _variants(tree: Tree, family: Family, model: Model, memory: int) -> Iterator[VariantProperty]:
-    """Yields the properties of ``FEATURES``; nothing where the family names no namespace."""
+    """Yields the variant properties of a device, by ``FEATURES``. Yields none if its family names no namespace."""
     if not family.variant_namespace:
         return
     features: Sequence[tuple[str, str | None]] = (
@@ -277,7 +285,7 @@ def _variants(tree: Tree, family: Family, model: Model, memory: int) -> Iterator
 
 
 def driver_version(tree: Tree, family: Family) -> str | None:
-    """Returns the version of the kernel module, None if it is unknown."""
+    """Returns the version of the driver's kernel module, or None if it is unknown."""
     if not family.kernel_module:
         return None
     version = tree.text(f"/sys/module/{family.kernel_module.replace('-', '_')}/version")

@@ -1,1 +1,1 @@
-"""The channel to a runner, with its runs, files and terminals."""
+"""Connects the agent with a runner, and serves the runner's runs, files and terminals."""

@@ -1,4 +1,4 @@
-"""The agent's connection to one runner: frames in order, requests with replies, and reconnection without loss."""
+"""Connects the agent with one runner: frames in order, requests with replies, and reconnection without loss."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Frame = Mapping[str, Any]
 Chunk = tuple[int, str]
 """The number of an archive, and a part of it in base64."""
 _CHUNK_OVERHEAD = 512
-"""The bytes that a chunk counts for in addition to its text; they bound the number of empty chunks."""
+"""The bytes that each chunk counts for in addition to its text, so that the number of empty chunks is bounded."""
 OpenChannel = Callable[[int], Awaitable[RunnerChannel]]
 """Opens the stream behind a sequence number."""
 _REOPEN_BACKOFF = Backoff(0.05, 2.0)
@@ -41,18 +41,18 @@ _ERROR_OF_TYPE: dict[str, type[BackendError]] = {
 
 
 class StartFailed(WorkloadError):
-    """The workload exists, but its runner never became ready."""
+    """Raised when the workload exists but its runner did not become ready in time."""
 
 
 class WorkloadEnded(WorkloadError):
-    """The workload ended during an operation on it."""
+    """Raised when the workload ends during an operation on it."""
 
 
 class FrameSink(Protocol):
     """Receives every frame of a runner."""
 
     def on_frame(self, frame: Frame, seq: int) -> None:
-        """Handles a frame; must not raise or wait."""
+        """Handles a frame of the runner. The method must not raise or wait."""
 
     def on_exit(self, frame: Frame | None) -> None:
         """Handles the end of the workload, after which no frame follows. ``frame`` is the last one of the shim."""
@@ -280,7 +280,9 @@ class KernelChannel:
 
 
 def _take_chunk(request: _Request, index: int, text: str) -> None:
-    """Keeps a chunk for its request; fails the request, and drops its chunks, if they take more space than allowed."""
+    """Stores a chunk for its request. If the chunks take more space than allowed, the request fails and they are
+    dropped.
+    """
     request.chunk_space -= len(text) + _CHUNK_OVERHEAD
     request.chunks.append((index, text))
     if request.chunk_space < 0:

@@ -1,4 +1,4 @@
-"""The durable records of runs."""
+"""Defines the durable records of runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ RECORD_VERSION = 1
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Base class of the records that the agent stores on disk."""
+    """Represents the base class of the records that the agent stores on disk."""
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
-    """The stored record of a code run whose output is not fetched to its end.
+    """Stores a code run whose output is not fetched to its end.
 
     ``frame`` is the message that starts the run, and empty once the run has started. ``consumed`` is the last frame
     whose output was fetched, ``waiting`` the options of the input that the run waits for, and ``deadline_at`` the time
@@ -33,7 +33,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
 
 class RunsRecord(Record, frozen=True, kw_only=True):
-    """The stored code runs of a kernel in order. The shim has dropped the frames up to ``acked``."""
+    """Stores the code runs of a kernel in order. The shim has dropped the frames up to ``acked``."""
 
     version: int = RECORD_VERSION
     attempt: int

@@ -1,4 +1,6 @@
-"""Programs that users start beside a kernel's code: streams over the runner's channel, with a window each way."""
+"""Runs programs that users start beside a kernel's code, as streams over the runner's channel with a window each
+way.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,12 @@ WINDOW_BYTES = 256 * 1024
 _FRAME_COST_BYTES = 256
 """The part of the window that a frame of output uses besides its bytes."""
 _ACKNOWLEDGED_BYTES = 2 * 1024 * 1024
-"""Output after which the shim is asked to forget what it keeps for a restart of the agent."""
+"""The bytes of output after which the shim may drop the frames that it stores for a restart of the agent."""
 _MAX_ORPHANS = 64
 
 
 class Program:
-    """A :class:`~ai.backend.common.wire.link.PtyStream` on one program of the runner."""
+    """Implements a :class:`~ai.backend.common.wire.link.PtyStream` on one program of the runner."""
 
     def __init__(self, channel: KernelChannel, name: str, on_close: Callable[[], object]) -> None:
         self._channel = channel
@@ -46,7 +48,7 @@ class Program:
         return self._buffered_bytes <= 2 * WINDOW_BYTES
 
     def end(self, exit_code: int | None = None) -> None:
-        """Ends the stream; without an exit code, as the program's is unknown."""
+        """Ends the stream without an exit code, for a program whose exit code is unknown."""
         if not self._has_ended:
             self._has_ended = True
             self.push(PtyFrame(kind="closed", exit_code=exit_code))
@@ -103,7 +105,8 @@ class Program:
 
 @dataclass(slots=True, eq=False)
 class Programs:
-    """Starts the programs of one kernel. Those from before an agent restart are ended at their first output.
+    """Starts the programs of one kernel. A program that was started before a restart of the agent is ended at its first
+    output.
 
     ``acknowledge`` lets the shim forget the delivered frames.
     """
@@ -173,7 +176,9 @@ class Programs:
             self.acknowledge()
 
     def _end_orphan(self, name: str) -> None:
-        """Ends a program that an earlier agent started; a bounded number, as a hostile runner may invent names."""
+        """Ends a program that an earlier agent started. The number is bounded, since a hostile runner may invent
+        names.
+        """
         if name.startswith(f"{self.prefix}-") or name in self._orphans or len(self._orphans) >= _MAX_ORPHANS:
             return
         self._orphans |= {name}

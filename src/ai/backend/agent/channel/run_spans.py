@@ -22,7 +22,9 @@ _LAST_EXIT_CODE = 255
 def record_run(
     record: RunRecord, ended_at: float, attributes: Mapping[str, str], *, exit_code: object, phases: object
 ) -> None:
-    """Records the span of a run that ended, and those of its phases; nothing without a trace."""
+    """Records one span for a run that ended, and one span for each phase of the run. Records nothing for a run without
+    a trace.
+    """
     if record.trace is None:
         return
     described: dict[str, str | int] = {**attributes, "backendai.run_id": record.run_id}

@@ -37,7 +37,8 @@ INFRASTRUCTURE_FAILED = -1
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A code run and its output; ``over`` once the last mark is buffered, removed once that mark was fetched.
+    """Holds a code run and its output. ``over`` is set once the last mark is buffered; the run is removed once that
+    mark was fetched.
 
     ``is_asked`` is True from a request for input to its answer or an interrupt; further requests are ignored.
     """
@@ -103,7 +104,8 @@ class RunQueue:
         self.channel.add_sink(self)
 
     async def execute(self, req: Execute) -> RunResult:
-        """Starts a run, sends it input or polls it; returns at a change of its state or after the flush time.
+        """Starts a run, sends a run input, or polls a run. Returns when the run changes its state, or after the flush
+        time.
 
         Raises:
             RunError: an unknown run, input to one that does not wait for it, or a mode that the image lacks.
@@ -179,7 +181,7 @@ class RunQueue:
         return replace(mark or run.mark(RunStatus.CONTINUED), console=console_items)
 
     async def follow(self, run_id: str, command: str) -> RunResult:
-        """Runs a shell command to the end; the output goes only to the session's log.
+        """Runs a shell command until the command ends, and writes the output only to the session's log.
 
         The result stays stored until :meth:`forget`, so that a restarted agent follows the same run.
         """

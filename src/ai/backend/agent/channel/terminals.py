@@ -1,4 +1,4 @@
-"""Terminals of one kernel: streams of bytes over the runner's channel."""
+"""Opens terminals of one kernel, as streams of bytes over the runner's channel."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ log = logging.getLogger(__name__)
 _MAX_ORPHANS = 64
 _FRAME_OVERHEAD_BYTES = 256
 _MAX_BUFFER_BYTES = 1024 * 1024
-"""Output that a slow viewer may be behind; then the oldest is dropped, as a terminal that scrolled on."""
+"""The bytes of output that are stored for a slow viewer. Beyond that the oldest output is dropped, as a terminal
+scrolls.
+"""
 
 
 class Terminal:
-    """A :class:`~ai.backend.common.wire.link.PtyStream` on one terminal of the runner."""
+    """Implements a :class:`~ai.backend.common.wire.link.PtyStream` on one terminal of the runner."""
 
     def __init__(self, channel: KernelChannel, pty_id: str, on_close: Callable[[], object]) -> None:
         self._channel = channel

@@ -1,1 +1,1 @@
-"""Accelerator plugins, the inventory of devices, their health, and operations on them."""
+"""Runs accelerator plugins, and manages the inventory of devices, their health, and operations on them."""

@@ -1,4 +1,4 @@
-"""Writes the CDI specifications of plugins where the runtime looks names up."""
+"""Writes the CDI specifications of plugins into the directory where the runtime looks device names up."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class CdiSpecifications:
                 await asyncio.to_thread(remove_others, Path(directories[-1]), self._agent_id, kept_keys)
 
     async def ensure(self, names: Collection[str]) -> None:
-        """Refreshes the files if one of the names is in none of them, as that of a device that was made just now."""
+        """Refreshes the files if no file describes one of the names, such as the name of a device that was just
+        made.
+        """
         known_names = frozenset(name for names in self._names_of_plugin.values() for name in names)
         if not known_names.issuperset(names):
             await self.refresh()

@@ -25,8 +25,10 @@ class NamedValueStore(Protocol):
 
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that takes no new workloads, or with a ``taint`` only those that tolerate this key. ``until`` is Unix
-    time; None: until somebody uncordons it. ``rule``: the rule that has set it; empty: an operator."""
+    """Describes a device that takes no new workloads until its cordon is removed. With a ``taint`` the device takes
+    only workloads that tolerate this key. ``until`` is Unix time; None: until somebody uncordons the device. ``rule``:
+    the rule that has set the cordon; empty: an operator has.
+    """
 
     device_name: str
     device_id: str
@@ -37,7 +39,7 @@ class Cordon(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def description(self) -> str:
-        """The reason as a device's health reason has it."""
+        """The text that the heartbeat gives as the reason why the device is unhealthy."""
         kind = f"tainted {self.taint}" if self.taint else "cordoned"
         if self.until is None:
             return f"{kind}: {self.reason}"
@@ -61,11 +63,11 @@ class Cordons:
             self._cordons[cordon.device_name, DeviceId(cordon.device_id)] = cordon
 
     def descriptions(self) -> Mapping[Key, str]:
-        """Returns why each cordoned or tainted device takes nothing, or not everything."""
+        """Returns the reason of each cordon and of each taint, by plugin and device."""
         return {key: cordon.description for key, cordon in self._cordons.items()}
 
     def reasons(self) -> Mapping[Key, str]:
-        """Returns why each cordoned device takes nothing."""
+        """Returns the reason of each cordon, without the taints, by plugin and device."""
         return {key: cordon.description for key, cordon in self._cordons.items() if not cordon.taint}
 
     def taints(self) -> Mapping[Key, str]:
@@ -73,7 +75,9 @@ class Cordons:
         return {key: cordon.taint for key, cordon in self._cordons.items() if cordon.taint}
 
     def rule_of(self, device_name: str, device_id: DeviceId) -> str | None:
-        """Returns the rule that has cordoned or tainted a device, empty for an operator; None if nobody has."""
+        """Returns the rule that has cordoned or tainted a device. Returns an empty text if an operator has, and None if
+        the device has neither.
+        """
         cordon = self._cordons.get((device_name, device_id))
         return None if cordon is None else cordon.rule
 
@@ -110,7 +114,7 @@ class Cordons:
         return True
 
     def expire(self) -> bool:
-        """Removes the cordons whose time is over; returns whether there were any."""
+        """Removes the cordons whose time is over. Returns True if there were any."""
         now = self._wall_clock()
         expired = [key for key, cordon in self._cordons.items() if cordon.until is not None and cordon.until <= now]
         for key in expired:

@@ -1,4 +1,6 @@
-"""Says which partitions of a node's devices are idle, and gives partitions to kernels in place of what is not cut."""
+"""Finds the idle partitions of a node's devices, and gives kernels partitions in place of slots that are not cut
+yet.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from ai.backend.pluginhost.handle import PluginHandle
 
 
 class CutDevices:
-    """Views the devices of an inventory that are cut on demand."""
+    """Finds partitions in an inventory, of devices that are cut into partitions on demand."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -33,7 +35,9 @@ class CutDevices:
         return [device.device_id for device in answered if device.parent_id == parent_id]
 
     def uncut(self, kernel_id: str) -> tuple[str, SlotName, DeviceId] | None:
-        """Returns a plugin, slot and device of which a kernel holds a partition that is not cut yet; None if none."""
+        """Returns the plugin, slot and device of one partition that a kernel holds and that is not cut yet. Returns
+        None if every partition of the kernel is cut.
+        """
         inventory = self._inventory
         for slot_name, quantities in inventory.holding(kernel_id).slots.items():
             key = inventory.owner_of(slot_name)
@@ -65,8 +69,8 @@ class CutDevices:
         device_id: DeviceId,
         create: Callable[[], Awaitable[DeviceId]],
     ) -> None:
-        """Creates or finds one partition, gives it to a kernel in place of what is not cut yet, and lists the devices
-        again.
+        """Gives a kernel the partition that ``create`` returns, in place of a partition that was not cut yet. Lists the
+        devices again afterwards.
 
         No list is taken over meanwhile, so that nobody else gets the partition. Raises BackendError, of ``create``.
         """

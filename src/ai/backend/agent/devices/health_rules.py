@@ -18,7 +18,7 @@ Key = tuple[str, DeviceId]
 
 
 class HealthRules:
-    """Counts failures of devices and cordons those that reach the limit of the settings."""
+    """Counts failures of devices, and cordons a device that fails as often as the settings allow within some time."""
 
     def __init__(
         self, settings: DeviceCordonSettings, operations: DeviceOperations, *, clock: Callable[[], float]
@@ -29,7 +29,7 @@ class HealthRules:
         self._failures: dict[Key, deque[float]] = {}
 
     def on_failure(self, plugin_key: str, device_id: DeviceId) -> None:
-        """Counts a device that has just failed."""
+        """Records the time at which a device has failed."""
         if not self._settings.failures:
             return
         if len(self._failures) >= _MAX_DEVICES:
@@ -38,7 +38,9 @@ class HealthRules:
         times.append(self._clock())
 
     async def apply(self) -> None:
-        """Cordons the devices that have failed too often, once each time."""
+        """Cordons each device whose failures have reached the limit of the settings, and then counts its failures from
+        zero.
+        """
         rule, now = self._settings, self._clock()
         due = [
             key

@@ -1,4 +1,4 @@
-"""The devices of the node that kernels and their device claims hold."""
+"""Records which devices of the node kernels and their device claims hold."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from ai.backend.common.ids import SlotName
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """The allocation of a kernel or a claim, and the part of it (``taken``) that the present devices provide."""
+    """Holds the allocation of a kernel or a claim, and the part of it (``taken``) that the present devices provide."""
 
     allocation: DeviceAllocation
     taken: DeviceAllocation
 
 
 class ClaimedDevices(msgspec.Struct, frozen=True, kw_only=True):
-    """The device claim of a kernel: the slots that it provides and, if it is bound already, its devices."""
+    """Describes the device claim of a kernel: the slots that the claim provides and, if it is bound already, its
+    devices.
+    """
 
     claim_id: str
     slots: frozenset[str]
@@ -28,7 +30,7 @@ class ClaimedDevices(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Holdings:
-    """The holdings of live kernels: what each has by itself, and the claim that it shares with others.
+    """Holds the allocation of each live kernel, and the device claim that a kernel may share with other kernels.
 
     Attributes:
         of_kernel: what each kernel holds by itself.
@@ -41,13 +43,17 @@ class Holdings:
     claim_of_kernel: dict[str, str] = field(default_factory=dict)
 
     def all(self) -> list[tuple[str, Holding]]:
-        """Returns every holding once, with the kernel that holds it, or the first of several."""
+        """Returns every holding once, each with a kernel that holds it. For a claim of several kernels this is the
+        first kernel.
+        """
         kernel_of_claim = {claim_id: kernel_id for kernel_id, claim_id in reversed(self.claim_of_kernel.items())}
         claimed = [(kernel_of_claim[claim_id], holding) for claim_id, holding in self.of_claim.items()]
         return [*self.of_kernel.items(), *claimed]
 
     def holder_of(self, kernel_id: str, slot_name: SlotName) -> tuple[dict[str, Holding], str]:
-        """Returns by which holding a kernel has a slot: its own or that of its claim."""
+        """Returns the holding that gives a kernel this slot, as the map of holdings and the key in it. The holding is
+        that of the kernel's claim if the claim has the slot, and otherwise the kernel's own.
+        """
         claim_id = self.claim_of_kernel.get(kernel_id, "")
         claimed = self.of_claim.get(claim_id)
         if claimed is not None and slot_name in claimed.allocation.slots:
@@ -63,7 +69,9 @@ class Holdings:
         return DeviceAllocation(slots={**holding.allocation.slots, **claimed.allocation.slots})
 
     def remove(self, kernel_id: str) -> list[Holding]:
-        """Removes the holding of a kernel, and that of its claim if no other kernel holds it; returns these."""
+        """Removes and returns the holding of a kernel, and the holding of its claim if no other kernel holds the
+        claim.
+        """
         removed = [self.of_kernel.pop(kernel_id, None)]
         claim_id = self.claim_of_kernel.pop(kernel_id, None)
         if claim_id is not None and claim_id not in self.claim_of_kernel.values():
@@ -72,7 +80,9 @@ class Holdings:
 
 
 def split(allocation: DeviceAllocation, claimed_slots: Collection[str]) -> tuple[DeviceAllocation, DeviceAllocation]:
-    """Returns the part of an allocation that is a kernel's own, and that of its claim."""
+    """Splits an allocation into two: the devices of the slots that a claim does not provide, and the devices of the
+    claim.
+    """
     claimed = {slot: devices for slot, devices in allocation.slots.items() if slot in claimed_slots}
     own = {slot: devices for slot, devices in allocation.slots.items() if slot not in claimed_slots}
     return DeviceAllocation(slots=own), DeviceAllocation(slots=claimed)

@@ -1,4 +1,4 @@
-"""The inventory of this node: its devices, its slots, and the allocations of its kernels."""
+"""Stores the devices of this node, their slots, and the allocations of the node's kernels."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from ai.backend.pluginhost.health import DeviceHealthTracker
 
 log = logging.getLogger(__name__)
 INTRINSIC = frozenset({"cpu", "mem"})
-"""Device names whose slots no other plugin may offer, even if these plugins are blocked."""
+"""The names of devices whose slots only the intrinsic plugins may offer, even if these plugins are blocked."""
 _LOST_REASON = "its plugin lists it no more"
 KEPT_PARTITION_S = 60.0
-"""How long a partition that its plugin refused to join is left alone."""
+"""The seconds for which a partition is left alone after its plugin refused to join it."""
 
 
 async def _allocate_function_of(plugin: AbstractComputePlugin) -> Allocate:
@@ -74,7 +74,9 @@ class Inventory:
         whole_devices: WholeDevices | None = None,
         tree: Tree | None = None,
     ) -> None:
-        """``cut_on_demand``: the plugins whose devices are offered by what they can be cut into. ``tree``: sysfs."""
+        """Makes an inventory without devices. ``cut_on_demand``: the plugins whose devices are offered by the
+        partitions that they can be cut into. ``tree``: sysfs.
+        """
         self._plugins = plugins
         self._whole_devices = whole_devices if whole_devices is not None else WholeDevices()
         self._kept_partitions: dict[tuple[str, DeviceId], float] = {}
@@ -151,7 +153,7 @@ class Inventory:
         return self._built_devices != {key: kind.devices for key, kind in self.kinds.items()}
 
     def _apply(self, handle: PluginHandle, query: asyncio.Task[DeviceKind]) -> bool:
-        """Takes over the answer of a plugin; returns True if its devices or slots changed."""
+        """Stores the answer of a plugin. Returns True if the plugin's devices or slots changed."""
         if query.cancelled() or isinstance(query.exception(), BackendError):
             log.debug("the inventory of %s is not renewed: %s", handle.key, query)
             return False
@@ -176,14 +178,16 @@ class Inventory:
         return True
 
     def _apply_info(self, handle: PluginHandle, info: dict[str, str]) -> None:
-        """Takes over the versions of a plugin's node."""
+        """Stores the versions that a plugin reports of its node."""
         kind = self.kinds.get(handle.key)
         if kind is not None and kind.info != info:
             kind.info = info
             self.changed()
 
     def _other_owner_of(self, plugin_key: str, slot: str) -> str | None:
-        """Returns the other plugin that owns a slot by its name or by an existing offer; None without one."""
+        """Returns the other plugin that owns a slot by its name or by an existing offer, or None if no other plugin
+        does.
+        """
         device_name = slot.partition(".")[0]
         other_plugin_keys = {handle.key for handle in self._plugins.handles if handle.key != plugin_key} | (
             INTRINSIC - {plugin_key}
@@ -227,7 +231,7 @@ class Inventory:
         return old_kind.devices != previous_devices
 
     def _update_health(self, plugin_key: str, kind: DeviceKind) -> None:
-        """Sets the devices' health from the list and the later changes, and recomputes the slots."""
+        """Sets the health of a plugin's devices by its last list and by later changes, and recomputes the slots."""
         tracker = self._health.setdefault(plugin_key, DeviceHealthTracker())
         tracker.retain(device.device_id for device in kind.answered)
         reason_of_excluded = {**self._reason_of_uncounted, **self._reason_of_withheld}
@@ -260,8 +264,9 @@ class Inventory:
         return self._is_idle(plugin_key, device) or bool(self._holders_of([device.device_id], slot_names))
 
     def _is_idle(self, plugin_key: str, device: ComputeDevice) -> bool:
-        """Returns True for a partition that may be joined if no kernel holds it: one that is not healthy is worked on,
-        cordoned, or failed, which somebody will look into."""
+        """Returns True for a partition that may be joined as soon as no kernel holds it. A partition that is unhealthy,
+        tainted or refused by its plugin may not, because somebody works on it or will inspect it.
+        """
         key = plugin_key, device.device_id
         return (
             device.health is DeviceHealth.HEALTHY
@@ -386,7 +391,7 @@ class Inventory:
         self._update_uncounted()
 
     def _update_uncounted(self) -> None:
-        """Excludes the devices that a kernel holds by a slot, or in an amount, that they do not offer any more."""
+        """Excludes each device of which a kernel holds more of a slot than the device offers now."""
         reason_of_uncounted: dict[tuple[str, DeviceId], str] = {}
         for kernel_id, holding in self._holdings.all():
             for slot, quantities in holding.allocation.slots.items():
@@ -401,7 +406,7 @@ class Inventory:
             self.on_health_changes(key)
 
     def _owners_of_held(self, slot: str) -> list[str]:
-        """Returns the plugins whose devices a kernel may hold by this slot, which may be from before a restart."""
+        """Returns the plugins whose devices a kernel may hold by this slot. The kernel may be from before a restart."""
         device_name = slot.partition(".")[0]
         plugin_keys = [
             key
@@ -499,17 +504,22 @@ class Inventory:
         self._holdings.of_kernel[kernel_id] = Holding(allocation, allocation)
 
     def _reserve(self, allocation: DeviceAllocation) -> DeviceAllocation:
-        """Takes what is still there of the devices of a claim that no kernel holds; returns what it took."""
+        """Takes the devices of a claim that no kernel holds, as far as they are still present, and returns the taken
+        devices.
+        """
         return self._allocator.adopt(ResourceSlot(), allocation)
 
     def _bound_of(self, claim: ClaimedDevices) -> DeviceAllocation | None:
-        """Returns the devices that a claim has already, by the manager or because another kernel holds it."""
+        """Returns the devices to which a claim is bound, by the manager or because another kernel holds the claim.
+        Returns None for a claim that is not bound.
+        """
         holding = self._holdings.of_claim.get(claim.claim_id)
         return claim.bound if claim.bound is not None or holding is None else holding.allocation
 
     def _claim_holding(self, claim_id: str, bound: DeviceAllocation) -> Holding:
-        """Returns what a bound claim holds, and takes it if no other kernel holds the claim. Raises
-        InsufficientResource if a device is not there, not healthy or taken."""
+        """Returns the holding of a bound claim, and takes its devices if no other kernel holds the claim yet. Raises
+        InsufficientResource if a device is not there, not healthy or taken.
+        """
         if unhealthy_ids := bound.device_ids() - self._healthy_ids(bound):
             raise InsufficientResource(f"devices of the claim are missing or have failed: {', '.join(unhealthy_ids)}")
         if (holding := self._holdings.of_claim.get(claim_id)) is not None:
@@ -595,7 +605,7 @@ class Inventory:
         self._update_uncounted()
 
     def free(self, kernel_id: str) -> None:
-        """Frees the allocation of a kernel, if it has one, and that of its claim, if no other kernel holds that."""
+        """Frees the allocation of a kernel, and the allocation of its claim if no other kernel holds the claim."""
         freed = self._holdings.remove(kernel_id)
         for holding in freed:
             self._allocator.free(holding.taken)
@@ -603,8 +613,9 @@ class Inventory:
             self._update_uncounted()
 
     def replace_device(self, kernel_id: str, slot_name: SlotName, device_id: DeviceId, partition_id: DeviceId) -> None:
-        """Gives a kernel, or its claim, a partition in place of one that was not cut yet of a device; a kernel that has
-        ended gets nothing. :meth:`rebuild` must follow."""
+        """Gives a kernel, or its claim, a partition in place of a partition of the device that was not cut yet. A
+        kernel that has ended gets nothing. :meth:`rebuild` must follow.
+        """
         holdings, holder = self._holdings.holder_of(kernel_id, slot_name)
         if (holding := holdings.get(holder)) is None:
             return
@@ -616,7 +627,7 @@ class Inventory:
         holdings[holder] = Holding(DeviceAllocation(slots=slots), holding.taken)
 
     async def relist_after(self, handle: PluginHandle, change: Callable[[], Awaitable[None]]) -> None:
-        """Changes the devices of a plugin and lists them again; no list is taken over meanwhile.
+        """Changes the devices of a plugin and then lists them again. Other lists of the plugin are ignored meanwhile.
 
         Raises BackendError, of ``change``; the devices are listed then, too.
         """
@@ -648,6 +659,6 @@ class Inventory:
 def _of_device_or_parent(
     values: Mapping[tuple[str, DeviceId], str], plugin_key: str, device: ComputeDevice
 ) -> str | None:
-    """Returns the value of a device, else that of the device of which it is a partition."""
+    """Returns the value of a device. If there is none, returns the value of the device of which it is a partition."""
     own = values.get((plugin_key, device.device_id))
     return own if own is not None or device.parent_id is None else values.get((plugin_key, device.parent_id))

@@ -1,4 +1,4 @@
-"""The devices and slots of one accelerator plugin, as the inventory keeps them."""
+"""Holds the devices and slots of one accelerator plugin for the inventory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ai.backend.common.structs import replace
 
 @dataclass(slots=True, kw_only=True)
 class DeviceKind:
-    """The devices and slots of one accelerator plugin.
+    """Holds the devices and slots of one accelerator plugin.
 
     ``answered`` are the devices as the plugin listed them at ``asked_at``; ``evaluated`` have the health that counts,
     also if they are withheld, and ``devices`` are what is offered, without partitions that are counted at their device.
@@ -46,7 +46,8 @@ class DeviceKind:
         return frozenset([*self.slots, *device_slot_names, *(display.slot_name for display in self.displays)])
 
     def allocation_of_whole(self, device_ids: Collection[str]) -> DeviceAllocation:
-        """Returns an allocation of all of some devices, healthy or not, for hooks that show them; nothing is taken.
+        """Returns an allocation of whole devices, healthy or not, for hooks that show the devices. The devices are not
+        taken.
 
         Raises NotFound for a device that the plugin does not list.
         """

@@ -1,4 +1,4 @@
-"""Taints or cordons devices by what their plugins measure, and takes it back when the devices have recovered."""
+"""Taints or cordons devices by rules over their metrics, and removes the taint or cordon when the device recovers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from ai.backend.core.allocation.requests.terms import Facts, Value
 
 log = logging.getLogger(__name__)
 MAX_EVALUATIONS = 65_536
-"""How many expressions one round of measurements evaluates; devices beyond that are left out, which is logged."""
+"""The largest number of expressions that one round of measurements evaluates. Devices beyond it are left out, which is
+logged.
+"""
 _METRIC, _RATE = "metric", "rate"
 Key = tuple[str, str, DeviceId]
 """A rule, a plugin and a device."""
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The present value of a device's metric, and by how much it grows in a second."""
+    """Holds the present value of a device's metric, and its growth per second."""
 
     value: float
     rate: float
@@ -40,7 +42,8 @@ class _Rule(msgspec.Struct, frozen=True):
 
 
 class MetricRules:
-    """Evaluates the rules of the settings on each round of measurements (:meth:`observe`), and acts (:meth:`apply`).
+    """Evaluates the rules of the settings on each round of measurements, and sets and removes cordons and taints
+    accordingly. See :meth:`observe` and :meth:`apply`.
 
     A rule is in force for a device while the cordon or taint that it has set exists. ``when`` sets it after
     ``seconds``; ``until``, or the end of ``when``, removes it after ``recovery`` seconds. A metric that is missing
@@ -64,12 +67,14 @@ class MetricRules:
         self._operations = operations
         self._clock = clock
         self._since: dict[Key, float] = {}
-        """Since when a device satisfies ``when`` of a rule that is not in force, or has recovered from one that is."""
+        """Since when a device satisfies ``when`` of a rule that is not in force, or satisfies the recovery of one in
+        force.
+        """
         self._due: dict[Key, str] = {}
         self._is_over_limit = False
 
     def observe(self, plugin_key: str, readings: Mapping[DeviceId, Mapping[str, Reading]]) -> None:
-        """Takes in what a plugin has measured of its accelerators just now."""
+        """Evaluates the rules for the accelerators that a plugin has just measured."""
         rules = [rule for rule in self._rules if rule.settings.plugin in ("", plugin_key)]
         kind = self._inventory.kinds.get(plugin_key)
         if not rules or kind is None or plugin_key in INTRINSIC:
@@ -106,7 +111,9 @@ class MetricRules:
             self._due[key] = "" if is_in_force else _describe(rule, facts)
 
     async def apply(self) -> None:
-        """Sets and removes what is due. What fails is tried again at the next round of measurements."""
+        """Sets and removes the cordons and taints that :meth:`observe` found due. A failed change is tried again at the
+        next round of measurements.
+        """
         due, self._due = self._due, {}
         settings_by_name = {rule.settings.name: rule.settings for rule in self._rules}
         for key, reason in due.items():

@@ -28,7 +28,9 @@ MAX_CARDS = 64
 
 
 class NetworkCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A network card that is up. ``rate`` is in Gbit/s. ``is_rdma``: it does RDMA, by InfiniBand or over Ethernet."""
+    """Describes a network card that is up. ``rate`` is in Gbit/s. ``is_rdma``: it does RDMA, by InfiniBand or over
+    Ethernet.
+    """
 
     name: str
     pci: PciDevice
@@ -66,13 +68,15 @@ def _add(cards: dict[str, NetworkCard], tree: Tree, path: str, rate: float, *, i
 
 
 def needs_cards(devices: Sequence[ComputeDevice]) -> bool:
-    """Returns True if a device has a place on the PCI bus and does not state its network card itself."""
+    """Returns True if at least one device has a PCI address and does not state its network card itself."""
     return any(_address_of(device) is not None and not _states_network(device) for device in devices)
 
 
 def with_network_cards(devices: Sequence[ComputeDevice], tree: Tree) -> tuple[ComputeDevice, ...]:
-    """Returns the devices with the features ``network::distance``, ``card``, ``rate`` (Gbit/s) and ``rdma`` of the
-    nearest network card; of equally near ones that with RDMA, then the fastest. Reads sysfs."""
+    """Returns the devices, each with features that describe its nearest network card. The features are
+    ``network::distance``, ``card``, ``rate`` (Gbit/s) and ``rdma``. Of equally near cards one with RDMA is preferred,
+    then the fastest. Reads sysfs.
+    """
     cards = read_network_cards(tree)
     return tuple(_with_nearest(device, cards, tree) for device in devices) if cards else tuple(devices)
 
@@ -98,7 +102,9 @@ def _with_nearest(device: ComputeDevice, cards: Sequence[NetworkCard], tree: Tre
 
 
 def _address_of(device: ComputeDevice) -> str | None:
-    """Returns the PCI address in a device's location; of a partition that of its device."""
+    """Returns the PCI address in a device's location, or None if the location names none. A partition has the address
+    of its device.
+    """
     address = device.hw_location.partition("/")[0]
     return address if address.count(":") == 2 and "." in address else None
 

@@ -1,5 +1,6 @@
-"""Runs operations of administrators on devices that no kernel holds: partitions, power, images, attachment; and takes
-devices out of scheduling, whoever holds them."""
+"""Runs operations of administrators on devices that no kernel holds: partitions, power, images, attachment. Cordons and
+taints devices too, whoever holds them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ Act = Callable[[Any, DeviceId, str], Awaitable[Any]]
 
 
 class _Action(msgspec.Struct, frozen=True):
-    """A device operation. ``power`` is the required capability; ``argument`` describes the argument, if any."""
+    """Describes a device operation. ``power`` is the required capability; ``argument`` describes the argument, if
+    any.
+    """
 
     power: str
     act: Act
@@ -100,8 +103,9 @@ class DeviceOperations:
             return await self._run_operation(handle, req, action)
 
     async def _change_cordon(self, req: OperateDevice) -> DeviceOperation:
-        """Takes a device out of scheduling, or gives it back. Its holders go on, and the plugin is not asked: a device
-        of a plugin that has failed can be cordoned, and one that is not listed any more uncordoned."""
+        """Cordons, taints or uncordons a device. Kernels that hold the device go on, and the plugin is not asked: a
+        device of a plugin that has failed can be cordoned, and a device that is not listed any more can be uncordoned.
+        """
         device_id = DeviceId(req.device_id)
         kind = self._inventory.kinds.get(req.device_name)
         is_listed = kind is not None and any(device.device_id == device_id for device in kind.answered)
@@ -131,13 +135,17 @@ class DeviceOperations:
         return (plugin_key, device_id) in {**self._cordons.reasons(), **self._cordons.taints()}
 
     def rule_of(self, plugin_key: str, device_id: DeviceId) -> str | None:
-        """Returns the rule that has cordoned or tainted a device, empty for an operator; None if nobody has."""
+        """Returns the rule that has cordoned or tainted a device. Returns an empty text if an operator has, and None if
+        the device has neither.
+        """
         return self._cordons.rule_of(plugin_key, device_id)
 
     async def hold_by_rule(
         self, plugin_key: str, device_id: DeviceId, rule: str, reason: str, expires_after_s: float | None, *, taint: str
     ) -> bool:
-        """Cordons or taints a device that has neither; returns False for another one. Raises OSError."""
+        """Cordons or taints a device in the name of a rule. Returns False, and changes nothing, if the device has a
+        cordon or taint already. Raises OSError.
+        """
         if self.rule_of(plugin_key, device_id) is not None:
             return False
         self._cordons.put(plugin_key, device_id, reason[:_MAX_REASON_LENGTH], expires_after_s, taint=taint, rule=rule)
@@ -145,7 +153,9 @@ class DeviceOperations:
         return True
 
     async def release_by_rule(self, plugin_key: str, device_id: DeviceId, rule: str) -> bool:
-        """Gives back a device that this rule has cordoned or tainted; returns False for another one. Raises OSError."""
+        """Removes a cordon or taint that this rule has set. Returns False, and changes nothing, if this rule has set
+        none. Raises OSError.
+        """
         if self.rule_of(plugin_key, device_id) != rule:
             return False
         self._cordons.remove(plugin_key, device_id)
@@ -153,7 +163,7 @@ class DeviceOperations:
         return True
 
     async def expire_cordons(self) -> None:
-        """Gives back the devices whose cordon has ended."""
+        """Removes the cordons and taints whose time is over."""
         if self._cordons.expire():
             await self._apply_cordons()
 

@@ -1,4 +1,4 @@
-"""Offers devices by what they can still be cut into."""
+"""Adds to devices the slots of the partitions that they can still be cut into."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GROUP = "partitions"
 def with_uncut_partitions(
     device: ComputeDevice, profiles: Sequence[PartitionProfile], displays: Sequence[SlotDisplay]
 ) -> ComputeDevice:
-    """Returns a device that also offers the partitions that it can still be cut into.
+    """Returns a device with additional slots for the partitions that it can still be cut into.
 
     What is left of its memory, and of its slices where the plugin tells them, is at least what the most of one kind
     take. A device whose slots do not exclude each other is left as it is: a part of it would have to exclude all.
@@ -54,7 +54,9 @@ def with_uncut_partitions(
 async def list_uncut_partitions(
     handle: PluginHandle, devices: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]
 ) -> tuple[ComputeDevice, ...]:
-    """Returns a plugin's devices with what each can still be cut into. Raises PluginError."""
+    """Returns a plugin's devices with additional slots for the partitions that they can still be cut into. Raises
+    PluginError.
+    """
     if not handle.plugin.capabilities.partitionable:
         return tuple(devices)
     result = []
@@ -66,7 +68,7 @@ async def list_uncut_partitions(
 
 
 async def profiles_of(handle: PluginHandle, device_id: DeviceId) -> Sequence[PartitionProfile]:
-    """Returns what a device can be cut into now; nothing for one that cannot be cut. Raises PluginError."""
+    """Returns the partition profiles of a device, empty for a device that cannot be cut. Raises PluginError."""
     try:
         return await handle.call(
             "partition_profiles", lambda plugin: cast("Partitionable", plugin).partition_profiles(device_id)

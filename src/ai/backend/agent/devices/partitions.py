@@ -1,5 +1,5 @@
-"""Cuts partitions when a kernel gets them, and joins them when a kernel needs their room, or when they have been idle
-(decisions 0491 and 0620).
+"""Cuts devices into partitions for kernels, and joins partitions that are idle or whose room a kernel needs (decisions
+0491 and 0620).
 
 Of the plugins that ``agent.partition-on-demand`` names, each device offers what it can be cut into: slots whose
 ``counters`` say what a partition takes of the device. Partitions that exist are counted at their device: one that no
@@ -46,8 +46,10 @@ class Partitioner:
         clock: Callable[[], float],
         kept: Callable[[], Awaitable[Collection[DeviceId]]],
     ) -> None:
-        """``names``: the plugins. ``idle_s``: after how long an idle partition is joined; None: never. ``kept`` returns
-        the devices of claims, and raises BackendError if they are not known; then no partition is joined or reused."""
+        """Stores the settings of partitioning. ``names``: the plugins. ``idle_s``: after how long an idle partition is
+        joined; None: never. ``kept`` returns the devices of claims, and raises BackendError if they are not known; then
+        no partition is joined or reused.
+        """
         self._plugins = plugins
         self._inventory = inventory
         self._cut_devices = CutDevices(inventory)
@@ -59,8 +61,8 @@ class Partitioner:
         self._idle_since: dict[tuple[str, DeviceId], float] = {}
 
     async def cut(self, kernel_id: str) -> bool:
-        """Cuts what a kernel holds of devices that are not cut yet, and joins what it holds as a whole; returns whether
-        the kernel holds other devices now.
+        """Cuts the partitions that a kernel holds and that are not cut yet, and joins devices that the kernel holds as
+        a whole. Returns True if the kernel holds other devices now.
 
         Raises CreationDeferred if a plugin cannot do what it offered, with its reason.
         """
@@ -88,7 +90,9 @@ class Partitioner:
         return idle_ids.difference(await self._kept()) if idle_ids else idle_ids
 
     async def _free_ids_if_said(self, plugin_key: str, parent_id: DeviceId) -> frozenset[DeviceId]:
-        """Returns the partitions of a device that may be joined or reused, none if nobody says what claims keep."""
+        """Returns the partitions of a device that may be joined or reused. Returns none if the manager does not answer
+        which devices claims keep.
+        """
         try:
             return await self._free_ids(plugin_key, parent_id)
         except BackendError as e:
@@ -142,7 +146,9 @@ class Partitioner:
         return join
 
     async def _join(self, handle: PluginHandle, partition_id: DeviceId) -> None:
-        """Joins a partition; one that is refused is left alone for a while. Raises BackendError."""
+        """Joins a partition with its device. If the plugin refuses, the partition is left alone for a while. Raises
+        BackendError.
+        """
         try:
             await handle.call(
                 "destroy_partition", lambda plugin: cast("Partitionable", plugin).destroy_partition(partition_id)
@@ -152,7 +158,9 @@ class Partitioner:
             raise
 
     async def join_idle(self) -> None:
-        """Joins the partitions that no kernel has held for ``idle_s`` and no claim keeps; tries a failure again."""
+        """Joins the partitions that no kernel has held for ``idle_s`` and that no claim keeps. A failed join is tried
+        again.
+        """
         if self._idle_s is None:
             return
         now, idle_since = self._clock(), {}

@@ -1,4 +1,4 @@
-"""The plugins of this agent: started together, in allocation order (decision 0056)."""
+"""Starts and holds the plugins of this agent, in the order in which they allocate (decision 0056)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_PATIENCE_S = 10.0
 
 
 class PluginSet:
-    """The plugins of this agent in allocation order. ``changed`` is called when :meth:`start` is due again."""
+    """Holds the plugins of this agent in allocation order. ``changed`` is called when :meth:`start` is due again."""
 
     def __init__(self, sources: Iterable[PluginSource], settings: AgentSettings) -> None:
         self.order = settings.resource.allocation_order

@@ -1,4 +1,4 @@
-"""Asks the plugins of a node for what they offer, and applies late answers when they come."""
+"""Asks the plugins of a node for the devices that they offer, and applies late answers when they arrive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 ANSWER_PATIENCE_S = 3.0
 """How long :meth:`PluginQueries.ask` waits for slow plugins."""
 OtherOwnerOf = Callable[[str, str], str | None]
-"""Returns the plugin, other than the first argument, that a slot belongs to; None without one."""
+"""Returns the plugin that owns a slot, if it is another plugin than the first argument, and otherwise None."""
 
 
 async def _alloc_map_spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | None:
@@ -31,7 +31,7 @@ async def _alloc_map_spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | No
 async def query_devices(
     handle: PluginHandle, *, other_owner_of: OtherOwnerOf, cut_on_demand: Collection[str], tree: Tree
 ) -> DeviceKind:
-    """Returns what a plugin offers now. Raises BackendError."""
+    """Returns the devices and slots that a plugin offers now. Raises BackendError."""
     other_owner_of_slot = partial(other_owner_of, handle.key)
     queried_at = asyncio.get_running_loop().time()
     displays = await handle.call(
@@ -78,7 +78,7 @@ async def query_info(handle: PluginHandle) -> dict[str, str]:
 
 
 class PluginQueries:
-    """Asks plugins for their devices and versions, each once at a time.
+    """Asks plugins for their devices and versions, with at most one query of each kind to a plugin at a time.
 
     Answers are applied under ``lock``, because the older of two must not win.
     """
@@ -105,7 +105,8 @@ class PluginQueries:
         self._info_queries: dict[PluginHandle, asyncio.Task[None]] = {}
 
     async def ask(self, handles: Sequence[PluginHandle], order: Callable[[], Sequence[PluginHandle]]) -> bool:
-        """Asks plugins for their devices and applies the answers, by ``order``; returns True if something changed.
+        """Asks plugins for their devices and applies the answers. Returns True if an answer changed something. Answers
+        are applied in the order that ``order`` returns.
 
         A slow plugin is waited for ``ANSWER_PATIENCE_S``; its answer is applied when it comes. The caller has the lock.
         """
@@ -123,7 +124,9 @@ class PluginQueries:
         return is_changed
 
     async def ask_anew(self, handle: PluginHandle) -> bool:
-        """Asks one plugin for its devices as they are now, whatever it still owes. The caller has the lock."""
+        """Asks one plugin for its present devices, and cancels an older query that has no answer yet. The caller has
+        the lock.
+        """
         if (older_query := self._queries.pop(handle, None)) is not None:
             older_query.cancel()
         query = asyncio.create_task(self._query(handle), name=f"agent-query-{handle.key}")
@@ -146,7 +149,7 @@ class PluginQueries:
             self._report()
 
     async def ask_info(self, handles: Sequence[PluginHandle]) -> None:
-        """Asks plugins for the versions of their node. One that still owes an answer is not asked or waited for."""
+        """Asks plugins for the versions of their node. A plugin that still owes an answer is not asked again."""
         asked = [handle for handle in handles if handle not in self._info_queries]
         for handle in asked:
             query = asyncio.create_task(self._ask_info(handle), name=f"agent-info-{handle.key}")
@@ -157,7 +160,7 @@ class PluginQueries:
             del self._info_queries[handle]
 
     async def _ask_info(self, handle: PluginHandle) -> None:
-        """Takes over the versions of a plugin's node; a failed plugin keeps its last ones."""
+        """Asks a plugin for the versions of its node, and stores them. A failed plugin keeps its last versions."""
         try:
             self._apply_info(handle, await query_info(handle))
         except BackendError as e:

@@ -1,4 +1,4 @@
-"""Takes over plugins and their settings, while workloads and their devices stay (decision 0503)."""
+"""Reloads plugins with changed settings, while workloads and their devices stay (decision 0503)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 class PluginReload:
-    """Reloads plugins one at a time; ``refresh`` asks all for their devices afterwards.
+    """Adds, removes and reloads plugins, one reload at a time. ``refresh`` asks all plugins for their devices
+    afterwards.
 
     A plugin is always started anew, which brings changed files that it reads, and an upgrade if it has a host process;
     cores and memory only if their settings have changed. The new one is started beside the old one, which ends once its
@@ -32,7 +33,9 @@ class PluginReload:
         self._reloading = asyncio.Lock()
 
     async def reload(self, settings: AgentSettings, sources: Sequence[PluginSource]) -> dict[str, str]:
-        """Returns why plugins are as before, by their names; empty if everything was taken over."""
+        """Reloads the plugins that the settings change. Returns by plugin name the reason why a plugin was not
+        reloaded, empty if all were.
+        """
         async with self._reloading:
             old_settings, new_settings = self._plugins.settings, settings.plugin_settings
             self._plugins.settings = new_settings

@@ -20,7 +20,7 @@ from ai.backend.pluginhost.handle import PluginHandle
 
 
 class PluginInspection(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one plugin in an agent with these settings.
+    """Describes the state of one plugin, as an agent with these settings has it.
 
     ``name`` is the device name, or the source's name of a plugin that could not be loaded. ``package`` is the name and
     version of the distribution that declares it. ``is_allowed``: the agent's settings load it.

@@ -1,4 +1,4 @@
-"""Puts together what changes devices beside their kernels: operations, partitions and rules of health."""
+"""Combines the services that change devices beside kernels: operations, partitions and health rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ai.backend.common.ids import DeviceId
 from ai.backend.infra.loop import PeriodicCall, PeriodicLoop
 
 _CORDON_CHECKS = 3
-"""Looks for cordons that have ended and for idle partitions, for each look at devices."""
+"""The number of checks for expired cordons and idle partitions in the time between two listings of the devices."""
 
 
 class DeviceUpkeep(msgspec.Struct, frozen=True):
@@ -42,8 +42,9 @@ class DeviceUpkeep(msgspec.Struct, frozen=True):
         refresh: Callable[[], Awaitable[None]],
         kept: Callable[[], Awaitable[Collection[DeviceId]]],
     ) -> Self:
-        """Connects the parts with the inventory. ``refresh`` is awaited after each operation; ``kept`` returns the
-        devices of claims, or raises BackendError."""
+        """Returns the services that change devices, connected with the inventory. ``refresh`` is awaited after each
+        operation; ``kept`` returns the devices of claims, or raises BackendError.
+        """
         operations = DeviceOperations(plugins, inventory, cordons, refresh=refresh)
         health_rules = HealthRules(node.device_cordons, operations, clock=clock)
         inventory.failed = health_rules.on_failure
@@ -60,7 +61,7 @@ class DeviceUpkeep(msgspec.Struct, frozen=True):
         return cls(operations, partitioner, health_rules, metric_rules)
 
     def loops(self, interval_s: float) -> tuple[PeriodicLoop, ...]:
-        """Returns the periodic work; ``interval_s`` is the time between two looks at devices."""
+        """Returns the periodic work on devices. ``interval_s`` is the time between two listings of the devices."""
         return (
             PeriodicCall("cordons", interval_s / _CORDON_CHECKS, self.operations.expire_cordons),
             PeriodicCall("health-rules", interval_s / _CORDON_CHECKS, self.health_rules.apply),

@@ -1,4 +1,4 @@
-"""Counts the partitions of a device at the device, by what it offered as a whole (decision 0620)."""
+"""Counts the partitions of a device as used slots of the device that it was before it was cut (decision 0620)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def with_partitions_counted(
     whole_devices: Mapping[DeviceId, ComputeDevice],
     is_joinable: Callable[[ComputeDevice], bool],
 ) -> tuple[ComputeDevice, ...]:
-    """Returns devices without their partitions, which are counted at them. ``whole_devices``: what each device offered
-    before it was cut; one that was never seen so is left as it is, beside its partitions.
+    """Returns devices without their partitions, each device with the slots that it offered before it was cut.
+    ``whole_devices``: the devices before they were cut. A device that is not in ``whole_devices`` is left as it is,
+    beside its partitions.
 
     A partition that a kernel holds, or that may be joined (``is_joinable``), is counted when a kernel holds it. Any
     other one stays a device of its own: its room is missing, and its device is not offered as a whole.
@@ -50,7 +51,9 @@ def with_partitions_counted(
 def _counted_device(
     device: ComputeDevice, whole: ComputeDevice, joinable: Sequence[ComputeDevice], others: Sequence[ComputeDevice]
 ) -> ComputeDevice | None:
-    """Returns a device as it would be if only ``others`` of its partitions were there; None if unknown."""
+    """Returns a device as if only ``others`` of its partitions were cut. Returns None if a partition's cost is
+    unknown.
+    """
     cost_of_slot = {slot.slot_name: slot.counters for slot in whole.slots if slot.counters}
     used: dict[str, int] = {}
     left = dict(whole.counters)
@@ -71,13 +74,17 @@ def _counted_device(
 
 
 def _has_slots_of(device: ComputeDevice, whole: ComputeDevice) -> bool:
-    """Returns False if a cut device lists other slots than the whole one had, as after a change of settings."""
+    """Returns True if a cut device still lists the same slots as before it was cut. A change of settings can change
+    them.
+    """
     names, whole_names = ({slot.slot_name for slot in each.slots if not slot.counters} for each in (device, whole))
     return not names or names == whole_names
 
 
 class WholeDevices:
-    """Stores what devices offer while they are not cut, over restarts of the agent, whose devices are cut then."""
+    """Stores the slots that each device offers while it is not cut. They survive a restart of the agent, when the
+    device may be cut already.
+    """
 
     def __init__(self, store: NamedValueStore | None = None) -> None:
         self._store = store
@@ -96,7 +103,7 @@ class WholeDevices:
         return self._devices.get(plugin_key, {})
 
     def update(self, plugin_key: str, listed: Sequence[ComputeDevice]) -> None:
-        """Takes over the listed devices that have no partitions."""
+        """Stores the listed devices that have no partitions."""
         stored_devices = self._devices.setdefault(plugin_key, {})
         cut_ids = {device.parent_id for device in listed}
         listed_ids = {device.device_id for device in listed}

@@ -1,1 +1,1 @@
-"""The data directory of the agent, its record database, and the base class of records."""
+"""Manages the data directory of the agent, its record database, and the base class of records."""

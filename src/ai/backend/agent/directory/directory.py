@@ -1,4 +1,4 @@
-"""The agent's data directory and the SQLite database of its records."""
+"""Manages the agent's data directory and the SQLite database of its records."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The service gateway: routes by which app proxies reach services of sessions."""
+"""Serves the service gateway, whose routes lead app proxies to services of sessions."""

@@ -17,7 +17,9 @@ _MAX_RECORD_BYTES = 16 * 1024
 
 
 class ClientHello(msgspec.Struct, frozen=True):
-    """``record`` is the message as it came. ``alert`` tells the client that nobody has the name."""
+    """Holds the first message of a TLS client and the route name in it. ``record`` is the message as it came. ``alert``
+    tells the client that nobody has the name.
+    """
 
     name: str | None
     record: bytes
@@ -34,8 +36,10 @@ class _HelloObject(ssl.SSLObject):
 
 
 async def peek_hello(sock: socket.socket, context: ssl.SSLContext) -> ClientHello:
-    """Awaits the message. OpenSSL reads it, as it will when the connection is passed on; ``context`` has any
-    certificate. Raises InvalidInput for anything else, also for a message in several records."""
+    """Waits for the first message of a TLS client, and reads it without taking it from the connection. OpenSSL reads
+    it, as it will when the connection is passed on; ``context`` has any certificate. Raises InvalidInput for anything
+    else, also for a message in several records.
+    """
     header = await _peek(sock, _HEADER_BYTES)
     length = int.from_bytes(header[3:5], "big")
     if header[0] != _HANDSHAKE_RECORD or not _RANDOM.stop <= _HEADER_BYTES + length <= _MAX_RECORD_BYTES:
@@ -54,7 +58,9 @@ async def peek_hello(sock: socket.socket, context: ssl.SSLContext) -> ClientHell
 
 
 def hello_context(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Prepares a context for ``peek_hello``: a handshake with it ends where the name is known."""
+    """Returns a TLS context for ``peek_hello``, whose handshake ends as soon as the name of the client's message is
+    known.
+    """
 
     def record_name(tls: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int:
         if isinstance(tls, _HelloObject):
@@ -67,8 +73,9 @@ def hello_context(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 async def _peek(sock: socket.socket, count: int) -> bytes:
-    """Returns the first bytes once there are so many. The kernel wakes nobody before, so that a client that sends
-    single bytes costs nothing."""
+    """Returns the first ``count`` bytes of a connection once all have arrived, and leaves them there. The kernel wakes
+    nobody before, so that a client that sends single bytes costs nothing.
+    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
     await _until_readable(sock)
     data = sock.recv(count, socket.MSG_PEEK)

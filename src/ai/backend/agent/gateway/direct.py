@@ -1,4 +1,4 @@
-"""Ports of the host that lead to services without TLS, where an operator has chosen direct addresses."""
+"""Opens ports of the host that lead to services without TLS, where an operator has chosen direct addresses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from ai.backend.common.errors import Unavailable
 
 
 class DirectPorts:
-    """Takes ports of ``port_range`` in turn from a random one on: a freed port is used again as late as
-    possible, since nothing but the address tells clients of an old route from those of the next."""
+    """Takes free ports of ``port_range`` in turn, beginning at a random port. A freed port is used again as late as
+    possible, since nothing but the address tells clients of an old route from clients of the next route.
+    """
 
     def __init__(self, host: str, port_range: tuple[int, int]) -> None:
         self._host = host
@@ -43,8 +44,10 @@ class DirectPorts:
 
 
 class DirectClient(asyncio.Protocol):
-    """A client without TLS. It is not read until its service is connected, but for what comes before reading stops:
-    uvloop begins to read after ``connection_made``. ``accept`` is called then, if there is one."""
+    """Represents the connection of a client without TLS, which is not read until its service is connected. Bytes that
+    come before reading stops are kept, since uvloop begins to read after ``connection_made``. ``accept`` is called
+    then, if there is one.
+    """
 
     def __init__(self, accept: Callable[[asyncio.Transport], None] | None = None) -> None:
         self._accept = accept
@@ -68,7 +71,7 @@ class DirectClient(asyncio.Protocol):
         return True
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
-        """Has the transport read by another protocol, which gets first what has come already."""
+        """Gives the connection to another protocol, which first gets the bytes that have arrived already."""
         self._transport.set_protocol(protocol)
         if self._received:
             protocol.data_received(self._received)

@@ -1,4 +1,4 @@
-"""Authenticates clients in this process."""
+"""Authenticates the clients of the service gateway in the agent's own process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 
 class _ServerObject(ssl.SSLObject):
-    """The server's side of a handshake, with the route that the client has named."""
+    """Represents the server's side of a TLS handshake, with the route that the client has named."""
 
     route: Route | None = None
 
 
 class _Accepted(TlsConnection):
-    """A connection that was accepted; ``on_connected`` is called before the first byte."""
+    """Represents an accepted connection of a client. ``on_connected`` is called before the first byte."""
 
     def __init__(self, context: ssl.SSLContext, on_connected: Callable[[_Accepted, str], None]) -> None:
         super().__init__(context, server_side=True)
@@ -39,7 +39,7 @@ class _Accepted(TlsConnection):
 
 
 class EmbeddedPlane:
-    """A :class:`~ai.backend.agent.gateway.plane.GatewayPlane` in this process."""
+    """Implements a :class:`~ai.backend.agent.gateway.plane.GatewayPlane` in this process."""
 
     descriptors = 2
 
@@ -81,7 +81,7 @@ class EmbeddedPlane:
         self._pending.add(address, task)
 
     def _choose_route(self, tls: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
-        """Finds the route that a client names in its first message; without one the handshake ends there."""
+        """Finds the route that a client names in its first message. If there is no such route, the handshake fails."""
         route = self._clients.find_route(name)
         if route is None or not isinstance(tls, _ServerObject):
             self._clients.refuse("route")
@@ -90,7 +90,7 @@ class EmbeddedPlane:
         return None
 
     async def _authenticate(self, client: _Accepted) -> None:
-        """Awaits the handshake, and lets a client in that its route's authority has certified."""
+        """Waits for the TLS handshake, and accepts a client whose certificate comes from the authority of its route."""
         try:
             async with asyncio.timeout(self._handshake_timeout_s):
                 await client.handshake

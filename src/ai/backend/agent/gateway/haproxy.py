@@ -1,4 +1,4 @@
-"""Authenticates clients in a process of HAProxy, so that no byte of TLS passes this one.
+"""Authenticates clients in a process of HAProxy, so that the agent's process does not handle TLS.
 
 This process accepts a connection, reads without taking it which route it names, and passes it on to the frontend of
 HAProxy that verifies by the authority of that route alone. HAProxy hands back one end of a socket pair for each client
@@ -33,7 +33,7 @@ from ai.backend.infra.tls.contexts import server_context
 
 log = logging.getLogger(__name__)
 _FRONTENDS = 16
-"""As many authorities can have routes at once: there is one for each app proxy."""
+"""The number of frontends of HAProxy. As many authorities can have routes at once: there is one for each app proxy."""
 _MESSAGE = b"\0\0"
 """The bytes that HAProxy expects beside the descriptor of a passed connection."""
 _REFUSED = "refused"
@@ -45,7 +45,9 @@ _SPARE_DESCRIPTORS = 200
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A client whose authentication is left to HAProxy; ``handed_back`` gets what HAProxy connects for it."""
+    """Describes a client that HAProxy authenticates. ``handed_back`` gets the connection that HAProxy opens for the
+    client.
+    """
 
     frontend: int
     name: str
@@ -57,7 +59,7 @@ class _Waiting:
 
 
 class HaproxyPlane:
-    """A :class:`~ai.backend.agent.gateway.plane.GatewayPlane` by HAProxy.
+    """Implements a :class:`~ai.backend.agent.gateway.plane.GatewayPlane` by a process of HAProxy.
 
     HAProxy has no state but the certificates of authorities, which are in its files as well: it is killed where a
     command fails, and comes back as it should be. It ends with this process, as do the connections to services.
@@ -86,7 +88,9 @@ class HaproxyPlane:
         self._authorities: list[str | None] = [None] * _FRONTENDS
         self._hello_context = hello_context(server_context(identity))
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        """For each frontend, and last for the way back: our end, and that of HAProxy."""
+        """The pairs of sockets to HAProxy, each with our end and HAProxy's: one for each frontend, and last the one for
+        the way back.
+        """
         self._waiting: dict[bytes, _Waiting] = {}
         self._pending = PendingConnections(MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ADDRESS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -168,15 +172,16 @@ class HaproxyPlane:
         """Does nothing: HAProxy has read the files."""
 
     def _on_end(self) -> None:
-        """Cuts what HAProxy had, also those whose descriptors it may have taken."""
+        """Cuts all connections when HAProxy has ended, also connections whose descriptors HAProxy may have taken."""
         for waiting in self._waiting.values():
             if not waiting.handed_back.done():
                 waiting.fail("haproxy has ended")
         self._clients.cut_all()
 
     def _on_line(self, line: str) -> None:
-        """Cuts a client that HAProxy has refused: without this it would be open until the time for a handshake is
-        over."""
+        """Cuts a client that HAProxy has refused. Otherwise the client would stay open until the handshake's time is
+        over.
+        """
         word, _, rest = line.partition(" ")
         if word == _REFUSED and (waiting := self._waiting_for(rest)) is not None:
             waiting.fail("haproxy does not authenticate the client")
@@ -196,7 +201,7 @@ class HaproxyPlane:
                 await self._verify_by(authority, others=authorities)
 
     async def _verify_by(self, authority: str, others: Collection[str]) -> None:
-        """Gives an authority a frontend that no other one needs."""
+        """Assigns an authority to a frontend of HAProxy that no other authority needs."""
         unused = [number for number, each in enumerate(self._authorities) if each is None or each not in others]
         if not unused:
             raise LimitExceeded(f"{_FRONTENDS} app proxies have routes here, as many as there may be")
@@ -226,7 +231,7 @@ class HaproxyPlane:
             self._pending.add(str(address[0]), self._spawn(self._authenticate(client), "gateway-handshake"))
 
     async def _authenticate(self, client: socket.socket) -> None:
-        """Lets a client in that HAProxy has handed back, or cuts it."""
+        """Accepts a client that HAProxy has authenticated and handed back, and cuts every other client."""
         try:
             route, handed_back = await self._passed_on(client)
         except asyncio.CancelledError:
@@ -253,7 +258,9 @@ class HaproxyPlane:
         self._clients.connect(route, transport, tcp=client)
 
     async def _passed_on(self, client: socket.socket) -> tuple[Route | None, socket.socket | None]:
-        """Returns the route of a client, and the socket that HAProxy has handed back for it."""
+        """Passes a client to HAProxy. Returns the client's route and the socket that HAProxy hands back for the
+        client.
+        """
         for level, option in ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_NODELAY)):
             client.setsockopt(level, option, 1)
         async with asyncio.timeout(self._handshake_timeout_s):
@@ -298,8 +305,9 @@ class HaproxyPlane:
                     return
 
     async def _take_back(self, sock: socket.socket) -> None:
-        """Finds the client that a connection of HAProxy is of. The frontend and the name must be those by which the
-        client was passed on: its random number alone may be that of another one."""
+        """Finds the client to whom a connection from HAProxy belongs. The frontend and the name must be those by which
+        the client was passed on, since the client's random number alone may be that of another client.
+        """
         sock.setblocking(False)
         try:
             async with asyncio.timeout(self._handshake_timeout_s):
@@ -335,7 +343,7 @@ class HaproxyPlane:
 
 
 def _cut(client: socket.socket) -> None:
-    """Ends a connection whose descriptor HAProxy may have as well."""
+    """Shuts down and closes a connection whose descriptor HAProxy may have too."""
     with suppress(OSError):
         client.shutdown(socket.SHUT_RDWR)
     client.close()

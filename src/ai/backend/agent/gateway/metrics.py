@@ -1,4 +1,4 @@
-"""Metrics of the service gateway for Prometheus (docs/reference/metrics.md)."""
+"""Exports metrics of the service gateway for Prometheus (docs/reference/metrics.md)."""
 
 from __future__ import annotations
 

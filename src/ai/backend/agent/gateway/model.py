@@ -1,4 +1,4 @@
-"""Values of the service gateway."""
+"""Defines the values of the service gateway."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import msgspec
 from cryptography.x509 import Certificate
 
 REFUSALS = ("handshake", "route", "authority", "limit", "service")
-"""Why a connection is refused: no TLS or no valid certificate; an unknown route; a certificate of another authority;
-too many connections; the service cannot be reached."""
+"""The words for the reasons of refused connections. The reasons are: no TLS or no valid certificate; an unknown route;
+a certificate of another authority; too many connections; the service cannot be reached.
+"""
 
 
 class RouteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The durable part of a route. ``direct_port`` is its port of the host where addresses are direct."""
+    """Stores the durable part of a route. ``direct_port`` is its port of the host where addresses are direct."""
 
     kernel_id: str
     port: int
@@ -24,7 +25,7 @@ class RouteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class OpenConnection(Protocol):
-    """A connection of a client to a route."""
+    """Represents a connection of a client to a route."""
 
     last_used: float
 
@@ -34,7 +35,7 @@ class OpenConnection(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A way to a port of a kernel, for clients with a certificate of ``authority``."""
+    """Describes a way to a port of a kernel, for clients with a certificate of ``authority``."""
 
     name: str
     record: RouteRecord
@@ -46,7 +47,7 @@ class Route:
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts since the agent's start."""
+    """Counts bytes and connections since the agent's start."""
 
     accepted: int = 0
     to_service: int = 0

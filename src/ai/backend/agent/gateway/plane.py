@@ -1,4 +1,4 @@
-"""The SPI of what authenticates clients of the gateway: the agent's own process, or HAProxy."""
+"""Defines the interface of a plane, which authenticates clients of the gateway in the agent's process or in HAProxy."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class Clients(Protocol):
         """Returns the open route of this name."""
 
     def connect(self, route: Route, client: asyncio.Transport, tcp: socket.socket | None = None) -> None:
-        """Connects an authenticated client to the service of its route, or cuts it. Takes ``tcp`` over, the connection
-        of the client where ``client`` is not that itself."""
+        """Connects an authenticated client to the service of its route, or cuts the client. ``tcp`` is the client's own
+        connection where ``client`` is another one, and is taken over.
+        """
 
     def refuse(self, reason: str) -> None:
-        """Counts a client that was refused, by a word of ``REFUSALS``."""
+        """Counts a refused client under a reason, which is a word of ``REFUSALS``."""
 
     def cut_all(self) -> None:
         """Cuts every connection."""
@@ -44,8 +45,9 @@ class GatewayPlane(Protocol):
         """Accepts clients. The socket stays the caller's. Raises InvalidInput, OSError."""
 
     async def trust(self, authorities: Collection[str]) -> None:
-        """Verifies further clients by the certificates of these authorities, in PEM. Open connections stay. Raises
-        LimitExceeded."""
+        """Accepts new clients only with certificates of these authorities, in PEM. Open connections stay. Raises
+        LimitExceeded.
+        """
 
     async def stop(self) -> None:
-        """Accepts nobody, and cuts those that are not authenticated. Safe twice."""
+        """Stops accepting clients, and cuts the clients that are not authenticated yet. Safe twice."""

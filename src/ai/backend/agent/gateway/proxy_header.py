@@ -17,7 +17,7 @@ _AUTHORITY, _UNIQUE_ID = 2, 5
 
 
 class ProxyHeader(msgspec.Struct, frozen=True):
-    """``authority`` is the name that the client has sent in SNI."""
+    """Holds the values of a PROXY header. ``authority`` is the name that the client has sent in SNI."""
 
     authority: str
     unique_id: str
@@ -32,7 +32,7 @@ async def read_header(sock: socket.socket) -> ProxyHeader:
 
 
 def parse_body(family: int, body: bytes) -> ProxyHeader:
-    """Reads addresses, which are passed over, and the values after them. Raises InvalidInput."""
+    """Reads the values of a PROXY header, and skips the addresses before them. Raises InvalidInput."""
     values: dict[int, str] = {}
     try:
         position = _ADDRESS_BYTES[family]

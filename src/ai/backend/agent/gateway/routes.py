@@ -1,4 +1,4 @@
-"""The routes of this agent, which are stored before a client learns of them."""
+"""Stores the routes of this agent before a client learns of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class Routes:
         return {route.record.authority for route in self._routes.values()}
 
     def restore(self, live_kernels: Collection[str], *, direct: bool) -> None:
-        """Loads the stored routes. Deletes those of kernels that have ended, and of the other kind of addresses."""
+        """Loads the stored routes of live kernels. Deletes those of kernels that have ended, and of the other kind of
+        addresses.
+        """
         for key, value in self._values.items().items():
             if not key.startswith(_KEY_PREFIX):
                 continue

@@ -72,8 +72,9 @@ class ServiceGateway:
         return self._open_count
 
     async def start(self, live_kernels: Collection[str]) -> None:
-        """Serves the routes of these kernels that were open when the agent ended, and forgets all others. Raises
-        InvalidInput if the settings demand HAProxy, and there is none."""
+        """Opens again the stored routes of the live kernels, and forgets all other routes. Raises InvalidInput if the
+        settings demand HAProxy, and there is none.
+        """
         self._program = self._find_program()
         self.routes.restore(live_kernels, direct=self._direct is not None)
         for route in self.routes.all():
@@ -143,7 +144,9 @@ class ServiceGateway:
         return program
 
     def _with_port(self, record: RouteRecord) -> RouteRecord:
-        """Returns the record with a port of the host where addresses are direct. Raises Unavailable."""
+        """Returns a route's record, to which a free port of the host is added where addresses are direct. Raises
+        Unavailable.
+        """
         if self._direct is None:
             return record
         with self._direct.take() as listener:  # it is taken again at once, as after a restart
@@ -211,7 +214,9 @@ class ServiceGateway:
         route.listener = await asyncio.get_running_loop().create_server(lambda: DirectClient(accept), sock=sock)
 
     def _listen(self) -> None:
-        """Listens at the port of the settings, or at the one of the last time, or at any. Raises OSError."""
+        """Listens at the port of the settings. Without such a setting listens at the last used port, or at a free one.
+        Raises OSError.
+        """
         host, port = self._address.host, self._address.port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         ports = [port] if port else [int(self._values.get(_PORT_KEY) or 0), 0]
@@ -299,7 +304,7 @@ class ServiceGateway:
                 connection.abort()
 
     async def _cut_idle(self) -> None:
-        """Cuts connections over which nothing has passed for the time of the settings."""
+        """Cuts connections that have carried no byte for the time of the settings."""
         while True:
             await asyncio.sleep(min(self._settings.idle_timeout / 4, 60.0))
             oldest = asyncio.get_running_loop().time() - self._settings.idle_timeout

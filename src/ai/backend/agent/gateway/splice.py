@@ -18,7 +18,8 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Splice:
-    """A connection of a client to a service. A side that is slow to read stops the other side from being read.
+    """Connects a client with a service, and copies bytes both ways. A side that is slow to read stops the other side
+    from being read.
 
     ``abort`` is seen by both sides as a connection that was cut, not as an end. ``tcp`` is the client's connection if
     another process reads it; ``client`` leads to that process then.
@@ -87,14 +88,14 @@ class Splice:
                 _cut(side.transport)
 
     def close(self) -> None:
-        """Ends the connection once both sides have got what was sent. Until then it can be aborted."""
+        """Closes the connection once both sides have received all sent bytes. Until then it can be aborted."""
         self._is_closing = True
         for side in (self._client, self._service):
             if side.transport is not None:
                 side.transport.close()
 
     def on_lost(self, error: Exception | None) -> None:
-        """Cuts the other side, unless both have ended and that one is still getting what was sent."""
+        """Cuts the other side when one side is lost, unless the connection is closing and the loss is no error."""
         if not self._is_closing or error is not None:
             self.abort()
         elif self._client.transport is self._service.transport is None and not self.is_over:
@@ -102,8 +103,9 @@ class Splice:
             self._end()
 
     def on_client_end(self, client: asyncio.Transport) -> bool:
-        """Cuts a connection whose client was lost: the process that read it has closed its whole side, rather than one
-        direction. Returns False if that is not so."""
+        """Cuts the connection if its client was lost, rather than having closed one direction only. Returns True if the
+        client was lost.
+        """
         if self._tcp is None:
             return False
         poll = select.poll()
@@ -114,7 +116,9 @@ class Splice:
 
 
 class _Side(asyncio.Protocol, asyncio.BufferedProtocol):
-    """The protocol of one side. TlsConnection calls ``data_received``, a transport of the event loop ``get_buffer``."""
+    """Receives the bytes of one side, client or service, of a connection. TlsConnection calls ``data_received``, a
+    transport of the event loop ``get_buffer``.
+    """
 
     __slots__ = ("_received", "_splice", "_traffic", "has_ended", "is_client", "peer", "transport")
     peer: _Side

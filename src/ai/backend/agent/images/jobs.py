@@ -171,7 +171,9 @@ class KernelImages:
         self._timeout_s = timeout_s
 
     async def provide(self, kernel: Kernel, on_pull: Callable[[], None]) -> None:
-        """Pulls the kernel's image if the node lacks the image; calls ``on_pull`` before. Raises as :meth:`_pull`."""
+        """Pulls the kernel's image if the node lacks the image, and calls ``on_pull`` before the pull. Raises as
+        :meth:`_pull`.
+        """
         if not kernel.record.spec.auto_pull or not await self._runtime.lacks_image(request_of(kernel)):
             return
         if kernel.record.status is not KernelStatus.PULLING:
@@ -180,7 +182,7 @@ class KernelImages:
         await self._pull(kernel)
 
     def is_tried_again(self, kernel: Kernel) -> bool:
-        """Returns True if another creation may have the image that this one lacked: the agent would pull it anew.
+        """Returns True if a second creation of the kernel could succeed, because it would pull the missing image again.
 
         An image that nodes pull within a creation is not to be had, unless the agent had no credentials to give them:
         these are not stored over its restart.

@@ -1,1 +1,1 @@
-"""Kernels, their durable records, and the outbox of observations."""
+"""Manages kernels, their durable records, and the outbox of observations."""

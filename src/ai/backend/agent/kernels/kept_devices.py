@@ -17,14 +17,16 @@ _PATIENCE_S = 5.0
 
 
 class KeptDevices(msgspec.Struct, frozen=True):
-    """Knows of claims what the manager says at the moment of the question; nothing is stored here (decision 0660)."""
+    """Asks the manager for the devices that claims keep, anew at each call, since nothing is stored here (decision
+    0660).
+    """
 
     manager: ManagerReports
     observer: ObservationQueue
     agent_id: str
 
     async def ids(self) -> Collection[DeviceId]:
-        """Returns the devices and partitions that claims keep now.
+        """Returns the devices and partitions that claims keep now, as the manager answers.
 
         The manager binds a claim by what it hears of the claim's first kernel, so it is asked when it has heard
         everything. Raises BackendError if it does not answer.

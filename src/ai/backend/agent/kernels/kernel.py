@@ -1,4 +1,4 @@
-"""A kernel in the running agent: its record, its channel, and its operation under way."""
+"""Represents a kernel in the running agent, with its record, its channel, and its operation under way."""
 
 from __future__ import annotations
 

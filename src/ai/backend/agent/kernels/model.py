@@ -1,4 +1,4 @@
-"""The durable record of a kernel, from which the agent resumes it after a crash."""
+"""Defines the durable record of a kernel, from which the agent resumes it after a crash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REQUIRED_FIELDS = tuple(
 
 
 class Termination(Record, frozen=True, kw_only=True):
-    """The final status of a kernel and its reason.
+    """Holds the final status of a kernel and its reason.
 
     ``status`` is TERMINATED, ERROR, or PENDING for a kernel that goes back to the scheduler, which then waits for at
     least ``retry_after_s``. ``attempt`` is the reported attempt, if it is newer than the record's.
@@ -42,14 +42,14 @@ class Termination(Record, frozen=True, kw_only=True):
 
 
 class PluginState(Record, frozen=True, kw_only=True):
-    """A plugin's managed state of one workload."""
+    """Holds a plugin's managed state of one workload."""
 
     version: int = 1
     data: dict[str, Any] = {}
 
 
 class KernelRecord(Record, frozen=True, kw_only=True):
-    """The state of a kernel, stored before each step.
+    """Stores the state of a kernel before each step.
 
     ``status`` is the last one reported, ``allocation`` slot -> device -> quantity. Of the present workload: ``hooked``
     are the plugins whose ``pre_create`` may have been called, in order; ``begun`` is plugin -> hook method -> the

@@ -1,4 +1,4 @@
-"""Queues observations of kernels for the manager: they are stored first and sent until they are acknowledged."""
+"""Queues observations of kernels for the manager. They are stored first, and sent until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ObservationQueue:
     _pending: list[KernelObservation] = field(default_factory=list, init=False)
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _lasting: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    """Set by every observation that must not wait."""
+    """An event that is set by every observation that must be sent without delay."""
     _acknowledged: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     """Set by the next acknowledgement, and replaced then."""
     _seq: int = field(default=0, init=False)
@@ -76,7 +76,7 @@ class ObservationQueue:
         return self._seq
 
     def undelivered_ends(self) -> list[KernelObservation]:
-        """Returns the observed ends of kernels that the manager has not acknowledged."""
+        """Returns the observations of ended kernels that the manager has not acknowledged yet."""
         return [observation for observation in self._pending if observation.status.is_final]
 
     async def wait_acknowledged(self) -> None:
@@ -126,8 +126,9 @@ class ObservationQueue:
         self._acknowledged = asyncio.Event()
 
     def _store_pending(self) -> bool:
-        """Removes delivered observations from the outbox. Returns False if it cannot be written; they would only be
-        sent once more after a restart."""
+        """Removes delivered observations from the outbox. Returns False if the outbox cannot be written; the
+        observations would only be sent once more after a restart.
+        """
         try:
             self.outbox.replace(self._pending)
         except OSError as e:

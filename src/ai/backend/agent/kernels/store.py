@@ -1,4 +1,6 @@
-"""The ports by which the state of kernels is stored; it survives a crash of the agent. Every call is a small write."""
+"""Defines the ports by which the state of kernels is stored, so that it survives a crash of the agent. Every call is a
+small write.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The kit: our interpreter with libraries, in which the services of every session run (decision 0130)."""
+"""Builds the kit: our interpreter with libraries, in which the services of every session run (decision 0130)."""

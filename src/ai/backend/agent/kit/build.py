@@ -42,7 +42,9 @@ class KitFailed(Exception):
 
 
 def find_terminal() -> Path | None:
-    """Returns the folder with xterm.js, for the page of terminals, of the console's bundle; None if it is not built."""
+    """Returns the folder of the console's bundle with xterm.js, for the page of terminals. Returns None if it is not
+    built.
+    """
     bundle = find_bundle()
     folder = bundle / TERMINAL_NAME if bundle is not None else None
     return folder if folder is not None and (folder / _TERMINAL_SCRIPT).is_file() else None

@@ -1,4 +1,4 @@
-"""The values that the steps of a kernel work with."""
+"""Defines the values that the steps of a kernel work with."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ai.backend.plugin.runtime import AbstractRuntime
 
 
 class AgentContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The services and settings of the agent. Only keys that are derived from ``secret`` leave the agent."""
+    """Holds the services and settings of the agent. Only keys that are derived from ``secret`` leave the agent."""
 
     settings: AgentSettings
     epoch: int
@@ -47,7 +47,7 @@ class AgentContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The cause for which creation steps are run or undone, such as a restart in place."""
+    """Holds the cause for which creation steps are run or undone, such as a restart in place."""
 
     cause: LifecycleCause = LifecycleCause.CREATE
 

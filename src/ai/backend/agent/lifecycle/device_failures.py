@@ -90,7 +90,7 @@ class HealthLoop:
         self.report()
 
     def report(self) -> None:
-        """Reports the failed devices of every running kernel for which they differ from the last stored report."""
+        """Reports the failed devices of each running kernel, if they differ from the kernel's last report."""
         for kernel in self.supervisor.live():
             if kernel.phase is not Phase.RUNNING:
                 continue

@@ -136,8 +136,9 @@ class HookCalls:
         return returned_config
 
     def has_default_hook(self, plugin_key: str) -> bool:
-        """Returns True for a plugin whose hook has nothing to undo; False also before the plugin is started, when it is
-        not clear which hook it has."""
+        """Returns True for a plugin that has the default hook, which has nothing to undo. Returns False also before the
+        plugin is started, when its hook is not known yet.
+        """
         try:
             plugin = self._context.plugins.get(plugin_key).plugin
         except PluginError:
@@ -160,7 +161,9 @@ class HookCalls:
             )
 
     async def _labels_of(self, spec: KernelSpec) -> Mapping[str, str]:
-        """Returns the labels of an image; none if the runtime cannot read them now: a kernel must end nevertheless."""
+        """Returns the labels of a kernel's image, or no labels if the runtime cannot read them now, so that the kernel
+        can still end.
+        """
         try:
             return await self._context.services.labels_of(spec)
         except BackendError as e:
@@ -186,7 +189,9 @@ class HookCalls:
 
     @staticmethod
     def _allocation_at_creation(plugin_key: str, kernel: Kernel) -> DeviceAllocation:
-        """Returns the plugin's share of the kernel's devices as of the start of the creation, or what it diagnoses."""
+        """Returns the devices of a kernel that belong to the plugin, as they were when the creation began. Returns for
+        a plugin that diagnoses devices the devices that it diagnoses.
+        """
         if plugin_key in kernel.record.diagnosed:
             return read_allocation(kernel.record.diagnosed[plugin_key])
         slot_names = kernel.record.hook_slots.get(plugin_key, ())
@@ -218,7 +223,9 @@ class HookCalls:
             kernel.save(states={**kernel.record.states, plugin_key: new_state})
 
     def _save_state_after(self, error: BaseException, plugin_key: str, kernel: Kernel, state: ManagedState) -> None:
-        """Records the plugin's managed state after a failed hook call, whose error takes precedence."""
+        """Stores the plugin's managed state after a failed hook call. A second error is only logged, so that the first
+        is raised.
+        """
         try:
             self._save_state(plugin_key, kernel, state)
         except PluginError as e:

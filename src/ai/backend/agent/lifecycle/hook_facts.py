@@ -1,4 +1,6 @@
-"""Builds what the hooks of plugins receive about a workload: its image, its rank in the cluster, why it ends."""
+"""Builds the facts that the hooks of plugins receive about a workload: its image, its rank in the cluster, why it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,9 @@ def _of_this_host() -> tuple[str, str]:
 def hook_facts(
     plugin_key: str, kernel: Kernel, method: str, labels: Mapping[str, str], *, restarting: bool
 ) -> dict[str, Any]:
-    """Returns the fields of a hook's context that say what its workload is, what the session says to
-    the plugin and, for ending calls, why it ends."""
+    """Returns the fields of a hook's context that describe the workload and the session's options for the plugin. For
+    ending calls they also say why the workload ends.
+    """
     record, spec = kernel.record, kernel.record.spec
     ending = record.ending
     reason = ""

@@ -23,7 +23,9 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 300.0
 
 
 class HookRetrier:
-    """Repeats failed hook calls: of live kernels while running, of leftovers until done or given up."""
+    """Repeats failed hook calls. Calls of live kernels are repeated while the kernel runs, calls of leftovers until
+    they succeed or their time is over.
+    """
 
     def __init__(self, context: AgentContext, calls: HookCalls) -> None:
         self._context = context
@@ -76,7 +78,9 @@ class HookRetrier:
         self.follow(leftover)
 
     def owes(self, kernel: Kernel, plugin_key: str) -> bool:
-        """Returns True if a leftover has the plugin's ``post_terminate``, as after a crash in :meth:`add_leftover`."""
+        """Returns True if a leftover still has to call the plugin's ``post_terminate``, as after a crash in
+        :meth:`add_leftover`.
+        """
         leftover = self._leftovers.get((kernel.id, kernel.record.standing_attempt))
         return leftover is not None and plugin_key in leftover.record.owed
 

@@ -129,7 +129,9 @@ class Supervisor:
         return Kernel(record, self.context.records) if record is not None else None
 
     def _is_accepted(self, spec: KernelSpec) -> bool:
-        """Returns True if the attempt was accepted before. Raises Conflict for an attempt older than a live one."""
+        """Returns True if this attempt was accepted before. Raises Conflict for an attempt that is older than the
+        present one.
+        """
         existing = self._find(spec.kernel_id)
         if existing is None or (existing.attempt < spec.attempt and not existing.is_live):
             return False
@@ -228,7 +230,9 @@ class Supervisor:
         return list(self.kernels.values())
 
     def presence(self) -> list[KernelPresence]:
-        """Returns the live kernels and those with an unacknowledged end, which the manager must not count as lost."""
+        """Returns the live kernels, and the ended kernels whose end the manager has not acknowledged. The manager must
+        not count these kernels as lost.
+        """
         present_kernels: dict[str, Kernel | KernelObservation] = {
             end_observation.kernel_id: end_observation for end_observation in self.context.observer.undelivered_ends()
         }
@@ -416,7 +420,7 @@ class Supervisor:
         self._start_operations(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
 
     def report_again(self, kernel_id: str, attempt: int) -> None:
-        """Reports a running kernel once more; does nothing for one that does not run, or runs as another attempt."""
+        """Reports once more that a kernel runs. Does nothing if the kernel does not run, or runs as another attempt."""
         kernel = self.kernels.get(kernel_id)
         if kernel is not None and kernel.attempt == attempt and kernel.phase is Phase.RUNNING:
             log.warning("the manager does not know that kernel %s runs; it is told again", kernel_id)

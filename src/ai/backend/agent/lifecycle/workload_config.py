@@ -1,4 +1,4 @@
-"""The config, files, environment and runtime class of a workload (peer facts 2.6 and 2.7; spec 03-19, 10.3)."""
+"""Builds the config, files, environment and runtime class of a workload (peer facts 2.6 and 2.7; spec 03-19, 10.3)."""
 
 from __future__ import annotations
 
@@ -141,12 +141,14 @@ _KEY_OF_FIELD: dict[str, Callable[[Any], str]] = {
 
 
 def _items_of(value: Any) -> Sequence[Any]:
-    """Returns the items of a field; the only one of a field with a single value."""
+    """Returns the items of a config's field, as a sequence also for a field with a single value."""
     return (value,) if isinstance(value, str) else value or ()
 
 
 def blame(error: CreationDenied, authored_configs: Sequence[_AuthoredConfig]) -> CreationDenied:
-    """Returns the refusal with the names of the plugins that requested its ``field`` and ``key`` in ``error.data``."""
+    """Returns a refusal that names the plugins that requested the refused item. The plugins are added to the message
+    and to ``error.data``; the item is named by ``field`` and ``key`` there.
+    """
     config_field, refused_key = str(error.data.get("field")), error.data.get("key")
     key_of_item = _KEY_OF_FIELD.get(config_field)
     authors = [
@@ -193,8 +195,9 @@ def memory_bytes_of(spec: KernelSpec) -> int:
 
 
 def core_count_environ(spec: KernelSpec, labels: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of the label ``ai.backend.envs.corecount``, which limit the threads of numeric libraries
-    to the cores of the kernel (spec 03-05:102)."""
+    """Returns variables that limit the threads of numeric libraries to the kernel's cores. The image's label
+    ``ai.backend.envs.corecount`` names them (spec 03-05:102).
+    """
     cores = ResourceSlot.parse(dict(spec.slots)).get("cpu", Decimal(0))
     names = labels.get("ai.backend.envs.corecount", "").split(",") if cores.is_finite() and cores > 0 else []
     return {name.strip(): str(max(1, int(cores))) for name in names if name.strip().isidentifier()}
@@ -289,13 +292,16 @@ def user_mounts(spec: KernelSpec) -> WorkloadConfig:
 
 
 def _undeclared(runtime: str, handler: str) -> RuntimeClassSettings:
-    """Returns the declaration of a class that nobody has declared; by its handler it may be a virtual machine."""
+    """Returns the declaration of a runtime class that the settings do not declare. The class counts as a virtual
+    machine if its handler's name is that of one.
+    """
     is_vm = any(vm_name in handler.lower() for vm_name in VM_RUNTIMES)
     return RuntimeClassSettings(runtime=runtime, kind="vm" if is_vm else "container")
 
 
 def _device_limit(declaration: RuntimeClassSettings, runtime: str) -> int | None:
-    """Returns how many accelerators a kernel of the class gets at most: none in gVisor unless its operator says so.
+    """Returns the largest number of accelerators of a kernel in this runtime class. It is 0 in gVisor unless the
+    operator has set a limit.
 
     What gVisor implements of a driver depends on how it was built and is set up (its `nvproxy`).
     """
@@ -313,7 +319,9 @@ def _takes_folders(declaration: RuntimeClassSettings, info: RuntimeInfo) -> bool
 def classes_of(
     declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> dict[str, tuple[RuntimeClassSettings, str]]:
-    """Maps each name to its declaration and the runtime's own name. Classes that the runtime lacks are left out."""
+    """Maps the name of each runtime class to its declaration and to the runtime's own name. A class is left out if the
+    runtime lacks it.
+    """
     classes = {
         name: (_undeclared(name, info.class_handlers.get(name, name)), name)
         for name in info.runtime_classes
@@ -327,7 +335,9 @@ def classes_of(
 
 
 def _is_offered(runtime: str, declared: Mapping[str, RuntimeClassSettings]) -> bool:
-    """Returns True if a runtime is offered by its own name, because no declared class names that runtime."""
+    """Returns True if sessions may ask for a runtime by its own name. They may if no class of the settings stands for
+    that runtime.
+    """
     return all((declaration.runtime or name) != runtime for name, declaration in declared.items())
 
 
@@ -351,8 +361,9 @@ def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) 
 
 
 def overhead_of(declaration: RuntimeClassSettings, reported_bytes: int | None = None) -> dict[str, Decimal]:
-    """Returns the overhead of one workload of the class by slot: as declared, else the memory that the runtime
-    reports."""
+    """Returns how much CPU and memory one workload of a class needs in addition, by slot. The declaration takes
+    precedence over the memory that the runtime reports.
+    """
     default_bytes = VM_MEMORY if declaration.kind == "vm" else 0
     if reported_bytes is not None:
         default_bytes = reported_bytes
@@ -374,7 +385,7 @@ def oci_runtime_of(name: str, declared: Mapping[str, RuntimeClassSettings], info
 def without_overhead(
     config: WorkloadConfig, name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> tuple[float | None, int | None]:
-    """Returns the limits of CPU and memory without the class's overhead, which the kernel's slots contain."""
+    """Returns the limits of CPU and memory of a workload, reduced by the overhead of its runtime class."""
     runtime_class = classes_of(declared, info).get(name)
     overhead = (
         overhead_of(runtime_class[0], info.class_overheads.get(runtime_class[1])) if runtime_class is not None else {}

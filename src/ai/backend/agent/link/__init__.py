@@ -1,1 +1,1 @@
-"""The agent's side of the link to the managers: commands, heartbeats and statistics."""
+"""Implements the agent's side of the link to the managers: commands, heartbeats and statistics."""

@@ -1,4 +1,4 @@
-"""Reads the list of managers and this agent's plugin settings from the settings and the shared configuration."""
+"""Reads the addresses of the managers and the settings of this agent's plugins from the settings and from etcd."""
 
 from __future__ import annotations
 

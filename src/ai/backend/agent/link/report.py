@@ -49,7 +49,7 @@ ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lo
 
 
 class _ReportedInventory(msgspec.Struct, frozen=True):
-    """Slots, devices and plugins in wire form, with the objects from which they were made."""
+    """Holds slots, devices and plugins in wire form, and the objects from which the wire form was made."""
 
     sources: tuple[object, ...]
     slots: list[SlotReport]
@@ -58,7 +58,7 @@ class _ReportedInventory(msgspec.Struct, frozen=True):
 
 
 class _ReportedRuntime(msgspec.Struct, frozen=True):
-    """Limits and classes in wire form, with the objects from which they were made."""
+    """Holds limits and runtime classes in wire form, and the objects from which the wire form was made."""
 
     sources: tuple[object, ...]
     enforcement: dict[str, Enforcement]
@@ -66,7 +66,9 @@ class _ReportedRuntime(msgspec.Struct, frozen=True):
 
 
 def _are_same(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
-    """Returns True if these are the same objects: they are replaced when they change, never altered."""
+    """Returns True if both tuples contain the same objects. Objects are replaced when they change, and never
+    altered.
+    """
     return len(first) == len(second) and all(map(is_, first, second))
 
 

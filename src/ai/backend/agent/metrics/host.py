@@ -40,7 +40,7 @@ class HostMeter:
             )
 
     def _file_systems(self) -> dict[str, str]:
-        """Maps names to mount points, each file system once however often it is mounted."""
+        """Maps the names of file systems to mount points. A file system that is mounted several times is named once."""
         mount_point_of_name: dict[str, str] = {}
         seen_devices: set[int] = set()
         mounts: list[MountEntry] = []
@@ -62,7 +62,9 @@ class HostMeter:
         return mount_point_of_name
 
     def _networks(self) -> Iterator[Measurement]:
-        """Yields the traffic of cards only, where there are any: bridges would count the same bytes again."""
+        """Yields the traffic of the network cards, or of all interfaces on a host without cards. Bridges would count
+        the same bytes again.
+        """
         bytes_of_interface = proc.interface_bytes(f"{self._proc}/net/dev")
         card_names = {name for name in bytes_of_interface if (self._sys / "class/net" / name / "device").exists()}
         for name in sorted(card_names or bytes_of_interface):

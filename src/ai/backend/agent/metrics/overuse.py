@@ -1,4 +1,4 @@
-"""Sees workloads that use more of a device than their share, and acts by the node's policy."""
+"""Detects workloads that use more of a device than their share, and acts by the node's policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Place = tuple[WorkloadKey, str, str]
 
 @dataclass(slots=True, eq=False)
 class OveruseWatch:
-    """Checks each round of statistics for use above limits.
+    """Checks each round of statistics for workloads that use more than their limits.
 
     Use above a limit counts once it has lasted for the grace of the settings: programs free memory late. It is then
     logged once, counted in the node's metrics, and ends the workload where the policy says so; ``end`` gets the kernel
@@ -34,7 +34,7 @@ class OveruseWatch:
     def check(
         self, measured: Mapping[WorkloadKey, Sequence[Measurement]], kernels: Mapping[WorkloadKey, Kernel], now: float
     ) -> None:
-        """Takes in the measurements of one round at the monotonic time ``now``, in seconds."""
+        """Checks the measurements of one round for use above limits. ``now`` is the monotonic time in seconds."""
         excesses = {
             (key, item.key, str(item.device_id or "")): item
             for key, measurements in measured.items()

@@ -104,7 +104,7 @@ def empty_series() -> array[float]:
 
 
 class SeriesOfWorkload:
-    """The series of one workload by key, in one array (docs/decisions/0016).
+    """Holds the series of one workload by key, in one array (docs/decisions/0016).
 
     ``places`` maps keys to indexes in the array and is shared by all workloads, which mostly have the same keys.
     """
@@ -134,7 +134,9 @@ class SeriesOfWorkload:
 
 
 def totals(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
-    """Returns one measurement a key: that without a device, or the sum over devices (the maximum of temperatures)."""
+    """Returns one measurement for each key. It is the measurement without a device, or the sum over all devices; for
+    temperatures it is the maximum.
+    """
     total_of_key: dict[str, Measurement] = {}
     for measurement in measurements:
         existing = total_of_key.get(measurement.key)

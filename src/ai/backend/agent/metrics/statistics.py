@@ -32,12 +32,13 @@ from ai.backend.pluginhost.handle import PluginHandle
 log = logging.getLogger(__name__)
 _FINAL_TIMEOUT_S = 1.0
 PATIENCE_S = 2.0
-"""For one plugin in one round: the others' statistics do not wait longer for one that hangs."""
+"""The seconds that one round waits for one plugin, so that a plugin that hangs does not delay the statistics of others.
+"""
 _OWN_PATIENCE_S = 30.0
 _FORGET_SERIES_S = 600.0
 """Series of a device that was not measured for so long are dropped."""
 _MAX_METRIC_KEYS = 512
-"""Of workloads' metrics. With more, as of a plugin that goes on inventing keys, all series begin anew."""
+"""The largest number of metric keys of workloads. All series begin anew if a plugin that invents keys exceeds it."""
 _encode = msgspec.msgpack.encode
 _RUNTIME_SOURCE, _HOST_SOURCE = "runtime", "host"
 _BETWEEN_SAMPLES_S = 0.25
@@ -55,7 +56,9 @@ class NodeMeter(Protocol):
 
 @dataclass(slots=True)
 class _SourceAnswer:
-    """The checked measurements of one source in one round."""
+    """Holds the valid measurements that one source, a plugin, the runtime or the node itself, has returned in one
+    round.
+    """
 
     source: str
     node: list[Measurement] = field(default_factory=list)
@@ -65,7 +68,8 @@ class _SourceAnswer:
 
 @dataclass(slots=True, eq=False)
 class Statistics:
-    """Stores the newest metrics. A source that fails is left out of that round, and invalid parts of its answer too.
+    """Stores the newest metrics of the node, its devices and its kernels. A source that fails is left out of that
+    round, and so are invalid parts of its answer.
 
     ``host`` measures the node's own resources, if the agent runs on it; ``clock`` returns monotonic seconds for rates.
     """
@@ -86,7 +90,7 @@ class Statistics:
     families: list[MetricFamily] = field(default_factory=list, init=False)
     _started_at: float = field(init=False)
     _series_of_node: dict[str | tuple[str, str], Series] = field(default_factory=dict, init=False)
-    """The series of the node by the key of a metric, those of a device by the key and the device."""
+    """The series of the node's metrics by key, and the series of devices' metrics by key and device."""
     _of_workloads: dict[WorkloadKey, SeriesOfWorkload] = field(default_factory=dict, init=False)
     _indexes: dict[str, int] = field(default_factory=dict, init=False)
     _filters: dict[str, MeasurementFilter] = field(default_factory=dict, init=False)
@@ -113,8 +117,9 @@ class Statistics:
         return {**last_metrics, **new_metrics} or None
 
     async def carried(self, kernel: Kernel, attempt: int) -> dict[str, float]:
-        """Returns ``carried`` of a kernel's next record: what it has used up to now, while the workload of ``attempt``
-        still runs. A counter that the runtime does not tell in time keeps the last value that was measured."""
+        """Returns what a kernel has used up to now, as the field ``carried`` of the kernel's next record. The workload
+        of ``attempt`` still runs. A counter that the runtime does not return in time keeps its last measured value.
+        """
         key = WorkloadKey(kernel_id=kernel.key.kernel_id, attempt=attempt)
         try:
             async with asyncio.timeout(_FINAL_TIMEOUT_S):
@@ -227,7 +232,9 @@ class Statistics:
         patience_s: float,
         handle: PluginHandle | None = None,
     ) -> T:
-        """Runs the query of one source. Every failure becomes a complaint about the plugin, or a line in the log."""
+        """Runs the query of one source with a timeout, and returns its answer, or ``default`` after a failure. A
+        failure becomes a complaint about the plugin, or a line in the log.
+        """
         name = f"{subject} of {handle.key}" if handle is not None else subject
         checks = self._filters.setdefault(name, MeasurementFilter())
         checks.begin()
@@ -390,7 +397,9 @@ class Statistics:
 
 
 def _measures(plugin: AbstractComputePlugin) -> bool:
-    """Returns False for a plugin that leaves both methods as they are, which measure nothing."""
+    """Returns True if a plugin overrides at least one of the two methods that measure. The inherited methods measure
+    nothing.
+    """
     own, base = type(plugin), AbstractComputePlugin
     return (
         own.gather_node_metrics is not base.gather_node_metrics

@@ -1,4 +1,5 @@
-"""The key pair with which the kernels of a session log in to each other (spec 03-01, "Detection of clustered setups").
+"""Makes the key pair with which the kernels of a session log in to each other (spec 03-01, "Detection of clustered
+setups").
 
 It is derived from the session's id and a secret: this agent's, or the manager's for a session over several agents. So
 every kernel has the same pair, also after a restart, and nothing is stored.

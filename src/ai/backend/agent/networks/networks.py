@@ -42,7 +42,9 @@ def overlay_of(info: OverlayInfo) -> Overlay:
 
 
 def secured_lines(info: OverlayInfo) -> frozenset[SecuredLine]:
-    """Returns the connections to secure: to each peer, or to the node itself so that no other node can send to it."""
+    """Returns the connections that must be secured: one to each peer. Without peers it is one to the node itself, so
+    that no other node can send to it.
+    """
     local = info.local.address, info.local.port
     return frozenset(
         SecuredLine(local=local, peer=(peer.address, peer.port), key_out=peer.key_out, key_in=peer.key_in)
@@ -81,7 +83,9 @@ class Networks:
                 self._lines[record.session_id] = secured_lines(overlay)
 
     async def _secure(self) -> None:
-        """Secures exactly the present connections. Raises OSError if it failed and one is or was encrypted."""
+        """Applies the encryption and filter rules of exactly the present connections. Raises OSError if that fails and
+        a connection is or was encrypted.
+        """
         async with self._securing:
             lines = frozenset[SecuredLine]().union(*self._lines.values())
             if self._apply is None or lines == self._secured:

@@ -1,1 +1,1 @@
-"""Services inside sessions and connections to their ports."""
+"""Manages services inside sessions, and connects to their ports."""

@@ -53,7 +53,7 @@ class Kits(Protocol):
 
 
 def shared_network_message(reason: str) -> str:
-    """Returns what a user reads whose session shares the host's network, and what helps against ``reason``."""
+    """Returns the message for a user whose session shares the host's network, with the remedy for ``reason``."""
     reason = reason or "the settings of the runtime want it"
     return (
         "sessions on this node share the host's network, where every user of the host would reach this service;"
@@ -70,14 +70,17 @@ class PortForwarder:
         self._settings = settings
 
     async def exposure_of(self, kernel: Kernel, service: str) -> PortExposure:
-        """Returns the exposure of a kernel's ports; the platform's own services listen on unix sockets where others
-        of the host would reach their ports, and need no consent. Raises as ``require_consent``."""
+        """Returns who reaches the ports of a kernel, for a service that is to be opened. The platform's own services
+        need no consent, since they listen on unix sockets where others of the host would reach their ports. Raises as
+        ``require_consent``.
+        """
         if service in _INTRINSIC_NAMES:
             return await self._runtime.port_exposure(kernel.key)
         return await self.require_consent(kernel)
 
     async def require_consent(self, kernel: Kernel) -> PortExposure:
-        """Returns the exposure of a kernel's ports if something may be served there.
+        """Returns who reaches the ports of a kernel, and refuses ports that others reach without the operator's
+        consent.
 
         Raises:
             Forbidden: others reach them too, without the operator's consent; ``data`` names the exposure.
@@ -123,7 +126,9 @@ class ServiceManager:
         return "ports" in self._runtime.info().capabilities
 
     def mounts(self) -> WorkloadConfig:
-        """Returns the mount of the kits, if there are any to mount, for a runtime that can mount."""
+        """Returns a config that mounts the kits. The config is empty if there is nothing to mount or the runtime cannot
+        mount.
+        """
         has_mount = self._kits.services and self._serves and not self._kits.is_built_in
         if not has_mount or "mounts" not in self._runtime.info().capabilities:
             return WorkloadConfig()

@@ -1,1 +1,1 @@
-"""A shard: one agent process that speaks for many nodes of a Kubernetes cluster, each of which is an agent."""
+"""Runs a shard: one process that acts as the agent of each of many nodes of a Kubernetes cluster."""

@@ -48,8 +48,9 @@ def connect(address: ClusterAddress) -> KubeApi:
 
 
 class _Reloads:
-    """Reloads the plugins of all nodes at SIGHUP, if this process holds the Lease; the next term begins with what was
-    taken over last."""
+    """Reloads the plugins of all nodes at SIGHUP, if this process holds the Lease. The next term begins with the
+    settings that were loaded last.
+    """
 
     def __init__(self, settings: AgentSettings, load: Callable[[], AgentSettings] | None) -> None:
         self.settings = settings
@@ -183,8 +184,9 @@ def _runtimes(settings: AgentSettings, api: KubeApi) -> MakeRuntime:
 
 
 async def _lock(directory: DataDirectory) -> None:
-    """Waits until no other process serves with these records: one that cannot reach the API server goes on with them,
-    whatever the Lease says."""
+    """Waits until no other process uses the shard's records. A process that cannot reach the API server goes on with
+    them, whatever the Lease says.
+    """
     is_told = False
     while True:
         try:
@@ -199,7 +201,8 @@ async def _lock(directory: DataDirectory) -> None:
 
 
 async def _check_state(settings: AgentSettings, api: KubeApi) -> None:
-    """Checks that this process has the records of the shard's sessions: with none, it would end them as strangers.
+    """Checks that this process has the records of the shard's sessions. A process without them would end the sessions
+    as unknown.
 
     Raises Conflict if the Lease names another directory; the first leader writes its own there.
     """

@@ -34,8 +34,9 @@ def slot_of(driver: str, settings: DriverSettings | CountedSettings) -> SlotName
 
 
 def complete_pools(slices: Iterable[ResourceSlice], driver: str) -> list[Device]:
-    """Returns the devices of a driver's pools; those of an older generation, and of a pool of which slices are missing,
-    are left out."""
+    """Returns the devices of a driver's complete pools. Slices of an older generation, and pools that lack a slice, are
+    left out.
+    """
     pools: dict[str, list[ResourceSlice]] = {}
     for resource_slice in slices:
         if resource_slice.spec.driver == driver:
@@ -50,8 +51,9 @@ def complete_pools(slices: Iterable[ResourceSlice], driver: str) -> list[Device]
 
 
 def compute_devices(devices: Sequence[Device], driver: str, settings: DriverSettings) -> tuple[ComputeDevice, ...]:
-    """Returns the devices as the platform plans them; one without the attribute of its id cannot be asked for by a
-    claim, and is left out."""
+    """Returns the devices of a node in the platform's form. A device without the attribute of its id is left out, since
+    no claim could ask for it.
+    """
     by_id: dict[str, Device] = {}
     for device in devices:
         value = _attribute(device, driver, settings.id_attribute)
@@ -85,7 +87,8 @@ def compute_devices(devices: Sequence[Device], driver: str, settings: DriverSett
 def numbered_devices(
     amount: int, resource: str, settings: CountedSettings, model: str | None
 ) -> tuple[ComputeDevice, ...]:
-    """Returns so many devices of a device plugin, ``any-0`` and on: which they are is up to the kubelet.
+    """Returns ``amount`` anonymous devices of a device plugin, named ``any-0`` and so on, since the kubelet chooses the
+    real ones.
 
     They have no links and no NUMA node, so that nothing can be planned that the kubelet would not keep.
     """
@@ -120,7 +123,7 @@ def _memory(device: Device, driver: str, settings: DriverSettings) -> int:
 
 
 def _links(devices: Mapping[str, Device], driver: str, settings: DriverSettings) -> dict[str, tuple[DeviceLink, ...]]:
-    """Links devices of one link group directly, and others of one PCIe root by that."""
+    """Returns the links of each device: direct links within one link group, and PCIe links below one PCIe root."""
     links: dict[str, tuple[DeviceLink, ...]] = {}
     groups = {device_id: _attribute(device, driver, settings.link_attribute) for device_id, device in devices.items()}
     roots = {device_id: _attribute(device, driver, PCIE_ROOT) for device_id, device in devices.items()}

@@ -1,4 +1,4 @@
-"""Follows nodes, device slices and the pods of others, and says which nodes have changed."""
+"""Follows the nodes, the device slices and the pods of others, and reports which nodes have changed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ai.backend.node.kube_api.resources import NODES, RESOURCE_SLICES, Resource
 
 SYNC_TIMEOUT_S = 60.0
 INSTANCE_LABEL = "backend.ai/instance"
-"""The label of sessions' pods, of whichever installation; what they hold is in the books of their manager."""
+"""The label of sessions' pods of every installation. The manager of an installation accounts for what its pods hold."""
 
 
 class BoundPod(KubeObject, frozen=True, kw_only=True):
-    """A pod of others: only what it takes of a node."""
+    """Describes a pod that is not a session's, by what it takes of a node."""
 
     spec: PodSpec = PodSpec()
 
@@ -36,7 +36,7 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 class NodeInventory:
-    """Holds the facts of each node of the shard, and calls ``on_change`` with the name of one that changed.
+    """Holds the facts of each node of the shard, and calls ``on_change`` with the name of a node that has changed.
 
     The copies stay as they are while the API server is away.
     """
@@ -116,7 +116,7 @@ class NodeInventory:
 
     @property
     def settings(self) -> KubernetesSettings:
-        """Which nodes, and what of them."""
+        """The settings that say which nodes belong to the shard, and which of their devices are offered."""
         return self._settings
 
     def names(self) -> Iterator[str]:

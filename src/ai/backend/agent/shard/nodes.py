@@ -25,13 +25,13 @@ _UNREACHABLE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unrea
 
 
 class Requests(msgspec.Struct, frozen=True, kw_only=True):
-    """The amounts that the pods of others on a node ask for."""
+    """Holds the sum of the resources that the pods of others on a node request."""
 
     cpu: Decimal = Decimal(0)
     memory: Decimal = Decimal(0)
     pods: int = 0
     counted: Mapping[str, Decimal] = msgspec.field(default_factory=dict)
-    """Devices by the names of resources, of those that device plugins count."""
+    """The number of devices by resource name, for resources that device plugins count."""
 
     def plus(self, other: Requests, sign: int = 1) -> Requests:
         names = {*self.counted, *other.counted}
@@ -77,13 +77,17 @@ def agent_id_of(cluster: str, node: str) -> str:
 
 
 def is_served(node: Node, settings: KubernetesSettings) -> bool:
-    """Returns True if a node is of the pool: dedicated nodes have the taint, shared ones have not."""
+    """Returns True if a node belongs to the pool. The nodes of a dedicated pool have the taint, those of a shared pool
+    have not.
+    """
     is_dedicated = any(taint.key == settings.taint_key for taint in node.spec.taints)
     return is_dedicated == (settings.pool == "dedicated")
 
 
 def requests_of(spec: PodSpec) -> Requests:
-    """Returns what the scheduler counts for a pod: the larger of its containers and its start, with its overhead."""
+    """Returns the resources that the scheduler counts for a pod: the maximum over its start and its run, plus its
+    overhead.
+    """
     cpu = _effective(spec, "cpu")
     memory = _effective(spec, "memory")
     containers = (*spec.init_containers, *spec.containers)
@@ -92,7 +96,9 @@ def requests_of(spec: PodSpec) -> Requests:
 
 
 def _effective(spec: PodSpec, name: str) -> Decimal:
-    """KEP-753: sidecars count while others start, and with the containers."""
+    """Returns how much of one resource the scheduler counts for a pod (KEP-753: sidecars count while others start, and
+    with the containers).
+    """
     sidecars = peak = Decimal(0)
     for container in spec.init_containers:
         amount = _request(container, name)
@@ -149,7 +155,7 @@ def facts_of(
 
 
 def devices_of(slices: Sequence[ResourceSlice], settings: KubernetesSettings) -> dict[str, tuple[ComputeDevice, ...]]:
-    """Returns the devices of each configured driver that has some."""
+    """Returns the devices by configured driver, without drivers that have no device on the node."""
     devices = {
         driver: compute_devices(complete_pools(slices, driver), driver, driver_settings)
         for driver, driver_settings in settings.drivers.items()
@@ -158,7 +164,9 @@ def devices_of(slices: Sequence[ResourceSlice], settings: KubernetesSettings) ->
 
 
 def counted_devices(node: Node, others: Requests, settings: KubernetesSettings) -> dict[str, tuple[ComputeDevice, ...]]:
-    """Returns what device plugins offer of each configured resource, less what the pods of others have."""
+    """Returns the devices that device plugins count, by configured resource. Devices that the pods of others have are
+    subtracted.
+    """
     devices: dict[str, tuple[ComputeDevice, ...]] = {}
     for resource, counted in settings.counted.items():
         amount = _amount(node.status.allocatable, resource) - others.counted.get(resource, Decimal(0))

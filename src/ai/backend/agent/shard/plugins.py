@@ -1,4 +1,4 @@
-"""Plugins of a node of the cluster: its cores, its memory, and each driver's devices, read from the API server."""
+"""Offers the cores, the memory and the devices of a cluster's node, as read from the API server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ReadFacts = Callable[[], NodeFacts]
 
 
 class NodePlugin(AbstractComputePlugin):
-    """The base of these plugins; a subclass for each node has ``facts``."""
+    """Represents the base of plugins for a node of a cluster. A subclass for each node has ``facts``."""
 
     version: ClassVar[str] = "1"
     facts: ClassVar[ReadFacts]
@@ -56,7 +56,9 @@ class NodePlugin(AbstractComputePlugin):
         return [AttachedDevice(device_id=device_id, model_name=name) for device_id in held]
 
     def _pool(self, amount: int, memory_size: int = 0) -> list[ComputeDevice]:
-        """Returns one device that has the whole amount: the kubelet chooses which cores and pages a session gets."""
+        """Returns one device with the whole amount of the node, since the kubelet chooses which cores and pages a
+        session gets.
+        """
         slot = DeviceSlot(slot_name=self.display.slot_name, slot_type=self.display.slot_type, amount=Decimal(amount))
         return [
             ComputeDevice(
@@ -71,7 +73,7 @@ class NodePlugin(AbstractComputePlugin):
 
 
 class CoresPlugin(NodePlugin):
-    """Serves the cores that others leave."""
+    """Serves the cores of the node that other pods leave."""
 
     key: ClassVar[DeviceName] = DeviceName("cpu")
     display = CPUPlugin.display
@@ -86,7 +88,7 @@ class CoresPlugin(NodePlugin):
 
 
 class NodeMemoryPlugin(NodePlugin):
-    """Serves the memory that others leave."""
+    """Serves the memory of the node that other pods leave."""
 
     key: ClassVar[DeviceName] = DeviceName("mem")
     display = MemoryPlugin.display
@@ -134,13 +136,13 @@ class DriverPlugin(NodePlugin):
 
 
 class CountedPlugin(NodePlugin):
-    """Serves what a device plugin counts; a session's container asks for the number of them in its plan."""
+    """Serves devices that a device plugin counts. A session's container requests as many of them as its plan has."""
 
     strategy = AllocationStrategy.EVENLY
     resource: ClassVar[str]
 
     def alloc_map_spec(self) -> AllocMapSpec:
-        """Says that its devices have no identity: the kubelet chooses."""
+        """Returns a discrete alloc map of devices without identity, since the kubelet chooses the devices."""
         return AllocMapSpec(kind="discrete", strategy=self.strategy, anonymous=True)
 
     async def list_devices(self) -> Sequence[ComputeDevice]:

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 _STARTS = 8
 """How many agents start at once."""
 _RETURN_S = 0.05
-"""From the return of a lost node to its heartbeat."""
+"""The seconds from the return of a lost node to its next heartbeat."""
 _GATHER_S = 0.1
 """Changes of one node within so many seconds are one."""
 NODE_INTERVALS = IntervalSettings(statistics=15.0, inventory=600.0, images=300.0, health=60.0, sync=60.0)
@@ -50,12 +50,14 @@ MakeRuntime = Callable[[str], AbstractRuntime]
 
 
 class NodeReports:
-    """The reports of one node's agent: heartbeats with what the cluster says of the node, none while it is lost."""
+    """Sends the reports of one node's agent. Heartbeats contain the cluster's facts of the node, and stop while the
+    node is lost.
+    """
 
     def __init__(
         self, manager: ManagerReports, speaker: str, facts: Callable[[], NodeFacts], present: asyncio.Event
     ) -> None:
-        """``present`` is set while the node is not lost."""
+        """Stores the manager and the facts of the node. ``present`` is set while the node is not lost."""
         self._manager = manager
         self._speaker = speaker
         self._facts = facts
@@ -63,8 +65,9 @@ class NodeReports:
         self._has_statistics = True
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        """Waits while the node is lost: the manager then misses it, and not this process. That report is not sent, as
-        it is of before; another one follows at once."""
+        """Sends a heartbeat, or waits while the node is lost, so that the manager misses the node but not this process.
+        A report from before the loss is not sent; another one follows at once.
+        """
         facts = self._facts()
         if facts.lost:
             log.warning("%s is lost: %s", report.agent_id, facts.lost)
@@ -84,7 +87,7 @@ class NodeReports:
         )
 
     async def beat(self, report: BeatReport) -> BeatReply:
-        """Forwards heartbeats without news."""
+        """Forwards a heartbeat that contains no changes."""
         return await self._manager.beat(report)
 
     async def observe(self, report: ObservationReport) -> int:
@@ -103,7 +106,7 @@ class NodeReports:
 
 
 class _ImageKits:
-    """The kit in the image of the runner (`python -m tools.runner_image`), which every pod has."""
+    """Represents the kit in the image of the runner (`python -m tools.runner_image`), which every pod has."""
 
     services = KIT_SERVICES
     is_built_in = True
@@ -123,7 +126,7 @@ def _no_overlay(info: RuntimeInfo) -> OverlayReport:
 
 @dataclass(eq=False)
 class _Member:
-    """A node with its agent. ``present`` is set while the node is not lost."""
+    """Holds a node with its agent. ``present`` is set while the node is not lost."""
 
     facts: NodeFacts
     agent: Agent | None = None
@@ -133,7 +136,7 @@ class _Member:
         self.take(self.facts)
 
     def take(self, facts: NodeFacts) -> None:
-        """Takes over what the cluster says of the node now."""
+        """Stores the present facts of the cluster about the node."""
         self.facts = facts
         if facts.lost:
             self.present.clear()

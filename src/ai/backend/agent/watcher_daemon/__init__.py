@@ -1,1 +1,1 @@
-"""The watcher, an HTTP server that starts and stops the agent on request."""
+"""Runs the watcher, an HTTP server that starts and stops the agent on request."""

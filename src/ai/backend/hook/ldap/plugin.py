@@ -67,7 +67,7 @@ class LdapSettings(MappingSettings):
 
 
 class LdapSignOn(AbstractHook):
-    """Signs on whoever binds as the entry that a name means.
+    """Signs a user on whose name and password a directory accepts in a bind.
 
     A name that the directory does not know costs a bind as well, and gets the same answer as a wrong password: then the
     manager's own passwords decide.
@@ -92,8 +92,9 @@ class LdapSignOn(AbstractHook):
             self._threads = None
 
     async def sign_on_user(self, request: SignOn) -> SiteUser | None:
-        """Returns the user of a name and password; None if the directory knows no such user. Raises HookDenied for a
-        user whom no group admits."""
+        """Returns the user of a name and password, or None if the directory does not know the user. Raises HookDenied
+        for a user whom no group admits.
+        """
         name, secret = request.name, request.secret
         # An empty password would bind as nobody, and succeed (RFC 4513, 5.1.2).
         if not name or not secret or len(name) > _MAX_NAME_LENGTH or len(secret) > _MAX_SECRET_LENGTH:
@@ -116,7 +117,9 @@ class LdapSignOn(AbstractHook):
 
     @contextmanager
     def _bound(self, user: str, password: str) -> Iterator[Any]:
-        """Yields a connection that is bound, as nobody without a user, and closes it. Raises LDAPException."""
+        """Yields a connection that is bound as ``user``, or anonymously without a user, and closes it. Raises
+        LDAPException.
+        """
         options = self._options
         connection = ldap3.Connection(
             self._server,

@@ -1,4 +1,4 @@
-"""Requests to an OpenID provider: its document of discovery, keys, tokens and claims."""
+"""Sends requests to an OpenID provider: for its document of discovery, keys, tokens and claims."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ DISCOVERY_S = 3_600.0
 _CHUNK_BYTES = 1 << 16
 KEYS_S = 600.0
 REFRESH_S = 30.0
-"""Keys that are not known are asked for once in so many seconds, however many tokens name unknown ones."""
+"""The seconds between two requests for unknown keys, however many tokens name unknown keys."""
 
 
 class ProviderFailed(Exception):
-    """The provider does not answer, or not as the specification says."""
+    """Raised when the provider does not answer, or not as the specification says."""
 
 
 @dataclass(eq=False)
 class ProviderClient:
-    """An OpenID provider, as its document of discovery describes it (OpenID Connect Discovery 1.0)."""
+    """Represents an OpenID provider, as its document of discovery describes it (OpenID Connect Discovery 1.0)."""
 
     settings: OidcSettings
     _http: aiohttp.ClientSession | None = None
@@ -61,7 +61,7 @@ class ProviderClient:
         return url
 
     async def key(self, key_id: str) -> jwt.PyJWK:
-        """Returns a key of the provider; an empty ``key_id`` is its only key. Raises ProviderFailed."""
+        """Returns a key of the provider. An empty ``key_id`` stands for the only key. Raises ProviderFailed."""
         age_s = time.monotonic() - self._keys_at
         if age_s > KEYS_S or (key_id not in self._keys and age_s > REFRESH_S):
             document = await self._read("GET", await self.endpoint("jwks_uri"))

@@ -28,7 +28,7 @@ _REQUIRED_CLAIMS = ["exp", "iat", "iss", "aud", "sub", "nonce"]
 
 
 class _Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """Random values that bind the steps of one sign-in; only the manager and the provider see them."""
+    """Holds random values that bind the steps of one sign-in. Only the manager and the provider see them."""
 
     state: str
     nonce: str
@@ -73,7 +73,7 @@ class OidcSignOn(AbstractHook):
         return RedirectStart(url=str(url), secret=msgspec.json.encode(flow).decode())
 
     async def finish_redirect(self, secret: str, return_url: str, parameters: Mapping[str, str]) -> SiteUser:
-        """Returns who signed in at the provider. Raises HookDenied."""
+        """Returns the user who signed in at the provider. Raises HookDenied."""
         flow = msgspec.json.decode(secret, type=_Flow)
         if not _is_same(parameters.get("state", ""), flow.state):
             raise HookDenied("This sign-in began in another browser: begin anew.")
@@ -119,8 +119,9 @@ class OidcSignOn(AbstractHook):
         return claims
 
     async def _completed(self, claims: Mapping[str, Any], access_token: str) -> Mapping[str, Any]:
-        """Returns the claims with those of the provider's userinfo endpoint, where the ID token has none of
-        the e-mail address or the groups."""
+        """Returns the claims of an ID token. If the token lacks the e-mail address or the groups, the claims of the
+        provider's userinfo endpoint are added.
+        """
         options = self._options
         is_complete = options.email_claim in claims and (not options.groups or options.groups_claim in claims)
         if is_complete or not access_token:

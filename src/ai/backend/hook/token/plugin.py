@@ -22,7 +22,9 @@ LEEWAY_S = 30
 _REQUIRED_CLAIMS = ["exp", "iat", "iss", "aud", "jti"]
 _REFUSAL = "The token of the other site is not valid here, or too old: go back there and try again."
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Signatures by a private key of the other site. With a shared secret, whoever reads it here could sign anybody in."""
+"""The signatures that are made with a private key of the other site. With a shared secret, whoever reads it here could
+sign anybody in.
+"""
 
 
 class TokenSettings(MappingSettings):
@@ -60,7 +62,7 @@ class TokenSignOnHook(AbstractHook):
         self._public_key = settings.public_key_file.read_text()
 
     async def sign_on_token(self, request: TokenSignOn) -> TokenUser | None:
-        """Returns whom a token names; None for what is no token of the issuer. Raises HookDenied."""
+        """Returns the user whom a token names, or None if it is no token of the issuer. Raises HookDenied."""
         options = self._options
         try:
             unverified = jwt.decode(request.token, options={"verify_signature": False})

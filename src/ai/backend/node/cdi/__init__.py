@@ -1,1 +1,1 @@
-"""Specifications of the Container Device Interface: written by agents, resolved and applied by runtimes."""
+"""Reads, writes and applies specifications of the Container Device Interface (CDI), which agents write for runtimes."""

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def applied(config: WorkloadConfig, registry: CdiRegistry, *, visible_folders: Sequence[str] = ()) -> WorkloadConfig:
-    """Returns a configuration in which edits stand in place of CDI names.
+    """Returns a configuration in which each CDI name is replaced by the edits that its specification describes.
 
     A device whose edits cannot all be applied (hooks, Intel RDT, network interfaces, mounts of file systems) or that
     nothing describes is taken by its device file, where the plugin names one.

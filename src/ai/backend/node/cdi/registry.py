@@ -23,7 +23,9 @@ _YamlLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class DescribedDevice(msgspec.Struct, frozen=True):
-    """A device and where it is described. ``common`` are the edits of its file, once for all devices of it."""
+    """Holds a device's edits and the file that describes them. ``common`` are the edits of the file, once for all its
+    devices.
+    """
 
     path: Path
     edits: ContainerEdits
@@ -31,8 +33,10 @@ class DescribedDevice(msgspec.Struct, frozen=True):
 
 
 class CdiRegistry(msgspec.Struct, frozen=True):
-    """Reads the specifications in directories, lowest priority first, as engines do. Nothing is cached but files that
-    have not changed. Files whose names begin with ``without_prefix`` are left out, if it is not empty."""
+    """Reads the CDI specifications in directories, the directory of lowest priority first, as engines do. Nothing is
+    cached but files that have not changed. Files whose names begin with ``without_prefix`` are left out, if it is not
+    empty.
+    """
 
     directories: Sequence[str | Path]
     without_prefix: str = ""

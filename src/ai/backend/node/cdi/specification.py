@@ -1,4 +1,4 @@
-"""Values of CDI specifications, their validation, and the version that a specification needs.
+"""Defines the values of CDI specifications, validates them, and computes the version that a specification needs.
 
 Source: the CDI specification 1.1.0 (SPEC.md, "Version History") and its JSON schema. Engines refuse a file with unknown
 fields, and one with a lower version than its fields need.
@@ -28,7 +28,7 @@ class _Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
 
 class DeviceNode(_Value, frozen=True, kw_only=True):
-    """A device file at ``path`` in the container, of the node ``host_path``, by default the same."""
+    """Describes a device file at ``path`` in the container. It is made from ``host_path``, by default the same path."""
 
     path: str
     host_path: str = ""
@@ -49,7 +49,7 @@ class BindMount(_Value, frozen=True, kw_only=True):
 
 
 class Hook(_Value, frozen=True, kw_only=True):
-    """A program that an OCI runtime executes around the start of a container."""
+    """Describes a program that an OCI runtime executes around the start of a container."""
 
     hook_name: str
     path: str
@@ -74,7 +74,7 @@ class NetDevice(_Value, frozen=True, kw_only=True):
 
 
 class ContainerEdits(_Value, frozen=True, kw_only=True):
-    """Holds what a device adds to a container."""
+    """Holds the changes that a device makes to a container."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -92,7 +92,7 @@ class CdiDevice(_Value, frozen=True, kw_only=True):
 
 
 class CdiSpecification(_Value, frozen=True, kw_only=True):
-    """Holds one file: the devices of one kind, and the edits that each of them makes besides its own."""
+    """Holds one specification file: the devices of one kind, and the edits that all of them share."""
 
     cdi_version: str
     kind: str

@@ -36,17 +36,18 @@ Propagation = Literal["", "Background", "Foreground", "Orphan"]
 REQUEST_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
 _SLOW_S = 5.0
-"""A request that took longer is a sign of overload."""
+"""The seconds after which a request counts as a sign of overload."""
 _MAX_BUSY_RETRIES = 5
-"""How often a request is sent again that the server, being busy, has not begun."""
+"""How often a request is sent again that a busy server has refused to begin."""
 _BUSY_WAIT_S = 1.0
 _PAGE = 500
 _REQUEST_CONNECTIONS = 128
 _WATCH_CONNECTIONS = 64
 _CHUNK_BYTES = 1 << 16
 _ABORTS_AT_CLOSE = sys.version_info < (3, 12, 8)
-"""Python's own TLS ends connections in time from 3.12.8 on; before, the connector must abort those of requests that
-were cancelled."""
+"""True if the connector must abort the connections of cancelled requests. Python's own TLS ends them in time from
+3.12.8 on.
+"""
 _TURNS_TO_CLOSE = 3
 """Turns of the event loop in which a transport that was aborted closes its socket."""
 _PATCH_TYPES = {
@@ -58,13 +59,13 @@ _PATCH_TYPES = {
 
 
 class Delays(Protocol):
-    """The delays between attempts at one thing, as ``ai.backend.infra.retry.Backoff`` computes them."""
+    """Computes the delays between repeated attempts, as ``ai.backend.infra.retry.Backoff`` does."""
 
     async def wait(self) -> None:
-        """Counts a failure and sleeps until the next attempt."""
+        """Records a failure, and sleeps until the next attempt."""
 
     def reset(self) -> None:
-        """Counts a success."""
+        """Records a success, so that the next delay is short again."""
 
 
 class _ServedKind(msgspec.Struct, frozen=True):
@@ -81,7 +82,8 @@ class _ListMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def path_of(resource: Resource[Any], namespace: str = "", name: str = "", subresource: str = "") -> str:
-    """Returns the path of an object, or of a collection without a name; of all namespaces without one.
+    """Returns the path of an object, or the path of a collection if ``name`` is empty. Without ``namespace`` the
+    collection is that of all namespaces.
 
     Raises InvalidInput for a name that would leave its place in the path.
     """
@@ -96,7 +98,7 @@ def path_of(resource: Resource[Any], namespace: str = "", name: str = "", subres
 
 
 class KubeApi:
-    """A client of one API server.
+    """Sends requests to one API server, and decodes its answers.
 
     Requests and watches have connections of their own, so that watches keep no request waiting. A request that the
     server refuses for its load (429) waits as long as the server asks and is sent again a few times; no other request
@@ -161,7 +163,9 @@ class KubeApi:
         label_selector: str = "",
         field_selector: str = "",
     ) -> tuple[list[ObjectT], str]:
-        """Returns all objects and the version of the list, page by page. Raises ServerFailed if one does not fit."""
+        """Returns all objects and the version of the list, read page by page. Raises ServerFailed if an object does not
+        fit the projection.
+        """
         objects, version = await self.list_readable(
             resource, namespace, label_selector=label_selector, field_selector=field_selector
         )
@@ -178,7 +182,9 @@ class KubeApi:
         label_selector: str = "",
         field_selector: str = "",
     ) -> tuple[Sequence[ObjectT | Undecodable], str]:
-        """Returns all objects and the version of the list; those that do not fit the projection as Undecodable."""
+        """Returns all objects and the version of the list. An object that does not fit the projection is returned as
+        Undecodable.
+        """
         query = {"limit": str(_PAGE), **selectors(label_selector, field_selector)}
         objects: list[ObjectT | Undecodable] = []
         while True:
@@ -206,7 +212,9 @@ class KubeApi:
         namespace: str = "",
         subresource: str = "",
     ) -> ObjectT:
-        """Replaces an object; with ``metadata.resourceVersion`` only that version. Raises ObjectConflict."""
+        """Replaces an object. With ``metadata.resourceVersion`` only this version is replaced. Raises
+        ObjectConflict.
+        """
         manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         answer = await self.request("PUT", path_of(resource, namespace, name, subresource), body=manifest)
         return _decoded(answer, resource.type)
@@ -360,8 +368,9 @@ class KubeApi:
     async def stream(
         self, path: str, query: Mapping[str, str], *, silence_s: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Opens a long answer, and gives its chunks. Raises Unavailable if it is silent for ``silence_s``, and as
-        every request."""
+        """Sends a request, and yields the chunks of its long answer. Raises Unavailable if the server is silent for
+        ``silence_s``, and the errors of every request.
+        """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=silence_s)
         what = f"GET {path}"
         try:
@@ -427,7 +436,9 @@ class _RawList(msgspec.Struct):
 
 
 def _page_of(body: bytes, cls: type[ObjectT]) -> tuple[list[ObjectT | Undecodable], _ListMeta]:
-    """Returns the objects of a page; one by one if not all of them fit. Raises ServerFailed for what is no list."""
+    """Returns the objects and the metadata of a page. If an object does not fit the projection, all are decoded one by
+    one. Raises ServerFailed for what is no list.
+    """
     try:
         page = decode(body, _decoder_of(_list_type(cls)))
         return list(page.items or ()), page.metadata
@@ -449,7 +460,7 @@ def _item(item: msgspec.Raw, cls: type[ObjectT]) -> ObjectT | Undecodable:
 
 
 def _decoded(body: bytes, cls: type[T]) -> T:
-    """Raises ServerFailed for an answer of another form."""
+    """Decodes an answer of the API server. Raises ServerFailed for an answer of another form."""
     form: Any = cls
     decoder: msgspec.json.Decoder[T] = _decoder_of(form)
     try:

@@ -1,4 +1,6 @@
-"""Limits the requests under way by what the API server bears: additive increase, multiplicative decrease."""
+"""Limits the concurrent requests by the load that the API server accepts: additive increase, multiplicative
+decrease.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from contextlib import asynccontextmanager
 
 _DECREASE = 0.7
 _DECREASE_PAUSE_S = 1.0
-"""Refusals within so many seconds of a decrease belong to the load before it."""
+"""The seconds after a decrease of the limit in which refusals do not decrease it again."""
 
 
 class ConcurrencyLimit:
@@ -36,7 +38,7 @@ class ConcurrencyLimit:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Waits until a request may start, and counts it for the block."""
+        """Waits until a request may start, and counts the request as active during the block."""
         await self._acquire()
         try:
             yield
@@ -66,13 +68,13 @@ class ConcurrencyLimit:
                 turn.set_result(None)
 
     def succeeded(self) -> None:
-        """Counts an answer in good time."""
+        """Records an answer that came in good time, which may raise the limit."""
         if self._active >= self.limit - 1:
             self._limit = min(self._limit + 1 / self._limit, self._maximum)
             self._admit()
 
     def congested(self) -> None:
-        """Counts an answer that refuses for load, or came late."""
+        """Records a refusal for overload or a late answer, which lowers the limit."""
         now = asyncio.get_running_loop().time()
         if now - self._decreased_at >= _DECREASE_PAUSE_S:
             self._decreased_at = now

@@ -1,4 +1,4 @@
-"""Finds the API server and our credentials: a kubeconfig file, or the files of a service account inside a pod."""
+"""Finds the API server and our credentials in a kubeconfig file, or in the files of a service account inside a pod."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from ai.backend.common.errors import InvalidInput
 
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_AGE_S = 60.0
-"""The kubelet replaces a projected token long before its end; a file is read again after so many seconds."""
+"""The seconds after which a token's file is read again. The kubelet replaces a projected token long before its end."""
 _UNSUPPORTED_USER_KEYS = ("exec", "auth-provider", "username", "impersonate", "as")
 
 
 @dataclass(eq=False)
 class Token:
-    """A bearer token, fixed or of a file that others rewrite. Reading a file of a few kilobytes does not block."""
+    """Holds a bearer token, either fixed or from a file that others rewrite. Reading a file of a few kilobytes does not
+    block.
+    """
 
     value: str = field(default="", repr=False)
     file: Path | None = None
@@ -33,8 +35,9 @@ class Token:
     _read_at: float = field(default=-float("inf"), init=False)
 
     def current(self, *, is_refused: bool = False) -> str:
-        """Returns the token, empty without one. ``is_refused`` reads the file now. Raises InvalidInput if there is no
-        such file and none was ever read."""
+        """Returns the present token, which is empty if none is configured. With ``is_refused`` the file is read anew.
+        Raises InvalidInput if there is no such file and none was ever read.
+        """
         if self.file is not None and (is_refused or self.clock() - self._read_at >= _TOKEN_AGE_S):
             try:
                 self.value = self.file.read_text().strip()
@@ -47,7 +50,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAddress:
-    """An API server and how to authenticate there.
+    """Describes an API server and how to authenticate there.
 
     ``authority`` are certificates in PEM that may sign the server's, empty for those of the system;
     ``certificate`` and ``key`` are the client's in PEM. ``namespace`` is the default one of the credentials.
@@ -63,8 +66,9 @@ class ClusterAddress:
     is_verified: bool = True
 
     def tls(self) -> ssl.SSLContext | None:
-        """Returns the context for connections, None for plain HTTP. Raises InvalidInput for certificates that cannot be
-        read."""
+        """Returns the TLS context for connections, or None for plain HTTP. Raises InvalidInput for certificates that
+        cannot be read.
+        """
         if not self.server.startswith("https:"):
             return None
         try:
@@ -119,7 +123,7 @@ class _KubeConfig(msgspec.Struct, kw_only=True, rename="kebab"):
 
 
 def from_kubeconfig(path: Path, context_name: str = "") -> ClusterAddress:
-    """Returns the address of a context of a kubeconfig file; of its current one without ``context_name``.
+    """Returns the address of a context of a kubeconfig file. Without ``context_name`` it is the file's current context.
 
     Raises InvalidInput: there is no such file or context, or it needs a helper program or another way to authenticate
     than a token or a certificate.
@@ -164,7 +168,9 @@ def _named(path: Path, entries: list[_Entry], name: str, kind: str) -> _Entry:
 
 
 def _pem(path: Path, values: Mapping[str, Any], key: str) -> str:
-    """Returns a certificate or key that is in the file (``KEY-data``), or in one that it names relative to itself."""
+    """Returns a certificate or key of a kubeconfig file. It is in the file itself (``KEY-data``) or in a file that it
+    names. Returns an empty text for neither.
+    """
     try:
         if data := values.get(f"{key}-data"):
             return base64.b64decode(str(data), validate=True).decode()
@@ -176,5 +182,7 @@ def _pem(path: Path, values: Mapping[str, Any], key: str) -> str:
 
 
 def cluster_address(kubeconfig: Path | None, context_name: str = "") -> ClusterAddress:
-    """Returns the address of a kubeconfig file, or of the pod that this process runs in. Raises InvalidInput."""
+    """Returns the address in a kubeconfig file. Without a file returns the address for the pod in which this process
+    runs. Raises InvalidInput.
+    """
     return from_kubeconfig(kubeconfig.expanduser(), context_name) if kubeconfig is not None else in_cluster()

@@ -1,4 +1,4 @@
-"""Decodes objects of the API server, and names those that do not fit their projection."""
+"""Decodes objects of the API server, and describes objects that do not fit their projection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from ai.backend.node.kube_api.objects import ObjectMeta, Part
 
 T = TypeVar("T")
 _MAX_DEPTH = 100
-"""No projection reads below. The server takes JSON of 10,000 levels, as the opaque parameters of a user's claim."""
+"""The depth of JSON below which no projection reads. The server takes JSON of 10,000 levels, as the opaque parameters
+of a user's claim.
+"""
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]')
 
 
@@ -30,7 +32,8 @@ _NAMED = msgspec.json.Decoder(_Named)
 
 
 class Undecodable(msgspec.Struct, frozen=True):
-    """An object that does not fit the projection of its kind: another version wrote it, or a schema that permits more.
+    """Describes an object that does not fit the projection of its kind: another version wrote it, or a schema that
+    permits more.
 
     ``metadata`` has only name, namespace, uid and version."""
 
@@ -43,8 +46,9 @@ class Undecodable(msgspec.Struct, frozen=True):
 
 
 def decode(data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
-    """Returns decoded JSON of any depth. Raises msgspec.ValidationError for another form, msgspec.DecodeError for what
-    is no JSON."""
+    """Decodes JSON of any depth. Raises msgspec.ValidationError for another form, msgspec.DecodeError for what is no
+    JSON.
+    """
     try:
         return decoder.decode(data)
     except RecursionError:
@@ -52,7 +56,9 @@ def decode(data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def undecodable(data: bytes | msgspec.Raw, problem: msgspec.ValidationError) -> Undecodable | None:
-    """Returns which object it is that does not fit its projection; None for what is no object."""
+    """Returns the metadata of an object that does not fit its projection, with the problem. Returns None for what is no
+    object.
+    """
     try:
         metadata = decode(data, _NAMED).metadata
     except msgspec.MsgspecError:
@@ -62,7 +68,7 @@ def undecodable(data: bytes | msgspec.Raw, problem: msgspec.ValidationError) -> 
 
 
 def _shallow(data: bytes) -> bytes:
-    """Returns JSON whose lists and objects of the deepest permitted level are empty."""
+    """Returns JSON in which the lists and objects of the deepest permitted level are emptied."""
     kept: list[bytes] = []
     depth = begin = 0
     for token in _TOKENS.finditer(data):

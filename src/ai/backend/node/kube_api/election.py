@@ -17,7 +17,7 @@ from ai.backend.node.kube_api.resources import LEASES
 log = logging.getLogger(__name__)
 LEASE_S, RENEW_DEADLINE_S, RETRY_S = 15.0, 10.0, 2.0
 Work = Callable[[int], Awaitable[None]]
-"""The work of the leader, called with the number of its term."""
+"""Runs as the leader's work, with the number of the leader's term as argument."""
 
 
 class Election:
@@ -58,12 +58,13 @@ class Election:
         """The last observed holder of the Lease."""
 
     def is_leading(self) -> bool:
-        """Returns True while nobody else can hold the Lease; ask before each step that must not be done twice."""
+        """Returns True while no other process can hold the Lease. Ask before each step that must not be done twice."""
         return asyncio.get_running_loop().time() - self._renewed_at < self._renew_deadline_s
 
     async def run(self, work: Work) -> None:
-        """Waits for the Lease, and runs ``work`` while it is held; again and again, until ``work`` ends by itself or
-        this is cancelled. Raises what ``work`` raises. The Lease is given back in the end."""
+        """Waits for the Lease, and runs ``work`` while this process holds the Lease. Repeats this until ``work`` ends
+        by itself or this is cancelled. Raises what ``work`` raises. The Lease is given back in the end.
+        """
         while True:
             term = await self._acquire()
             log.info("%s leads by the lease %s/%s, term %d", self._identity, self._namespace, self._name, term)
@@ -92,7 +93,7 @@ class Election:
             await asyncio.sleep(self._retry_s)
 
     async def _hold(self, task: asyncio.Future[Any]) -> None:
-        """Renews the Lease until it is lost, or the task is done."""
+        """Renews the Lease until it is lost or the task is done."""
         while True:
             await asyncio.wait({task}, timeout=self._retry_s)
             if task.done():

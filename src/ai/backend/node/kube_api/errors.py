@@ -1,4 +1,4 @@
-"""The refusals of an API server as errors of ours (Kubernetes API conventions, "Error codes" and "Response Status")."""
+"""Defines the refusals of an API server as errors (Kubernetes API conventions, "Error codes" and "Response Status")."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StatusDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a refused request, and of a frame ERROR of a watch."""
+    """Describes a refusal: the body of a refused request, or a frame ERROR of a watch."""
 
     message: str = ""
     reason: str = ""
@@ -51,8 +51,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiRefusal(BackendError):
-    """A request that the API server refused. ``status`` is that of HTTP, ``reason`` the word of the server
-    (``AlreadyExists``), ``retry_after_s`` the seconds that it asks to wait, 0 without."""
+    """Reports a request that the API server refused. ``status`` is that of HTTP, ``reason`` the word of the server
+    (``AlreadyExists``), ``retry_after_s`` the seconds that it asks to wait, 0 without.
+    """
 
     status: int = 0
     reason: str = ""
@@ -63,25 +64,26 @@ class ObjectNotFound(ApiRefusal, NotFound): ...
 
 
 class ObjectConflict(ApiRefusal, Conflict):
-    """The object is another one than the request names by its uid or version, or a field is owned by somebody else."""
+    """Raised when an object is not the one that the request names by uid or version, or somebody else owns a field."""
 
 
 class ObjectExists(ObjectConflict): ...
 
 
 class VersionExpired(ApiRefusal, Conflict):
-    """A watch or a list begins at a version that the server does not know any more, or not yet (410, 504): list
-    anew."""
+    """Raised when the server has forgotten the version at which a watch or a list begins, or does not know it yet (410,
+    504). The caller must list anew.
+    """
 
 
 class RequestDenied(ApiRefusal, Forbidden):
-    """Permissions, an admission plug-in or a webhook refuse the request; :attr:`denial` says which."""
+    """Raised when permissions, an admission plug-in or a webhook refuse the request. :attr:`denial` says which."""
 
     denial: Denial
 
 
 class Denial(StrEnum):
-    """The part of the cluster that refused a request with 403."""
+    """Names the part of the cluster that refused a request with 403."""
 
     PERMISSION = "permission"
     """No role allows it to our service account; the message names verb and resource."""
@@ -95,7 +97,9 @@ class NamespaceQuotaExceeded(RequestDenied): ...
 
 
 class ObjectInvalid(ApiRefusal, InvalidInput):
-    """The server does not understand the object, or one of its fields (400, 422). ``data`` maps fields to problems."""
+    """Raised when the server does not understand an object or one of its fields (400, 422). ``data`` maps fields to
+    problems.
+    """
 
 
 class CredentialsRefused(ApiRefusal, PeerRefused): ...
@@ -108,11 +112,11 @@ class ObjectTooLarge(ApiRefusal, LimitExceeded): ...
 
 
 class ServerFailed(ApiRefusal, Unavailable):
-    """The server failed or is overloaded (5xx). The request may or may not have been executed."""
+    """Raised when the server failed or is overloaded (5xx). The request may or may not have been executed."""
 
 
 class NotServed(ApiRefusal, InternalError):
-    """The server does not know the method or the format (405, 406, 415)."""
+    """Raised when the server does not know the method or the format (405, 406, 415)."""
 
 
 _CLASSES: dict[int, type[ApiRefusal]] = {
@@ -134,7 +138,7 @@ _TOO_LARGE_VERSION = "Too large resource version"
 
 
 def refusal_of(status: Status, *, http_status: int, retry_after: str = "", what: str = "") -> ApiRefusal:
-    """Returns the error for a refused request.
+    """Converts a refused request into the error that is raised for it.
 
     Args:
         http_status: that of the answer; 0 for a frame of a watch, whose own code counts.
@@ -178,7 +182,9 @@ def _seconds(retry_after: str) -> float:
 
 
 def parse_status(body: bytes) -> Status:
-    """Returns the Status of an answer, or one with the beginning of the text where it is none (proxies, webhooks)."""
+    """Returns the Status in an answer. If the answer has none (proxies, webhooks), the Status has the beginning of its
+    text.
+    """
     try:
         return msgspec.json.decode(body, type=Status)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""The fields of Kubernetes objects that are decoded (API reference 1.34 and later); every other one is skipped.
+"""Defines the fields of Kubernetes objects that are decoded (API reference 1.34 and later); all others are skipped.
 
 A projection decodes many times faster, and into less memory, than the whole object: ``managedFields`` alone are often
 half of it. Fields that the platform does not read are not listed; add one where it is needed.
@@ -16,7 +16,9 @@ ResourceList = dict[str, str]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Base of every projection: keys in camel case, and each field has a default, as absent fields mean."""
+    """Represents the base of every projection. Keys are in camel case, and each field has a default, as absent fields
+    mean.
+    """
 
 
 class OwnerReference(Part, frozen=True, kw_only=True):
@@ -38,11 +40,13 @@ class ObjectMeta(Part, frozen=True, kw_only=True):
     owner_references: Sequence[OwnerReference] = ()
     creation_timestamp: str | None = None
     deletion_timestamp: str = ""
-    """When the object may vanish; empty unless its deletion was requested."""
+    """The time at which the object may vanish; empty unless its deletion was requested."""
 
 
 class KubeObject(Part, frozen=True, kw_only=True):
-    """Base of objects. An object without further fields stands for any kind of which only the metadata count."""
+    """Represents the base of all objects. An object without further fields stands for any kind of which only the
+    metadata count.
+    """
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -66,7 +70,9 @@ class ResourceRequirements(Part, frozen=True, kw_only=True):
 
 
 class Container(Part, frozen=True, kw_only=True):
-    """``restart_policy`` ``Always`` marks an init container that runs as long as the pod does (native sidecar)."""
+    """Describes a container of a pod. ``restart_policy`` ``Always`` marks an init container that runs as long as the
+    pod does (native sidecar).
+    """
 
     name: str = ""
     image: str = ""
@@ -85,7 +91,7 @@ class PodSpec(Part, frozen=True, kw_only=True):
     init_containers: Sequence[Container] = ()
     overhead: ResourceList = {}
     resources: ResourceRequirements | None = None
-    """Of the whole pod, where the cluster has pod-level resources."""
+    """The resources of the whole pod, where the cluster has pod-level resources."""
     priority: int = 0
     runtime_class_name: str = ""
     scheduler_name: str = ""
@@ -206,7 +212,7 @@ class Lease(KubeObject, frozen=True, kw_only=True):
 
 
 class DeviceAttribute(Part, frozen=True, kw_only=True):
-    """A value of one of four types; the field of its type is set."""
+    """Holds a value of one of four types, in the field of its type."""
 
     string: str | None = None
     number: int | None = msgspec.field(default=None, name="int")
@@ -242,8 +248,9 @@ class Device(Part, frozen=True, kw_only=True):
 
 
 class DevicePool(Part, frozen=True, kw_only=True):
-    """All slices of a pool with the highest ``generation`` together are the pool, if there are
-    ``resource_slice_count``."""
+    """Identifies the pool of a slice. All slices of a pool with the highest ``generation`` together are the pool, if
+    there are ``resource_slice_count``.
+    """
 
     name: str = ""
     generation: int = 0

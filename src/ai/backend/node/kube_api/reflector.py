@@ -1,4 +1,4 @@
-"""Keeps a copy of the objects of one kind current: lists them, watches changes, and lists anew where it must."""
+"""Keeps a copy of the objects of one kind current: lists all, watches changes, and lists all again where necessary."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from ai.backend.node.kube_api.watching import INITIAL_EVENTS_END, WatchDecoder
 
 log = logging.getLogger(__name__)
 SILENCE_S = 90.0
-"""Bookmarks come about once a minute; a connection that is silent for longer is dead, though nobody closed it."""
+"""The seconds of silence after which a watch counts as dead. Bookmarks come about once a minute."""
 _LIST_SILENCE_S = 30.0
-"""A streamed list that says nothing for so long is given up: a server whose watch cache is not ready sends none."""
+"""The seconds of silence after which a streamed list is given up: a server whose watch cache is not ready sends
+none.
+"""
 _MIN_WATCH_S, _MAX_WATCH_S = 300, 600
 """The server ends a watch after so many seconds, at random so that not all watches end together."""
 _STREAMED_LIST = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
@@ -71,11 +73,13 @@ class Reflector(Generic[ObjectT]):
         self._is_streaming = True
         self._rng = random.Random()  # spreads the ends of watches
         self.synced = asyncio.Event()
-        """Set once the copy was complete for the first time."""
+        """An event that is set once the copy was complete for the first time."""
         self.lists = 0
-        """How often all objects were read; grows only where the server has forgotten the version that was watched."""
+        """The number of times that all objects were read. It grows only where the server has forgotten the watched
+        version.
+        """
         self.failure: str = ""
-        """Why the last attempt failed; empty while a watch is open."""
+        """The reason of the last failed attempt; empty while a watch is open."""
 
     @property
     def objects(self) -> Mapping[Key, ObjectT]:
@@ -92,7 +96,7 @@ class Reflector(Generic[ObjectT]):
 
     @property
     def age_s(self) -> float:
-        """The seconds since the server last said something; infinite before the first time."""
+        """The seconds since the server last sent anything; infinite before the first time."""
         return asyncio.get_running_loop().time() - self._answered_at
 
     async def run(self) -> None:
@@ -122,15 +126,17 @@ class Reflector(Generic[ObjectT]):
             await self._delays.wait()
 
     async def _list(self) -> None:
-        """Reads all objects; afterwards ``_version`` is where the watch begins."""
+        """Reads all objects, and stores the list's version, at which the watch then begins."""
         listed_objects, version = await self._api.list_readable(
             self._resource, self._namespace, label_selector=self._labels, field_selector=self._fields
         )
         self.replace(listed_objects, version)
 
     async def _follow(self) -> bool:
-        """Follows the changes since ``_version``, without one after all present objects, until the server ends the
-        watch. Returns False if it said nothing at all. Raises DeadlineExceeded for a list that stays silent."""
+        """Follows the changes since ``_version`` until the server ends the watch. Without a version the server first
+        sends all present objects. Returns False if it said nothing at all. Raises DeadlineExceeded for a list that
+        stays silent.
+        """
         listing: dict[Key, ObjectT | Undecodable] | None = None if self._version else {}
         is_answered = False
         time = asyncio.get_running_loop().time
@@ -156,7 +162,7 @@ class Reflector(Generic[ObjectT]):
 
     @staticmethod
     def _is_listed(event: Any, listing: dict[Key, ObjectT | Undecodable]) -> bool:
-        """Adds an event of a streamed list to it; returns True after the last one."""
+        """Adds an event of a streamed list to ``listing``. Returns True for the event that ends the list."""
         if event.type == "BOOKMARK":
             return bool(event.object.metadata.annotations.get(INITIAL_EVENTS_END) == "true")
         if event.type == "DELETED":
@@ -229,7 +235,9 @@ class Reflector(Generic[ObjectT]):
         self._note_undecodable(obj.key, obj if isinstance(obj, Undecodable) and kind != "DELETED" else None)
 
     def _kept(self, obj: Undecodable) -> ObjectT | None:
-        """Returns the object as it was when it last fitted, if the copy keeps it."""
+        """Returns the stored object in place of a version that cannot be decoded. Returns None if none is stored, or
+        the copy does not keep such objects.
+        """
         last = self._objects.get(obj.key) if self._keeps_last else None
         return last if last is not None and last.metadata.uid == obj.metadata.uid else None
 
@@ -257,7 +265,7 @@ class Reflector(Generic[ObjectT]):
             self._call(self._on_change, *step)
 
     def _call(self, observer: Callable[..., None], *arguments: Any) -> None:
-        """Calls an observer. Its errors are its own faults: they are logged, and the watch goes on for the others."""
+        """Calls an observer, and logs its errors, so that the watch goes on for the other observers."""
         try:
             observer(*arguments)
         except Exception:

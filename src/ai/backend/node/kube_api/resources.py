@@ -20,7 +20,9 @@ ObjectT = TypeVar("ObjectT", bound=KubeObject)
 
 
 class Resource(msgspec.Struct, Generic[ObjectT], frozen=True):
-    """A kind of objects. ``group`` is empty for the core; ``plural`` is its name in paths; ``type`` what is decoded."""
+    """Describes a kind of objects. ``group`` is empty for the core; ``plural`` is its name in paths; ``type`` what is
+    decoded.
+    """
 
     group: str
     version: str

@@ -15,7 +15,9 @@ from ai.backend.node.kube_api.objects import KubeObject
 from ai.backend.node.kube_api.resources import ObjectT
 
 MAX_LINE_BYTES = 1 << 24
-"""An object has at most 1.5 MB in etcd; as JSON, with what the server adds, it is longer."""
+"""The largest size of a line. An object has at most 1.5 MB in etcd; as JSON, with what the server adds, it is
+longer.
+"""
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark after the last present object of a streamed list."""
 
@@ -31,14 +33,16 @@ _OBJECTS = msgspec.json.Decoder(KubeObject)
 
 
 class WatchEvent(msgspec.Struct, Generic[ObjectT], frozen=True):
-    """``type`` is ADDED, MODIFIED, DELETED or BOOKMARK; the object of a bookmark has only its version."""
+    """Describes one change of a watched object. ``type`` is ADDED, MODIFIED, DELETED or BOOKMARK; the object of a
+    bookmark has only its version.
+    """
 
     type: str
     object: ObjectT | Undecodable
 
 
 class WatchDecoder(Generic[ObjectT]):
-    """Decodes chunks as they come. A line that a cut connection leaves unfinished yields nothing."""
+    """Decodes the chunks of a watch's stream. A line that a cut connection leaves unfinished yields nothing."""
 
     def __init__(self, cls: type[ObjectT]) -> None:
         event = msgspec.defstruct("Event", [("type", str), ("object", cls)], gc=False, frozen=True)
@@ -77,9 +81,10 @@ class WatchDecoder(Generic[ObjectT]):
             yield event
 
     def _other_event(self, line: bytes, problem: msgspec.ValidationError | None) -> WatchEvent[Any]:
-        """Returns a bookmark, whose required fields may be null (``spec.containers`` of a pod), or the event of an
-        object that does not fit. Raises the refusal in a frame ERROR, whose object is a Status and fits no projection,
-        and Unavailable for what is no event."""
+        """Decodes a line that the usual form does not fit. Returns a bookmark, whose required fields may be null
+        (``spec.containers`` of a pod), or the event of an object that does not fit. Raises the refusal in a frame
+        ERROR, whose object is a Status, and Unavailable for what is no event.
+        """
         try:
             frame = decode(line, _FRAMES)
             if frame.type == "ERROR":

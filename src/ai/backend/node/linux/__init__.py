@@ -1,1 +1,1 @@
-"""System interfaces of Linux: cgroups, netlink, IPsec, seccomp, proc, mounts."""
+"""Calls system interfaces of Linux: cgroups, netlink, IPsec, seccomp, proc, mounts."""

@@ -1,4 +1,4 @@
-"""Drivers of control groups: version 1, version 2, a mixture of both, and none.
+"""Implements drivers of control groups: version 1, version 2, a mixture of both, and none.
 
 A driver turns limits into data which the shim applies (:mod:`cgroupfs`), and reads statistics back. The groups lie
 outside of the agent's own, so that stopping the agent's service does not end the sessions.
@@ -30,14 +30,14 @@ STANDARD_DEVICES = (
     ("c", "136:*", "rwm"),  # pts
 )
 Group = Mapping[str, Any]
-"""``path``, ``join`` (file to write "0" into), ``writes`` ([file, value, required], ...)."""
+"""Describes a control group: ``path``, ``join`` (file to write "0" into), ``writes`` ([file, value, required], ...)."""
 _READ_BYTES = 65536
 _likely_group_index: dict[str, int] = {}
-"""Maps each file to the index of the group that had it last; the workloads of a node are alike."""
+"""Maps each file to the index of the group that had the file last, since the workloads of a node are alike."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Resource limits of a workload; None is no limit. ``devices`` are (kind, "major:minor", permissions)."""
+    """Holds the resource limits of a workload; None is no limit. ``devices`` are (kind, "major:minor", permissions)."""
 
     cpu: float | None = None
     memory_bytes: int | None = None
@@ -48,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of one workload. Times in milliseconds, sizes in bytes; None for an uncounted value."""
+    """Holds the statistics of one workload. Times in milliseconds, sizes in bytes; None for an uncounted value."""
 
     cpu_used_ms: float | None = None
     memory: int | None = None
@@ -75,7 +75,7 @@ class CgroupDriver:
         return Usage()
 
     def leftovers(self) -> list[Group]:
-        """Returns the control groups of all workloads, including workloads that nobody knows any more."""
+        """Returns the control groups of all workloads, including workloads that no agent knows any more."""
         return [{"path": str(path)} for parent in self.parents for path in _subdirectories(parent)]
 
     def release(self) -> None:
@@ -85,7 +85,7 @@ class CgroupDriver:
 
 
 class NoCgroups(CgroupDriver):
-    """The driver for a host without control groups: none is writable, or the settings disable them."""
+    """Represents the driver of a host without usable control groups: none is writable, or the settings disable them."""
 
 
 @dataclass
@@ -192,7 +192,7 @@ def _quota_us(limits: Limits) -> int | None:
 
 
 def _entries_to_write(*entries: tuple[str, object, bool]) -> list[list[Any]]:
-    """Returns [file, value, required] of each entry with a value."""
+    """Returns [file, value, required] of each entry whose value is not None."""
     return [[name, str(value), required] for name, value, required in entries if value is not None]
 
 
@@ -235,7 +235,7 @@ class Groups(Sequence[Group]):
 
 
 class GroupFiles:
-    """Reads a file from whichever of a workload's groups has it. No descriptor stays open: a node has too many."""
+    """Reads a file from the control group of a workload that has it. No descriptor stays open: a node has too many."""
 
     __slots__ = ("_groups",)
 

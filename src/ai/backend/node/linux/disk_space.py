@@ -1,4 +1,4 @@
-"""File systems: the table of mounts (proc(5)), free space, and files that are unlinked but open."""
+"""Reads the table of mounts (proc(5)), free space, and files that are unlinked but open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ ENTRY_LIMIT = 1_000_000
 
 
 class MountEntry(msgspec.Struct, frozen=True):
-    """An entry of the table of mounts: ``options`` of the mount itself, ``super_options`` of its file system."""
+    """Describes an entry of the table of mounts: ``options`` of the mount itself, ``super_options`` of its file
+    system.
+    """
 
     mount_point: str
     source: str
@@ -55,13 +57,15 @@ def _unescape_octal(text: str) -> str:
 
 
 def needed_bytes(path: Path, reserve_bytes: int) -> int:
-    """Returns how much of the file system of ``path`` is kept free: the reserve, or a twentieth of its size if less."""
+    """Returns how many bytes of the file system of ``path`` are kept free: the reserve, or a twentieth of its size if
+    less.
+    """
     status = os.statvfs(path)
     return min(reserve_bytes, status.f_blocks * status.f_frsize // RESERVE_DIVISOR)
 
 
 def is_low(path: Path, reserve_bytes: int) -> bool:
-    """Returns True if the file system of ``path`` has less free than is to be kept."""
+    """Returns True if the file system of ``path`` has less free space than must be kept free."""
     try:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize < needed_bytes(path, reserve_bytes)

@@ -30,7 +30,8 @@ _ANY_ADDRESS, _NULL_ADDRESS = "", "0.0.0.0"
 
 
 class SecuredLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A connection between ``local`` and ``peer`` (IPv4 address, UDP port), encrypted by a key of 32 bytes each way.
+    """Describes a connection between ``local`` and ``peer`` (IPv4 address, UDP port), encrypted by a key of 32 bytes
+    each way.
 
     Without keys it is plain, and the peer is trusted by its address.
     """
@@ -92,7 +93,7 @@ def apply(mark: int, lines: Collection[SecuredLine]) -> None:
 
 
 class _State(msgspec.Struct, frozen=True):
-    """The encryption of packets in one direction between two addresses."""
+    """Describes the encryption of packets in one direction between two addresses."""
 
     source: str
     target: str
@@ -105,7 +106,9 @@ class _State(msgspec.Struct, frozen=True):
 
 
 class _Rule(IntEnum):
-    """The treatment of matching packets, in the order of installation: a port is never closed to its peers."""
+    """Names the treatment of matching packets. Rules are installed in this order, so that a port is never closed to its
+    peers.
+    """
 
     ENCRYPT, ADMIT, BLOCK = range(3)
 
@@ -174,7 +177,9 @@ def _selector(policy: _Policy, mark: int) -> dict[str, Any]:
 
 
 class Ipsec(AbstractContextManager["Ipsec"]):
-    """A socket for IPsec states and policies of one mark. Every method raises OSError with the kernel's error."""
+    """Represents a socket for IPsec states and policies of one mark. Every method raises OSError with the kernel's
+    error.
+    """
 
     def __init__(self, mark: int) -> None:
         from ai.backend.node.linux import netlink_socket

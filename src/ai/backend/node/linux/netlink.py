@@ -7,12 +7,14 @@ import socket
 from typing import Any, Self
 
 EVERYBODY = "00:00:00:00:00:00"
-"""The entry of a VXLAN device for unknown destinations, broadcasts included."""
+"""The address under which a VXLAN device has the entry for unknown destinations, broadcasts included."""
 _STATIC_STATE_MASK, _SELF_FLAG = 0xC0, 0x02  # permanent and never asked for; an entry of the device itself
 
 
 class Route:
-    """A socket for requests about network devices, of one thread and its network namespace. Methods raise OSError."""
+    """Sends requests about network devices over a socket of one thread and its network namespace. Methods raise
+    OSError.
+    """
 
     def __init__(self) -> None:
         from ai.backend.node.linux import netlink_socket

@@ -8,7 +8,9 @@ import stat
 from collections.abc import Sequence
 
 BENEATH = "/./"
-"""In a source: what follows is looked up beneath what stands before it, through no link. Sessions write there."""
+"""Separates the two parts of a mount's source. The second part is looked up beneath the first, where sessions write,
+through no link.
+"""
 WALK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -45,7 +47,7 @@ def open_through_no_link(directory_fd: int, parts: Sequence[str], flags: int, cr
 
 
 def make_directories(directory_fd: int, parts: Sequence[str], owner: Sequence[int] | None) -> int:
-    """Opens a directory below another through no link; makes what is missing, for the owner. Raises OSError."""
+    """Opens a directory below another through no link. Makes missing directories, for the owner. Raises OSError."""
     fd = os.dup(directory_fd)
     try:
         for part_name in parts:

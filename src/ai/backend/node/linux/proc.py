@@ -138,6 +138,6 @@ def send(pids: Iterable[int], signal_number: int) -> int:
 
 
 def stop_and_kill(pids: list[int]) -> int:
-    """Kills processes; stops all of them first, so that none forks while others are killed."""
+    """Kills processes. Stops all of them first, so that none forks while others are killed."""
     send(pids, signal.SIGSTOP)
     return send(pids, signal.SIGKILL)

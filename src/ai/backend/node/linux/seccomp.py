@@ -1,4 +1,4 @@
-"""The filter of system calls, compiled from the published allow-list (``seccomp.json``) to classic BPF.
+"""Compiles the filter of system calls from the published allow-list (``seccomp.json``) to classic BPF.
 
 The program, in order: another architecture's calls kill the process; calls unknown to the table fail with ENOSYS, so
 that libraries fall back; conditional calls look at an argument; allowed ones are found by binary search over ranges of

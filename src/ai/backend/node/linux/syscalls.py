@@ -1,4 +1,4 @@
-"""The system calls that the standard library of Python 3.11 lacks (man 2 of each)."""
+"""Provides the system calls that the standard library of Python 3.11 lacks (man 2 of each)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,9 @@ def unshare_to_user_namespace() -> None:
 
 
 def unshare_user() -> None:
-    """Enters a user namespace in which a user keeps its identity and has root's powers until exec. Raises OSError."""
+    """Enters a new user namespace, in which this user keeps its identity and has root's powers until exec. Raises
+    OSError.
+    """
     uid, gid = os.geteuid(), os.getegid()
     unshare_to_user_namespace()
     for map_file_name, map_text in (
@@ -214,7 +216,9 @@ def start_writeback(fd: int, offset: int, byte_count: int) -> None:
 
 
 def read_directory(fd: int, cursor: int, buffer_bytes: int) -> tuple[list[str], int | None]:
-    """Returns a directory's names from a cursor on (telldir(3)), and the next cursor, or None at the end."""
+    """Returns at most ``buffer_bytes`` names of a directory from a cursor on (telldir(3)), and the next cursor. The
+    cursor is None at the end.
+    """
     buffer = ctypes.create_string_buffer(1 << 15)
     names: list[str] = []
     os.lseek(fd, cursor, os.SEEK_SET)

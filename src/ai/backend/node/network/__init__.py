@@ -1,1 +1,1 @@
-"""Overlay networks and the subnets of sessions."""
+"""Computes the subnets of sessions, and makes overlay networks between nodes."""

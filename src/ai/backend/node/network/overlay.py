@@ -1,4 +1,4 @@
-"""Overlay networks: addresses of sessions' networks, and VXLAN devices whose peers are configured, never learnt.
+"""Makes overlay networks: addresses of sessions' networks, and VXLAN devices whose peers are configured, never learnt.
 
 A device's alias has the mark of its owner, the session, and a digest of the overlay that it was made from.
 """
@@ -20,7 +20,9 @@ LONGEST_PREFIX = 28
 _RESERVED_ADDRESSES = 3  # the network itself, its gateway, its broadcast address
 _SYSCTL_FOLDER = Path("/proc/sys/net")
 _ISOLATION_SYSCTLS = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
-"""Besides, the device does not answer ARP, and the host ignores what arrives there."""
+"""The kernel settings that isolate a device from its host. Besides, the device does not answer ARP, and the host
+ignores what arrives there.
+"""
 _PROBE_PORT, _PROBE_MTU = 4789, 1450
 _NO_SHORTCUT_REASON = "the kernel (older than Linux 6.5) leads no network from one agent to another of the same node"
 
@@ -36,7 +38,7 @@ def addresses_of(subnet: IPv4Network, hosts: Sequence[str]) -> dict[str, str]:
 
 
 def busy_networks(routes: Path = Path("/proc/net/route")) -> list[IPv4Network]:
-    """Returns the networks to which this host has routes, without the default route."""
+    """Returns the networks to which this host has routes, except the default route."""
     networks: list[IPv4Network] = []
     try:
         lines = routes.read_text().splitlines()[1:]
@@ -70,7 +72,8 @@ def device_name(owner_mark: str, session_text: str, end_suffix: str) -> str:
 
 
 def why_no_overlays(name: str, *, within_node: bool = False) -> str:
-    """Returns why the Linux kernel cannot make VXLAN devices, with ``within_node`` for peers on this host; else empty.
+    """Returns why the Linux kernel cannot make VXLAN devices, or an empty text if it can. With ``within_node`` also
+    peers on this host must be reachable.
 
     ``name`` is the name of a device for the trial, which nobody else uses.
     """

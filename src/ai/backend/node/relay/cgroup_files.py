@@ -1,4 +1,4 @@
-"""Reads what a session uses from inside its container: its own control groups (version 1 or 2) and network."""
+"""Reads from inside a session's container how much it uses: its own control groups (version 1 or 2) and network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to ports inside for an agent that cannot be handed a socket, as under gVisor, whose sockets stay inside.
+"""Connects an agent with ports inside a sandbox that cannot hand a socket over, as under gVisor.
 
 A child of the relay carries the bytes of one connection, so that the relay itself never waits.
 """
@@ -22,7 +22,8 @@ _RECEIVE_BYTES = 256 * 1024
 
 
 def carry_connection(peer: Peer, port: int) -> None:
-    """Connects to the port of 127.0.0.1 in a new process, reports that to the peer, and copies bytes both ways.
+    """Copies bytes between the peer and a port of 127.0.0.1, in a new process, after reporting the connection to the
+    peer.
 
     This process lets go of the peer.
     """
@@ -69,7 +70,7 @@ def _carry(agent: socket.socket, port: int) -> None:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copies until the source ends, and passes the end on; where either is cut, both are."""
+    """Copies bytes until the source ends, and then ends the target too. If either side is cut, both are cut."""
     try:
         while True:
             data = source.recv(_RECEIVE_BYTES)

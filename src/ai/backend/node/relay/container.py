@@ -1,4 +1,5 @@
-"""The first process of a container: it relays between the agent and the runner, its child, and ends with the runner.
+"""Runs the first process of a container, which relays between the agent and the runner, its child, and ends with the
+runner.
 
 It listens in a directory that the agent mounted; `begin` starts the runner, after the agent has closed the directory to
 the session's user. Unacknowledged frames are written at the end to a file that was opened before, and this process is
@@ -30,7 +31,9 @@ RUNNER_LOST_GRACE_S = 1.0
 
 
 class Container:
-    """Relays for one container. `runner` is called in the child process with its channel's descriptor."""
+    """Relays between the agent and the runner of one container. `runner` is called in the child process with its
+    channel's descriptor.
+    """
 
     def __init__(self, directory: str, replay_bytes: int, runner: Any) -> None:
         self._start_runner = runner

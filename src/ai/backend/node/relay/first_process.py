@@ -1,4 +1,4 @@
-"""The first process of a container beside its relaying: it starts the runner, reaps orphans, and kills.
+"""Starts the runner, reaps orphans, and kills, as the first process of a container does besides relaying.
 
 Shared by :mod:`container`, whose process is the relay too, and :mod:`reaper`, whose relay is another container.
 """
@@ -20,7 +20,7 @@ _FAILED_START_EXIT_CODE = 70
 
 
 class FirstProcess:
-    """Holds the runner, a child of this process, of which there is at most one.
+    """Starts the runner as a child of this process, at most once, and reaps ended processes.
 
     ``pid`` is 0 before it started; ``status`` is that of ``waitpid`` once it has ended; ``kill_at`` is when all
     processes are killed, by the monotonic clock.
@@ -57,7 +57,7 @@ class FirstProcess:
             os._exit(exit_code)
 
     def on_wakeup(self) -> None:
-        """Reaps what has ended. Call it when ``wakeup`` is readable."""
+        """Reaps every ended child, and stores the status of the runner. Call it when ``wakeup`` is readable."""
         os.read(self.wakeup, 512)
         while True:
             try:
@@ -92,7 +92,9 @@ def signal_all(signal_number: int) -> None:
 
 
 def timeout_ms(*deadlines: Optional[float]) -> Optional[int]:
-    """Returns the time until the first of these deadlines, for ``poll``; None without any."""
+    """Returns the milliseconds until the earliest of the given deadlines, for ``poll``. Returns None without a
+    deadline.
+    """
     given = [deadline for deadline in deadlines if deadline is not None]
     return max(0, int((min(given) - time.monotonic()) * 1000) + 1) if given else None
 

@@ -1,4 +1,6 @@
-"""Frames of the runner protocol: 4-byte big-endian length and a JSON object (docs/reference/runner-protocol)."""
+"""Encodes and decodes frames of the runner protocol: 4-byte big-endian length and a JSON object
+(docs/reference/runner-protocol).
+"""
 
 from __future__ import annotations
 

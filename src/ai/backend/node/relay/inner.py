@@ -1,4 +1,5 @@
-"""The first process of a sandbox whose relay is outside, as under gVisor, whose sockets no process of the host reaches.
+"""Runs the first process of a sandbox whose relay is outside, as under gVisor, whose sockets no process of the host
+reaches.
 
 It starts the runner with the relay's channel, reaps orphans, and does what only a process inside can do: it connects to
 ports, by a process for each connection that the relay passes in, and signals. Its end is that of the runner.

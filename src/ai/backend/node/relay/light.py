@@ -1,4 +1,5 @@
-"""The light modules of the runner, for a relay that is a process of its own beside the runner; see `runner/light.py`.
+"""Loads the light modules of the runner, for a relay that is a process of its own beside the runner; see
+`runner/light.py`.
 
 A shim uses the ordinary modules, because the process that it was forked from has loaded them.
 """

@@ -1,4 +1,4 @@
-"""Connections of the shim: bytes in, bytes out, never blocking."""
+"""Sends and receives frames over the connections of a relay, without ever blocking."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _RECEIVE_BYTES = 256 * 1024
 
 
 class Peer:
-    """A stream socket, or what behaves like one (:class:`tls.TlsSocket`), with an outgoing queue."""
+    """Represents a stream socket, or an object that behaves like one (:class:`tls.TlsSocket`), with an outgoing
+    queue.
+    """
 
     def __init__(self, sock: Any) -> None:
         sock.setblocking(False)

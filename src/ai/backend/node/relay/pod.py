@@ -1,4 +1,5 @@
-"""The relay of a pod, in a container of its own beside the session's: it dials the agent and outlives the runner.
+"""Runs the relay of a pod in a container beside the session's container. It connects to the agent and outlives the
+runner.
 
 The session's first process (:mod:`reaper`) connects twice by a unix socket in a folder that both containers have: for
 commands, and for the runner's stream. Then the socket is unlinked, before any code of the user runs. Token and
@@ -122,7 +123,9 @@ class PodRelay:
         self._poll.register(sock, select.POLLIN)
 
     def _identify(self, fd: int) -> None:
-        """Reads the first frame of a connection of the session's first process, which says what it is for."""
+        """Reads the first frame of a new connection from the session's container, and assigns the connection to its
+        purpose.
+        """
         sock, reader = self._arrivals.pop(fd)
         self._poll.unregister(fd)
         try:
@@ -262,7 +265,9 @@ class PodRelay:
         return True
 
     def _place_or_forward(self, message: Dict[str, Any], body: bytes) -> None:
-        """Writes a file into one of this container's folders, or has the session's first process write it."""
+        """Writes a file into a folder of this container, or forwards it to the session's first process, which writes
+        it.
+        """
         folder = self._places.get(str(message.get("place")))
         if folder is None:
             if self._reaper is not None:
@@ -351,8 +356,9 @@ class PodRelay:
             self._send(self._ended)
 
     def _is_done(self) -> bool:
-        """Returns True once nobody needs this relay: it was dismissed, the session never began, or the agent has all
-        of it. SIGTERM alone is no reason: the session's process gets one at the same time, and has last words."""
+        """Returns True once this relay may end: it was dismissed, the session never began, or the agent has every
+        message. SIGTERM alone is no reason: the session's process gets one at the same time, and has last words.
+        """
         if self._is_dismissed:
             return True
         if self._ended is None:
@@ -363,7 +369,9 @@ class PodRelay:
 
 
 def _first_role(sock: socket.socket, reader: FrameReader) -> str:
-    """Reads a connection's first frame and nothing of the next. Raises BlockingIOError, OSError, ProtocolViolation."""
+    """Reads a connection's first frame, and leaves every later byte. Raises BlockingIOError, OSError,
+    ProtocolViolation.
+    """
     while True:
         header = sock.recv(4, socket.MSG_PEEK)
         if not header:

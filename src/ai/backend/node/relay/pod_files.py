@@ -1,4 +1,6 @@
-"""The socket in the folder that both containers of a pod have, and files that the agent sends to either."""
+"""Finds the socket in the folder that both containers of a pod share, and writes files that the agent sends to
+either.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ SOCKET = "relay.sock"
 
 
 def place_file(folder: str, parts: List[str], data: bytes, mode: int) -> None:
-    """Writes a file below a folder, through no link. Raises OSError."""
+    """Writes a file below a folder, without following a link. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for part in parts[:-1]:

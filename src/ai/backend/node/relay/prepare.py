@@ -1,4 +1,4 @@
-"""Makes what must be in a pod's volumes before its other containers are made: a copy of the runner, empty files."""
+"""Fills the volumes of a pod before its other containers are made: with a copy of the runner, and with empty files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: List[str]) -> int:
-    """Does ``--copy FOLDER INTO`` and ``--touch FILE``; returns 2 for wrong arguments."""
+    """Executes the arguments ``--copy FOLDER INTO`` and ``--touch FILE``. Returns 2 for wrong arguments."""
     remaining = list(arguments)
     while remaining:
         option = remaining.pop(0)
@@ -29,7 +29,7 @@ def main(arguments: List[str]) -> int:
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copies the content of a folder into one that is there, which may be another user's. Raises OSError."""
+    """Copies the content of a folder into an existing folder, which may be another user's. Raises OSError."""
     for entry in os.scandir(source):
         copy = os.path.join(target, entry.name)
         if entry.is_symlink():

@@ -1,4 +1,4 @@
-"""Finds out whether a cluster enforces network policies: one pod calls two that listen, of which one is forbidden."""
+"""Tests if a cluster enforces network policies: one pod calls two pods that listen, one of which it may not reach."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LISTEN_S = 120.0
 
 
 def main(arguments: List[str]) -> int:
-    """Does ``listen PORT``, or ``call PORT FORBIDDEN ALLOWED``; returns the verdict, 2 for wrong arguments."""
+    """Executes ``listen PORT``, or ``call PORT FORBIDDEN ALLOWED``. Returns the verdict, 2 for wrong arguments."""
     if len(arguments) == 2 and arguments[0] == "listen":
         return listen(int(arguments[1]))
     if len(arguments) == 4 and arguments[0] == "call":
@@ -41,7 +41,9 @@ def listen(port: int) -> int:
 
 
 def call(port: int, forbidden: str, allowed: str) -> int:
-    """Calls both; a network plug-in may need a moment before it applies a policy to a new pod."""
+    """Calls the forbidden and the allowed pod several times, and returns the verdict. A network plug-in may need a
+    moment before it applies a policy to a new pod.
+    """
     verdict = UNKNOWN
     for _ in range(ATTEMPTS):
         if not answers(allowed, port):

@@ -1,4 +1,4 @@
-"""The first process of a session's container in a pod: it starts the runner when the agent says so, and reaps.
+"""Runs the first process of a session's container in a pod. It starts the runner when the agent says so, and reaps.
 
 It connects to the relay in the other container before any code of the user runs, and ends with the runner. The
 environment and the files of the session come over that connection: nothing of them is in the pod's description.
@@ -154,7 +154,7 @@ class Reaper:
 
 
 def session_environment(image: Dict[str, str], sent: Dict[str, str]) -> Dict[str, str]:
-    """Returns the runner's environment: what the agent sent, over what the image sets.
+    """Returns the runner's environment. Variables that the agent sent replace those that the image sets.
 
     The image's variables are prefixed as those of the session, so that none means anything to the runner itself.
     """
@@ -183,7 +183,7 @@ def _connect(channel_folder: str, role: str) -> Socket:
 
 
 def _write_termination_message(ended: Dict[str, Any]) -> None:
-    """Writes the exit of the program into the status of the container, for an agent that was not connected."""
+    """Writes the exit of the program into the container's status, for an agent that is not connected at the end."""
     try:
         with open(LAST_WORDS_PATH, "w") as file:
             file.write(dumps({name: value for name, value in ended.items() if name != "t"}))
@@ -232,7 +232,9 @@ def find_interpreter(process_module: Any) -> Optional[str]:
 
 
 def guess_runtime(process_module: Any) -> str:
-    """Returns the runner's runtime of an image that names none: that of its own interpreter, else its shell's."""
+    """Returns the runner's runtime for an image that names none: Python if the image has an interpreter, else its
+    shell.
+    """
     if not sys.executable.startswith(_PLATFORM):
         return "python"
     return "bash" if process_module.find_executable("bash") else "app"

@@ -1,4 +1,4 @@
-"""The relay: numbers, stores and replays the messages of one runner for the agent that drives it.
+"""Numbers, stores and replays the messages of one runner for the agent that drives it.
 
 There is one controller, replaced by a newer epoch, and any number of watchers, which only receive the end. The owner
 runs the poll loop and handles other messages. Nothing is read that could not be stored: this is the flow control.
@@ -85,7 +85,9 @@ class Relay:
 
     @property
     def is_sent(self) -> bool:
-        """True if every frame of the runner was handed to the controller's connection, or there is no controller."""
+        """True if every frame of the runner was written to the controller's connection, or no controller is
+        connected.
+        """
         return self._controller is None or self._sent >= self._replay.last_seq
 
     @property
@@ -125,7 +127,7 @@ class Relay:
                 peer.send(frame)
 
     def say(self, message: dict[str, Any]) -> None:
-        """Sends the controller a message as if it were the runner's."""
+        """Sends the controller a message in the runner's name, numbered and stored like the runner's own."""
         self._replay.push(dumps(message).encode())
         self._send_unsent()
 
@@ -139,7 +141,9 @@ class Relay:
             self._receive_from_runner(data)
 
     def interest(self) -> None:
-        """Registers the events that the relay can handle. Call it before each wait."""
+        """Updates the poll events for the runner and all connections, by what the relay can handle now. Call it before
+        each wait.
+        """
         if self._runner is not None:
             is_behind = self._controller is not None and self._sent < self._replay.last_seq
             takes_frames = not self._replay.is_full and not is_behind
@@ -188,7 +192,7 @@ class Relay:
         self.adopt(sock)
 
     def adopt(self, sock: Any) -> Peer:
-        """Starts serving a connection: a socket, or an object with its methods."""
+        """Starts serving a connection. It is a socket, or an object that has the methods of a socket."""
         peer = Peer(sock)
         self._peers[peer.fileno()] = peer
         self._poll.register(peer, select.POLLIN)

@@ -1,4 +1,4 @@
-"""The bounded buffer of runner messages that the agent has not acknowledged.
+"""Stores the runner's messages that the agent has not acknowledged, up to a limit.
 
 Over the limit the oldest console messages are dropped first, and each unbroken series leaves one ``gap``; then the
 oldest bulk messages (terminal output, file chunks). Results and replies are never dropped: a buffer full of them is

@@ -1,4 +1,4 @@
-"""Carries a connection to a port inside a pod over a connection of its own to the agent.
+"""Copies bytes between a port inside a pod and a separate connection to the agent.
 
 Between agent and relay each piece has its length before it (4 bytes, big-endian, at most 256 KiB), and an empty piece
 is the end of a direction, as TLS has no such end in asyncio.
@@ -24,13 +24,13 @@ def pack_piece(data: bytes) -> bytes:
 
 
 class PieceReader:
-    """Cuts a byte stream into pieces; unlike frames they may be empty."""
+    """Splits a byte stream into pieces. Unlike frames, pieces may be empty."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yields every complete piece. Raises ConnectionAbortedError for a length that nobody sends."""
+        """Yields every complete piece. Raises ConnectionAbortedError for a length that no sender uses."""
         self._buffer += data
         while len(self._buffer) >= 4:
             size = int.from_bytes(self._buffer[:4], "big")
@@ -110,7 +110,7 @@ def _events(reads: bool, unsent: bytearray) -> int:
 
 
 def _receive(sock: Any) -> Optional[bytes]:
-    """Returns what has arrived, None for nothing yet, empty at the end. Raises OSError."""
+    """Returns the bytes that have arrived: None if there are none yet, empty at the end. Raises OSError."""
     try:
         data: bytes = sock.recv(_PIECE_BYTES)
     except (BlockingIOError, InterruptedError):

@@ -1,4 +1,4 @@
-"""Connections that a pod's relay dials: TLS to the agent, named by a token, and the first two frames on them."""
+"""Opens the TLS connections of a pod's relay to the agent, with a token and the first two frames on each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Optional, Tuple
 
 SERVER_NAME = "relay.backend.ai"
-"""The name in the agent's certificate, whatever address the agent has."""
+"""The name in the agent's certificate, which does not depend on the agent's address."""
 PROTOCOL = 1
 DIAL_TIMEOUT_S = 10.0
 _MAX_TOKEN_BYTES = 16 * 1024
@@ -24,7 +24,8 @@ class Refused(Exception):
 
 
 class TlsSocket:
-    """A TLS connection that reads and writes as a non-blocking socket does: what would block raises BlockingIOError.
+    """Represents a TLS connection with the methods of a non-blocking socket. A call that would block raises
+    BlockingIOError.
 
     One record is read at a time, and whole: nothing is left over that a poll of the descriptor would not show.
     """
@@ -55,7 +56,7 @@ class TlsSocket:
 
 
 class Dialler:
-    """Dials the agent.
+    """Opens connections from a pod's relay to the agent.
 
     Args:
         target: host and port of the agents' service.
@@ -103,7 +104,7 @@ def _detect_dead_peers(sock: socket.socket) -> None:
 
 
 def _read_frame(sock: ssl.SSLSocket) -> Dict[str, Any]:
-    """Reads one frame, byte-exactly, so that nothing of the next is taken. Raises OSError, Refused."""
+    """Reads exactly one frame, and leaves every byte after it. Raises OSError, Refused."""
     header = _read_exactly(sock, 4)
     size = int.from_bytes(header, "big")
     if not 1 <= size <= 65536:

@@ -1,1 +1,1 @@
-"""Directories, files, mounts, statistics and connections of one workload."""
+"""Handles the directories, files, mounts, statistics and connections of one workload."""

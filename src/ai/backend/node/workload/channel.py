@@ -1,4 +1,4 @@
-"""The agent's end of a shim's socket."""
+"""Implements the agent's end of a shim's socket."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class RelayConnection(asyncio.Protocol):
 
 
 class RelayChannel(RunnerChannel):
-    """A :class:`RunnerChannel` over a shim's socket."""
+    """Implements :class:`RunnerChannel` over a shim's socket."""
 
     __slots__ = ("_connection",)
 

@@ -39,7 +39,7 @@ _TURNS_OF_WORKLOAD: WeakValueDictionary[Path, asyncio.Semaphore] = WeakValueDict
 
 
 class SocketStream:
-    """A :class:`~ai.backend.common.wire.link.ByteStream` on a connected socket, which it owns."""
+    """Implements :class:`~ai.backend.common.wire.link.ByteStream` on a connected socket, which it owns."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -167,7 +167,7 @@ async def connect_on_host(directory: Path, home: Path, port: int, pids: Iterable
 
 
 async def exposure_of(directory: Path) -> PortExposure:
-    """Returns the network exposure of a workload's ports, as its shim or relay reports. Raises Unavailable."""
+    """Returns who reaches the ports of a workload, as its shim or relay reports. Raises Unavailable."""
     exposure: PortExposure = await _in_thread(directory, _exposure_of, directory)
     return exposure
 
@@ -266,7 +266,7 @@ def _connect_to_loopback(sock: socket.socket, port: int) -> socket.socket:
 
 
 class _SocketRefused(Unavailable):
-    """Raised when a relay or shim answers that it cannot hand over a socket, as one under gVisor."""
+    """Raised when a relay or shim cannot hand over a socket, as under gVisor."""
 
 
 def _request_socket(directory: Path) -> tuple[PortExposure, socket.socket | None]:
@@ -372,7 +372,9 @@ def _adopt_socket(handed_fds: list[int]) -> socket.socket | None:
 
 
 def listeners_of(port: int) -> frozenset[int]:
-    """Returns inodes of the host's sockets that may listen on a port of 127.0.0.1; IPv6 only without any of IPv4."""
+    """Returns the inodes of the host's sockets that may listen on a port of 127.0.0.1. IPv6 sockets count only if no
+    IPv4 socket listens.
+    """
     local_addresses = {"0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"}
     inodes: set[int] = set()
     for table_name in ("tcp", "tcp6"):
@@ -388,7 +390,7 @@ def listeners_of(port: int) -> frozenset[int]:
 
 
 def sockets_of(pids: Iterable[int]) -> frozenset[int]:
-    """Returns inodes of the sockets that these processes hold; unreadable processes have none."""
+    """Returns the inodes of the sockets that these processes hold. Processes that cannot be read are left out."""
     inodes: set[int] = set()
     for pid in pids:
         with suppress(OSError):

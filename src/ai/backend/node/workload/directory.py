@@ -1,4 +1,4 @@
-"""The directories of workloads and their homes, which every runtime of this machine has on disk.
+"""Represents the directories of workloads and their homes, which every runtime of this machine has on disk.
 
 <state>/workloads/<kernel id>.<attempt>/   exit.json (how it ended), removing (removal has begun), and more
 <state>/homes/<kernel id>/                 /home/work of every attempt, unless homes are elsewhere
@@ -31,7 +31,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_new_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON object to a file that nobody may miss or need yet: a reader sees none until all is written.
+    """Writes a JSON object to a new file that no reader needs yet. A reader sees no object until all is written.
 
     Raises OSError.
     """
@@ -57,7 +57,7 @@ def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
 
 
 class WorkloadFolder(msgspec.Struct, frozen=True):
-    """The directory of one workload. Nothing is cached: every method reads the disk."""
+    """Represents the directory of one workload. Nothing is cached: every method reads the disk."""
 
     path: Path
 
@@ -90,7 +90,7 @@ class WorkloadFolder(msgspec.Struct, frozen=True):
 
 
 class StateFolder(msgspec.Struct, frozen=True):
-    """The runtime's root directory. ``homes_directory`` is where homes are, if not in it."""
+    """Represents the root directory of a runtime. ``homes_directory`` has the homes, if they are elsewhere."""
 
     path: Path
     homes_directory: Path | None = None

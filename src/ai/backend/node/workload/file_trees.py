@@ -126,7 +126,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_entry(top_fd: int, name: str) -> None:
-    """Removes an entry; moves grandchildren of its directories up, so that the depth never grows."""
+    """Removes a file or a directory tree. Moves grandchildren of its directories up, so that the depth never grows."""
     try:
         status = os.stat(name, dir_fd=top_fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -174,7 +174,7 @@ def _make_writable(directory_fd: int) -> None:
 
 
 def _lift_subdirectories(root_fd: int, name: str, counter: int) -> int:
-    """Removes a directory below the root; moves its subdirectories up to the root."""
+    """Removes a directory below the root, and moves its subdirectories up to the root."""
     child = _open_directory(root_fd, name)
     try:
         _make_writable(root_fd)

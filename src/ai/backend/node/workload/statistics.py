@@ -76,7 +76,7 @@ def _command_of(pid: int) -> str:
 
 
 class Measurable(Protocol):
-    """The parameters for measuring a workload; ``cgroups`` have a ``path`` each."""
+    """Holds the parameters for measuring a workload; ``cgroups`` have a ``path`` each."""
 
     @property
     def key(self) -> WorkloadKey: ...
@@ -100,7 +100,7 @@ class _HomeSize:
 
 @dataclass(slots=True)
 class _WorkloadState:
-    """The measuring state of one workload between two rounds.
+    """Holds the measuring state of one workload between two rounds.
 
     ``network`` is a process, with its start time, in the workload's own network; None without one. ``transferred`` is
     the I/O of its processes, if it had to be read from them.

@@ -64,9 +64,10 @@ class LegacySettings(BaseModel):
 
 
 class LegacyPluginAdapter(AbstractComputePlugin):
-    """The base of adapters: every class of v1 plugins has a subclass, see :func:`adapter_of`.
+    """Represents the base of adapters of v1 plugins. Each class of v1 plugins has a subclass, see :func:`adapter_of`.
     ``restore_from_container`` and ``update_plugin_config`` are never called: the agent knows what its workloads hold
-    (decision 0057), and settings are read when it starts."""
+    (decision 0057), and settings are read when it starts.
+    """
 
     v1_class: ClassVar[type[V1Plugin]]
     settings_model: ClassVar[type[BaseModel] | None] = LegacySettings
@@ -101,7 +102,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return await self._devices_of(await self._alloc_map())
 
     async def _devices_of(self, alloc_map: alloc_maps.AbstractAllocMap) -> list[ComputeDevice]:
-        """Returns the devices that the map contains: v1 lists masked ones too."""
+        """Returns the devices that the alloc map contains. The list of a v1 plugin also has masked devices."""
         devices_by_id: dict[DeviceId, Any] = {}
         for device in listed("list_devices", await ask(self.v1, "list_devices")):
             name = getattr(device, "device_id", None)
@@ -144,7 +145,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return mapping("get_node_hwinfo", metadata)
 
     async def _out_of_order(self) -> str | None:
-        """Returns the reason why all devices are faulty; v1 has no health of a single device. None if there is none."""
+        """Returns the reason why all devices count as faulty, or None. A v1 plugin does not report the health of one
+        device.
+        """
         try:
             facts = await self._hardware()
         except (V1CallFailed, InvalidResponse):
@@ -205,7 +208,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         hint: AffinityHint,
         eligible: frozenset[DeviceId] | None,
     ) -> DeviceAllocation:
-        """Allocates with ineligible devices shown as taken, since v1 knows no eligible ones. It gets no hint."""
+        """Allocates devices by a v1 alloc map. Ineligible devices are shown to it as taken, since v1 knows no eligible
+        ones. It gets no hint.
+        """
         del hint
         v1_map.clear()
         saved_allocations = device_slots(v1_map)
@@ -232,7 +237,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return LegacyHook(workload, device_alloc, context, self)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        """Returns the devices of an allocation with the plugin's data; those that it leaves out have only a model."""
+        """Returns the devices of an allocation with the data of the plugin. A device that the plugin leaves out has
+        only a model.
+        """
         if not device_alloc.slots:
             return ()
         v1_allocation = {slot: dict(devices) for slot, devices in device_alloc.slots.items()}

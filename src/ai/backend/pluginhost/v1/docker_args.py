@@ -21,7 +21,7 @@ _MAX_NUMBER = 65_535
 
 
 class Untranslatable(Exception):
-    """Says that an argument of Docker has no counterpart here; the message gives the reason."""
+    """Raised for an argument of Docker that has no counterpart here. The message gives the reason."""
 
     def __init__(self, argument: str, reason: str) -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""Adapts what a v1 plugin does before a workload's creation to a lifecycle hook."""
+"""Adapts the actions of a v1 plugin before a workload's creation to a lifecycle hook."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ai.backend.pluginhost.v1.adapter import LegacyPluginAdapter
 
 LIBRARY_HOOKS = PurePath("/opt/kernel")
-"""Where v1 shows the files of ``get_hooks``."""
+"""The folder in which v1 shows the files of ``get_hooks``."""
 _OS_RELEASE = Path("/etc/os-release")
 _FILES_FOLDER = "backendai-v1"
 
@@ -110,7 +110,7 @@ class LegacyHook(PluginHook):
 
 
 def _make_own(directory: Path) -> None:
-    """Makes a directory that others may read. Raises PluginError if another user could have made it."""
+    """Makes a directory that other users may read. Raises PluginError if another user could have made it."""
     for path in (directory.parent, directory):
         path.mkdir(mode=0o755, exist_ok=True)
         status = path.lstat()
@@ -130,7 +130,7 @@ def _mount_of(info: MountInfo) -> Mount:
 
 
 def _distro() -> str:
-    """Returns the distribution of the host, as v1 writes it: ``ubuntu22.04``. Not the image's."""
+    """Returns the distribution of the host in the form of v1, such as ``ubuntu22.04``. It is not the image's."""
     try:
         lines = _OS_RELEASE.read_text().splitlines()
     except OSError:

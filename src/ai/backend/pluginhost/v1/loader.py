@@ -31,7 +31,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "ai.backend.common.types": ("types",),
     "ai.backend.logging": ("logging",),
 }
-"""A published module -> the modules whose ``__all__`` it shows."""
+"""Maps each published module to the modules whose ``__all__`` it shows."""
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -64,8 +64,9 @@ def load_any_version(reference: str) -> type[AbstractComputePlugin]:
 
 
 def adapted(shown: object, reference: str) -> object:
-    """Returns the adapter of the only v1 plugin that a module shows, or of a v1 class; anything else as it is. Raises
-    PluginError: it shows classes of v1, and not one plugin."""
+    """Returns the adapter of the only v1 plugin of a module, or of a v1 class. Returns any other object unchanged.
+    Raises PluginError: the module shows classes of v1, and not one plugin.
+    """
     if "ai.backend.pluginhost.v1.api.plugin" not in sys.modules:
         return shown  # no name of v1 was imported
     from ai.backend.pluginhost.v1.adapter import adapter_of

@@ -39,8 +39,9 @@ def texts_of(method: str, answer: Any) -> dict[str, str]:
 
 
 def exact(value: object, where: str) -> Decimal:
-    """Returns a finite Decimal as it is, and a whole number of any type as that number. Raises InvalidResponse: it is
-    nothing of these; ``where`` names it."""
+    """Returns a finite Decimal unchanged, and a whole number of any type as Decimal. Raises InvalidResponse for any
+    other value; ``where`` names the value.
+    """
     match value:
         case bool():
             pass
@@ -56,7 +57,7 @@ def exact(value: object, where: str) -> Decimal:
 
 
 class V1CallFailed(Exception):
-    """Says that a method of a v1 plugin raised an error; the message begins with the method's name."""
+    """Raised when a method of a v1 plugin raised an error. The message begins with the method's name."""
 
 
 async def ask(plugin: object, method: str, *arguments: Any) -> Any:
@@ -75,8 +76,9 @@ _CONFIG_SECTIONS = ("agent", "container", "resource", "debug", "plugins", "conta
 
 
 class LocalConfig(dict[str, Any]):
-    """Holds the agent's configuration as v1 passes it: only ``local-config`` of the plugin's settings. A key that is
-    not there says so by its whole name."""
+    """Holds the agent's configuration as v1 passes it: only ``local-config`` of the plugin's settings. Access to a
+    missing key raises KeyError with the key's whole name.
+    """
 
     def __init__(self, values: Mapping[str, Any], path: str = "") -> None:
         sections: dict[str, Any] = {key: {} for key in _CONFIG_SECTIONS} if not path else {}
@@ -119,16 +121,17 @@ KINDS = {
     "RATE": MetricKind.RATE,
     "ACCUMULATED": MetricKind.ACCUMULATED,
 }
-"""A v1 ``MetricTypes`` -> what it is here."""
+"""Maps each v1 ``MetricTypes`` to the kind of metric here."""
 UNITS = {"c": "celsius", "w": "watt", "watts": "watt", "j": "joule", "joules": "joule", "hz": "hertz", "ms": "msec"}
-"""Units that v1 plugins write otherwise, in lower case."""
+"""Maps units as v1 plugins write them, in lower case, to the units here."""
 
 _hook_metrics: set[str] = set()
 
 
 def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Measurement | None:
-    """Converts a value of a v1 metric; None for one that only a hook of the plugin can read. Raises InvalidResponse: it
-    is no measurement."""
+    """Converts a value of a v1 metric to a measurement. Returns None for a metric that only a hook of the plugin can
+    read. Raises InvalidResponse: it is no measurement.
+    """
     try:
         key, kind = str(metric.key), KINDS[metric.type.name]
         unit = str(metric.unit_hint or "count").lower()

@@ -1,4 +1,6 @@
-"""The channel of a container: its relay's socket while it lives, and the messages that the relay left at its end."""
+"""Connects the agent with the runner of a container through its relay's socket. After the container's end reads the
+messages that the relay left on disk.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,15 @@ from ai.backend.node.workload.channel import RelayChannel, RelayConnection, pars
 from ai.backend.plugin.runtime import RunnerChannel, WorkloadExit
 
 ExitReader = Callable[[], Awaitable[WorkloadExit | None]]
-"""Returns how the workload has ended, None while it lives. Waits if it is about to end."""
+"""Returns how the workload has ended, or None while the workload lives. Waits if the workload is about to end."""
 LEFT_SLACK_BYTES = 1 << 20
 _ANSWER_TIMEOUT_S = 2.0
 
 
 class DockerChannel(RunnerChannel):
-    """A :class:`RunnerChannel` of a container. Without ``relay_channel`` it only reads the messages left on disk."""
+    """Implements :class:`RunnerChannel` for a container. Without ``relay_channel`` it only reads the messages left on
+    disk.
+    """
 
     def __init__(
         self,

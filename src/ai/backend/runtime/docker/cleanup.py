@@ -1,4 +1,4 @@
-"""Removes what workloads leave: containers, mounts, directories. Every step may be repeated."""
+"""Removes the containers, mounts and directories that workloads leave. Every step may be repeated."""
 
 from __future__ import annotations
 

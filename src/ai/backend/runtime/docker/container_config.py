@@ -29,8 +29,9 @@ _TMPFS_OPTIONS = "rw,exec,nosuid,nodev,mode=1777,size={}"
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes what the engine supports. ``cgroups`` is 1 or 2. It injects devices by their CDI names from the
-    specifications in ``cdi_directories``, which may hold none; lowest priority first, empty without CDI."""
+    """Describes the features that the engine supports. ``cgroups`` is 1 or 2. It injects devices by their CDI names
+    from the specifications in ``cdi_directories``, which may hold none; lowest priority first, empty without CDI.
+    """
 
     version: str
     cgroups: int
@@ -112,7 +113,8 @@ def compose(
 
 
 def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_facts: EngineFacts) -> tuple[str, ...]:
-    """Returns the container's networks: the session's own or the default one, then those that plugins attach.
+    """Returns the networks of a container: first the session's own network or the default one, then the networks that
+    plugins attach.
 
     Without a network (``none``) a container has those of plugins alone, as engines join nothing to it. Raises
     CreationDenied where it has the host's, to which nothing can be attached.
@@ -127,7 +129,7 @@ def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_fact
 
 
 def environment(spec: WorkloadSpec, image: ImageFacts) -> dict[str, str]:
-    """Returns the variables of the runner's environment; the image's own override the defaults."""
+    """Returns the environment variables of the runner. Variables of the image override the defaults."""
     defaults = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "SHELL": image.shell, "TMPDIR": "/tmp"}
     defaults = {variable: value for variable, value in defaults.items() if variable not in image.environ}
     return workload.environment(spec, defaults, {"HOME": HOME})

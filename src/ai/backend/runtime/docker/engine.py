@@ -1,4 +1,4 @@
-"""Typed calls of the Docker engine over aiodocker, with our errors."""
+"""Calls the Docker engine through aiodocker by typed methods, which raise the platform's errors."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Engine:
             await docker.images.delete(image_name)
 
     async def commit(self, container_id: str, repository: str, tag: str) -> str:
-        """Commits a container's root file system, which is paused meanwhile; returns the image's id."""
+        """Commits a container's root file system, and returns the image's id. The container is paused meanwhile."""
         with _translated_errors():
             timeout = aiohttp.ClientTimeout(total=COMMIT_TIMEOUT_S)
             query_parameters = {"container": container_id, "repo": repository, "tag": tag, "pause": "1"}
@@ -291,7 +291,7 @@ class Engine:
         return None
 
     async def was_killed(self, container_id: str) -> bool:
-        """Returns True if the engine was asked to end the container, as far as it remembers.
+        """Returns True if the engine remembers a request to end the container.
 
         Raises Unavailable also while the engine ends: then it takes no new connections, and ends containers itself.
         """

@@ -1,4 +1,5 @@
-"""The interpreter for images without Python: that of the package ``backend.ai-krunner-static-gnu`` (extra ``krunner``).
+"""Provides the interpreter for images without Python, from the package ``backend.ai-krunner-static-gnu`` (extra
+``krunner``).
 
 It is linked against the GNU C library, version 2.17 or newer, of the image, unpacked once without what no runner
 needs, and shown to containers read-only.

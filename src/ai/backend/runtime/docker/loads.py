@@ -1,4 +1,4 @@
-"""Makes images of archives of `docker save`."""
+"""Makes images from archives of `docker save`."""
 
 from __future__ import annotations
 

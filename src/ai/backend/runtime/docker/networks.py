@@ -1,4 +1,5 @@
-"""Private networks of sessions: a bridge of the engine for each, found by its labels, which hold all parameters.
+"""Makes the private networks of sessions. Each is a bridge of the engine, found by its labels, which hold all
+parameters.
 
 One that reaches over several nodes has one more port, which leads to the bridges there (:mod:`.overlay`); each bridge
 has its own address in it. Every kernel has its address before its container is made, so that each finds the others by
@@ -79,7 +80,7 @@ class SessionNetworks:
         return f"backendai-{self._state.instance[:8]}-net-{session_id}"
 
     async def _find_networks(self, session_id: SessionId) -> list[Container]:
-        """Returns the engine's networks of a session, which are several only if an interrupted call was run late."""
+        """Returns the engine's networks of a session. There are several only if an interrupted call was run late."""
         labels = [f"{INSTANCE_LABEL}={self._state.instance}", f"{SESSION_LABEL}={session_id}"]
         return sorted(await self._engine.networks(labels), key=lambda network: str(network.get("Created")))
 

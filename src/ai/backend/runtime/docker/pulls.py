@@ -1,4 +1,4 @@
-"""Pulls images from registries, by one transfer for all workloads that wait for the same image."""
+"""Pulls images from registries. Workloads that wait for the same image share one transfer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAX_REASON_CHARS = 300
 
 
 def registry_error(image_name: str, engine_text: str, http_status: int = 0) -> BackendError:
-    """Returns the error that an engine's text about a registry means."""
+    """Converts the engine's error text about a registry into an error of the platform."""
     reason = " ".join(engine_text.split())[-_MAX_REASON_CHARS:]
     if _DISK_FULL_PATTERN.search(engine_text):
         return StorageFull(f"the disk of the engine is full: {reason}")

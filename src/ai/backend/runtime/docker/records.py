@@ -1,4 +1,4 @@
-"""The files of the Docker runtime beside the containers, and the labels of its containers.
+"""Stores the files of the Docker runtime beside the containers, and names the labels of its containers.
 
 <state>/workloads/<kernel id>.<attempt>/   0700
     record.json   what the workload is. Written first, and again once its runner was begun
@@ -31,8 +31,9 @@ PURPOSE_LABEL = "ai.backend.purpose"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerRecord(WorkloadRecord):
-    """The durable record of a workload. ``begun``: its runner was told to start, so that the user's programs may have
-    run. ``cgroups`` are known once it runs. ``network`` is the session's."""
+    """Stores the durable facts of a workload. ``begun``: its runner was told to start, so that the user's programs may
+    have run. ``cgroups`` are known once it runs. ``network`` is the session's.
+    """
 
     begun: bool = False
     container_id: str = ""

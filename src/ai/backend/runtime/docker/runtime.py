@@ -72,7 +72,7 @@ ENGINE_RETRY_S = 0.5
 
 
 class DockerRuntime(AbstractRuntime):
-    """The :class:`AbstractRuntime` over a Docker engine."""
+    """Implements :class:`AbstractRuntime` over a Docker engine."""
 
     name: ClassVar[str] = "docker"
 

@@ -1,4 +1,4 @@
-"""Statistics of containers: from control groups, or from the engine's API where the settings say so."""
+"""Measures containers from control groups, or from the engine's API where the settings say so."""
 
 from __future__ import annotations
 

@@ -128,7 +128,9 @@ class Workloads:
         return frozenset(sessions)
 
     def _engine_failed_lately(self) -> bool:
-        """Returns True if the engine was lost lately, as an engine that restarts ends its running containers."""
+        """Returns True if the engine was lost a short time ago, since an engine that restarts ends its running
+        containers.
+        """
         return self._is_engine_lost or time.monotonic() < self._engine_back_at + ENGINE_RETURN_S
 
     async def _record_exit(self, handle: Handle, workload_exit: WorkloadExit) -> None:

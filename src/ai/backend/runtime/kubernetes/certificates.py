@@ -1,4 +1,4 @@
-"""The certificate of the relays' listener: given by the operator, or made once and kept."""
+"""Loads the certificate of the relays' listener, which the operator gives or which is made once and stored."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from ai.backend.node.relay.tls import SERVER_NAME
 
 _LIFETIME = datetime.timedelta(days=3650)
 _BACKDATING = datetime.timedelta(days=1)
-"""Clocks of nodes may be behind."""
+"""How far in the past a certificate becomes valid, as the clocks of nodes may be behind."""
 
 
 def listener_context(certificate: Path, key: Path) -> tuple[ssl.SSLContext, str]:
-    """Returns the listener's TLS context, and the certificate in PEM that relays trust. Raises InvalidInput."""
+    """Returns the TLS context of the relays' listener, and the certificate in PEM that relays trust. Raises
+    InvalidInput.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # relays never resume a session of TLS
@@ -35,7 +37,7 @@ def listener_context(certificate: Path, key: Path) -> tuple[ssl.SSLContext, str]
 
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:
-    """Makes a certificate in a directory unless there is one; returns the paths of certificate and key."""
+    """Makes a certificate in a directory that has none, and returns the paths of certificate and key."""
     certificate_path, key_path = directory / "relay.crt", directory / "relay.key"
     if certificate_path.exists() and key_path.exists():
         return certificate_path, key_path

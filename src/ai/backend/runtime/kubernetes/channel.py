@@ -1,4 +1,4 @@
-"""The channel to the runner of a pod, over the link of its relay."""
+"""Connects the agent with the runner of a pod through the pod's relay."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from ai.backend.plugin.runtime import RunnerChannel, WorkloadExit
 from ai.backend.runtime.kubernetes.links import Message, PodLink
 
 ReadExit = Callable[[], Awaitable[WorkloadExit | None]]
-"""Returns how the workload has ended, None if it lives. Waits if it is about to end."""
+"""Returns how the workload has ended, or None while the workload lives. Waits if the workload is about to end."""
 MAX_UNREAD_BYTES = 1 << 20
 
 
 class PodChannel(RunnerChannel):
-    """A :class:`RunnerChannel` of a pod. Without a ``link`` it has only the end of the workload."""
+    """Implements :class:`RunnerChannel` for a pod. A channel without a ``link`` only reports the end of the
+    workload.
+    """
 
     def __init__(self, link: PodLink | None, read_exit: ReadExit) -> None:
         self._link = link
@@ -34,7 +36,9 @@ class PodChannel(RunnerChannel):
         self._is_closed = False
 
     async def attach(self, *, epoch: int, last_seq: int) -> None:
-        """Takes the runner's stream over. Raises Unavailable, or Conflict if a newer epoch has it."""
+        """Takes over the runner's stream of frames. Raises Unavailable, or Conflict if a newer epoch has taken it
+        over.
+        """
         assert self._link is not None
         self._last_seen = last_seq
         self._attached = asyncio.get_running_loop().create_future()
@@ -76,7 +80,7 @@ class PodChannel(RunnerChannel):
         self._check_end()
 
     def cut(self) -> None:
-        """Ends the channel: its link is lost, or another channel has taken over."""
+        """Ends the channel because its link is lost or another channel has taken over."""
         if self._attached is not None and not self._attached.done():
             self._attached.set_result({"t": "refused"})
         self._release()

@@ -1,4 +1,4 @@
-"""Devices of a workload as a ResourceClaim that only these very devices fulfil (KEP-4381, DRA)."""
+"""Makes the ResourceClaim of a workload, which only the planned devices fulfil (KEP-4381, DRA)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def counted_resources(devices: Sequence[DeviceMapping]) -> dict[str, str]:
 
 
 def is_counted(device: DeviceMapping) -> bool:
-    """Returns True for a device that the kubelet chooses; names of drivers are of small letters."""
+    """Returns True for a device that a device plugin only counts, so that the kubelet chooses it. Names of drivers are
+    of small letters.
+    """
     return (device.cdi_name or "").startswith(_COUNTED)
 
 
@@ -56,7 +58,7 @@ def claimed(devices: Sequence[DeviceMapping]) -> list[DeviceMapping]:
 def compose_claim(
     name: str, labels: Mapping[str, str], devices: Sequence[DeviceMapping], device_classes: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Returns the claim for exactly these devices, None without any that is not counted only.
+    """Returns the ResourceClaim for exactly these devices, or None if all of them are devices that are only counted.
 
     Args:
         device_classes: the DeviceClass of each driver; a driver that is missing has one of its own name.

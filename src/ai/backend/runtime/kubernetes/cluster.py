@@ -1,4 +1,4 @@
-"""Connects the runtimes of all nodes of one cluster: the API, the copy of the pods, the relays' listener.
+"""Connects the runtimes of all nodes of one cluster: they share the API client, the copy of the pods and the listener.
 
 :class:`KubernetesRuntime` is one node's view of it.
 """
@@ -105,7 +105,9 @@ class ClusterConnection:
     # ---- lifetime
 
     async def acquire(self, node: str) -> None:
-        """Serves a node from now on; connects for the first. Raises Unavailable, InvalidInput."""
+        """Registers a node to be served, and connects to the cluster for the first node. Raises Unavailable,
+        InvalidInput.
+        """
         async with self._lock:
             if not self._nodes:
                 try:
@@ -116,7 +118,7 @@ class ClusterConnection:
             self._nodes.add(node)
 
     async def release(self, node: str) -> None:
-        """Ends to serve a node; disconnects after the last. Sessions go on."""
+        """Stops serving a node, and disconnects from the cluster after the last node. Sessions go on."""
         async with self._lock:
             self._nodes.discard(node)
             self._queues.pop(node, None)
@@ -176,7 +178,7 @@ class ClusterConnection:
         return self._info
 
     async def _learn(self, authority: str) -> None:
-        """Finds out what the cluster can do, by trying where that changes nothing."""
+        """Determines which features the cluster has, by requests that change nothing where possible."""
         settings = self.settings
         has_image_volumes = settings.runner_volume == "image"
         facts = ClusterFacts(authority=authority, has_image_volumes=True, device_classes=settings.device_classes)
@@ -249,7 +251,9 @@ class ClusterConnection:
     # ---- relays
 
     async def _admit(self, hello: Hello, identity: PodIdentity) -> asyncio.Protocol:
-        """Returns the protocol for a relay or a stream of one of our pods. Raises BackendError for others."""
+        """Returns the protocol that serves a new connection of one of our pods: a relay's or a stream's. Raises
+        BackendError for every other connection.
+        """
         if identity.namespace != self.settings.namespace:
             raise AuthenticationFailed("the pod is not in the namespace of sessions")
         handle = self.handles.of_pod(identity.uid)
@@ -282,7 +286,7 @@ class ClusterConnection:
                 dial.cancel()
 
     async def linked(self, handle: Handle) -> PodLink:
-        """Returns the link to a pod's relay, which may have to dial in again first. Raises Unavailable.
+        """Returns the link to a pod's relay, and waits if the relay has to connect again first. Raises Unavailable.
 
         The relay of an ended session is waited for while it runs: it has what no agent has read yet.
         """
@@ -354,22 +358,25 @@ class ClusterConnection:
                 log.exception("what removed nodes have left could not be looked for")
 
     async def _release_ended(self, handle: Handle) -> None:
-        """Removes the record of a workload that no agent looks after any more."""
+        """Removes an ended workload with its record, when no agent works on the workload any more."""
         lock = self.handles.lock(handle.key)
         if not lock.locked():
             async with lock:
                 await self.delete(handle)
 
     def _is_abandoned(self, handle: Handle) -> bool:
-        """Returns True for a pod of our nodes whose runner has not begun for long, though its relay can be asked or
-        its session's container does not run. The caller knows that nobody is creating it."""
+        """Returns True for a pod of our nodes whose runner has not begun for a long time. Its relay must be reachable,
+        or its session's container must not run. The caller knows that nobody is creating it.
+        """
         is_idle = handle.begun is False or (handle.pod is not None and not is_running(handle.pod))
         is_old = time.monotonic() - handle.seen_at > ABANDONED_S
         return is_old and is_idle and not handle.begun and handle.exit is None and handle.record.node in self._nodes
 
 
 def overhead_of(runtime_class: RuntimeClass, name: str) -> Decimal:
-    """Returns what the cluster adds to each pod of a class, in cores or bytes; 0 for what cannot be read."""
+    """Returns the cores or bytes that the cluster adds to each pod of a runtime class, 0 if the quantity cannot be
+    read.
+    """
     amounts = runtime_class.overhead.pod_fixed if runtime_class.overhead is not None else {}
     try:
         return max(Decimal(0), parse_quantity(amounts[name])) if name in amounts else Decimal(0)
@@ -378,7 +385,7 @@ def overhead_of(runtime_class: RuntimeClass, name: str) -> Decimal:
 
 
 def is_relay_expected(handle: Handle) -> bool:
-    """Returns True while the relay of a workload may dial in."""
+    """Returns True while the relay of a workload may still connect to the agent."""
     if handle.exit is None:
         return True
     status = container_status(handle.pod, RELAY) if handle.pod is not None else None
@@ -386,7 +393,7 @@ def is_relay_expected(handle: Handle) -> bool:
 
 
 def _is_over(handle: Handle) -> bool:
-    """Returns True once no process of a workload runs, by the report of its node or of the cluster."""
+    """Returns True once no process of a workload runs, as its node or the cluster reports."""
     if handle.pod is None:
         return True
     if not handle.pod.spec.node_name and handle.pod.metadata.deletion_timestamp:

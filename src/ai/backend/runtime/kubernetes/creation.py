@@ -1,4 +1,4 @@
-"""Creates a workload: its claim and pod, then the handshake with its relay, over which environment and files go.
+"""Creates a workload: makes its claim and pod, and sends environment and files to the pod's relay.
 
 The pod is the record, so that a crash at any instruction leaves one that is found by name or label. The runner begins
 last; a pod whose runner never began is of nobody and is removed.
@@ -66,9 +66,9 @@ log = logging.getLogger(__name__)
 GONE_CHECK_S, GONE_TIMEOUT_S = 0.2, 30.0
 API_RETRY_S = 5.0
 API_MARGIN_S = 60.0
-"""For the requests of a creation to an API server that is slow."""
+"""The additional seconds that a creation may take because the API server is slow."""
 _UNCERTAIN = (Unavailable, DeadlineExceeded, ServerFailed)
-"""The request may have been executed."""
+"""The errors after which a request may have been executed."""
 
 
 def longest_creation_s(settings: KubernetesRuntimeSettings) -> float:
@@ -140,7 +140,9 @@ class Creation(msgspec.Struct, frozen=True):
             raise _refusal_of(refusal, "the devices") from refusal
 
     async def _give_claim(self, pod: Pod) -> None:
-        """Makes the pod the claim's owner, with which it is deleted; a claim without one is removed with its pod."""
+        """Makes the pod the owner of its claim, so that the claim is deleted with the pod. A claim without an owner is
+        removed when the runtime removes its pod.
+        """
         owner = {"apiVersion": "v1", "kind": "Pod", "name": self.name, "uid": pod.metadata.uid}
         body = {"metadata": {"ownerReferences": [owner]}}
         try:
@@ -178,7 +180,7 @@ class Creation(msgspec.Struct, frozen=True):
             raise CreationDeferred(f"the cluster cannot be asked: {error}", retry_after=API_RETRY_S) from error
 
     async def _create_pod(self, manifest: Mapping[str, Any]) -> Pod:
-        """Creates the pod, or returns the one of this attempt that exists. Waits for one that is being deleted."""
+        """Creates the pod, or returns the existing pod of this attempt. Waits until an earlier pod is deleted."""
         deadline = asyncio.get_running_loop().time() + GONE_TIMEOUT_S
         while True:
             try:
@@ -199,7 +201,9 @@ class Creation(msgspec.Struct, frozen=True):
                 return await self._find_uncertain(error)
 
     async def _find_uncertain(self, error: BackendError) -> Pod:
-        """Returns the pod of a request whose answer was lost. Raises CreationDeferred if there is none to be seen."""
+        """Returns the pod that a request without an answer may have created. Raises CreationDeferred if no pod is
+        found.
+        """
         try:
             pod = await self.api.find(PODS, self.name, self.settings.namespace)
         except BackendError:
@@ -211,7 +215,7 @@ class Creation(msgspec.Struct, frozen=True):
     # ---- the start
 
     async def _await_relay(self, handle: Handle) -> None:
-        """Waits until the session's first process awaits orders. Raises CreationDeferred past a deadline."""
+        """Waits until the session's first process waits for orders. Raises CreationDeferred past a deadline."""
         loop = asyncio.get_running_loop()
         deadlines: dict[str, float] = {}
         timeouts_s = {
@@ -298,7 +302,7 @@ _DEFAULTS = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "TMPDIR": "/tmp"}
 
 
 def addresses_of_session(handles: Handles, spec: WorkloadSpec) -> dict[str, str]:
-    """Returns the addresses of the pods of a session's network by host name, as far as they are known."""
+    """Maps the host names of a session to the known addresses of its pods."""
     network = spec.network.network_id if spec.network is not None else ""
     return {
         handle.record.hostname: handle.pod.status.pod_ip
@@ -315,7 +319,9 @@ def _has_news(handle: Handle, before: Pod | None) -> bool:
 
 
 def _phase_of(pod: Pod) -> str:
-    """Returns what the pod waits for: ``bind``, ``pull`` (which the kubelet tells apart from nothing), ``start``."""
+    """Returns the phase in which a pod is: ``bind``, ``pull`` (which the kubelet tells apart from nothing) or
+    ``start``.
+    """
     if not pod.spec.node_name:
         return "bind"
     return "start" if is_running(pod) else "pull"
@@ -338,7 +344,9 @@ def _early_end(handle: Handle) -> BackendError:
 
 
 def _refusal_of(refusal: ApiRefusal, what: str) -> BackendError:
-    """Returns the error for a refused object: what may be possible later is deferred."""
+    """Converts the API server's refusal of an object into CreationDeferred if a later attempt may succeed, otherwise
+    into CreationDenied.
+    """
     if isinstance(refusal, NamespaceQuotaExceeded | TooManyRequests):
         return CreationDeferred(
             f"{what} must wait: {refusal.message}", retry_after=refusal.retry_after_s or API_RETRY_S

@@ -1,4 +1,4 @@
-"""The workloads of one cluster connection in memory: their pods as last seen, their relays, their ends."""
+"""Holds the workloads of one cluster connection in memory, each with its last seen pod, its relay and its end."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from ai.backend.runtime.kubernetes.streams import PodStream
 
 log = logging.getLogger(__name__)
 KILLED_STATUS_WAIT_S = 3.0
-"""How long the kubelet may take to tell that a killed container ran out of memory."""
+"""The seconds that the kubelet may take to report that a killed container ran out of memory."""
 _Place = TypeVar("_Place")
 OnExit = Callable[[str, WorkloadExited], None]
-"""Is told the node and the exit of a workload."""
+"""Is called with the node and the exit of a workload that has ended."""
 
 
 @dataclass(eq=False)
@@ -49,7 +49,7 @@ class Handle:
     reason: str = ""
     failure: str = ""
     begun: bool | None = None
-    """None until the relay has told."""
+    """True once the relay has reported that the runner has begun; None until the relay has reported at all."""
     is_waiting: bool = False
     """The session's first process waits for ``begin``."""
     sample: Sample | None = None
@@ -100,7 +100,9 @@ class Handle:
     # ---- the pod
 
     def see(self, pod: Pod | None) -> None:
-        """Takes a new state of the pod; None once it has vanished."""
+        """Stores a new state of the pod, and records the exit of a pod that has ended. None means that the pod has
+        vanished.
+        """
         if pod is not None:
             self.pod = pod
             if has_ended(pod):
@@ -111,7 +113,7 @@ class Handle:
         self.changed()
 
     def record_exit(self) -> None:
-        """Records the exit from the reports of pod and relay."""
+        """Determines the exit from the reports of pod and relay, and announces it once."""
         if self.exit is None:
             self.exit = exit_of(self.pod, self.reported_end, self.reason)
             self.on_exit(self.record.node, WorkloadExited(key=self.key, exit=self.exit))
@@ -123,7 +125,9 @@ class Handle:
     # ---- the relay
 
     def join(self, hello: Hello) -> PodLink:
-        """Returns the protocol for a relay that dials in; an older connection of it ends."""
+        """Returns the protocol for a new connection of the workload's relay, and closes the relay's older
+        connection.
+        """
         link = PodLink(self._on_frame, self._on_lost)
         previous, self.link = self.link, link
         if previous is not None:
@@ -186,7 +190,9 @@ class Handle:
             self.record_exit()
 
     def _record_kill(self) -> None:
-        """Records a kill that the pod's status has not explained. A relay that lost its session is no end of it."""
+        """Records a kill that the pod's status has not explained in time. A relay that has lost its session does not
+        prove a kill.
+        """
         if self.reported_end is not None and not self.reported_end.lost:
             self.record_exit()
 
@@ -202,7 +208,7 @@ def _wake(waiting: asyncio.Future[None]) -> None:
 
 
 class Handles:
-    """Finds workloads by key, pod, node and session, and builds them of pods."""
+    """Finds workloads by key, pod, node and session, and creates them from pods."""
 
     def __init__(self, on_exit: OnExit) -> None:
         self._by_key: dict[WorkloadKey, Handle] = {}
@@ -234,7 +240,7 @@ class Handles:
         return self._locks.setdefault(key, asyncio.Lock())
 
     def on_change(self, before: Pod | None, after: Pod | None) -> None:
-        """Takes a change of a pod; those that are not ours are ignored."""
+        """Handles a change of a pod. Pods that are not ours are ignored."""
         pod = after or before
         if pod is None or (record := self._record_of(pod)) is None:
             return
@@ -251,7 +257,9 @@ class Handles:
             self.adopt(after)
 
     def adopt(self, pod: Pod) -> Handle | None:
-        """Returns the workload of a pod, new or known; None for one that is not ours or was removed by us."""
+        """Returns the workload of a pod, which is created if it is not known yet. Returns None for a pod that is not
+        ours or that we have removed.
+        """
         record = self._record_of(pod)
         if record is None or pod.metadata.uid in self._removed:
             return None
@@ -265,7 +273,9 @@ class Handles:
         return handle
 
     def _record_of(self, pod: Pod) -> PodRecord | None:
-        """Returns the record of a pod, which is decoded once for all its states; None for one that is not ours."""
+        """Returns the decoded record of a pod, or None for a pod that is not ours. A record is decoded once for all
+        states of its pod.
+        """
         handle = self._by_uid.get(pod.metadata.uid)
         last = handle.pod.metadata.annotations.get(RECORD_ANNOTATION) if handle is not None and handle.pod else None
         if handle is not None and last is not None and last == pod.metadata.annotations.get(RECORD_ANNOTATION):
@@ -278,7 +288,7 @@ class Handles:
         self._by_session.setdefault(handle.record.session, {})[handle.key] = handle
 
     def _drop(self, handle: Handle) -> None:
-        """Removes a present workload from every index."""
+        """Removes a workload from every index."""
         del self._by_key[handle.key], self._by_uid[handle.uid]
         _discard(self._by_node, handle.record.node, handle.key)
         _discard(self._by_session, handle.record.session, handle.key)
@@ -301,7 +311,7 @@ class Handles:
 
 
 def _discard(index: dict[_Place, dict[WorkloadKey, Handle]], place: _Place, key: WorkloadKey) -> None:
-    """Removes a workload from where it is listed; an empty list goes too."""
+    """Removes a workload from one place of an index, and the place too if it is empty now."""
     del index[place][key]
     if not index[place]:
         del index[place]

@@ -1,4 +1,6 @@
-"""Homes that outlive a restart: a PersistentVolumeClaim for each kernel and node, where the settings say so (D16)."""
+"""Stores homes that outlive a restart in a PersistentVolumeClaim for each kernel and node, where the settings say so
+(D16).
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,14 @@ from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, NODE_ANNOTATIO
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 ATTEMPT_ANNOTATION = "backend.ai/attempt"
-"""The attempt that made the home: with it the home goes, if its creation fails."""
+"""The attempt that made the home. The home is removed with it if its creation fails."""
 GONE_CHECK_S, GONE_TIMEOUT_S, RETRY_S = 0.2, 30.0, 5.0
 
 
 def home_name(kernel_id: KernelId, node: str) -> str:
-    """Returns the name of a home: another node has another, as the volume of the first may be bound to its node."""
+    """Returns the name of a kernel's home on a node. Names differ by node, since the volume may be bound to its
+    node.
+    """
     return f"h-{kernel_id.hex}-{sha256(node.encode()).hexdigest()[:8]}"
 
 
@@ -48,7 +52,7 @@ class Homes:
         return self._settings.home_volume == "claim"
 
     async def ensure(self, spec: WorkloadSpec) -> None:
-        """Makes the home of a kernel, or takes the one of an earlier attempt if ``keep_home`` is set.
+        """Makes the home of a kernel, or reuses the home of an earlier attempt if ``keep_home`` is set.
 
         Raises CreationDeferred while an earlier one goes away or the quota is used up, CreationDenied if the cluster
         refuses it.
@@ -80,12 +84,12 @@ class Homes:
                 return
 
     async def undo(self, spec: WorkloadSpec) -> None:
-        """Removes the home that a failed creation has made: the next attempt may be on another node."""
+        """Removes the home that a failed creation has made, since the next attempt may be on another node."""
         with suppress(BackendError):
             await self.remove(spec.key.kernel_id, if_=lambda claim: _attempt_of(claim) == spec.key.attempt)
 
     async def remove(self, kernel_id: KernelId, *, if_: Callable[[KubeObject], bool] = lambda _: True) -> None:
-        """Removes a home, once no pod has it any more. Raises BackendError."""
+        """Removes the home of a kernel, once no pod uses it any more. Raises BackendError."""
         if not self.are_kept:
             return
         name, namespace = home_name(kernel_id, self._node), self._settings.namespace

@@ -1,4 +1,4 @@
-"""Finds out by three short pods whether the cluster's network plug-in enforces network policies.
+"""Determines with three short pods if the cluster's network plug-in enforces network policies.
 
 Nothing in the API tells: a policy is accepted by every cluster, and has no effect in many.
 """
@@ -30,7 +30,7 @@ _CHECK_S = 0.5
 
 
 async def remove_left_probes(api: KubeApi, settings: KubernetesRuntimeSettings, *, after_s: float) -> None:
-    """Removes the pods of a probe whose agent was killed within it.
+    """Removes the pods of a probe whose agent was killed during the probe.
 
     Those that are there now are left for ``after_s``: a probe of another agent of this installation may be under way,
     and ends within :data:`PROBE_TIMEOUT_S`. Raises BackendError.
@@ -45,8 +45,9 @@ async def remove_left_probes(api: KubeApi, settings: KubernetesRuntimeSettings, 
 
 
 async def are_policies_enforced(api: KubeApi, settings: KubernetesRuntimeSettings) -> bool | None:
-    """Returns True if a pod that the default policy closes cannot be called where another one can; None if it could not
-    be found out. The pods are removed."""
+    """Returns True if the cluster enforces network policies: a pod under the default policy is not reached where
+    another one is. Returns None if it could not be found out. The pods are removed.
+    """
     name = f"probe-{secrets.token_hex(4)}"
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -62,7 +63,7 @@ async def are_policies_enforced(api: KubeApi, settings: KubernetesRuntimeSetting
 
 
 async def _listen(api: KubeApi, settings: KubernetesRuntimeSettings, name: str, *, is_closed: bool) -> str:
-    """Makes a pod that listens; returns its address."""
+    """Makes a pod that listens at a port, and returns the pod's address."""
     await api.create(PODS, _pod(settings, name, ("listen", str(PORT)), is_closed=is_closed), settings.namespace)
     return (await _await_pod(api, settings, name, "Running")).status.pod_ip
 

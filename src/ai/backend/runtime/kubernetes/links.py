@@ -1,4 +1,4 @@
-"""The connection of one pod's relay, shared by commands to the pod and the channel to its runner."""
+"""Connects the agent with one pod's relay, for commands to the pod and for the channel to its runner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def _frame(message: Mapping[str, Any]) -> bytes:
 
 
 class PodLink(asyncio.Protocol):
-    """Sends and receives the frames of one relay.
+    """Sends and receives frames over the connection from the relay of one pod, the process between its runner and the
+    agent.
 
     ``on_frame`` gets each message with its size in bytes; ``on_lost`` is called once at the end. Frames with a ``seq``
     are the runner's, the others the relay's own.
@@ -45,8 +46,9 @@ class PodLink(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def send(self, *messages: Mapping[str, Any]) -> None:
-        """Sends messages, small ones as one piece; returns once the connection takes more. Raises Unavailable without a
-        connection."""
+        """Sends messages to the relay, and waits until the connection accepts more. Small messages are sent as one
+        piece. Raises Unavailable without a connection.
+        """
         pieces, size = [], 0
         for message in messages:
             pieces.append(_frame(message))
@@ -63,7 +65,7 @@ class PodLink(asyncio.Protocol):
             await self._may_write.wait()
 
     def post(self, *messages: Mapping[str, Any]) -> None:
-        """Sends small messages without waiting. Raises Unavailable without a connection."""
+        """Sends small messages to the relay without waiting. Raises Unavailable without a connection."""
         self._post(b"".join(map(_frame, messages)))
 
     def _post(self, piece: bytes) -> None:

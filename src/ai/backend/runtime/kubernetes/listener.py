@@ -1,4 +1,4 @@
-"""Awaits the relays of pods: TLS, a token that names the pod, and then what the connection is for.
+"""Accepts the TLS connections of pods' relays, checks the token that names the pod, and reads the connection's purpose.
 
 A connection is of nobody until its token was verified; until then it may send one frame and stay for ten seconds.
 """
@@ -27,15 +27,17 @@ log = logging.getLogger(__name__)
 HELLO_TIMEOUT_S = 10
 MAX_HELLO_BYTES = 64 * 1024
 MAX_STRANGERS = 2_000
-"""Connections at once that have not named themselves."""
+"""The largest number of connections at once that have not named their pod yet."""
 MAX_STRANGERS_OF_ADDRESS = 256
-"""Those of one address: a session can reach this port, and must not keep the relays of others out."""
+"""The largest number of such connections from one address: a session can reach this port, and must not keep the relays
+of others out.
+"""
 TLS_BUFFER_BYTES = 16 * 1024
-"""asyncio keeps a buffer of 256 KiB for each TLS connection; a record has 16 KiB."""
+"""The buffer in bytes of each TLS connection. asyncio would use 256 KiB; a record has 16 KiB."""
 
 
 class Hello(msgspec.Struct, kw_only=True):
-    """The first frame of a relay (docs/reference/runner-protocol, "Pods")."""
+    """Holds the first frame of a relay (docs/reference/runner-protocol, "Pods")."""
 
     t: str
     protocol: int
@@ -50,13 +52,14 @@ class Hello(msgspec.Struct, kw_only=True):
 
 
 Admit = Callable[[Hello, PodIdentity], Awaitable[asyncio.Protocol]]
-"""Returns the protocol that takes a connection over. Raises BackendError for one that is not expected."""
+"""Returns the protocol that takes a connection over. Raises BackendError for a connection that is not expected."""
 Verify = Callable[[str], Awaitable[PodIdentity]]
 
 
 class _Tls(asyncio.sslproto.SSLProtocol):
-    """A TLS connection that is counted from its first packet on: one that never begins its handshake takes a descriptor
-    too. It is refused where there are too many."""
+    """Represents a TLS connection that counts as pending from its first packet on, and is refused where too many are
+    pending. A client that never begins its handshake takes a descriptor too.
+    """
 
     max_size = TLS_BUFFER_BYTES
 
@@ -90,7 +93,7 @@ class _Tls(asyncio.sslproto.SSLProtocol):
 
 
 class RelayListener:
-    """Accepts connections of relays, and gives each to who expects it."""
+    """Accepts connections of relays, and passes each to the protocol that ``admit`` returns for it."""
 
     def __init__(self, context: ssl.SSLContext, verify: Verify, admit: Admit) -> None:
         self._context = context
@@ -115,7 +118,7 @@ class RelayListener:
         return connection
 
     async def close(self) -> None:
-        """Stops to listen, and ends all connections; the relays dial again."""
+        """Stops listening, and ends all connections. The relays then connect again."""
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
@@ -126,7 +129,9 @@ class RelayListener:
         await asyncio.sleep(0)  # their protocols hear of it in the next round of the event loop
 
     def arrive(self, stranger: _Stranger, address: str) -> bool:
-        """Counts a stranger from this address; returns False if there are too many, of all or of this address."""
+        """Counts a connection that has not named its pod yet. Returns False if there are too many, in all or from this
+        address.
+        """
         if len(self._strangers) >= MAX_STRANGERS or self._of_address[address] >= MAX_STRANGERS_OF_ADDRESS:
             return False
         self._strangers[stranger] = address
@@ -134,7 +139,7 @@ class RelayListener:
         return True
 
     def leave(self, stranger: _Stranger) -> None:
-        """Ends to count a connection, which has named itself or is lost."""
+        """Stops counting a connection that has named its pod or is lost."""
         address = self._strangers.pop(stranger, None)
         if address is not None:
             self._of_address[address] -= 1
@@ -163,7 +168,7 @@ class RelayListener:
 
 
 class _Stranger(asyncio.Protocol):
-    """A connection that has not named itself."""
+    """Represents a connection that has not named its pod yet."""
 
     def __init__(self, listener: RelayListener) -> None:
         self._listener = listener

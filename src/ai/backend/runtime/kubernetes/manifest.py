@@ -1,4 +1,5 @@
-"""Builds the pod of a workload: pinned to its node, of the restricted pod security standard, without data of users.
+"""Builds the pod of a workload. It is pinned to its node, meets the restricted pod security standard, and contains no
+data of users.
 
 Environment and files of a session go over its relay (:mod:`creation`); the pod names only what the cluster must know.
 """
@@ -58,7 +59,7 @@ _IDENTITY = ("passwd", "group")
 _TOOLS = SU_EXEC.rpartition("/")[0]
 FILES_PLACE, HOSTS_PLACE = "files", "hosts"
 SINGLE_FILES = ("/etc/ssh/ssh_config",)
-"""Files that are mounted for themselves, as /etc/hosts is: their directories are the image's."""
+"""Files that are mounted one by one, as /etc/hosts is, since their directories belong to the image."""
 MAX_FILES_BYTES = 4 * 1024 * 1024
 _CHANNEL_BYTES = 1024 * 1024
 _MIN_SIDECAR_BYTES = 32 * 1024 * 1024
@@ -67,10 +68,14 @@ _SHARED_IN_SANDBOX = {
     "dev.gvisor.spec.mount.channel.type": "tmpfs",
     "dev.gvisor.spec.mount.channel.options": "rw",
 }
-"""What gVisor must know of the volume of the channel: else each container has a view of its own, without the other's
-sockets (gvisor.dev/docs, "Shared mounts"). Plain files go by the node, and need no mark."""
+"""The annotations by which gVisor shares the volume of the channel between the containers of a pod. Without them each
+container has a view of its own, without the other's sockets (gvisor.dev/docs, "Shared mounts"). Plain files go by the
+node, and need no mark.
+"""
 _OWNED_BY_GROUP = {"fsGroupChangePolicy": "OnRootMismatch"}
-"""A new volume is root's; only ones of one node (ReadWriteOnce) change, never the volumes of virtual folders."""
+"""The security context that gives new volumes to the session's group. Only volumes of one node (ReadWriteOnce) change,
+never the volumes of virtual folders.
+"""
 _HOSTNAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 
@@ -151,7 +156,9 @@ def compose_pod(
 
 
 def digest(manifest: Mapping[str, Any]) -> str:
-    """Returns a digest of a manifest, to compare requests: admission may have changed the object itself."""
+    """Returns a digest of a manifest, by which two requests are compared, since admission may change the object
+    itself.
+    """
     return sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -177,7 +184,7 @@ def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def single_files(spec: WorkloadSpec) -> dict[str, str]:
-    """Returns the name of each file that is mounted for itself in the volume ``hosts``, by its target."""
+    """Maps the path of each file that is mounted alone to its name in the volume ``hosts``."""
     names = {"/etc/hosts": "hosts"} if spec.network is not None else {}
     return names | {target: f"s{number}" for number, target in enumerate(SINGLE_FILES) if target in spec.files}
 
@@ -227,7 +234,9 @@ def security_of_pod(settings: KubernetesRuntimeSettings) -> dict[str, Any]:
 
 
 def security_of_container(settings: KubernetesRuntimeSettings, *, is_main: bool) -> dict[str, Any]:
-    """Returns the security context of a container by that standard; only a session's may write its root file system."""
+    """Returns the security context of a container by the restricted standard. Only a session's container may write its
+    root file system.
+    """
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -238,7 +247,9 @@ def security_of_container(settings: KubernetesRuntimeSettings, *, is_main: bool)
 def _prepare_container(
     spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts
 ) -> list[dict[str, Any]]:
-    """Returns the container that runs before the others, where something must be there when they are made."""
+    """Returns the container that copies the runner and creates empty files before the other containers are made. The
+    list is empty if nothing has to be prepared.
+    """
     arguments: list[str] = []
     mounts: list[dict[str, Any]] = []
     if not facts.has_image_volumes:
@@ -350,7 +361,9 @@ def _main_container(
 
 
 def _sub_path(facts: ClusterFacts, path: str) -> dict[str, str]:
-    """Returns where a path of the runner's image is in the volume ``platform``: that image, or a copy of its folder."""
+    """Returns the sub-path of a path of the runner's image in the volume ``platform``. The volume is that image, or a
+    copy of its folder.
+    """
     if facts.has_image_volumes:
         return {"subPath": path.lstrip("/")}
     below = path.removeprefix(PLATFORM).lstrip("/")
@@ -425,12 +438,12 @@ def _home(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, node: str) ->
 
 
 def _item(name: str) -> dict[str, Any]:
-    """Returns the file that holds an annotation: such files are there before any container is made."""
+    """Returns a file of a volume whose content is an annotation. Such files exist before any container is made."""
     return {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{IDENTITY_PREFIX}{name}']"}}
 
 
 def _identity(settings: KubernetesRuntimeSettings) -> dict[str, str]:
-    """Returns the annotations with the users and groups of the session; those of the image are of no use in it."""
+    """Returns the annotations with the session's users and groups, which replace those of the image."""
     uid, gid = settings.kernel_uid, settings.kernel_gid
     passwd = f"root:x:0:0:root:/root:/bin/sh\nwork:x:{uid}:{gid}:work:{HOME}:/bin/sh\n"
     group = f"root:x:0:\nwork:x:{gid}:\n"
@@ -441,7 +454,7 @@ def _identity(settings: KubernetesRuntimeSettings) -> dict[str, str]:
 def _folders(
     mounts: Sequence[Mount], settings: KubernetesRuntimeSettings
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns volumes and mounts of virtual folders; mounts of one claim share a volume."""
+    """Returns the volumes and the mounts of virtual folders. Mounts of the same claim share one volume."""
     volumes: dict[str, dict[str, Any]] = {}
     volume_mounts: list[dict[str, Any]] = []
     for mount in mounts:
@@ -458,7 +471,9 @@ def _folders(
 
 
 def _claim_of(mount: Mount, settings: KubernetesRuntimeSettings) -> tuple[str, str]:
-    """Returns the claim and the sub-path of a mount. The kubelet opens sub-paths through no link that leaves them."""
+    """Returns the PersistentVolumeClaim and the sub-path of a mount. The kubelet opens sub-paths through no link that
+    leaves them.
+    """
     data = {"field": "mounts", "key": mount.target}
     if os.path.normpath(mount.target) != mount.target or mount.target in FORBIDDEN_TARGETS:
         raise CreationDenied(f"nothing can be mounted at {mount.target!r}", data=data)

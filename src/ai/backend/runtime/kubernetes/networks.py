@@ -1,4 +1,6 @@
-"""Private networks of cluster sessions: a network policy each, and the pods' addresses in /etc/hosts."""
+"""Makes the private networks of cluster sessions: one network policy for each, and the pods' addresses in
+/etc/hosts.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, NODE_ANNOTATIO
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 LISTED_S = 45.0
-"""For how long one listing serves all nodes: each of their agents asks every minute."""
+"""The seconds for which one listing serves all nodes, since each of their agents asks every minute."""
 
 
 class SessionNetworks:
-    """Makes, lists and removes the networks of sessions on the nodes of one cluster. The policy is the record of a
-    network, and says on which node its session is.
+    """Makes, lists and removes the networks of sessions on the nodes of one cluster. A network's record is its policy,
+    which also names the node of its session.
     """
 
     def __init__(self, api: KubeApi, settings: KubernetesRuntimeSettings, handles: Handles) -> None:
@@ -37,7 +39,9 @@ class SessionNetworks:
         self._lock = asyncio.Lock()
 
     async def create(self, session_id: SessionId, hosts: Sequence[str], node: str) -> NetworkView:
-        """Returns the network, whose addresses are empty: pods have theirs before any program of a user runs."""
+        """Makes the network of a session, and returns it without addresses: pods have theirs before any program of a
+        user runs.
+        """
         if self._node_of_session.get(session_id) != node:
             await self._create(session_id, hosts, node)
             self._node_of_session[session_id] = node
@@ -67,7 +71,8 @@ class SessionNetworks:
         await self._api.delete(NETWORK_POLICIES, policy_name(session_id), self._settings.namespace)
 
     async def on_node(self, node: str) -> Sequence[SessionId]:
-        """Returns the sessions of a node's networks, and those of an earlier release's networks without any pod.
+        """Returns the sessions that have a network on a node. Sessions without a pod whose network an earlier release
+        made are included.
 
         What others have made or removed since the last listing is missing.
         """
@@ -88,8 +93,9 @@ class SessionNetworks:
         ]
 
     def _is_left(self, session_id: SessionId, owner: str) -> bool:
-        """Returns True for the network of a session without pods, whose node an earlier release has not noted. Those
-        of removed nodes are :class:`RemovedNodes`' part: a node that is not ours may be another process's."""
+        """Returns True for a session without pods whose network, made by an earlier release, names no node. Networks of
+        removed nodes are :class:`RemovedNodes`' part: a node that is not ours may be another process's.
+        """
         return not owner and not self._handles.of_session(session_id)
 
     async def _listing(self) -> dict[SessionId, str]:

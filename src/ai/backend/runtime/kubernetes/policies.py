@@ -1,4 +1,4 @@
-"""Network policies: what no session may, and what the kernels of one session may (NetworkPolicy, networking.k8s.io/v1).
+"""Builds the network policies of all sessions and of one session's kernels (NetworkPolicy, networking.k8s.io/v1).
 
 Whether the cluster enforces them is another question, see :mod:`isolation`.
 """
@@ -20,12 +20,16 @@ _DNS_PORT = 53
 
 
 def default_policy_name(instance: str) -> str:
-    """Returns the name of an installation's policy: with one name, the second of a namespace would undo the first's."""
+    """Returns the name of an installation's default policy. Names differ by installation, so that two in one namespace
+    do not overwrite each other's policy.
+    """
     return _DEFAULT_POLICY if instance == "default" else f"{_DEFAULT_POLICY}-{instance}"
 
 
 def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence[str]) -> dict[str, Any]:
-    """Returns the policy of all sessions: nothing comes in; out go names, the agents and the allowed networks."""
+    """Returns the default policy of all sessions. It admits no incoming connection, and outgoing ones only to name
+    servers, the agents and the allowed networks.
+    """
     blocks = [{"ipBlock": block} for network in settings.egress for block in _blocks_of(network, settings)]
     agents = [{"ipBlock": {"cidr": network}} for network in agent_networks]
     relay_port = int(settings.relay_target.rpartition(":")[2])
@@ -47,7 +51,7 @@ def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence
 
 
 def _blocks_of(network: str, settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
-    """Returns the allowed part of a network as blocks of a policy; none if all of it is blocked."""
+    """Returns the allowed part of a network as address blocks of a policy, empty if the whole network is blocked."""
     outer = ip_network(network)
     excepted: list[str] = []
     for blocked in map(ip_network, settings.blocked_egress):
@@ -61,7 +65,9 @@ def _blocks_of(network: str, settings: KubernetesRuntimeSettings) -> list[dict[s
 
 
 def session_policy(instance: str, session_id: SessionId, hosts: Sequence[str], node: str) -> dict[str, Any]:
-    """Returns the policy of a cluster session: its kernels reach each other. It is the record of the network too."""
+    """Returns the policy of a cluster session, by which its kernels reach each other. The policy is the network's
+    record too.
+    """
     peers = [{"podSelector": {"matchLabels": {SESSION_LABEL: str(session_id)}}}]
     return {
         "metadata": {

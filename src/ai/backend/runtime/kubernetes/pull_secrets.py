@@ -1,4 +1,4 @@
-"""The Secret by which the kubelet pulls the image of one session from a registry that asks for a login.
+"""Makes the Secret by which the kubelet pulls a session's image from a registry that asks for a login.
 
 The pod waits behind a scheduling gate until its Secret is there, and owns it: so the cluster removes it with the pod,
 and the agent needs no right but to create.
@@ -34,7 +34,9 @@ def has_pull_secret_gate(pod: Pod) -> bool:
 
 
 def open_gate(pod: Pod) -> dict[str, Any]:
-    """Returns the strategic merge patch that takes our gate from a pod; those of others, as of Kueue, stay."""
+    """Returns the strategic merge patch that removes our scheduling gate from a pod. Gates of others, as of Kueue,
+    stay.
+    """
     gate = {"$patch": "delete", "name": PULL_SECRET_GATE}
     return {"metadata": {"uid": pod.metadata.uid}, "spec": {"schedulingGates": [gate]}}
 

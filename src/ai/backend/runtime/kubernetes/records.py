@@ -1,4 +1,4 @@
-"""Names, labels and annotations of pods: the durable record of a workload is its pod.
+"""Reads and names the labels and annotations of pods: the durable record of a workload is its pod.
 
 The name is made of kernel and attempt, so that a creation whose answer was lost finds its pod. Labels hold what
 selectors need and nothing that differs between sessions; see decision 0383.
@@ -28,7 +28,7 @@ RECORD_VERSION = 1
 
 
 class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a workload that the runtime needs after a restart; no data of users."""
+    """Holds the facts about a workload that the runtime needs after a restart. It has no data of users."""
 
     kernel_id: UUID
     attempt: int

@@ -1,4 +1,4 @@
-"""Removes what sessions have left on nodes that were removed from the cluster and do not return.
+"""Removes the pods, homes and networks that sessions have left on nodes that were removed from the cluster for good.
 
 The agent of such a node has ended with it, and the manager has given its sessions up. Their pods keep our finalizer,
 and their homes are claims of a node to which no pod can be bound any more. Nobody else removes their networks.
@@ -25,7 +25,7 @@ _Left = tuple[Resource[KubeObject], KubeObject]
 
 
 class RemovedNodes:
-    """Finds the nodes that are gone, and removes pods, homes and networks once ``removed_node_s`` have passed since.
+    """Removes pods, homes and networks of each node that has been missing from the cluster for ``removed_node_s``.
 
     A node counts from the first round in which this process misses it, so an agent that starts anew waits anew.
 
@@ -54,7 +54,9 @@ class RemovedNodes:
         self._missing_since: dict[str, float] = {}
 
     async def sweep(self) -> None:
-        """Does one round. Raises BackendError if the cluster cannot be asked; the next round goes on."""
+        """Runs one round: finds missing nodes, and removes the objects of nodes that are missing for long enough.
+        Raises BackendError if the cluster cannot be asked; the next round goes on.
+        """
         pods: dict[str, list[Handle]] = {}
         objects: dict[str, list[_Left]] = {}
         for handle in self._handles:
@@ -75,7 +77,7 @@ class RemovedNodes:
         return list(objects)
 
     async def _is_over(self, node: str) -> bool:
-        """Returns True if a node has been missing for long enough."""
+        """Returns True if a node has been missing from the cluster for ``removed_node_s``."""
         if await self._api.find(NODES, node) is not None:
             self._missing_since.pop(node, None)
             return False

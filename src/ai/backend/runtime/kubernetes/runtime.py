@@ -57,7 +57,7 @@ IMAGES_KEPT_S = 240.0
 
 
 class KubernetesRuntime(AbstractRuntime):
-    """The :class:`AbstractRuntime` of one node of a cluster.
+    """Implements :class:`AbstractRuntime` for one node of a cluster.
 
     Args:
         cluster: shared with the runtimes of the other nodes.
@@ -158,7 +158,7 @@ class KubernetesRuntime(AbstractRuntime):
             raise CreationDenied(f"this cluster has no runtime class {runtime_class!r}; there are {available}")
 
     async def _undo(self, spec: WorkloadSpec) -> None:
-        """Removes the traces of a failed creation; what cannot be removed now is swept later."""
+        """Removes the objects of a failed creation. Objects that cannot be removed now are removed by a later sweep."""
         handle = self._own(spec.key)
         try:
             if handle is not None:
@@ -178,7 +178,9 @@ class KubernetesRuntime(AbstractRuntime):
             return None if handle is None else await self._end(handle, grace_s, "stopped")
 
     async def _end(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
-        """Ends a workload by its relay, which needs no API server, else by deleting its pod. Raises Unavailable."""
+        """Ends a workload through its relay, which needs no API server. Deletes the pod if the relay does not end the
+        workload. Raises Unavailable.
+        """
         if handle.exit is not None:
             return handle.exit
         handle.reason = handle.reason or reason
@@ -257,7 +259,9 @@ class KubernetesRuntime(AbstractRuntime):
         return channel
 
     async def _exit_after(self, handle: Handle, channel: PodChannel | None) -> WorkloadExit | None:
-        """Returns the exit after the end of a channel; None if another channel or another agent has the workload."""
+        """Returns the exit of a workload whose channel has ended. Returns None if another channel or another agent has
+        the workload.
+        """
 
         def is_decided() -> bool:
             is_replaced = handle.channel is not None and handle.channel is not channel

@@ -1,4 +1,4 @@
-"""Reads the status of a pod: why its workload waits, why it cannot start, how it ended.
+"""Interprets the status of a pod: why its workload waits, why it cannot start, how it ended.
 
 Only the status counts; events of the cluster are best effort and are never decided on.
 """
@@ -24,17 +24,17 @@ MAX_MESSAGE = 500
 MAX_EXIT_CODE = 255
 _MAX_REASON = 64
 _OWN_REASONS = frozenset({"stopped", "removed"})
-"""Reasons that the runtime gives a session's first process with the order to end."""
+"""The reasons that the runtime may give a session's first process when it orders the end."""
 _VIOLATION = "protocol-violation"
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
 class Verdict(StrEnum):
-    """The meaning of a reason for which a container waits."""
+    """Classifies the reason for which a container waits."""
 
     WAIT = "wait"
     MISSING = "missing"
-    """The image cannot be had, whatever is tried."""
+    """The image cannot be pulled, however often it is tried."""
     DENIED = "denied"
     DEFERRED = "deferred"
 
@@ -84,11 +84,13 @@ DISRUPTIONS = {
     "DeletionByPodGC": "agent-lost",
     "TerminationByKubelet": "evicted",
 }
-"""Reasons of exits by that of the condition DisruptionTarget."""
+"""Maps the reason of the condition DisruptionTarget to the reason of the exit."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """``error`` is why the pod cannot start; None while it may. ``message`` is why it waits, for users."""
+    """Describes how far the start of a pod is. ``error`` is why the pod cannot start; None while it may. ``message`` is
+    why it waits, for users.
+    """
 
     message: str = ""
     error: BackendError | None = None
@@ -96,7 +98,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def progress_of(pod: Pod) -> Progress:
-    """Returns how far the start of a pod is, which may have ended already."""
+    """Returns the progress of a pod's start, also for a pod that has ended already."""
     if pod.status.phase == "Failed" and (error := _rejection(pod)) is not None:
         return Progress(error=error)
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
@@ -140,7 +142,9 @@ def _never_ran(status: ContainerStatus) -> bool:
 
 
 def _failed_start(status: ContainerStatus, terminated: StateTerminated) -> BackendError | None:
-    """Returns why a container did not start: its program is not there, or a preparation failed."""
+    """Returns the error of a container that did not start, since its program is missing or its preparation failed.
+    Returns None for any other end.
+    """
     text = f"{terminated.reason}: {terminated.message}"[:MAX_MESSAGE].rstrip(": ")
     if status.name == MAIN and terminated.reason in ("StartError", "ContainerCannotRun"):
         return CreationDenied(f"the image cannot run here: {text}")
@@ -194,7 +198,9 @@ def is_node_gone(pod: Pod) -> bool:
 
 
 def printable(text: str) -> str:
-    """Returns a text of a user's program in the characters that each store and terminal takes."""
+    """Replaces the characters of a text that a database or terminal may refuse. The text comes from a user's
+    program.
+    """
     return _UNPRINTABLE.sub("?", text)
 
 
@@ -222,8 +228,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def last_words(terminated: StateTerminated) -> Ended | None:
-    """Returns what the first process wrote at its end. The session's user can write there too: only what fits the
-    container's exit code counts."""
+    """Returns the end that the first process wrote into the container's status. The session's user can write there too,
+    so an end that does not fit the container's exit code is ignored.
+    """
     try:
         ended = msgspec.json.decode(terminated.message.encode(), type=Ended)
     except msgspec.MsgspecError:
@@ -257,7 +264,9 @@ def exit_of(pod: Pod | None, reported: Ended | None, reason: str) -> WorkloadExi
 
 
 def _code_of(terminated: StateTerminated | None) -> tuple[int | None, int | None]:
-    """The reaper and the engine report the death by signal n as code 128 + n."""
+    """Returns the exit code of a container, or the signal that killed it. The reaper and the engine report the death by
+    signal n as code 128 + n.
+    """
     if terminated is None:
         return None, int(signal.SIGKILL)
     if terminated.signal:
@@ -268,7 +277,7 @@ def _code_of(terminated: StateTerminated | None) -> tuple[int | None, int | None
 
 
 def _outside(pod: Pod | None) -> str:
-    """Returns the reason of an end that came from outside of the session; empty if it ended by itself."""
+    """Returns the reason of an end that the cluster caused. Returns an empty text if the session ended by itself."""
     if pod is None:
         return "container-removed"
     disruption = condition_of(pod, "DisruptionTarget")

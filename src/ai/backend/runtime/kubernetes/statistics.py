@@ -1,4 +1,4 @@
-"""Measures sessions in pods by what their first process reports over the relay: the API server is not queried."""
+"""Measures sessions in pods by the reports that their first process sends over the relay, without the API server."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _Pid = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The frame ``stats`` of a relay. A program of the user's image can write it, so each number is bounded: one that
-    cannot be computed with would end the measuring of all sessions of the node."""
+    """Holds the frame ``stats`` of a relay. A program of the user's image can write it, so each number is bounded: a
+    number that cannot be computed with would end the measuring of all sessions of the node.
+    """
 
     cpu_ms: _Milliseconds | None = None
     mem: _Bytes | None = None
@@ -32,7 +33,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """``cpu_percent`` is that since the sample before, ``at`` our monotonic clock."""
+    """Holds one report of a pod with the time of its arrival. ``cpu_percent`` is that since the sample before, ``at``
+    our monotonic clock.
+    """
 
     report: Report
     cpu_percent: float
@@ -40,7 +43,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def read_sample(message: Mapping[str, Any], previous: Sample | None, now: float) -> Sample | None:
-    """Returns the sample in a frame; None for one of another form."""
+    """Returns the sample in a frame of a relay, or None for a frame of another form."""
     try:
         report = msgspec.convert(message, Report)
     except msgspec.ValidationError:
@@ -52,7 +55,7 @@ def read_sample(message: Mapping[str, Any], previous: Sample | None, now: float)
 
 
 def measurements_of(sample: Sample, record: PodRecord) -> Sequence[Measurement]:
-    """Returns the measurements of a workload; those that its node does not report are omitted."""
+    """Returns the measurements of a workload, without the values that its node does not report."""
     report = sample.report
     measurements: list[Measurement] = []
     if report.cpu_ms is not None:

@@ -1,4 +1,4 @@
-"""A connection to a port inside a pod, over a connection of its own that the relay has dialled."""
+"""Connects the agent with a port inside a pod, over a separate connection that the relay opens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class PodStream(asyncio.Protocol):
-    """A :class:`~ai.backend.common.wire.link.ByteStream` whose other end is a program in a pod."""
+    """Implements :class:`~ai.backend.common.wire.link.ByteStream` whose other end is a program in a pod."""
 
     def __init__(self) -> None:
         self._reader = PieceReader()

@@ -26,7 +26,7 @@ _CONFIGURATION_PATH = "/.well-known/openid-configuration"
 
 
 class PodIdentity(msgspec.Struct, frozen=True):
-    """The pod whose token it is."""
+    """Identifies the pod to which a token belongs."""
 
     namespace: str
     name: str
@@ -48,7 +48,8 @@ class _Header(msgspec.Struct):
 
 
 def _key_id_of(token: str) -> str:
-    """Returns the key that a token names, which nothing proves yet: each segment is decoded when the token is verified.
+    """Returns the id of the key that a token names. Nothing proves the id yet: each segment is decoded when the token
+    is verified.
 
     Raises AuthenticationFailed for what is no token.
     """
@@ -71,7 +72,7 @@ class TokenVerifier:
         self._lock = asyncio.Lock()
 
     async def verify(self, token: str) -> PodIdentity:
-        """Returns whose token it is. Raises AuthenticationFailed."""
+        """Verifies a token, and returns the pod to which the token belongs. Raises AuthenticationFailed."""
         key_id = _key_id_of(token)
         if key_id not in self._keys:
             await self._renew_keys()

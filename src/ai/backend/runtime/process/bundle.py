@@ -23,7 +23,7 @@ from ai.backend.runtime.process.supervisor.gvisor import BUNDLE_FOLDER, STATE_FO
 GVISOR = "gvisor"
 """The runtime class."""
 FIRST_PROGRAM = "relay/main.py"
-"""The first process's file, among those of the runner."""
+"""The path of the first process's program, relative to the runner's files."""
 REQUESTS_FD = 4
 _NAMESPACES = ("pid", "ipc", "uts", "mount")
 _OPTIONS = {"--bind": ["rbind", "rw", "nosuid", "nodev"], "--ro-bind": ["rbind", "ro", "nosuid", "nodev"]}
@@ -31,7 +31,7 @@ _OPTIONS = {"--bind": ["rbind", "rw", "nosuid", "nodev"], "--ro-bind": ["rbind",
 
 @dataclass(slots=True)
 class BundleView(SandboxView):
-    """Collects the mounts of a bundle, and the links and folders of its root."""
+    """Collects the mounts of an OCI bundle, and the links and folders of its root."""
 
     mounts: list[dict[str, Any]] = field(default_factory=list)
     links: dict[str, str] = field(default_factory=dict)
@@ -56,7 +56,9 @@ class BundleView(SandboxView):
         self._add("tmpfs", "tmpfs", path, ["nosuid", "nodev", f"size={size_bytes}", "mode=1777"])
 
     def show_system(self, *, has_devices: bool) -> None:
-        """Shows gVisor's own /proc, /dev and /sys: there is nothing of the host in them."""
+        """Adds gVisor's own /proc, /dev and /sys, in which there is nothing of the host. Raises CreationDenied for
+        devices.
+        """
         if has_devices:
             raise CreationDenied("gVisor is given no devices here", data={"field": "devices", "key": "*"})
         self._add("proc", "proc", "/proc", [])
@@ -67,7 +69,9 @@ class BundleView(SandboxView):
         self.mounts.append({"destination": target, "type": kind, "source": source, "options": list(options)})
 
     def _check_mount_point(self, source: str, target: str) -> None:
-        """Refuses a target in a shown folder that has no place for it: it would have to be made on the host."""
+        """Raises CreationDenied if a mount's target lies in a read-only folder of the host that has no file or folder
+        there. The missing mount point would have to be made on the host.
+        """
         outer_target = max((path for path in self._sources if target.startswith(path + "/")), key=len, default=None)
         if outer_target is None or any(target.startswith(f"{path}/") for path in self._staged_targets):
             return
@@ -86,7 +90,7 @@ def compose_bundle(
     uid_gid: tuple[int, int],
     limits: Mapping[str, int],
 ) -> tuple[dict[str, Any], list[StagedSource]]:
-    """Returns the bundle for the shim, and what to stage. Raises CreationDenied.
+    """Returns the OCI bundle for the shim, and the sources that the shim must stage. Raises CreationDenied.
 
     The session's variables are added where the bundle is written.
     """
@@ -136,8 +140,9 @@ def first_process(interpreter: str, runtime: str) -> list[str]:
 
 
 def why_denied(spec: WorkloadSpec) -> tuple[str, dict[str, str]]:
-    """Returns what a sandbox of gVisor cannot be given of a workload, and the item's field and key; empty if it can
-    have everything."""
+    """Returns why gVisor cannot run a workload, with the field and the key of the item that it does not support.
+    Returns an empty text and an empty object if it supports everything.
+    """
     for device in spec.config.devices:
         key = device.cdi_name or device.target or device.source
         return "sessions in gVisor have no devices here", {"field": "devices", "key": key}

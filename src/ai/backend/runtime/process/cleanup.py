@@ -1,4 +1,6 @@
-"""Ends workloads and removes what crashes, shims and finished workloads leave. Every step may be repeated."""
+"""Ends workloads and removes the processes and files that crashes, shims and finished workloads leave. Every step may
+be repeated.
+"""
 
 from __future__ import annotations
 

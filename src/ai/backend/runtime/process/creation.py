@@ -158,7 +158,9 @@ class Creation(msgspec.Struct, frozen=True):
                     parent.chmod(0o711)
 
     def _check_bare_config(self) -> None:
-        """Checks what a link in the home can stand for. Raises CreationDenied naming the mount or device."""
+        """Raises CreationDenied for a mount or device that needs bubblewrap, on a host without it. There a mount is
+        only a link in the home. The error names the mount or device.
+        """
         for mount in self.spec.config.mounts:
             data = {"field": "mounts", "key": mount.target}
             if BENEATH in mount.source:

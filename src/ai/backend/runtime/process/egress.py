@@ -1,4 +1,4 @@
-"""Finds out whether sessions can have a network of their own with a way out, and how (decision 0210)."""
+"""Determines which helper can give sessions a network of their own with a way out (decision 0210)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def helper_arguments(program: str, *, as_root: bool) -> list[str]:
 
 
 def find_helpers(settings: ProcessRuntimeSettings) -> tuple[dict[str, Any], str]:
-    """Returns the arguments of the helpers that work here, ``as-user`` and ``as-root``; and why there is none.
+    """Returns the arguments of the helpers that work here, by ``as-user`` and ``as-root``. Also returns why no helper
+    works.
 
     Blocks for some tens of milliseconds.
     """
@@ -61,7 +62,9 @@ def find_helpers(settings: ProcessRuntimeSettings) -> tuple[dict[str, Any], str]
 
 
 def _tun_problem(uid: int | None) -> str:
-    """Returns why the user of sessions cannot open the device that helpers need; empty if that is not the reason."""
+    """Returns why the user of sessions cannot open the TUN device, which helpers need. Returns an empty text if the
+    user can open it.
+    """
     try:
         mode = Path(_TUN).stat().st_mode
     except OSError:
@@ -75,7 +78,7 @@ def _search_path() -> str:
 
 
 def _try_helper(egress: dict[str, Any], identity: Sequence[int | None], *, as_root: bool) -> str:
-    """Makes a network and removes it; returns the reason of a failure, or empty."""
+    """Makes a network with a helper, and removes it. Returns the reason of a failure, or an empty text."""
     plan: dict[str, Any] = {
         "egress": egress,
         "uid": identity[0],

@@ -1,4 +1,4 @@
-"""Keeps a copy of what sessions see of the host's /etc, so that one bind shows it (decision 0550).
+"""Copies the part of the host's /etc that sessions see, so that one bind shows it (decision 0550).
 
 bubblewrap reads the whole table of mounts after each bind; two dozen binds of small files were half of its time.
 """
@@ -59,7 +59,9 @@ class EtcFolder:
             return self._folder
 
     def remove_unused(self, texts: Collection[str]) -> None:
-        """Removes the copies whose path is in none of these texts, of which each describes one workload."""
+        """Removes the copies that no workload uses: their paths occur in none of ``texts``, of which each describes one
+        workload.
+        """
         with self._lock:
             current_name = self._folder.name if self._folder is not None else ""
             for folder in self._parent.glob(f"{_PREFIX}*"):
@@ -84,7 +86,7 @@ class EtcFolder:
         return folder
 
     def _entries(self) -> Iterator[_Entry]:
-        """Yields the files, folders and links to copy: those that every user may read."""
+        """Yields the files, folders and links of /etc that every user may read, and that are therefore copied."""
         for name in self._names:
             path = f"{self._host}/{name}"
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Determines whether sessions can run in gVisor, by starting a sandbox of it once."""
+"""Determines if sessions can run in gVisor, by starting a sandbox of gVisor once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _SCRIPT = 'read line </proc/version && echo "$line"'
 
 
 def find_gvisor(settings: ProcessRuntimeSettings, cgroups: CgroupDriver) -> tuple[str, str]:
-    """Returns the path of `runsc` if a sandbox starts by it, and else the reason why not. Blocks for half a second."""
+    """Returns the path of `runsc`, or an empty path and the reason if no sandbox of gVisor starts. Blocks for half a
+    second.
+    """
     if settings.gvisor == "off":
         return "", "gVisor is off by settings"
     program = str(settings.runsc) if settings.runsc is not None else shutil.which("runsc")

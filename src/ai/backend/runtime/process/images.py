@@ -1,4 +1,4 @@
-"""Images of this runtime: interpreters of the host, and imported root file systems."""
+"""Describes the images of the process runtime: interpreters of the host, and imported root file systems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import msgspec
 from ai.backend.plugin.runtime import RuntimeImage
 
 _MANUAL_ALIASES: Mapping[str, Sequence[str]] = json.loads(Path(__file__).with_name("aliases.json").read_bytes())
-"""Image names of the manual's examples, by the host image that stands for them where there is no image of that name."""
+"""Maps each host image to the image names of the manual's examples. The host image stands for them where there is no
+image of that name.
+"""
 RUNTIME_PATHS = {
     "bash": "/bin/bash",
     "c": "/usr/bin/gcc",
@@ -27,7 +29,7 @@ RUNTIME_PATHS = {
 FEATURES_LABEL = "query batch uid-match user-input"
 MIN_PYTHON = (3, 8)
 _HIDDEN_PREFIXES = ("/tmp/", "/var/tmp/", "/dev/", "/home/work/")
-"""Where sessions see something of their own."""
+"""Folders that sessions do not see as the host has them, since they have something of their own there."""
 _VERSION_SCRIPT = "import sys; print('%d.%d.%d' % sys.version_info[:3], sys.prefix, sys.base_exec_prefix, sep='\\n')"
 
 

@@ -1,4 +1,4 @@
-"""Builds what a shim executes from a workload's specification; reads only device nodes."""
+"""Builds the plan that a shim executes from a workload's specification, and reads nothing but device nodes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from ai.backend.runtime.workload import OOM_SCORE_ADJ, SESSION_PREFIX, device_no
 
 SHARED_FILTER = "seccomp.bpf"
 GVISOR_STATIC = "gvisor"
-"""A folder of the host's static files: in gVisor a session's user has another number."""
+"""A folder of the host's static files for sessions in gVisor, where the session's user has another number."""
 MEMORY_FOLDERS = ("/home/config",)
 MEMORY_FOLDERS_BYTES = 256 * 1024
 COOKIE_VARIABLE = "BACKENDAI_WORKLOAD_COOKIE"
 FILES_VARIABLE = "BACKENDAI_FILES"
 SANDBOX_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{sandbox.PROGRAMS_FOLDER}"
 OUTER_PROCESSES = 1
-"""The kernel counts bubblewrap's first process in the session's limit, but the session does not see it."""
+"""The number of processes that the session's limit includes but the session does not see: bubblewrap's first
+process.
+"""
 WATCHED_DATA_FACTOR = 2
 WATCHED_DATA_SLACK_BYTES = 1024 * 1024 * 1024
 
@@ -58,11 +60,11 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     egress: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The arguments of the helpers that give sessions a network with a way out (:mod:`egress`); empty for none."""
     runsc: str = ""
-    """The program that starts gVisor; empty where it does not work (:mod:`gvisor`)."""
+    """The program that starts gVisor; empty where gVisor does not work (:mod:`gvisor`)."""
     is_gvisor: bool = False
 
     def in_gvisor(self) -> Host:
-        """Returns what this host offers to sessions in gVisor, whose first process is `runsc` as root."""
+        """Returns this host's features for sessions in gVisor, whose first process is `runsc` as root."""
         return replace(
             self,
             is_gvisor=True,
@@ -219,7 +221,7 @@ def _start_of(
 
 
 def _is_staged(spec: WorkloadSpec, host: Host) -> bool:
-    """Returns True if mounts are made before bubblewrap runs: only where they must be."""
+    """Returns True if the mounts of a workload must be made in the stage, before bubblewrap runs."""
     return host.bwrap is not None and (host.is_root or (host.can_stage and bool(spec.config.mounts or spec.config.ipc)))
 
 
@@ -252,7 +254,9 @@ def _filter_of(spec: WorkloadSpec, host: Host, directory: Path) -> str | None:
 
 
 def _etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path | None:
-    """Returns the folder to show as /etc; None if something is to be mounted at a place that the folder lacks."""
+    """Returns the folder that a session sees as /etc. Returns None if the folder lacks the target of a mount, file or
+    device.
+    """
     targets = (*files, *(mount.target for mount in spec.config.mounts), *(d.target for d in spec.config.devices))
     relative_paths = [target.removeprefix("/etc/") for target in targets if target and target.startswith("/etc/")]
     folder = host.etc.current()
@@ -262,20 +266,24 @@ def _etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path |
 
 
 def _inner_identity(settings: ProcessRuntimeSettings, host: Host) -> tuple[int, int]:
-    """Returns user and group of the session's programs as they see them."""
+    """Returns the user and group numbers that the session's programs see as their own."""
     if host.bwrap and host.user_namespace:
         return sandbox.INNER_UID, sandbox.INNER_UID
     return (settings.kernel_uid, settings.kernel_gid) if host.is_root else (os.getuid(), os.getgid())
 
 
 def egress_of(spec: WorkloadSpec, host: Host) -> dict[str, Any]:
-    """Returns the helper's arguments for a workload; empty if its network has no way out, or is the host's."""
+    """Returns the arguments of the helper for a workload's network. Returns an empty object if the network has no way
+    out, or is the host's.
+    """
     is_available = "as-root" in host.egress if spec.network is not None else bool(host.egress)
     return dict(host.egress) if is_available else {}
 
 
 def veils_of(home: Path, needed_paths: Sequence[Path]) -> dict[str, list[list[str]]]:
-    """Returns the directories to cover, and the (source, target) pairs to show in each (:mod:`launch`)."""
+    """Returns the directories to cover by empty ones, each with the (source, target) pairs to show in it
+    (:mod:`launch`).
+    """
     veils: dict[str, list[list[str]]] = {str(Path(HOME).parent): [[str(home), HOME]]}
     for path in needed_paths:
         closed_parent = next((parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o001), None)
@@ -293,7 +301,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _watched_limits(limits: Limits, host: Host) -> dict[str, int]:
-    """Returns the limits that the shim has to check once a second, as the kernel does not enforce them here."""
+    """Returns the limits that the shim checks once a second, since the kernel does not enforce them here."""
     watched: dict[str, int] = {}
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
         watched["memory"] = limits.memory_bytes
@@ -316,7 +324,9 @@ def _resource_limits(
 
 
 def _secret_variables(spec: WorkloadSpec) -> list[str]:
-    """Returns the variables of a plan that hold secrets; the program's own sets all variables of the session."""
+    """Returns the variables of a plan that hold secrets. The script of a program run in place sets all variables of the
+    session, and so counts as secret too.
+    """
     if not spec.secret_names:
         return []
     return [program.VARIABLE, *(SESSION_PREFIX + name for name in sorted(spec.secret_names))]

@@ -1,4 +1,4 @@
-"""Private networks of sessions, for root: network namespaces, joined where no rule of the host applies.
+"""Makes private networks of sessions as root, by network namespaces that are joined where no rule of the host applies.
 
 On the host a network is a pair of devices without addresses, or over several hosts one device that leads to the others;
 each kernel has a device on top of that (macvlan), in a namespace of its own. These devices reach each other, and

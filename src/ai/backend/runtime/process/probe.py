@@ -1,4 +1,4 @@
-"""Determines what this host can enforce, by creating a temporary sandbox and a temporary control group.
+"""Determines the limits and isolation that this host can enforce, by creating a temporary sandbox and control group.
 
 Tiers (docs/reference/process-runtime-tiers):
     sealed  bubblewrap and control groups for cpu, memory and processes
@@ -79,7 +79,7 @@ class _Notes:
 
 
 def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
-    """Determines what this host can enforce. Blocks for a tenth of a second."""
+    """Determines the limits and isolation that this host can enforce. Blocks for a tenth of a second."""
     with ThreadPoolExecutor(1) as executor:
         return _probe(settings, state, executor)
 
@@ -164,13 +164,15 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
 
 
 def _why_no_networks(state: Path, *, has_sandbox: bool) -> tuple[str, str]:
-    """Returns why this host makes no networks of sessions, and none over several nodes."""
+    """Returns two reasons: why this host makes no networks of sessions, and why it makes none over several nodes."""
     no_network_reason = why_no_networks(state, has_sandbox=has_sandbox)
     return no_network_reason, why_no_multi_node_networks(state, no_network_reason=no_network_reason)
 
 
 def _find_egress(settings: ProcessRuntimeSettings, *, has_sandbox: bool) -> tuple[dict[str, Any], str]:
-    """Returns the helpers that give sessions a network of their own with a way out, and why there is none."""
+    """Returns the helpers that give sessions a network of their own with a way out, and the reason if there is no
+    helper.
+    """
     if settings.network != "auto":
         return {}, ""
     return find_helpers(settings) if has_sandbox else ({}, "there is no sandbox with a user namespace")

@@ -1,4 +1,4 @@
-"""The files of the process runtime, and how they are read after a crash.
+"""Reads and writes the files of the process runtime, which survive a crash.
 
     <state>/workloads/<kernel id>.<attempt>/   0700
         record.json   ours: what the workload is. Written first; without it the directory is rubbish.
@@ -61,7 +61,9 @@ class WorkloadDirectory(WorkloadFolder, frozen=True):
         return content.get("empty") is True and not content.get("stuck")
 
     def is_locked(self) -> bool:
-        """Returns True if the workload's shim lives and holds the lock, which this takes for an instant otherwise."""
+        """Returns True if the workload's shim lives and holds the lock. Otherwise this call holds the lock for an
+        instant.
+        """
         try:
             lock_fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except OSError:

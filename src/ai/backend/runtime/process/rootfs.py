@@ -1,4 +1,4 @@
-"""Imported root file systems: a directory or an archive becomes an image of this runtime.
+"""Imports a directory or an archive with a root file system as an image of this runtime.
 
 Accepted: a directory, a tar of a root directory, an archive of ``docker save``, an OCI image layout (as a tar or a
 directory). The image is unpacked beside its place and renamed into it. Nothing in an archive can write outside of its

@@ -68,7 +68,7 @@ class _Handle:
     watcher: asyncio.Task[None] | None = None
     shim_connection: RelayConnection | None = None
     exit: WorkloadExit | None = None
-    """Once it is announced."""
+    """The exit of the workload, once it has been announced."""
     exposure: PortExposure | None = None
 
 
@@ -87,7 +87,7 @@ def _close_created_fd(creation_future: asyncio.Future[int]) -> None:
 
 
 class ProcessRuntime(AbstractRuntime):
-    """The :class:`AbstractRuntime` over process trees of this host."""
+    """Implements :class:`AbstractRuntime` over process trees of this host."""
 
     name: ClassVar[str] = "process"
 
@@ -494,7 +494,7 @@ class ProcessRuntime(AbstractRuntime):
         return await used_bytes(self._meter, record, await self.pids(record.key))
 
     async def _end_for_disk(self, key: WorkloadKey, reason: str, removes_home: bool) -> None:
-        """Ends a workload over its home's limit, or that fills the disk.
+        """Ends a workload that exceeds its home's limit, or that fills the disk.
 
         Removes its home, if asked to, once its processes are dead: the shim waits for room to record the exit.
         """

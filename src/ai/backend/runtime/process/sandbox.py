@@ -23,7 +23,7 @@ from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process.supervisor import launch
 
 PROGRAMS_FOLDER = "/opt/backend.ai/bin"
-"""Last on PATH: ``python`` for hosts that have only a ``python3``, as Debian."""
+"""The last folder on PATH, which has ``python`` for hosts that have only a ``python3``, as Debian."""
 INNER_UID = 1000
 FIRST_PROCESS_FOLDER = "/proc/1"
 BECOME_USER_SCRIPT = (
@@ -80,7 +80,7 @@ def etc_stand_ins(uid: int, gid: int) -> dict[str, str]:
 
 @dataclass(slots=True)
 class SandboxView(ABC):
-    """Collects what a sandbox shows, in order; later mounts cover earlier mounts.
+    """Collects the mounts, links and folders of a sandbox in order. Later mounts cover earlier mounts.
 
     A target below a staged directory is mounted in the stage: who mounts later follows the links that sessions leave
     there.
@@ -92,7 +92,7 @@ class SandboxView(ABC):
 
     @abstractmethod
     def mount(self, bind_option: str, source: str, target: str) -> None:
-        """Shows a source, of the host or of the stage, with an option of bubblewrap."""
+        """Mounts a source of the host or of the stage at a target, with an option of bubblewrap."""
 
     @abstractmethod
     def link(self, target: str, link_path: str) -> None:
@@ -108,7 +108,7 @@ class SandboxView(ABC):
 
     @abstractmethod
     def show_system(self, *, has_devices: bool) -> None:
-        """Adds /proc, /dev and, of /sys, what is not private to the host."""
+        """Adds /proc, /dev and the part of /sys that is not private to the host."""
 
     def bind(self, source: str | Path, target: str, bind_option: str = "--ro-bind") -> None:
         outer_target = next((path for path in self._staged_targets if target.startswith(path + "/")), None)
@@ -232,14 +232,16 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identity_arguments(*, user_namespace: bool) -> list[str]:
-    """Returns bubblewrap's arguments that drop privileges: all in a user namespace, else the rest by a script."""
+    """Returns bubblewrap's arguments that drop privileges. In a user namespace they drop all; otherwise a script drops
+    the rest.
+    """
     if user_namespace:
         return ["--unshare-user", "--uid", str(INNER_UID), "--gid", str(INNER_UID), "--cap-drop", "ALL"]
     return ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
 
 
 def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], list[StagedSource]]:
-    """Returns bubblewrap's command line, and what to stage. Raises CreationDenied."""
+    """Returns bubblewrap's command line, and the sources that the shim must stage. Raises CreationDenied."""
     bubblewrap = BubblewrapArguments(staged=host_paths.staged, opens_parents=not host_paths.user_namespace)
     bubblewrap.add(host_paths.bwrap, *identity_arguments(user_namespace=host_paths.user_namespace))
     bubblewrap.add(
@@ -259,7 +261,7 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
 
 
 def show(view: SandboxView, host_paths: HostPaths) -> None:
-    """Shows a session's files, whatever makes its sandbox. Raises CreationDenied."""
+    """Adds a session's files and mounts to a view, for bubblewrap and gVisor alike. Raises CreationDenied."""
     if host_paths.rootfs is None:
         _show_host(view, host_paths)
     else:
@@ -292,7 +294,9 @@ def show(view: SandboxView, host_paths: HostPaths) -> None:
 
 
 def _check_unstaged_mount(mount: Mount, host_paths: HostPaths) -> None:
-    """Refuses a target that bubblewrap could reach through a link of the session's. Raises CreationDenied."""
+    """Raises CreationDenied for a mount whose target lies in another mount or behind a link that the session may have
+    made.
+    """
     paths = [mount.target, *(str(parent) for parent in Path(mount.target).parents)]
     home_paths = [host_paths.home / path.removeprefix(HOME + "/") for path in paths if path.startswith(HOME + "/")]
     if any(other.target in paths[1:] for other in host_paths.mounts) or any(path.is_symlink() for path in home_paths):

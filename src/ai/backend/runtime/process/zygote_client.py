@@ -1,4 +1,4 @@
-"""The agent's side of the zygote: starts it on demand, restarts it after a crash, and requests shims from it."""
+"""Controls the zygote from the agent: starts it on demand, restarts it after a crash, and requests shims from it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ class Zygote:
     async def _request_shim(
         self, directory: Path, timeout_s: float, namespace_fd: int | None
     ) -> tuple[bytes, subprocess.Popen[bytes]]:
-        """Returns the new shim's report, empty if the shim died before, and the zygote that forked the shim."""
+        """Returns the report of the new shim, empty if the shim died before it could report. Also returns the zygote
+        that forked it.
+        """
         report_socket, shim_socket = socket.socketpair()
         report_socket.setblocking(False)
         try:
@@ -99,7 +101,9 @@ class Zygote:
     def _send_now(
         self, directory: Path, report_socket: socket.socket, namespace_fd: int | None
     ) -> subprocess.Popen[bytes] | None:
-        """Sends a request to a living zygote that takes it without waiting; returns None if there is none."""
+        """Sends a request to the zygote without waiting. Returns None if no zygote lives that takes the request at
+        once.
+        """
         if self.pid is None or self._socket is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Finds storages of artifacts, archived revisions, their files and their mountable copies.
+"""Finds storages of artifacts, archived revisions, and the files and mountable copies of a revision.
 
 On a volume artifacts lie in ``.artifacts`` at its top, beside the quota scopes: see docs/decisions/0094.
 """
@@ -131,7 +131,7 @@ async def transfer(
 
 
 async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload:
-    """Opens an upload of ``size`` bytes; discards a longer partial upload, which is of another file."""
+    """Opens an upload of ``size`` bytes. A longer partial upload is discarded, since it belongs to another file."""
     upload = await storage.open_upload(key, size=size)
     if upload.offset > size:
         await upload.abort()
@@ -140,7 +140,7 @@ async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload
 
 
 async def drop_other_attempts(storage: ObjectStorage, revision: UUID, attempt: int) -> None:
-    """Removes the objects of other attempts, except the manifest."""
+    """Removes the files of a revision that other attempts have imported, except the manifest."""
     root = area("artifacts", revision)
     kept = (files_of("artifacts", revision, attempt), manifest_key(revision))
     await storage.delete(
@@ -150,7 +150,9 @@ async def drop_other_attempts(storage: ObjectStorage, revision: UUID, attempt: i
 
 log = logging.getLogger(__name__)
 UrlOf: TypeAlias = Callable[[ObjectStorage, str, int, int | None], Awaitable[str]]
-"""Returns a URL to GET an object, or to PUT one of a size: (storage, key, seconds of validity, size or None)."""
+"""Returns a URL to GET an object, or to PUT an object of a given size: (storage, key, seconds of validity, size or
+None).
+"""
 
 
 @dataclass(slots=True)
@@ -172,8 +174,10 @@ class Archive:
     _copies: dict[UUID, _MountCopy] = field(default_factory=dict, init=False)
 
     async def find_all(self, revision: UUID) -> list[tuple[ObjectStorage, Manifest]]:
-        """Returns the storages that have the revision: one, and perhaps the mount cache or that of an earlier import. A
-        failing storage is skipped. Raises its error if no other storage has the revision."""
+        """Returns every storage that has the revision, with its manifest. There may be several: the mount cache, or the
+        storage of an earlier import. A failing storage is skipped. Raises its error if no other storage has the
+        revision.
+        """
         archived = []
         failure: BackendError | None = None
         for storage in self.storages:

@@ -34,7 +34,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=30.0)
 
 
 class RangeIgnored(Exception):
-    """The server sends the whole file instead of the requested range."""
+    """Raised when the server sends the whole file instead of the requested range."""
 
 
 class Fetcher:

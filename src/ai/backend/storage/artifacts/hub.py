@@ -1,4 +1,4 @@
-"""Hubs that speak the protocol of HuggingFace, through its own library (extra ``artifacts``).
+"""Reads hubs that speak the protocol of HuggingFace, through its own library (extra ``artifacts``).
 
 A model has the name of its repository; a data set has the type PACKAGE and the name ``datasets/REPOSITORY``.
 
@@ -241,7 +241,7 @@ def _is_name(text: object) -> bool:
 
 
 def _bounded_value(value: object) -> object:
-    """Returns a text, number or list of texts within bounds, or None for any other value."""
+    """Returns a value if it is a text, number or list of texts within bounds, and otherwise None."""
     if isinstance(value, str):
         return value[:_MAX_NAME_LENGTH]
     if isinstance(value, list):

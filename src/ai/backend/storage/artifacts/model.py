@@ -1,4 +1,4 @@
-"""Records of imports, and the keys of the files of a revision in a storage.
+"""Defines the records of imports, and the keys of a revision's files in a storage.
 
 incoming/<revision>/files/...           uploads of users, until the import begins
 pulling/<revision>/plan.json            the planned files
@@ -22,17 +22,17 @@ from ai.backend.common.volume_paths import FolderPath
 from ai.backend.plugin.object_storage import check_key
 
 MAX_RECORD_BYTES = 64 << 20
-"""Bytes of a plan or manifest."""
+"""The largest size in bytes of a plan or manifest."""
 AREAS = ("incoming", "pulling", "verifying", "artifacts")
 
 
 def area(name: str, revision: UUID) -> str:
-    """Returns the prefix of a revision in one of :data:`AREAS`."""
+    """Returns the prefix of a revision's objects in one of :data:`AREAS`."""
     return f"{name}/{revision.hex}/"
 
 
 def files_of(name: str, revision: UUID, attempt: int | None = None) -> str:
-    """Returns the prefix of the files of a revision; ``attempt`` is that of the archive."""
+    """Returns the prefix of a revision's files. ``attempt`` is given for files in the archive only."""
     return f"{area(name, revision)}{'' if attempt is None else f'{attempt}/'}files/"
 
 
@@ -49,7 +49,7 @@ def manifest_key(revision: UUID) -> str:
 
 
 class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file as its source announces it; ``git_sha1`` is that of a git blob, None if not announced."""
+    """Describes a file as its source announces it. ``git_sha1`` is that of a git blob, None if not announced."""
 
     path: str
     size: int
@@ -58,7 +58,7 @@ class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a revision as announced by its source. ``digest`` and ``origin`` go into the manifest."""
+    """Lists the files of a revision as announced by its source. ``digest`` and ``origin`` go into the manifest."""
 
     attempt: int
     digest: str
@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """The SHA-256 of every file of the plan with that fingerprint; this attempt may move the files from now on."""
+    """Records that every file of a plan was verified, with its SHA-256. ``attempt`` may move the files from now on."""
 
     attempt: int
     fingerprint: str
@@ -84,7 +84,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one revision; sizes in bytes."""
+    """Holds the limits of one revision; sizes in bytes."""
 
     files: int
     file_size: int

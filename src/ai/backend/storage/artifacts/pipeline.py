@@ -221,7 +221,7 @@ class Pipeline:
         return verified
 
     async def _digest_of(self, file: PlannedFile) -> str | None:
-        """Returns the SHA-256, or None if the content differs from the announced one."""
+        """Returns the SHA-256 of a file, or None if its content differs from the announced one."""
         sha256 = hashlib.sha256()
         git_hash = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
         digests = [sha256, git_hash] if file.git_sha1 else [sha256]

@@ -1,1 +1,1 @@
-"""Folders and files on volumes, for the manager."""
+"""Serves folders and files on volumes to the manager."""

@@ -1,1 +1,1 @@
-"""Uploads by tus, downloads, and the tokens that authorize them."""
+"""Serves uploads by tus, downloads, and the tokens that authorize both."""

@@ -59,7 +59,7 @@ class ArchiveSlots:
 
 
 class _Unsent:
-    """A file without seek that keeps what is written until it is read."""
+    """Stores the bytes of an archive from their writing to their sending, like a file without seek."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(_MAX_BYTES_IN_MEMORY)  # noqa: SIM115  # closed with the archive
@@ -70,10 +70,10 @@ class _Unsent:
         return self._file.write(data)
 
     def flush(self) -> None:
-        """Does nothing: what is written is read from the same file."""
+        """Does nothing, since written bytes are read from the same file."""
 
     def read(self) -> Iterator[bytes]:
-        """Yields what was written since the last call."""
+        """Yields the bytes that were written since the last call."""
         self._file.seek(0)
         while part := self._file.read(_READ_CHUNK_BYTES):
             yield part
@@ -86,7 +86,7 @@ class _Unsent:
 
 
 class _Entries:
-    """Holds the entries of an archive for its directory, which a zip has at its end."""
+    """Stores the entries of an archive, since a zip has their directory at its end."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(_MAX_BYTES_IN_MEMORY)  # noqa: SIM115  # closed with the archive
@@ -115,7 +115,7 @@ class _Entries:
 
 
 class _NoNames(dict[str, zipfile.ZipInfo]):
-    """Forgets the names of entries, which only reading an archive needs."""
+    """Discards the names of entries, which `zipfile` needs only to read an archive."""
 
     def __setitem__(self, name: str, info: zipfile.ZipInfo) -> None: ...
 
@@ -163,7 +163,9 @@ def _zip_parts(volume: AbstractVolume, folder: VFolderId, paths: Sequence[Folder
 def _named_entries(
     volume: AbstractVolume, folder: VFolderId, paths: Sequence[FolderPath]
 ) -> Iterator[tuple[str, ArchiveEntry]]:
-    """Yields what is below the paths with its names in the archive. Raises Conflict for too many links."""
+    """Yields the files and directories below the paths, each with its name in the archive. Raises Conflict for too many
+    links.
+    """
     links: set[int] = set()
     for path in paths:
         parent_depth = len(path.parts[:-1])

@@ -55,7 +55,7 @@ def body_of(request: web.Request) -> DirectBody | StreamBody:
 
 
 class StreamBody:
-    """A body that aiohttp reads while a thread writes the previous part."""
+    """Writes a body that aiohttp reads while a thread writes the previous part."""
 
     is_whole = True
     """Whether the connection can be used for another request, also after an error."""
@@ -120,7 +120,7 @@ class StreamBody:
 
 
 class DirectBody:
-    """A body that the writing thread reads from the socket itself."""
+    """Writes a body that the writing thread reads from the socket itself."""
 
     def __init__(self, request: web.Request, length: int) -> None:
         self._request = request
@@ -185,7 +185,9 @@ class DirectBody:
 
 
 def _forget_body(request: web.Request) -> None:
-    """Ends the body for aiohttp, which has not seen its bytes, so that aiohttp parses the next request."""
+    """Marks a request's body as read to the end, so that aiohttp, which has not seen its bytes, parses the next
+    request.
+    """
     protocol: Any = request.protocol
     protocol._parser = HttpRequestParser(  # as RequestHandler makes it
         protocol, asyncio.get_running_loop(), protocol._read_bufsize, payload_exception=web.RequestPayloadError

@@ -1,4 +1,6 @@
-"""Tokens of transfers: JWT with HS256, each for one operation on one object, for a limited time (peer facts 5)."""
+"""Issues and verifies tokens of transfers: JWT with HS256, each for one operation on one object, for a limited time
+(peer facts 5).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _MAX_REMEMBERED = 4096
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """The permission that a token grants; ``op`` names the operation."""
+    """Describes the permission that a token grants; ``op`` names the operation."""
 
     op: ClassVar[str]
 

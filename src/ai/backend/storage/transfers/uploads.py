@@ -1,4 +1,4 @@
-"""Resumable uploads by tus 1.0 (https://tus.io/protocols/resumable-upload), which append bytes in order.
+"""Serves resumable uploads by tus 1.0 (https://tus.io/protocols/resumable-upload), which append bytes in order.
 
 Bytes received before a connection broke are stored. The file appears when its last byte is on the disk. See
 docs/decisions/0081.
@@ -44,7 +44,7 @@ _READ_CHUNK_BYTES = 1 << 18
 
 
 class Body(Protocol):
-    """The bytes of one request."""
+    """Represents the bytes of one request."""
 
     async def whole(self) -> bytes | None:
         """Returns all bytes of a small body, or None if :meth:`pour` must be called."""
@@ -89,14 +89,14 @@ class Sink:
 
 
 class Checksum(msgspec.Struct, frozen=True):
-    """The announced checksum of a chunk; ``algorithm`` is one of :data:`CHECKSUM_ALGORITHMS`."""
+    """Holds the announced checksum of a chunk; ``algorithm`` is one of :data:`CHECKSUM_ALGORITHMS`."""
 
     algorithm: str
     value: bytes
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """The bytes of one request; ``length`` is None if the request does not announce it."""
+    """Represents the bytes of one request; ``length`` is None if the request does not announce it."""
 
     offset: int
     length: int | None
@@ -229,7 +229,7 @@ class Uploads:
 
 
 async def to_the_end(work: asyncio.Future[R]) -> R:
-    """Returns the result of work in a thread; if cancelled, waits for its end first."""
+    """Runs work in a thread and returns its result. If cancelled, waits until the work has ended."""
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

@@ -1,1 +1,1 @@
-"""Volumes, their backends and quota scopes."""
+"""Serves volumes with their backends and quota scopes."""

@@ -1,4 +1,4 @@
-"""Accounting of quota scopes, for volumes that do not enforce limits themselves.
+"""Accounts the usage of quota scopes, for volumes that do not enforce limits themselves.
 
 The usage of a scope is the result of a walk over its folders plus the bytes published since; open uploads reserve their
 whole size. Sessions write too, so the limit is soft: it is enforced where the proxy itself adds bytes. A refusal always
@@ -20,7 +20,7 @@ from ai.backend.plugin.volume import AbstractVolume, UploadState, VolumeCapabili
 
 log = logging.getLogger(__name__)
 USAGE_FRESH_S = 5.0
-"""The largest age of the walk before a refusal, in seconds."""
+"""The largest age in seconds of the measured usage by which an upload is refused."""
 _NEARLY_FULL_BYTES = 1 << 22  # a file system may need more space than was written
 
 
@@ -37,7 +37,7 @@ class _ScopeAccount:
 
 
 class ScopeState(msgspec.Struct, frozen=True):
-    """The usage and limit of a scope in bytes; None is no limit. ``files`` is as of the last walk."""
+    """Holds the usage and limit of a scope in bytes; None is no limit. ``files`` is as of the last walk."""
 
     used: int
     files: int
@@ -87,7 +87,9 @@ class QuotaAccounting:
             account.reserved_bytes += size
 
     async def reason(self, volume: AbstractVolume, scope: QuotaScopeId, error: StorageFull) -> BackendError:
-        """Returns QuotaExceeded if a limit that the volume enforces caused the error, else the error itself."""
+        """Returns QuotaExceeded if a limit that the volume enforces has caused an error. Otherwise returns the error
+        itself.
+        """
         if VolumeCapability.QUOTA not in volume.capabilities or (limit := await volume.scope_limit(scope)) is None:
             return error
         used_bytes = (await volume.scope_usage(scope)).used_bytes

@@ -31,7 +31,7 @@ _BUILT_IN_BACKENDS: Mapping[Any, tuple[str, str, Mapping[str, str]]] = {
         },
     ),
 }
-"""Base class -> its name in messages, its entry points, and the built-in backends."""
+"""Maps each base class to its name in messages, its entry points, and the built-in backends."""
 
 
 def load_backend(name: str, base: Any) -> Any:
@@ -83,7 +83,7 @@ class Backends(Generic[BackendT]):
 
 
 class Volumes(Backends[AbstractVolume]):
-    """The volumes of the settings; ``owner`` and ``waypoint`` as in :class:`VolumeContext`."""
+    """Holds the volumes of the settings; ``owner`` and ``waypoint`` as in :class:`VolumeContext`."""
 
     def __init__(
         self, settings: Mapping[str, VolumeSettings], *, owner: tuple[int, int] | None, waypoint: Callable[[str], None]

@@ -1,4 +1,4 @@
-"""The ``directory`` storage: objects are files below a directory, which hosts may mount.
+"""Implements the ``directory`` storage: objects are files below a directory, which hosts may mount.
 
 Only storage proxies write there, but a key is never followed through a link in its last part. An unfinished upload is
 a file in ``.uploads``, named by the digest of its key; its size is the offset, and its writer holds ``flock`` on it
@@ -105,7 +105,9 @@ class DirectoryStorage(ObjectStorage):
         return None
 
     async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs a call in a thread to its end; a cancelled caller waits for it. An upload that it opened is closed."""
+        """Runs a call in a thread until the call ends; a cancelled caller waits for it. An upload that it opened is
+        closed.
+        """
         call = functools.partial(work, *args, **kwargs)
         future = asyncio.get_running_loop().run_in_executor(self._threads, call)
         try:
@@ -324,7 +326,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _walk(root: Path, prefix: str, after: bytes) -> Iterator[ObjectInfo]:
-    """Yields the objects below a prefix whose keys come after ``after``, in the order of their bytes."""
+    """Yields the objects below a prefix in the order of their keys' bytes, beginning after the key ``after``."""
     try:
         with os.scandir(root / prefix) as entries:
             visible = [entry for entry in entries if prefix or not entry.name.startswith(".")]

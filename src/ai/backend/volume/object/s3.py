@@ -1,4 +1,4 @@
-"""The ``s3`` storage: a bucket of any server that speaks S3, through aiobotocore (extra ``s3``).
+"""Implements the ``s3`` storage: a bucket of any server that speaks S3, through aiobotocore (extra ``s3``).
 
 An unfinished object is a multipart upload whose parts persist: opening the key again finds the upload in the server's
 list and continues after its last whole part. An object smaller than a part is sent as a whole when it is published.
@@ -39,7 +39,7 @@ from ai.backend.plugin.object_storage import (
 from ai.backend.plugin.settings import PluginSettings, Size, problems_of
 
 MIN_PART_BYTES = 5 << 20
-"""Bytes; S3 accepts no smaller part except the last."""
+"""The smallest size in bytes of a part that S3 accepts, except for the last part."""
 MAX_PARTS = 10_000
 _MAX_COPY_BYTES = 5 << 30
 """The largest size in bytes of one CopyObject or PutObject."""
@@ -167,7 +167,9 @@ class S3Storage(ObjectStorage):
         return ObjectInfo(key, int(reply["ContentLength"]), reply["LastModified"].timestamp())
 
     async def _call_if_bucket_exists(self, operation: str, **parameters: Any) -> Any:
-        """Runs an operation whose HEAD reply has no body to tell a missing object from a missing bucket."""
+        """Runs an operation, and raises BucketNotFound if not the object but the bucket is missing. The HEAD reply has
+        no body that would say which.
+        """
         try:
             return await self.call(operation, **parameters)
         except NoSuchFile:

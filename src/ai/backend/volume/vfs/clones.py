@@ -33,7 +33,7 @@ class _CloneMarker(msgspec.Struct, frozen=True):
 
 
 class CopyPlace(msgspec.Struct, frozen=True):
-    """The location of a folder on a volume."""
+    """Describes where a folder lies: its layout, volume and id."""
 
     layout: Layout
     volume: str
@@ -58,7 +58,7 @@ def discard(trash: Path, name: str, directory: int | None = None) -> None:
 
 
 def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], None]) -> None:
-    """Moves a folder into the trash, and ends a clone into it."""
+    """Moves a folder into the trash, and ends a clone that copies into the folder."""
     if not layout.scope(folder.scope).is_dir():
         layout.check_presence()
         return
@@ -77,7 +77,7 @@ def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], N
 
 
 def unfinished(layout: Layout) -> list[UnfinishedClone]:
-    """Returns the clones that the markers of all scopes describe."""
+    """Returns the clones that have not ended, as the markers of all scopes describe them."""
     clones = []
     for scope in layout.scopes():
         for path in (scope / ".clones").glob("*.json"):
@@ -89,7 +89,7 @@ def unfinished(layout: Layout) -> list[UnfinishedClone]:
 
 
 def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Callable[[str], None]) -> None:
-    """Copies a folder to its place; see :meth:`AbstractVolume.clone_folder`."""
+    """Copies a folder from one place to another, see :meth:`AbstractVolume.clone_folder`."""
     layout, folder = target.layout, target.folder
     final = layout.folder(folder)
     if final.is_dir():
@@ -138,7 +138,7 @@ def _write_marker(path: Path, marker: _CloneMarker) -> None:
 
 
 def sweep(layout: Layout) -> None:
-    """Removes copies of folders without a marker: their process died after removing the marker."""
+    """Removes copies of folders that have no marker any more, because their process died after removing the marker."""
     for scope in layout.scopes():
         clones_dir = scope / ".clones"
         if not clones_dir.is_dir():

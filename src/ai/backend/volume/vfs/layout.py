@@ -1,4 +1,4 @@
-"""The layout of files on a volume (peer facts 5, "Path").
+"""Computes the paths of files on a volume (peer facts 5, "Path").
 
     version.txt                             3
     <scope uuid, 32 hex>/                   a quota scope
@@ -39,7 +39,9 @@ class Layout:
         return self.root / scope.id.hex
 
     def made_scope(self, scope: QuotaScopeId, *, has_version: bool = True) -> Path:
-        """Returns the scope, created with all directories that deleting needs, since the disk may be full later."""
+        """Returns the directory of a scope, and creates it with all directories that deleting needs, since the disk may
+        be full later.
+        """
         path = self.scope(scope)
         if not path.is_dir():
             if has_version:
@@ -64,7 +66,7 @@ class Layout:
         return self.scope(scope) / ".limit"
 
     def hidden(self, scope: QuotaScopeId, name: str) -> Path:
-        """Returns ``.uploads`` or ``.clones`` of a scope, created if absent."""
+        """Returns the directory ``.uploads`` or ``.clones`` of a scope, and creates it if it is absent."""
         return self._private_directory(self.made_scope(scope) / name)
 
     def trash(self, scope: Path) -> Path:
@@ -86,7 +88,7 @@ class Layout:
         return [folder for second_dir in second_dirs for folder in _hex_directories(second_dir, 28)]
 
     def give(self, fd: int) -> None:
-        """Gives a new file to its owner."""
+        """Makes the layout's ``owner`` the owner of a new file."""
         if self.owner is not None:
             os.fchown(fd, *self.owner)
 

@@ -1,4 +1,4 @@
-"""Migrates layout 2, where all folders of a volume lie side by side, to layout 3 with quota scopes.
+"""Migrates layout 2, where all folders of a volume are siblings, to layout 3 with quota scopes.
 
 Layout 2 is that of the published storage proxy before quota scopes (peer facts 5, "legacy vfolder"). It does not store
 the owners of folders, so the caller names them.
@@ -16,7 +16,8 @@ from ai.backend.volume.vfs.layout import LAYOUT_VERSION, Layout
 
 
 def migrate(layout: Layout, folders: Iterable[VFolderId]) -> list[str]:
-    """Moves folders into their scopes, each by one rename, and returns the ids (32 hex digits) of all others.
+    """Moves the given folders into their scopes, each by one rename. Returns the ids (32 hex digits) of all other
+    folders.
 
     May be repeated, also after a crash, and with more folders: the volume has the new layout when none remains. Raises
     InvalidInput: the volume has neither layout.

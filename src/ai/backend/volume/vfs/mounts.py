@@ -13,7 +13,7 @@ _SECTOR_BYTES = 512
 
 
 def mount_of(path: Path) -> Mount | None:
-    """Returns the mount of an existing path; None if it is unknown."""
+    """Returns the mount in which an existing path lies, or None if it is unknown."""
     real = os.path.realpath(path)
     mounts = [m for m in read_mounts() if real == m.mount_point or real.startswith(m.mount_point.rstrip("/") + "/")]
     if not mounts:

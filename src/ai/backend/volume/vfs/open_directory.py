@@ -66,7 +66,7 @@ def open_fd(path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | No
 
 
 class OpenDirectory:
-    """An open directory, from which paths beneath it are opened; owns its descriptor ``fd``."""
+    """Represents an open directory, from which paths beneath it are opened; owns its descriptor ``fd``."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

@@ -28,7 +28,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Cancelled(Exception):
-    """Raised by a progress callback to cancel the work."""
+    """Raised by a progress callback in order to cancel the work."""
 
 
 def _open_subdirectory(name: str, parent_fd: int) -> AbstractContextManager[int]:
@@ -73,7 +73,9 @@ def measure(fd: int) -> FolderUsage:
 
 @dataclass(slots=True)
 class _CopyJob:
-    """The state of a copy under way. ``first_paths`` maps a source file with several names to its path in the copy."""
+    """Holds the state of a copy under way. ``first_paths`` maps a source file with several names to its path in the
+    copy.
+    """
 
     root: int
     progress: Progress

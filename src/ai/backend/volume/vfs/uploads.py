@@ -1,4 +1,4 @@
-"""Uploads on a volume: their received data and their target.
+"""Stores uploads on a volume: the received data, and the record of the target.
 
 An upload is two files in its scope: the record ``<session>.json`` and the received bytes ``<session>.data``, whose size
 is the offset, so a killed proxy resumes at the right byte. A writer holds a lock on the data (flock), which ends with
@@ -40,7 +40,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     size: int
     held_at: int | None = None
-    """The data after this position does not count."""
+    """The position after which data does not count."""
 
 
 _decode_record = msgspec.json.Decoder(_Record).decode
@@ -94,7 +94,7 @@ def create(layout: Layout, record: UploadRecord) -> None:
 
 
 def find(layout: Layout, folder: VFolderId, session: str) -> tuple[UploadRecord, int]:
-    """Returns the present record and the offset."""
+    """Returns the present record of an upload, and the number of bytes received."""
     if _SESSION_PATTERN.fullmatch(session) is None:
         raise UploadNotFound
     uploads_dir = _uploads_directory(layout, folder)
@@ -277,7 +277,7 @@ class OpenUpload(Upload):
             os.fsync(parent_fd)
 
     def discard(self) -> None:
-        """Removes the upload."""
+        """Removes the files of the upload."""
         for suffix in ("json", "data"):
             Path(f"{self._uploads_dir}/{self._session}.{suffix}").unlink(missing_ok=True)
 
@@ -300,7 +300,7 @@ class OpenUpload(Upload):
 
 
 def make_parents(layout: Layout, folder: OpenDirectory, path: FolderPath) -> None:
-    """Creates the missing parent directories of a path."""
+    """Creates the missing parent directories of an upload's path."""
     for depth in range(1, len(path.parts)):
         make_directory(layout, folder, FolderPath(path.parts[:depth]))
 

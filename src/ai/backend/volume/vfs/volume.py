@@ -1,4 +1,4 @@
-"""The ``vfs`` backend: a volume in any directory of any file system, with soft quotas only."""
+"""Implements the ``vfs`` backend: a volume in any directory of any file system, with soft quotas only."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ _LONG_THREAD_COUNT = 4
 
 
 class VfsVolume(AbstractVolume):
-    """A volume in a directory, without options. Long work (counting, copying, removing) has threads of its own."""
+    """Serves a volume in a directory, without options. Long work (counting, copying, removing) has threads of its
+    own.
+    """
 
     backend: ClassVar[str] = "vfs"
 
@@ -184,7 +186,9 @@ class VfsVolume(AbstractVolume):
             clones.delete_folder(self.layout, folder, self._waypoint)
 
     def _headroom(self, scope: Path) -> AbstractContextManager[None]:
-        """Reserves the space that deleting needs for a moment in a full scope."""
+        """Reserves the space that deleting needs in a full scope. Does nothing here; a backend with hard limits
+        overrides it.
+        """
         return nullcontext()
 
     async def has_folder(self, folder: VFolderId) -> bool:

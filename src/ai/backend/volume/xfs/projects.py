@@ -1,4 +1,4 @@
-"""Project ids of files and quotas of projects: ioctl_xfs_fsgetxattr(2), quotactl(2).
+"""Assigns files to projects of xfs, and sets the projects' quotas: ioctl_xfs_fsgetxattr(2), quotactl(2).
 
 A directory with the inherit flag gives its project to new entries, and the kernel refuses links and renames into it
 from another project. Limits need CAP_SYS_ADMIN.

@@ -1,4 +1,4 @@
-"""The ``xfs`` backend: a vfs volume whose quota scopes are projects of the file system.
+"""Implements the ``xfs`` backend: a vfs volume whose quota scopes are projects of the file system.
 
 Beside the layout of vfs, ``.projects/`` has a link for each assigned project id, which leads to its scope. The lock of
 this directory is held while a scope is created.
@@ -32,7 +32,7 @@ _HEADROOM_BYTES = 1 << 20
 
 
 class XfsVolume(VfsVolume):
-    """A volume on xfs, without options. Needs root, and a file system that is mounted with project quotas."""
+    """Serves a volume on xfs, without options. Needs root, and a file system that is mounted with project quotas."""
 
     backend: ClassVar[str] = "xfs"
 
@@ -126,7 +126,9 @@ class XfsVolume(VfsVolume):
                     self._enforce(path, project_id)
 
     def _enforce(self, scope: Path, project_id: int) -> None:
-        """Sets the limit in the file system that is stored in the scope exact to the byte."""
+        """Sets the limit of a scope in the file system, as it is stored exactly in the scope. During deletions the
+        limit is higher.
+        """
         limit: int | None = None
         with suppress(FileNotFoundError):
             limit = int((scope / ".limit").read_text())
@@ -140,7 +142,7 @@ class XfsVolume(VfsVolume):
 
     @contextmanager
     def _headroom(self, scope: Path) -> Iterator[None]:
-        """Raises the limit a little during an operation; after a crash the next start lowers it again."""
+        """Raises the limit of a scope a little during an operation. After a crash the next start lowers it again."""
         self._count_deletion(scope, 1)
         try:
             yield

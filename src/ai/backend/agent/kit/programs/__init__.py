@@ -1,1 +1,1 @@
-"""The programs that the kit runs inside workloads."""
+"""Contains the programs that the kit runs inside workloads."""

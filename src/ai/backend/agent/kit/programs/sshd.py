@@ -1,4 +1,4 @@
-"""The SSH server of a session: shells, commands, SFTP, SCP and forwarding, as the session's own user.
+"""Runs the SSH server of a session: shells, commands, SFTP, SCP and forwarding, as the session's own user.
 
 It accepts the keys of ``~/.ssh/authorized_keys``, ``id_container``, and ``/home/config/ssh``.
 """

@@ -25,7 +25,9 @@ def shell_argv(command: str | None = None) -> list[str]:
 
 
 def socket_path(host: str) -> str | None:
-    """Returns the unix socket that ``host`` names, relative to the home, as paths of sockets are short; or None."""
+    """Returns the path of the unix socket that ``host`` names, or None if ``host`` is no such path. The path is
+    relative to the home, since paths of sockets must be short.
+    """
     path = host.removeprefix("unix:")
     return None if path == host else os.path.relpath(path)  # no pathlib here: it cannot leave the folder
 
@@ -54,7 +56,7 @@ async def open_terminal(argv: list[str], env: dict[str, str], rows: int, columns
 
 
 class Terminal:
-    """A pseudo-terminal with one program. One task may read and one may write."""
+    """Represents a pseudo-terminal with one program. One task may read and one may write."""
 
     def __init__(self, fd: int, child: asyncio.subprocess.Process) -> None:
         self._loop = asyncio.get_running_loop()

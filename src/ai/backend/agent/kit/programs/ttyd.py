@@ -1,4 +1,4 @@
-"""The web terminal of a session: a page with xterm.js, and shells behind WebSockets.
+"""Serves the web terminal of a session: a page with xterm.js, and shells behind WebSockets.
 
 A shell outlives its connection for a while, for pages that reconnect. Messages of the client are binary: ``0`` and
 typed bytes, or ``1`` and ``{"rows": R, "cols": C}``; those of the server are the shell's output as bytes.

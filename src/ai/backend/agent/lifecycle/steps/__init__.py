@@ -1,1 +1,1 @@
-"""The steps of a kernel's creation; each acquires and releases one resource."""
+"""Contains the steps of a kernel's creation. Each acquires and releases one resource."""

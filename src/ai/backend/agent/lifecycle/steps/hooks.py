@@ -76,7 +76,7 @@ class Hooks(Step):
         return holders
 
     def _diagnosed_plugins(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
-        """Returns the plugins of the devices that a kernel sees without holding them."""
+        """Returns the plugins of devices that a kernel sees for diagnosis but does not hold."""
         result = []
         for key, device_ids in kernel.record.spec.diagnosed_devices.items():
             try:

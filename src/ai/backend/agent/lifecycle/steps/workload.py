@@ -155,13 +155,16 @@ def claimed_devices_of(spec: KernelSpec) -> ClaimedDevices | None:
 
 
 class Devices(Step):
-    """Holds the kernel's devices, bound when a creation is accepted, so that the creation can be refused at once."""
+    """Holds the kernel's devices. They are bound when a creation is accepted, so that the creation can be refused at
+    once.
+    """
 
     name = "devices"
 
     def bind(self, kernel: Kernel, kept: Mapping[str, DeviceAllocation]) -> None:
-        """Takes the planned or equivalent devices for a kernel, or nothing. ``kept``: the devices of claims. Raises
-        ResourceError if none are free."""
+        """Takes the planned devices for a kernel, or equivalent ones. Takes all devices or none. ``kept``: the devices
+        of claims. Raises ResourceError if none are free.
+        """
         spec = kernel.record.spec
         self.context.inventory.bind(
             kernel.id,
@@ -178,7 +181,8 @@ class Devices(Step):
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
         """Takes the kernel's recorded devices again after a crash, and cuts partitions that are not cut yet. Raises
-        CreationDeferred if a device has failed, and if one was not cut."""
+        CreationDeferred if a device has failed or a partition could not be cut.
+        """
         if not self.context.inventory.holds(kernel.id):
             claim = claimed_devices_of(kernel.record.spec)
             self.context.inventory.adopt(kernel.id, kernel.record.device_allocation, claim)

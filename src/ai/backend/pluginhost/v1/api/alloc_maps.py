@@ -1,4 +1,4 @@
-"""Alloc maps of v1, which hold mutable mappings; the stock ones allocate by ours."""
+"""Defines alloc maps of v1, which hold mutable mappings. The stock ones allocate by ours."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DeviceSlotInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class AffinityHint:
-    """An argument of the published agent; maps of this one are passed None."""
+    """Represents the hint of the published agent. Alloc maps get None in its place."""
 
     devices: Any
     affinity_map: Any
@@ -153,7 +153,9 @@ class DiscretePropertyAllocMap(_StockAllocMap):
 
 
 class FractionAllocMap(_StockAllocMap):
-    """A share is never split over devices that could hold it, whatever ``enforce_physical_continuity`` says."""
+    """Allocates shares of devices. A share is never split over devices that could hold it, whatever
+    ``enforce_physical_continuity`` says.
+    """
 
     kind = "fractional"
 

@@ -17,19 +17,19 @@ NotMultipleOfQuantum = errors.NotMultipleOfQuantum
 
 
 class InitializationError(Exception):
-    """Says that a v1 plugin cannot be started."""
+    """Raised by a v1 plugin that cannot be started."""
 
 
 class InvalidResourceCombination(ResourceError):
-    """Refuses a request for slots that exclude each other."""
+    """Raised for a request for slots that exclude each other."""
 
 
 class InvalidResourceArgument(errors.InvalidQuantity):
-    """Refuses a quantity that a slot cannot have."""
+    """Raised for a quantity that a slot cannot have."""
 
 
 class FractionalResourceFragmented(ResourceError):
-    """Says that a request fits only if split over several devices."""
+    """Raised for a request that fits only if it is split over several devices."""
 
 
 class InsufficientResource(errors.InsufficientResource):

@@ -21,7 +21,7 @@ class _BraceMessage:
 
 
 class BraceStyleAdapter(logging.LoggerAdapter):  # type: ignore[type-arg]  # generic for type checkers only in 3.11
-    """A logger whose messages are filled in by ``str.format``."""
+    """Logs messages whose arguments are filled in by ``str.format``."""
 
     def __init__(self, logger: logging.Logger, extra: Mapping[str, Any] | None = None) -> None:
         super().__init__(logger, dict(extra or {}))

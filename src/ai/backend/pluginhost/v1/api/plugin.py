@@ -1,4 +1,4 @@
-"""The base classes of v1: names of ``ai.backend.agent.resources`` and ``ai.backend.common.plugin``."""
+"""Defines the base classes of v1: names of ``ai.backend.agent.resources`` and ``ai.backend.common.plugin``."""
 
 from __future__ import annotations
 

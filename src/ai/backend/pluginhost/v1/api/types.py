@@ -30,7 +30,7 @@ class SlotTypes(StrEnum):
     BYTES = "bytes"
     UNIQUE = "unique"
     UNIFIED = "unified"
-    """Has no counterpart here: such a plugin is refused."""
+    """A slot type without a counterpart here. A plugin that uses it is refused."""
 
 
 class MountTypes(StrEnum):
@@ -48,7 +48,7 @@ class MountPermission(StrEnum):
 
 
 class BinarySize(slots.BinarySize):
-    """A number of bytes, with the methods that v1 plugins call."""
+    """Represents a number of bytes, with the methods that v1 plugins call."""
 
     @classmethod
     def from_str(cls, text: str | int) -> Self:
@@ -85,7 +85,7 @@ class AcceleratorMetadata(TypedDict):
 
 
 class HardwareMetadata(TypedDict):
-    """``status`` is healthy, degraded, offline or unavailable."""
+    """Describes the state of the hardware. ``status`` is healthy, degraded, offline or unavailable."""
 
     status: str
     status_info: str | None
@@ -100,7 +100,7 @@ class DeviceModelInfo(TypedDict):
 
 @dataclass
 class MountInfo:
-    """A host path to be shown in the container."""
+    """Describes a host path to be shown in the container."""
 
     mode: MountTypes
     src_path: Path
@@ -109,7 +109,7 @@ class MountInfo:
 
 @dataclass(kw_only=True)
 class Container:
-    """The argument of ``restore_from_container`` in the published agent; this agent makes none."""
+    """Represents the argument of ``restore_from_container`` in the published agent. This agent makes none."""
 
     id: ContainerId
     status: str = ""

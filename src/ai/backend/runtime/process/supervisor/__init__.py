@@ -1,1 +1,3 @@
-"""The processes that outlive the agent, with the standard library only: a zygote and, forked from it, a shim each."""
+"""Runs the processes that outlive the agent: a zygote and, forked from it, one shim for each workload. Uses the
+standard library only.
+"""

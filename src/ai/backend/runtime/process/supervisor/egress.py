@@ -1,4 +1,5 @@
-"""A network of the workload's own with a way out, by a helper that copies its packets as an ordinary program's.
+"""Makes a network for a workload that reaches the outside through a helper, which copies its packets as an ordinary
+program's.
 
 The helper is slirp4netns or pasta. It runs outside of the sandbox, as the session's user; as root only for the network
 of a cluster, which root owns. Its life ends with the workload's: the shim kills it, or who finds the shim dead.
@@ -25,7 +26,8 @@ _DEFAULT_ROUTE = f"{DEVICE}\t00000000\t"
 
 
 def make_network(plan: dict[str, Any], namespace_fd: int | None) -> tuple[int, int]:
-    """Gives a way out to a network namespace, a new one unless one is passed; returns its descriptor and the helper.
+    """Gives a network namespace a way out through a helper. Makes a new namespace unless one is passed. Returns the
+    namespace's descriptor and the helper.
 
     Closes ``namespace_fd``. Raises OSError.
     """

@@ -39,7 +39,7 @@ def write_bundle(bundle: dict[str, Any], environ: dict[str, str], *, has_network
 
 
 def execute(program_fd: int, command: list[str], *, has_network: bool = False) -> NoReturn:
-    """Becomes `runsc`, opened before the stage covered where it may lie. Raises OSError."""
+    """Replaces this process by `runsc`, which was opened before the stage covered its folder. Raises OSError."""
     os.execve(program_fd, [command[0], f"--network={'sandbox' if has_network else 'none'}", *command[1:]], _ENVIRON)
 
 

@@ -1,4 +1,4 @@
-"""The last steps of a child before it becomes the sandbox: it joins its groups, drops its powers and executes.
+"""Turns a child of the shim into the sandbox's first process: it joins its groups, drops its powers and executes.
 
 Order matters: control groups while we still may; mounts that only this process sees, so that an unprivileged bubblewrap
 can bind what lies under closed directories; the identity; the promise to die with the shim, which a change of identity
@@ -45,7 +45,9 @@ def become(
     block_fd: int,
     report_fd: int,
 ) -> NoReturn:
-    """Becomes the workload's leader, in a network namespace if there is one; writes a failure to ``report_fd``."""
+    """Turns this process into the workload's leader, in a network namespace if there is one. Writes a failure to
+    ``report_fd``.
+    """
     step = "start"
     try:
         os.umask(0o022)
@@ -168,7 +170,9 @@ def _duplicate_above_20(fd: int) -> int:
 
 
 def _stage_sources(plan: dict[str, Any]) -> None:
-    """Binds each source below STAGE, in a mount namespace of this process, in which they must be opened to be bound."""
+    """Binds each source below STAGE in a new mount namespace of this process. The sources are opened there, as only
+    then they can be bound.
+    """
     staged_sources: list[dict[str, Any]] = plan["stage"]
     owner: list[int] | None = plan["owner"]
     if os.geteuid() != 0:
@@ -205,8 +209,9 @@ def _make_folder(path: str, contents: dict[str, str]) -> int:
 
 
 def _make_devices(pty_limit: int) -> None:
-    """Makes a /dev in the stage, with terminals of its own: bubblewrap would mount seven times, and read all mounts
-    after each."""
+    """Makes a /dev in the stage, with terminals of its own. Bubblewrap would mount seven times, and read all mounts
+    after each.
+    """
     os.mkdir(DEVICE_FOLDER)
     syscalls.mount("tmpfs", DEVICE_FOLDER, "tmpfs", syscalls.MS_NOSUID, "mode=755,size=64k")
     for name in _DEVICES:
@@ -222,7 +227,9 @@ def _make_devices(pty_limit: int) -> None:
 
 
 def _restrict(staged_path: str, bind_option: str) -> None:
-    """Makes a staged mount what bubblewrap's option says. In the sandbox's user namespace nothing can undo that."""
+    """Makes a staged mount read-only or without devices, as bubblewrap's option says. Nothing in the sandbox's user
+    namespace can undo that.
+    """
     flags = 0 if bind_option == "--dev-bind" else syscalls.MS_NOSUID | syscalls.MS_NODEV
     if bind_option == "--ro-bind":
         flags |= syscalls.MS_RDONLY
@@ -278,7 +285,9 @@ def become_user(plan: dict[str, Any], groups: list[int]) -> None:
 
 
 def become_namespace_owner(plan: dict[str, Any]) -> None:
-    """Changes to the user who made the session's user namespace, and has every capability there, as root may lack."""
+    """Changes to the user who owns the session's user namespace. This user has every capability in the namespace, which
+    root may lack.
+    """
     owner_uid = plan["namespace_uid"]
     if owner_uid is None:
         become_user(plan, plan["groups"])
@@ -289,8 +298,8 @@ def become_namespace_owner(plan: dict[str, Any]) -> None:
 
 
 def become_user_in_namespace(plan: dict[str, Any], channel_fd: int) -> None:
-    """Changes to the session's user, in a user namespace that another user makes: the kernel counts for that one what
-    it limits by user, so that no session takes the share of others, while files belong to the session's user.
+    """Changes to the session's user, in a user namespace that another user makes. The kernel counts per-user limits for
+    that other user, so that no session takes the share of others, while files belong to the session's user.
 
     The other end of ``channel_fd`` must be read by :func:`map_session_user` in a process of root's: this one has
     no powers outside of its namespace any more, and no user in it before that.

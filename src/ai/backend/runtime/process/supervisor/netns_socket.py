@@ -1,4 +1,4 @@
-"""A socket of the workload's network for the agent, made by a child of the shim that enters that network.
+"""Gives the agent a socket of the workload's network, which a child of the shim makes after entering that network.
 
 The child enters the sandbox's user namespace too, but never its processes: nothing of the session sees it.
 """
@@ -17,7 +17,9 @@ from ai.backend.runtime.process.supervisor.launch import become_namespace_owner,
 
 
 def hand_over_socket(agent_socket: socket.socket, leader_pid: int, plan: dict[str, Any]) -> None:
-    """Sends the agent a socket in the workload's own network from a child; no socket for the host's network."""
+    """Sends the agent a socket that a child has made in the workload's own network. Sends no socket if the workload
+    uses the host's network.
+    """
     if os.fork() != 0:
         return
     exit_code = 1

@@ -1,11 +1,11 @@
-"""The workload's own output on disk in two files, the older of which is dropped at the limit."""
+"""Stores the workload's own output on disk in two files, the older of which is dropped at the limit."""
 
 from __future__ import annotations
 
 import os
 
 LOG_FILE_NAMES = ("log.1", "log.0")
-"""Older and newer part, in a workload's directory."""
+"""The names of the older and the newer part of the log, in a workload's directory."""
 
 
 class SessionLog:

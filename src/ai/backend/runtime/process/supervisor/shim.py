@@ -1,4 +1,5 @@
-"""The shim: keeps one workload, relays its runner's messages and records its end. It lives as long as the workload.
+"""Runs the shim, which keeps one workload, relays its runner's messages and records its end. It lives as long as the
+workload.
 
     starting --> running --> stopping --> killing --> exited (lingers until its news is acknowledged or it is dismissed)
 
@@ -144,8 +145,9 @@ class Shim:
             proc.send([pid for pid in self._workload_pids() if pid not in spared_pids], signal.SIGTERM)
 
     def _request(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> bool:
-        """Sends a request to the first process in gVisor, which does not wait for anything; returns False where there
-        is none: it is not in gVisor, has ended, or does not read what it was sent."""
+        """Sends a request to the workload's first process in gVisor, without waiting. Returns False if the workload is
+        not in gVisor, or its first process has ended or does not read.
+        """
         if self._leader.requests is None:
             return False
         try:

@@ -1,4 +1,4 @@
-"""The zygote: one small process per agent from which shims are forked.
+"""Runs the zygote, one small process per agent from which shims are forked.
 
 Descriptor 0 is its end of a SOCK_SEQPACKET pair. A request is one packet, ``{"directory": ...}``, with one descriptor
 on which the new shim reports, and a second one of the workload's network namespace if it joins one. The zygote ends
@@ -47,7 +47,9 @@ def main() -> None:
 
 
 def _collect_ended_shims(*_: object) -> None:
-    """Waits for each shim that has ended: so its processor time is in the zygote's account, and no zombie is left."""
+    """Waits for each shim that has ended, so that no zombie is left and the zygote's account includes its processor
+    time.
+    """
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             continue
@@ -56,7 +58,9 @@ def _collect_ended_shims(*_: object) -> None:
 
 
 def _fork_shim(request_socket: socket.socket, directory: str, report_fd: int, namespace_fd: int | None = None) -> None:
-    """Forks a shim, once: each fork of this process costs a millisecond for the pages that both write to later."""
+    """Forks one shim for a prepared directory. Each fork of this process costs a millisecond for the pages that both
+    write to later.
+    """
     child_pid = os.fork()
     if child_pid:
         os.close(report_fd)
