@@ -1,4 +1,4 @@
-"""Replies about what the scheduler would do; their texts and numbers are those that the caller may see.
+"""Defines the replies about what the scheduler would do, with texts and numbers that the caller may see.
 
 Source: docs/howto/why-it-waits.md. Slots are maps of names to decimal text, as everywhere on the wire.
 """
@@ -11,11 +11,11 @@ import msgspec
 
 Slots = dict[str, str]
 Remedy = Literal["time", "others", "change"]
-"""The remedy of a wait: time alone, others that free resources, or a change of the request or of the cluster."""
+"""The remedy of a wait: time alone, other sessions that free resources, or a change of the request or cluster."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit that counts a request: of a keypair, group or domain, on one slot."""
+    """Describes the limit of a keypair, group or domain on one slot that applies to a request."""
 
     scope: str
     slot: str
@@ -26,7 +26,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that the caller may see, and what it has or wants."""
+    """Describes a session that the caller may see, with the slots that it has or requests."""
 
     id: str
     name: str
@@ -35,14 +35,14 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Sessions: how many, and the first of those that the caller may see."""
+    """Holds a number of sessions, and the first of the sessions that the caller may see."""
 
     count: int = 0
     visible: list[SessionRef] = []
 
 
 class ExcludedAgents(msgspec.Struct, frozen=True, kw_only=True):
-    """Agents that are excluded for one reason; ``agents`` only for callers who may see agents."""
+    """Counts the agents that are excluded for one reason; ``agents`` is set only for callers who may see agents."""
 
     reason: str
     count: int
@@ -50,7 +50,7 @@ class ExcludedAgents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentsVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The agents of the resource group: all, those that could take it now, and why the others could not.
+    """Counts the agents of a resource group that could run a request now, and says why the others could not.
 
     ``names`` are those of ``startable``, for callers who may see agents. A multi-node session is judged by its largest
     kernel. ``largest_free``: the most of each slot that one agent has free and does not keep for another session.
@@ -64,8 +64,9 @@ class AgentsVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NearestRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that would start now: the slots of each kernel, and the number of kernels. ``device_requests`` take the
-    place of those of the request, if there are any."""
+    """Describes a smaller request that would start now, by the slots of each kernel and the number of kernels.
+    ``device_requests`` take the place of those of the request, if there are any.
+    """
 
     resources: Slots
     cluster_size: int
@@ -73,8 +74,10 @@ class NearestRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WithheldDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that nobody is given now, or only who tolerates its taint. ``reason``: a failure, a cordon with its
-    reason, an operation that is under way, or the taint. ``agent`` is empty for who does not see agents."""
+    """Describes a device that nobody gets now, or only sessions that tolerate the taint of the device. ``reason``: a
+    failure, a cordon with its reason, an operation that is under way, or the taint. ``agent`` is empty for who does not
+    see agents.
+    """
 
     agent: str
     device_name: str
@@ -83,7 +86,7 @@ class WithheldDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Says whether a request or a waiting session starts, and if not, why.
+    """Says if a request or a waiting session starts, and explains why it does not.
 
     Attributes:
         verdict: ``now``, ``waits`` or ``never``; ``started`` or ``ended`` of a session that waits no more.
@@ -196,7 +199,7 @@ class SharesView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayedPass(msgspec.Struct, frozen=True, kw_only=True):
-    """A pass that changed nothing: how many sessions it would place and why the others wait."""
+    """Describes a pass without effect: the number of sessions that it would place, and why the others wait."""
 
     order: str
     placement: str
@@ -207,7 +210,7 @@ class ReplayedPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting session in both passes: ``placed``, or the reason why it waits."""
+    """Describes a waiting session in both passes, as ``placed`` or with the reason why the session waits."""
 
     id: str
     name: str
@@ -216,7 +219,7 @@ class ReplayedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayView(msgspec.Struct, frozen=True, kw_only=True):
-    """The next pass by the present policy and by another; ``items`` begin with the sessions that differ."""
+    """Compares the next pass by the present policy with the pass by another; ``items`` begins with the differences."""
 
     resource_group: str
     at: str
