@@ -58,7 +58,7 @@ def remedy_of(reason: SkipReason) -> Remedy:
 
 
 def message_of(reason: SkipReason, message: str, *, holder: Session | None) -> str:
-    """Returns the text of a reason; it names another session only if ``holder`` is a session that the caller may see."""
+    """Returns the text of a reason, which names another session only if the caller may see ``holder``."""
     if reason is SkipReason.BEHIND_ANOTHER and holder is None:
         return "waits behind another session, which came first"
     return message
@@ -151,7 +151,7 @@ class ExplanationService:
         state: QueueState,
         count: int,
     ) -> list[NearestRequest]:
-        """Returns those of the proposals that would be accepted as requests and that the scheduler would start at once."""
+        """Returns the proposals that would be accepted as requests and that the scheduler would start at once."""
         nearest: list[NearestRequest] = []
         for proposal in proposals:
             resources = proposal.slots.to_json()

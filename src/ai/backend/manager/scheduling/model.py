@@ -15,7 +15,7 @@ Remedy = Literal["time", "others", "change"]
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the limit of a keypair, group or domain on one slot that applies to a request."""
+    """A limit that counts a request: of a keypair, group or domain, on one slot."""
 
     scope: str
     slot: str
@@ -26,7 +26,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a session that the caller may see, with the slots that it has or requests."""
+    """A session that the caller may see, and what it has or wants."""
 
     id: str
     name: str
@@ -35,14 +35,14 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds a number of sessions, and the first of the sessions that the caller may see."""
+    """Sessions: how many, and the first of those that the caller may see."""
 
     count: int = 0
     visible: list[SessionRef] = []
 
 
 class ExcludedAgents(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts the agents that are excluded for one reason; ``agents`` is set only for callers who may see agents."""
+    """Agents that are excluded for one reason; ``agents`` only for callers who may see agents."""
 
     reason: str
     count: int
@@ -50,7 +50,7 @@ class ExcludedAgents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentsVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts the agents of a resource group that could run a request now, and says why the others could not.
+    """The agents of the resource group: all, those that could take it now, and why the others could not.
 
     ``names`` are those of ``startable``, for callers who may see agents. A multi-node session is judged by its largest
     kernel. ``largest_free``: the most of each slot that one agent has free and does not keep for another session.
@@ -64,9 +64,8 @@ class AgentsVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NearestRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a smaller request that would start now, by the slots of each kernel and the number of kernels.
-    ``device_requests`` take the place of those of the request, if there are any.
-    """
+    """A request that would start now: the slots of each kernel, and the number of kernels. ``device_requests`` take the
+    place of those of the request, if there are any."""
 
     resources: Slots
     cluster_size: int
@@ -74,10 +73,8 @@ class NearestRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WithheldDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a device that nobody gets now, or only sessions that tolerate the taint of the device. ``reason``: a
-    failure, a cordon with its reason, an operation that is under way, or the taint. ``agent`` is empty for who does not
-    see agents.
-    """
+    """A device that nobody is given now, or only who tolerates its taint. ``reason``: a failure, a cordon with its
+    reason, an operation that is under way, or the taint. ``agent`` is empty for who does not see agents."""
 
     agent: str
     device_name: str
@@ -86,7 +83,7 @@ class WithheldDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Says if a request or a waiting session starts, and explains why it does not.
+    """Says whether a request or a waiting session starts, and if not, why.
 
     Attributes:
         verdict: ``now``, ``waits`` or ``never``; ``started`` or ``ended`` of a session that waits no more.
@@ -199,7 +196,7 @@ class SharesView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayedPass(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a pass without effect: the number of sessions that it would place, and why the others wait."""
+    """A pass that changed nothing: how many sessions it would place and why the others wait."""
 
     order: str
     placement: str
@@ -210,7 +207,7 @@ class ReplayedPass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a waiting session in both passes, as ``placed`` or with the reason why the session waits."""
+    """A waiting session in both passes: ``placed``, or the reason why it waits."""
 
     id: str
     name: str
@@ -219,7 +216,7 @@ class ReplayedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayView(msgspec.Struct, frozen=True, kw_only=True):
-    """Compares the next pass by the present policy with the pass by another; ``items`` begins with the differences."""
+    """The next pass by the present policy and by another; ``items`` begin with the sessions that differ."""
 
     resource_group: str
     at: str

@@ -351,7 +351,7 @@ class MemorySessionStore(MemoryClaims):
 
 
 def _with_side_fields(change: Change, stored: model.Session) -> model.Session:
-    """Returns the changed session with the stored query count, and the stored statistics that the change did not set."""
+    """Returns the changed session with the stored query count, and stored statistics that the change did not set."""
     stats = {kernel.id: kernel.last_stat for kernel in stored.kernels}
     old_stats = {kernel.id: kernel.last_stat for kernel in change.old.kernels}
     kernels = tuple(

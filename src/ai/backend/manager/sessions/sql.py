@@ -178,7 +178,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
             raise _already_exists(e, existing.id) from None
 
     async def _insert_batch(self, batch: Sequence[_NewSession]) -> Sequence[BaseException | None]:
-        """Inserts all sessions in one transaction, or each in its own if that fails, so that each gets its own error."""
+        """Inserts all sessions in one transaction; if that fails, each in its own, so that each gets its own error."""
         try:
             await self._insert_all(batch)
         except Unavailable:

@@ -129,11 +129,13 @@ class SessionStore(ClaimStore, Protocol):
     async def get_log(self, kernel_id: KernelId) -> bytes | None: ...
 
     async def acked(self, agent_id: AgentId) -> ObservationAck | None:
-        """Returns the epoch and the number up to which an agent's observations are applied, or None before the first."""
+        """Returns the epoch and the number up to which an agent's observations are applied, or None
+        before the first.
+        """
         ...
 
     async def audit(self) -> SlotAudit:
-        """Computes every agent's occupied slots from kernels and claims, and compares them with the recorded slots."""
+        """Computes every agent's occupied slots from kernels and claims, and compares them with the stored slots."""
         ...
 
     async def purge(self, *, before: datetime) -> int:

@@ -63,7 +63,7 @@ class SessionWriter:
         return None if self.is_shared else self.written(session_id)
 
     def written(self, session_id: SessionId) -> Session | None:
-        """Returns the cached session even if it may be old, for a change that is saved only if the version is current."""
+        """Returns the cached session even if it may be old, for a change whose save checks the version."""
         if session_id in self._running:
             self._running.move_to_end(session_id)
         return self._recent.get(session_id) or self._running.get(session_id)

@@ -94,7 +94,7 @@ class ClaimUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds a claim, the live sessions that name the claim, and why its devices cannot be used now (empty if they can)."""
+    """Holds a claim, the live sessions that name it, and why its devices cannot be used now (empty if they can)."""
 
     claim: Claim
     users: Sequence[ClaimUser] = ()

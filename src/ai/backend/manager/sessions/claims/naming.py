@@ -37,7 +37,9 @@ class ClaimNaming(msgspec.Struct, frozen=True):
         return claim
 
     def check(self, request: CreateSession, claim: Claim, agents: Sequence[Agent]) -> None:
-        """Raises InvalidInput if a session's request contradicts the claim that the session names. Raises InvalidInput."""
+        """Raises InvalidInput if a session's request contradicts the device claim that it names. Raises
+        InvalidInput.
+        """
         requested = {
             name
             for resources in (request.resources, *(role.resources for role in request.roles))

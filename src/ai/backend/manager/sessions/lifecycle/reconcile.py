@@ -112,7 +112,7 @@ class KernelReconciler:
     def _twice_unobserved(
         self, agent_id: AgentId, reported: Sequence[KernelPresence], expected: Mapping[str, KernelOccupancy]
     ) -> list[KernelPresence]:
-        """Returns kernels that run by this report and by the last one, although their stored status is before RUNNING."""
+        """Returns kernels that run by this and the last report, although their stored status is before RUNNING."""
         unobserved = {
             (presence.kernel_id, presence.attempt): presence
             for presence in reported
