@@ -112,7 +112,7 @@ def config_store(settings: ManagerSettings, database: Database) -> ConfigStore:
 
 
 async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None:
-    """Stores these keys again and again until cancelled, also after failures of the store."""
+    """Stores these keys until cancelled, and stores them again in time and after failures of the store."""
     backoff, is_listed = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER), False
     while True:
         try:
