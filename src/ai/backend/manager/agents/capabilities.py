@@ -60,7 +60,9 @@ def needs_of(
     optioned_plugins: Iterable[str] = (),
     has_folders: bool = False,
 ) -> frozenset[str]:
-    """Returns the features that the agents of a session must have."""
+    """Returns the features that the agents of a session must have. The session gives options to
+    ``optioned_plugins``.
+    """
     needed_features = {class_feature(runtime_class)} if runtime_class else set()
     if runtime_class and has_folders:
         needed_features.add(folders_feature(runtime_class))

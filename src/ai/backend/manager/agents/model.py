@@ -162,7 +162,8 @@ class PresenceDifferences(msgspec.Struct, frozen=True):
 
 class KernelOccupancy(msgspec.Struct, frozen=True, kw_only=True):
     """Summarizes a kernel or device claim that occupies an agent. The fields are those of :class:`Kernel` and of its
-    session. ``claim_id`` is the device claim whose devices the kernel has besides its own.
+    session. ``claim_id`` is the device claim whose devices the kernel has besides its own. With ``is_claim`` it is a
+    claim itself, whose id is ``kernel_id``; ``scope`` is its domain, project and user then.
     """
 
     kernel_id: KernelId

@@ -55,8 +55,11 @@ class ArrayService:
     async def create(
         self, caller: Caller, request: CreateSession, indices_text: str, *, call_id: UUID | None = None
     ) -> tuple[model.SessionArray, bool]:
-        """Enqueues a batch session for each index, all or none. Returns the array, and False if the call
-        was repeated.
+        """Enqueues a batch session for each index, all or none. Returns the array, and False if the call was
+        repeated.
+
+        ``call_id`` becomes the id of the array. Limits of the owner hold for each element. Raises InvalidInput,
+        LimitExceeded, SessionAlreadyExists, and as SessionService.create.
         """
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
         array_id = call_id or self.id_generator.uuid()

@@ -79,7 +79,7 @@ class ScannedRevision(msgspec.Struct, frozen=True, kw_only=True):
 
 class ScannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
     """Describes an artifact as a scan reports it. ``extra`` has author, tags, downloads; ``readme`` is None if not
-    fetched.
+    fetched. ``restricted``: the registry shows it only to some accounts.
     """
 
     type: ArtifactType

@@ -219,8 +219,13 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         return [storage for _, storage in sorted((await self.gateway.storages()).items())]
 
     async def stages(self, registry: ArtifactRegistry) -> Stages:
-        """Returns the storage of each stage of an import from a registry. A stage takes the storage of the registry, or
-        the one in the manager's settings. If no stage has a storage, the first storage proxy that answers is used.
+        """Returns the storage of each stage of an import from a registry. A stage takes the storage of the registry,
+        or the one in the manager's settings. If no stage has a storage, the first storage proxy that answers is used.
+
+        Raises:
+            NotFound: there is no such storage, or none at all.
+            InvalidInput: the stages are on different storage proxies.
+            Unavailable: the proxy of a storage does not answer.
         """
         defaults = {stage: getattr(self.settings, f"{stage}_storage") for stage in STAGES}
         host_of_stage = {stage: registry.storages.get(stage) or defaults[stage] for stage in STAGES}

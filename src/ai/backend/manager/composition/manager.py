@@ -224,8 +224,8 @@ class Manager:
         return await self.loops.schedule.dump(resource_group)
 
     async def live_sessions(self, ref: str) -> list[Session]:
-        """Returns the live sessions, of every owner, whose name or id is ``ref`` or starts with ``ref``. Raises
-        NotFound.
+        """Returns the live sessions, of every owner, whose name or id is ``ref`` or, if there are none, starts with
+        ``ref``. Raises NotFound.
         """
         sessions = await self.stores.sessions.find_live(None, ref)
         if not sessions:

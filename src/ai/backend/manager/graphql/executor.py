@@ -125,7 +125,7 @@ class Executor:
 
     def _validate(self, query: _Query) -> Sequence[GraphQLError]:
         """Returns the errors of a query, whose limits must have been checked before. The time of a validation grows
-        with the square of repeated fields.
+        with the square of repeated fields. Adapts the types of its variables if it is not valid without.
         """
         errors = validate(self.schema, query.document, max_errors=_MAX_ERRORS)
         if errors:

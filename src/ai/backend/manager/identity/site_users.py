@@ -31,8 +31,12 @@ class SiteUsers:
     _identity: IdentityService
 
     async def resolve(self, site_user: SiteUser) -> User:
-        """Returns the user who has the address of a site's user, in the projects that the plugin names. A missing user
-        is created if the plugin permits it.
+        """Returns the user who has the address of a site's user, in the projects that the plugin names. A missing
+        user is created if the plugin permits it.
+
+        Raises:
+            AuthenticationFailed: there is no active user, and none may be created.
+            Forbidden: the user has another domain, or a role that the plugin may not sign in.
         """
         user = await self._store.user(email=site_user.email)
         if user is None:

@@ -141,8 +141,9 @@ class IdentityStore(UserStore, Protocol):
         """Inserts or replaces a tenant or policy; with ``only_new``, raises Conflict if the key exists."""
 
     async def change(self, model: type[Tenant], /, *key: Any, **values: Any) -> Tenant | None:
-        """Sets fields of the object with this key, and returns None if the object does not exist. The key is a group's
-        id, a storage policy's kind and name, or a name.
+        """Sets fields of the object with this key, and returns None if the object does not exist. The key is a
+        group's id, a storage policy's kind and name, or a name. Raises Conflict if a new name of a group is taken in
+        its domain.
         """
         ...
 

@@ -164,7 +164,7 @@ class IdleService:
 
     async def reports(self, sessions: Sequence[Session]) -> Mapping[SessionId, Mapping[str, Any]]:
         """Returns, by session and checker, ``remaining``, ``remaining_time_type`` and ``extra`` (GraphQL
-        ``idle_checks``).
+        ``idle_checks``). Sessions without limits are left out.
         """
         return {
             result.session.id: {name: report.to_json() for name, report in result.verdict.reports.items()}

@@ -32,6 +32,7 @@ class LeaseStore(Protocol):
 
     def fenced(self, lease: Lease) -> AbstractContextManager[None]:
         """Makes all writes to the same database within the block fail if the lease is lost. This includes writes of
-        tasks that are started within the block.
+        tasks that are started within the block. A write raises Conflict and has no effect if the token of the lease
+        has changed.
         """
         ...

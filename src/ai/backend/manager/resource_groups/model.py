@@ -29,7 +29,9 @@ class ResourceGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beneficiary(NamedTuple):
-    """Identifies a domain, group or keypair that may use resource groups; ``kind`` says which of the three."""
+    """Identifies a domain, group or keypair that may use resource groups; ``kind`` is ``domain``, ``group`` or
+    ``keypair``.
+    """
 
     kind: str
     id: str

@@ -45,7 +45,8 @@ class ResourceGroupService:
         self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
     ) -> Sequence[ResourceGroup]:
         """Returns the resource groups that are public or open to the caller's domain, groups or keypair. Superadmins
-        get all resource groups.
+        get all resource groups. With ``group`` (id or name), only this group counts. Raises NotFound if the caller
+        does not see it.
         """
         if scope_of(caller, Operation.SEE_RESOURCE_GROUPS) is Scope.ALL and group is None:
             return await self.store.resource_groups(is_active=is_active)

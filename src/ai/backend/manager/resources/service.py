@@ -113,7 +113,8 @@ class ResourceService(msgspec.Struct, frozen=True):
         self, caller: Caller, *, group: str | None = None, scaling_group: str | None = None
     ) -> PresetCheck:
         """Returns presets and quotas as the caller can use them now. They are computed for one resource group, or for
-        all that the caller may use.
+        all that the caller may use. Slots that no agent ever offered are left out of presets (spec 03-07:809). Raises
+        NotFound for a group or resource group that is not open to the caller.
         """
         slot_names = list(self.slots.slot_types)
         no_slots = ResourceSlot(dict.fromkeys(slot_names, Decimal(0)))

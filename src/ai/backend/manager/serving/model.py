@@ -30,7 +30,8 @@ KEPT_REPLICAS = 64
 
 class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Describes how a replica is probed: by a GET of ``path`` every ``interval`` seconds. The replica must answer
-    ``expected_status_code`` within ``max_wait_time`` seconds.
+    ``expected_status_code`` within ``max_wait_time`` seconds. ``max_retries`` failures in a row make it unhealthy;
+    failures of a replica that was never ready count only ``initial_delay`` seconds after its session has started.
     """
 
     path: str = "/health"

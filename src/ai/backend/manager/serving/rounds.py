@@ -64,7 +64,9 @@ class ProbeOutcome(StrEnum):
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the observed state of a service's replicas: their sessions, probes and open requests. Open requests are
-    present where the app proxy reports them.
+    present where the app proxy reports them. ``refused``: why sessions could not be created; ``logs``: the last lines
+    that ended sessions have printed; ``scaling``: the replicas that autoscaling wants; ``samples``: what revisions
+    answered during a roll-out.
     """
 
     sessions: Mapping[SessionId, Session]

@@ -66,7 +66,9 @@ class SessionStore(ClaimStore, Protocol):
     async def refreshed(
         self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
-        """Returns the sessions in these statuses, and reads only sessions whose stored version is not in the cache."""
+        """Returns the sessions in these statuses, oldest first, and reads only those whose stored version is not in
+        ``cached``.
+        """
         ...
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]: ...
@@ -150,7 +152,9 @@ class SessionStore(ClaimStore, Protocol):
     async def last_event_id(self) -> int: ...
 
     async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
-        """Returns the first pending webhook of each session, unless the webhook is not due yet."""
+        """Returns the first pending webhook of each session, unless it is not due yet. ``insert`` and ``save`` write
+        webhooks with the events.
+        """
         ...
 
     async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None: ...
