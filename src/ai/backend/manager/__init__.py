@@ -1,1 +1,1 @@
-"""The manager daemon: owns the state of sessions and kernels, serves the API, commands the agents."""
+"""Implements the manager daemon, which owns sessions and kernels, serves the API, and commands the agents."""

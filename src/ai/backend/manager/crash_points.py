@@ -1,4 +1,4 @@
-"""The places at which a kill test may end the manager, see ``plugin.crash_points``."""
+"""Lists the places in the code at which a kill test may end the manager, see ``plugin.crash_points``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ SESSION_CRASH_POINTS = _before_and_after(
     *("commit-create", "commit-schedule", "agent-create", "commit-observe", "commit-destroy", "agent-destroy"),
     *("commit-terminate", "commit-restart", "agent-restart"),
 )
-"""Passed by every session that is created, restarted and destroyed, in this order."""
+"""Points that every session passes when it is created, restarted and destroyed, in this order."""
 
 RARE_CRASH_POINTS = (
     *_before_and_after("commit-dispatch", "commit-abandon", "commit-rename", "commit-release", "keep-answer"),
     "database-before-commit",
 )
-"""Passed if an agent is slow, refuses or is lost, by a renamed session, by held elements of arrays, by calls with a
-client token."""
+"""Points that are passed in rare cases: an agent is slow, refuses or is lost, or a session is renamed. Others are
+passed by held elements of arrays and by calls with a client token.
+"""
 
 FOLDER_CRASH_POINTS = (
     *_before_and_after("commit-folder"),
@@ -27,10 +28,10 @@ FOLDER_CRASH_POINTS = (
     "after-trash-expired",
     "after-folder-delete",
 )
-"""Passed by the creation, the clone and the end of a virtual folder."""
+"""Points that are passed when a virtual folder is created, cloned and removed."""
 
 CLAIM_CRASH_POINTS = _before_and_after("commit-claim")
-"""Passed by a device claim that a session leaves, and by the end of its allocation."""
+"""Points that are passed when a session leaves a device claim, and when the claim's allocation ends."""
 
 ARTIFACT_CRASH_POINTS = (
     "after-artifact-scan-page",
@@ -41,10 +42,10 @@ ARTIFACT_CRASH_POINTS = (
     "after-artifact-cleanup-requested",
     "after-artifact-remove",
 )
-"""Passed by a scan, an import and a cleanup, in this order; each leaves a different state."""
+"""Points that a scan, an import and a cleanup pass in this order; each point leaves a different state."""
 
 IMAGE_CRASH_POINTS = ("after-image-scan-page",)
-"""Passed by a scan of a registry of images."""
+"""Points that a scan of a registry of images passes."""
 
 SERVING_CRASH_POINTS = (
     *_before_and_after("serving-change"),
@@ -53,7 +54,7 @@ SERVING_CRASH_POINTS = (
     "after-endpoint-publish",
     "after-endpoint-remove",
 )
-"""Passed by an endpoint that is created, served and destroyed."""
+"""Points that are passed when an endpoint is created, served and destroyed."""
 
 CRASH_POINTS = (
     *SESSION_CRASH_POINTS,

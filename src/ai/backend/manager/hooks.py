@@ -43,7 +43,9 @@ class HookSettings(Settings):
 
 
 def load_hooks(settings: HookSettings) -> Hooks:
-    """Returns the enabled plugins. Raises InvalidInput: one is not installed, or has wrong settings; PluginError."""
+    """Loads and returns the enabled hook plugins. Raises InvalidInput: one is not installed, or has wrong settings;
+    PluginError.
+    """
     if unknown := settings.options.keys() - set(settings.enabled):
         raise InvalidInput(f"hooks.options has {', '.join(sorted(unknown))}, which hooks.enabled does not name.")
     plugins = []
@@ -56,7 +58,7 @@ def load_hooks(settings: HookSettings) -> Hooks:
 
 @dataclass(eq=False, slots=True)
 class Hooks:
-    """Calls the plugins in their order. A check that fails or takes too long refuses the request."""
+    """Calls the hook plugins in their configured order. A check that fails or takes too long refuses the request."""
 
     plugins: Sequence[tuple[str, AbstractHook]] = ()
     timeout_s: float = 10.0
@@ -71,7 +73,7 @@ class Hooks:
         await self._stack.aclose()
 
     async def sign_on(self, request: SignOn) -> SiteUser | None:
-        """Returns the user that a plugin finds for this secret; None if none does. Raises Forbidden."""
+        """Returns the user whom a plugin finds for a secret, or None if no plugin finds a user. Raises Forbidden."""
         for name, plugin in self.plugins:
             try:
                 async with asyncio.timeout(self.timeout_s):
@@ -86,8 +88,9 @@ class Hooks:
         return None
 
     async def sign_on_token(self, request: TokenSignOn) -> tuple[str, TokenUser] | None:
-        """Returns the plugin that takes a token as its own, and whom it names; None if none does. Raises Forbidden,
-        Unavailable."""
+        """Returns the plugin that accepts a token and the user whom the token names, or None if no plugin accepts it.
+        Raises Forbidden, Unavailable.
+        """
         for name, plugin in self.plugins:
             user = await self._ask(name, plugin.sign_on_token(request))
             if user is not None:
@@ -95,7 +98,9 @@ class Hooks:
         return None
 
     async def begin_redirect(self, name: str, return_url: str) -> RedirectStart:
-        """Returns where the plugin ``name`` leads a browser. Raises NotFound, Forbidden, Unavailable."""
+        """Returns the address to which the plugin ``name`` redirects a browser for signing in. Raises NotFound,
+        Forbidden, Unavailable.
+        """
         start = await self._ask(name, self._plugin(name).begin_redirect(return_url))
         if start is None:
             raise NotFound("There is no such sign-in service.", data={"provider": "unknown"})
@@ -106,32 +111,34 @@ class Hooks:
         return await self._ask(name, self._plugin(name).finish_redirect(secret, return_url, parameters))
 
     def redirecting(self) -> list[str]:
-        """Returns the names of the plugins that lead browsers somewhere to sign in."""
+        """Returns the names of the plugins that redirect browsers to sign in."""
         return [name for name, plugin in self.plugins if type(plugin).begin_redirect is not AbstractHook.begin_redirect]
 
     async def admit_sign_up(self, request: SignUpRequest) -> bool:
-        """Returns True if a plugin admits somebody and none refuses. Raises Forbidden or Unavailable."""
+        """Returns True if at least one plugin admits a new account and no plugin refuses it. Raises Forbidden or
+        Unavailable.
+        """
         return any([await self._ask(name, plugin.admit_sign_up(request)) for name, plugin in self.plugins])
 
     async def deliver_verification(self, request: SignUpRequest, token: str) -> bool:
-        """Returns True if a plugin has sent the token. Raises Forbidden or Unavailable."""
+        """Returns True if a plugin has sent the verification token to the user. Raises Forbidden or Unavailable."""
         for name, plugin in self.plugins:
             if await self._ask(name, plugin.deliver_verification(request, token)):
                 return True
         return False
 
     async def check_password(self, account: Account, password: str) -> None:
-        """Raises Forbidden or Unavailable unless every plugin accepts a new password."""
+        """Raises Forbidden or Unavailable if a plugin does not accept a new password."""
         for name, plugin in self.plugins:
             await self._ask(name, plugin.check_password(account, password))
 
     async def check_sign_on(self, account: Account, address: str) -> None:
-        """Raises Forbidden or Unavailable unless every plugin lets a user sign in."""
+        """Raises Forbidden or Unavailable if a plugin does not let a user sign in."""
         for name, plugin in self.plugins:
             await self._ask(name, plugin.check_sign_on(account, address))
 
     async def check_session(self, request: SessionRequest) -> None:
-        """Raises Forbidden or Unavailable unless every plugin allows a session."""
+        """Raises Forbidden or Unavailable if a plugin does not allow a new session."""
         for name, plugin in self.plugins:
             await self._ask(name, plugin.check_session(request))
 

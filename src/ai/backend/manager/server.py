@@ -1,4 +1,4 @@
-"""``python -m ai.backend.manager.server``: the same as ``backend.ai mgr start-server`` (spec 03-02)."""
+"""Starts the manager by ``python -m ai.backend.manager.server``, like ``backend.ai mgr start-server`` (spec 03-02)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def with_command_last(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments with the options of the daemon before the name of its command."""
+    """Returns the command-line arguments with the daemon's options moved before the name of its command."""
     return [*("--config" if argument == "--config-path" else argument for argument in arguments), "start-server"]
 
 

@@ -1,4 +1,4 @@
-"""Connections of the manager to the storage proxies, as ``docs/reference/storage-proxy-api.md`` describes them.
+"""Connects the manager to the storage proxies, as ``docs/reference/storage-proxy-api.md`` describes.
 
 The proxies are entries of the shared configuration (peer facts 4.5): ``volumes/proxies/<name>/{manager_api,client_api,
 secret,ssl_verify}``, ``volumes/default_host`` and ``volumes/blocked/<proxy:volume>``, the operations that nobody may
@@ -59,13 +59,13 @@ class StorageProxies:
             self._http = None
 
     async def settings(self) -> StorageSettings:
-        """Returns the settings, at most two seconds old."""
+        """Returns the storage settings of the shared configuration, at most two seconds old."""
         if self._cached is None or time.monotonic() - self._cached[0] > _CONFIG_CACHE_S:
             self._cached = time.monotonic(), _parse(await self._config.get_prefix("volumes"))
         return self._cached[1]
 
     async def names(self) -> Sequence[str]:
-        """Returns the names of all proxies, reachable or not; first the one of the default volume."""
+        """Returns the names of all proxies, reachable or not, with the proxy of the default volume first."""
         settings = await self.settings()
         default = (settings.default_host or "").partition(":")[0]
         return sorted(settings.proxies, key=lambda name: (name != default, name))
@@ -80,14 +80,16 @@ class StorageProxies:
     async def ask(
         self, proxy: str, method: str, path: str, body: Any = None, *, timeout: aiohttp.ClientTimeout | None = None
     ) -> dict[str, Any]:
-        """Calls the manager-facing API of a proxy; ``body`` is anything that msgspec can encode. Raises the error of
-        the proxy, or Unavailable."""
+        """Sends a request to the manager-facing API of a proxy; ``body`` is any value that msgspec can encode. Raises
+        the error of the proxy, or Unavailable.
+        """
         status, reply_bytes = await self._request(proxy, method, path, body, timeout=timeout or _TIMEOUT)
         return _decode(proxy, status, reply_bytes)
 
     async def fetch(self, proxy: str, path: str, body: Any, *, max_bytes: int) -> bytes:
-        """Returns the bytes that a proxy replies with to a POST. Raises as :meth:`ask`; LimitExceeded if there are more
-        than ``max_bytes``."""
+        """Sends a POST to a proxy and returns the bytes of the reply. Raises as :meth:`ask`; LimitExceeded if there are
+        more than ``max_bytes``.
+        """
         status, reply_bytes = await self._request(proxy, "POST", path, body, limit=max_bytes + 1)
         if status != 200:
             _decode(proxy, status, reply_bytes)
@@ -106,7 +108,9 @@ class StorageProxies:
         timeout: aiohttp.ClientTimeout = _TIMEOUT,
         limit: int = -1,
     ) -> tuple[int, bytes]:
-        """Returns the status and, up to ``limit`` bytes, the body of a reply. Raises Unavailable."""
+        """Sends a request to a proxy, and returns the status and at most ``limit`` bytes of the body. Raises
+        Unavailable.
+        """
         settings = await self.proxy(proxy)
         if self._http is None or self._http.closed:
             self._http = aiohttp.ClientSession(timeout=_TIMEOUT, trace_configs=client_traces())
@@ -131,7 +135,9 @@ class StorageProxies:
 
 
 def problem_of(document: Mapping[str, Any], default: str) -> errors.BackendError:
-    """Returns the error that a problem document describes; ``default`` is the message if it has none."""
+    """Returns the error that a problem document describes; without a message in the document, ``default`` is the
+    message.
+    """
     code = str(document.get("type", "")).rpartition("/")[2]
     message = str(document.get("detail") or document.get("title") or default)
     details = document.get("data")

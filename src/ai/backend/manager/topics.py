@@ -1,4 +1,4 @@
-"""Topics of the manager's message bus."""
+"""Defines the topics of the manager's message bus."""
 
 from __future__ import annotations
 

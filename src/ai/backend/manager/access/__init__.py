@@ -1,1 +1,1 @@
-"""Callers of the manager, and the permissions of their roles."""
+"""Describes the callers of the manager, and the permissions of their roles."""

@@ -1,4 +1,4 @@
-"""The authenticated caller of a request."""
+"""Describes the authenticated caller of a request."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """A keypair that signed a request, and the user who owns it; ``role`` is the user's. ``administered`` are the
-    groups of which the user is an administrator; sessions of a user with ``sudo_session_enabled`` are told so.
-    ``unproved`` are operations that take a recent proof of who asks, which this request has not."""
+    """Represents the keypair that signed a request and its user; ``role`` is the role of the user. ``administered`` are
+    the groups of which the user is an administrator; sessions of a user with ``sudo_session_enabled`` are told so.
+    ``unproved`` are operations that take a recent proof of who asks, which this request has not.
+    """
 
     user_id: UserId
     email: str
@@ -33,12 +34,12 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stimulus_id(self) -> str:
-        """Returns the name of the caller as the cause of a transition."""
+        """Returns the text that names the caller as the cause of a transition."""
         return f"request of {self.access_key}"
 
     @property
     def sees_all(self) -> bool:
-        """Returns whether the caller sees objects of every domain."""
+        """Returns True if the caller may see the objects of every domain."""
         return self.role in (UserRole.SUPERADMIN, UserRole.MONITOR)
 
     @property

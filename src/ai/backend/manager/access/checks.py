@@ -1,4 +1,4 @@
-"""Checks whether a caller may perform an operation, by the table of permissions."""
+"""Checks if a caller may perform an operation, by the table of permissions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_permitted(
     owner_role: UserRole | None = None,
     group_id: GroupId | None = None,
 ) -> bool:
-    """Returns whether the caller may perform an operation on an object.
+    """Returns True if the caller may perform an operation on an object.
 
     Args:
         domain_name: the domain of the object; None if the operation has no object, or its object no domain.
@@ -41,7 +41,7 @@ def is_permitted(
 
 
 def bounds_of(caller: Caller, operation: Operation) -> dict[str, Any]:
-    """Returns the filter of a store that selects the objects on which the caller may perform an operation."""
+    """Returns the store filter that selects the objects on which the caller may perform an operation."""
     match scope_of(caller, operation):
         case Scope.ALL:
             return {}
@@ -52,7 +52,7 @@ def bounds_of(caller: Caller, operation: Operation) -> dict[str, Any]:
 
 
 def is_spared(operation: Operation, owner_role: UserRole | None) -> bool:
-    """Returns whether an operation by admins of a domain spares the objects of owners of this role."""
+    """Returns True if domain admins may not perform an operation on the objects of owners of this role."""
     return owner_role in SPARED_ROLES.get(operation, ())
 
 
@@ -64,16 +64,18 @@ def require(
     is_own: bool = False,
     group_id: GroupId | None = None,
 ) -> None:
-    """Raises Forbidden unless the caller may perform an operation, ProofRequired if that takes a recent proof; the
-    arguments are those of :func:`is_permitted`."""
+    """Raises Forbidden if the caller may not perform an operation, or ProofRequired if it needs a recent proof. The
+    arguments are those of :func:`is_permitted`.
+    """
     if not is_permitted(caller, operation, domain_name=domain_name, is_own=is_own, group_id=group_id):
         raise _forbidden(operation)
     _require_proof(caller, operation)
 
 
 def require_any(caller: Caller, operation: Operation) -> None:
-    """Raises Forbidden if the caller may perform an operation on no object at all, ProofRequired if it takes a recent
-    proof."""
+    """Raises Forbidden if the caller may perform an operation on no object, or ProofRequired if it needs a recent
+    proof.
+    """
     if scope_of(caller, operation) is Scope.NONE:
         raise _forbidden(operation)
     _require_proof(caller, operation)

@@ -1,4 +1,4 @@
-"""The permissions of roles, as one table: which operation a role may perform, and on whose objects."""
+"""Defines the permissions of roles, as one table: which operation a role may perform, and on whose objects."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ai.backend.common.states import UserRole
 
 
 class Scope(StrEnum):
-    """The objects on which a role may perform an operation; each scope includes the ones before it."""
+    """Names the objects on which a role may perform an operation; each scope includes the scopes before it."""
 
     NONE = "no"
     OWN = "own"
-    """The caller's own objects, or those of groups that the caller belongs to."""
+    """The caller's own objects, or the objects of groups that the caller belongs to."""
     DOMAIN = "domain"
-    """All objects of the caller's domain, except those of the roles in :data:`SPARED_ROLES`."""
+    """All objects of the caller's domain, except the objects of the roles in :data:`SPARED_ROLES`."""
     ALL = "all"
 
 
@@ -25,7 +25,7 @@ _ROLES = (UserRole.SUPERADMIN, UserRole.ADMIN, UserRole.MONITOR, UserRole.USER)
 
 
 class Operation(StrEnum):
-    """Operations with the scope of each role; the values complete "Only superadmins ..."."""
+    """Names the operations with the scope of each role; the values complete "Only superadmins ..."."""
 
     _value_: str
     scopes: Mapping[UserRole, Scope]
@@ -122,7 +122,7 @@ SPARED_ROLES: Mapping[Operation, frozenset[UserRole]] = {
     Operation.CHANGE_TEMPLATES: frozenset({UserRole.SUPERADMIN}),
     Operation.CHANGE_USERS: _ABOVE_DOMAINS | {UserRole.ADMIN},
 }
-"""Roles of owners whose objects are outside of the scope ``domain`` of an operation."""
+"""Roles whose objects do not belong to the scope ``domain`` of an operation."""
 
 PROJECT_ADMIN_OPERATIONS = frozenset(
     {
@@ -132,7 +132,7 @@ PROJECT_ADMIN_OPERATIONS = frozenset(
         Operation.CHANGE_FOLDERS,
     }
 )
-"""The operations that an administrator of a project has on its objects, with any role (spec 03-01:582)."""
+"""The operations that a project administrator may perform on the project's objects, with any role (spec 03-01:582)."""
 
 GRAVE_OPERATIONS = frozenset(
     {
@@ -154,8 +154,9 @@ GRAVE_OPERATIONS = frozenset(
         Operation.CHANGE_STATE,
     }
 )
-"""The operations for which a site may demand a recent proof of who asks. Each is checked by :func:`checks.require` or
-:func:`checks.require_any` before anything is done."""
+"""The operations for which a site may require a recent proof of the caller's identity. Each is checked by
+:func:`checks.require` or :func:`checks.require_any` before anything is done.
+"""
 
 PERMISSIONS: Mapping[tuple[UserRole, Operation], Scope] = {
     (role, operation): scope for operation in Operation for role, scope in operation.scopes.items()

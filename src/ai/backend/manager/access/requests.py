@@ -22,19 +22,20 @@ from ai.backend.manager.access.caller import Caller
 
 Problems = tuple[type[BackendError], ...]
 OBJECT_PROBLEMS: Problems = (NotFound, Conflict)
-"""Of endpoints about stored objects."""
+"""The problems that endpoints about stored objects return."""
 SESSION_PROBLEMS: Problems = (*OBJECT_PROBLEMS, LimitExceeded, NotSupported, WorkloadError, DeadlineExceeded)
-"""Of endpoints about sessions, which agents may refuse or not answer."""
+"""The problems of endpoints about sessions, including that an agent refuses or does not answer."""
 STORAGE_PROBLEMS: Problems = (
     *(*OBJECT_PROBLEMS, UploadIsBeingWritten, LimitExceeded, QuotaExceeded, NotSupported, PeerRefused),
     DeadlineExceeded,
 )
-"""Of endpoints about files and artifacts, which storage proxies may refuse or not answer."""
+"""The problems of endpoints about files and artifacts, including that a storage proxy refuses or does not answer."""
 
 
 def caller_of(call: Call[Any, Any]) -> Caller:
-    """Returns the caller of a signed request, or the owner of the keypair that the caller acts for. Raises
-    AuthenticationFailed for an unsigned request."""
+    """Returns the caller of a signed request, or the owner of the keypair for which the caller acts. Raises
+    AuthenticationFailed for an unsigned request.
+    """
     identity = call.owner or call.identity
     if not isinstance(identity, Caller):
         raise AuthenticationFailed("Sign this request.")

@@ -27,7 +27,7 @@ ENCRYPTION = "encrypted_network"
 """The resource option of a session whose network must be encrypted between agents."""
 _MAX_SHOWN_REASONS = 3
 _MAX_REASON_LENGTH = 200
-"""Characters; agents write reasons and users read them."""
+"""The maximum number of characters of a reason, as agents write reasons and users read them."""
 _CACHED_AGENTS_LIMIT = 4096
 _RUNTIME_CLASS_FIELD = "runtimeClass"
 _INTRINSIC_SLOTS = frozenset({"cpu", "mem"})
@@ -60,7 +60,9 @@ def needs_of(
     optioned_plugins: Iterable[str] = (),
     has_folders: bool = False,
 ) -> frozenset[str]:
-    """Returns the features that a session needs of its agents; it gives options to ``optioned_plugins``."""
+    """Returns the features that the agents of a session must have. The session gives options to
+    ``optioned_plugins``.
+    """
     needed_features = {class_feature(runtime_class)} if runtime_class else set()
     if runtime_class and has_folders:
         needed_features.add(folders_feature(runtime_class))
@@ -73,7 +75,9 @@ def needs_of(
 
 
 def features_of(agent: Agent) -> frozenset[str]:
-    """Returns an agent's features. An agent without a report about networks counts as able to make local networks."""
+    """Returns the features that an agent has. An agent without a report about networks counts as able to make local
+    networks.
+    """
     features = {class_feature(runtime_class.name) for runtime_class in agent.runtime_classes}
     features |= {folders_feature(each.name) for each in agent.runtime_classes if each.folders}
     features |= {options_feature(plugin.name) for plugin in agent.plugins if plugin.options_schema is not None}
@@ -196,7 +200,7 @@ def with_class(
     has_folders: bool = False,
     uses_host_network: bool = False,
 ) -> tuple[list[Agent], ResourceSlot]:
-    """Returns the agents whose runtime class accepts all requests, and the largest overhead of their classes.
+    """Returns the agents whose runtime class accepts all requests, and the largest overhead of these classes.
 
     ``has_folders``: the session mounts virtual folders. ``uses_host_network``: the resource group gives its sessions
     the network of their node.
@@ -234,7 +238,7 @@ def with_class(
 
 
 def _unfit(runtime_class: RuntimeClassReport, *, has_folders: bool, uses_host_network: bool) -> str:
-    """Returns why a runtime class cannot have a session's folders or network; empty if it can."""
+    """Returns why a runtime class cannot serve a session's folders or network, or an empty text if it can."""
     if has_folders and not runtime_class.folders:
         return (
             "it mounts no virtual folders there, as these are parts of volumes, and a virtual machine mounts whole ones"
@@ -245,7 +249,7 @@ def _unfit(runtime_class: RuntimeClassReport, *, has_folders: bool, uses_host_ne
 
 
 def _refusal(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlot, reader: DeviceReader) -> str:
-    """Returns why an agent's runtime class does not accept a kernel with these slots; empty if it accepts."""
+    """Returns why an agent's runtime class rejects a kernel with these slots, or an empty text if it accepts."""
     requested = {slot: amount for slot, amount in slots.nonzero().items() if slot not in _INTRINSIC_SLOTS}
     if not requested or (runtime_class.max_devices is None and not runtime_class.whole_devices):
         return ""
@@ -276,7 +280,7 @@ def _device_sizes(agent: Agent, reader: DeviceReader) -> dict[str, set[Decimal]]
 
 
 class DeviceReader:
-    """Parses the devices of agents, which takes milliseconds each, and caches them until an agent reports others."""
+    """Parses the reported devices of agents, which takes milliseconds per agent, and caches them until a new report."""
 
     def __init__(self) -> None:
         self._devices: dict[AgentId, tuple[object, tuple[PluginDevices, ...]]] = {}

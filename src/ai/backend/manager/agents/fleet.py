@@ -1,4 +1,4 @@
-"""All agents in one compact reply, for maps of the fleet: rows of short values instead of objects."""
+"""Returns all agents in one compact reply for maps of the fleet, with rows of short values instead of objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ai.backend.manager.agents.model import Agent, KernelOccupancy, counted_ids
 from ai.backend.manager.agents.store import AgentStore, Occupancy
 
 KEEP_S = 2.0
-"""How long a reply is served; with it all who look at the fleet cost one read of the store."""
+"""Seconds for which one reply is served again, so that many viewers of the fleet cost one read of the store."""
 COLUMNS = (
     *("id", "status", "schedulable", "resource_group", "location", "hardware", "available", "occupied", "kernels"),
     "devices",
@@ -51,7 +51,7 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Words:
-    """Numbers words in the order in which they come."""
+    """Assigns numbers to words, in the order in which the words appear."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
@@ -78,7 +78,9 @@ def _hardware_of(devices: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _state_letter(device: Mapping[str, Any], taken: Mapping[tuple[str, str], Decimal]) -> str:
-    """Returns the letter that shows how much of a device is in use, by its most used slot, or that it has failed."""
+    """Returns a character that shows how much of a device is used, by its most used slot, or that the device has
+    failed.
+    """
     if device.get("health", DeviceHealth.HEALTHY.value) != DeviceHealth.HEALTHY.value:
         return _FAILED
     used = Decimal(0)
@@ -99,7 +101,7 @@ def _state_letter(device: Mapping[str, Any], taken: Mapping[tuple[str, str], Dec
 
 
 def fleet_view(agents: Sequence[Agent], holdings: Iterable[KernelOccupancy]) -> FleetView:
-    """Returns the compact form of agents and of what kernels hold on them."""
+    """Returns the compact form of agents and of the slots and devices that kernels hold on them."""
     held: dict[str, list[KernelOccupancy]] = {}
     for holding in holdings:
         held.setdefault(holding.agent, []).append(holding)
@@ -144,14 +146,14 @@ def fleet_view(agents: Sequence[Agent], holdings: Iterable[KernelOccupancy]) -> 
 
 
 class EncodedFleet(msgspec.Struct, frozen=True):
-    """A fleet as JSON, and a tag that is the same for equal ones."""
+    """Holds the fleet as JSON, and a tag that is equal for equal contents."""
 
     body: bytes
     etag: str
 
 
 class FleetService:
-    """Encodes the fleet, at most once in :data:`KEEP_S`."""
+    """Encodes the fleet as JSON, at most once in :data:`KEEP_S` seconds."""
 
     def __init__(self, agents: AgentStore, occupancy: Occupancy, clock: Clock) -> None:
         self._agents = agents
@@ -160,7 +162,9 @@ class FleetService:
         self._kept: tuple[float, EncodedFleet] | None = None
 
     async def fleet(self, caller: Caller) -> EncodedFleet:
-        """Returns all agents. Raises Forbidden unless the caller may see agents."""
+        """Returns all agents as encoded JSON, which may be :data:`KEEP_S` seconds old. Raises Forbidden unless the
+        caller may see agents.
+        """
         require(caller, Operation.SEE_AGENTS)
         if self._kept is not None and self._clock.monotonic() - self._kept[0] < KEEP_S:
             return self._kept[1]

@@ -1,4 +1,4 @@
-"""The store of agents and slot types in memory."""
+"""Stores agents and slot types in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents, slot types, and the kernels that occupy agents (spec 03-09; client wire contract 3.3)."""
+"""Defines agents, slot types, and the kernels that occupy agents (spec 03-09; client wire contract 3.3)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from ai.backend.common.wire.reports import (
 
 PULLING_RUNTIMES = frozenset({"docker"})
 FETCHING_RUNTIMES = PULLING_RUNTIMES | {"kubernetes"}
-"""Runtimes that start an image of a registry; not all can be asked to fetch one beforehand."""
+"""Runtimes that can start an image of a registry, including runtimes that cannot fetch it before the session."""
 
 
 def counted_ids(device: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the id of a reported device, and those of its partitions that are counted at it."""
+    """Returns the id of a reported device, and the ids of the partitions whose use counts as use of the device."""
     partition_ids = device.get("partition_ids") or ()
     return str(device.get("device_id")), *(str(partition_id) for partition_id in partition_ids)
 
 
 def withheld_slots(devices: Iterable[Mapping[str, Any]]) -> ResourceSlot:
-    """Returns the slots of the unhealthy devices; malformed devices count as empty."""
+    """Returns the slots of unhealthy devices; malformed devices count as devices without slots."""
     withheld = ResourceSlot()
     for device in devices:
         if device.get("health") == DeviceHealth.UNHEALTHY.value:
@@ -45,7 +45,7 @@ def withheld_slots(devices: Iterable[Mapping[str, Any]]) -> ResourceSlot:
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent as its last heartbeat described it.
+    """Represents an agent as its last heartbeat described it.
 
     ``epoch`` grows with each start of the agent; ``generation`` is that of its device inventory. ``devices`` are
     :class:`ai.backend.common.devices.ComputeDevice` as builtins. ``enforcement`` is limit or isolation -> how the
@@ -84,17 +84,17 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_pull(self) -> bool:
-        """True if the agent's runtime pulls images from registries on request."""
+        """Returns True if the agent's runtime can pull images from registries on request."""
         return self.runtime in PULLING_RUNTIMES
 
     @property
     def can_fetch(self) -> bool:
-        """True if the agent can start a session of an image of a registry that it does not have yet."""
+        """Returns True if the agent can start a session from a registry's image that is not yet on its node."""
         return self.runtime in FETCHING_RUNTIMES
 
     @property
     def capacity(self) -> ResourceSlot:
-        """The available slots plus those of failed devices, which kernels may still hold."""
+        """Returns the available slots plus the slots of failed devices, which kernels may still hold."""
         return self.available_slots + withheld_slots(self.devices)
 
     @property
@@ -112,8 +112,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of an agent that change while it runs. ``version_id`` grows with each report that says something new,
-    as of devices."""
+    """Holds the fields of an agent that change while the agent runs. ``version_id`` grows with each report that says
+    something new, as of devices.
+    """
 
     status: AgentStatus
     schedulable: bool
@@ -123,7 +124,9 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotTypeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot type that an agent has reported at any time. ``display`` is a ``SlotDisplay`` as builtins, or empty."""
+    """Describes a slot type that at least one agent has reported at some time. ``display`` is a ``SlotDisplay`` as
+    builtins, or empty.
+    """
 
     slot_name: SlotName
     slot_type: SlotType
@@ -131,7 +134,9 @@ class SlotTypeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The display data for user interfaces (peer facts 1.1), with defaults for what the plugin does not set."""
+        """Returns the display data of the slot for user interfaces (peer facts 1.1), with defaults
+        for missing values.
+        """
         display = self.display
         is_bytes = self.slot_type is SlotType.BYTES
         return {
@@ -149,16 +154,17 @@ class SlotTypeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PresenceDifferences(msgspec.Struct, frozen=True):
-    """Kernels of an agent that it should remove, and running ones that it should report again."""
+    """Lists the kernels that an agent should remove, and the running kernels that the agent should report again."""
 
     unknown: list[KernelPresence]
     unobserved: list[KernelPresence]
 
 
 class KernelOccupancy(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary of a kernel that occupies an agent; the fields are those of :class:`Kernel` and of its session, and
-    ``claim_id`` is the device claim whose devices it has besides. With ``is_claim`` it is a claim itself, whose id is
-    ``kernel_id``; ``scope`` is its domain, project and user then."""
+    """Summarizes a kernel or device claim that occupies an agent. The fields are those of :class:`Kernel` and of its
+    session. ``claim_id`` is the device claim whose devices the kernel has besides its own. With ``is_claim`` it is a
+    claim itself, whose id is ``kernel_id``; ``scope`` is its domain, project and user then.
+    """
 
     kernel_id: KernelId
     session_id: SessionId

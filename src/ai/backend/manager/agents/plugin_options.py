@@ -1,4 +1,4 @@
-"""Checks what a session says to accelerator plugins by the schemas that agents report (decision 0500). Pure."""
+"""Checks a session's options for accelerator plugins by the schemas that agents report (decision 0500). Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIELD = "config.plugin_options"
 
 
 def schemas_of(agents: Iterable[Agent]) -> dict[str, list[dict[str, Any]]]:
-    """Maps names of plugins to the different schemas of their options that living agents report, each once."""
+    """Returns, by name of plugin, the distinct option schemas that living agents report."""
     schemas_by_name: dict[str, dict[str, dict[str, Any]]] = {}
     for agent in agents:
         if agent.status is not AgentStatus.ALIVE:
@@ -35,7 +35,7 @@ def check_plugin_options(
     agents: Sequence[Agent],
     devices: DeviceReader,
 ) -> dict[str, dict[str, Any]]:
-    """Returns the options of a session without empty ones.
+    """Returns the checked options of a session for plugins, without empty options.
 
     Agents may have several versions of a plugin: one that takes the options is enough, as the agent of the session
     checks them again. Raises InvalidInput, naming the plugin and the place: no agent has a plugin of that name that

@@ -40,7 +40,8 @@ from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.topics import AGENTS, LAUNCH, SCHEDULE
 
 OLDEST_RELEASE = (26, 11)
-"""Year and month of the oldest release whose agents this manager takes: the one before its own, once there are two."""
+"""Year and month of the oldest release whose agents this manager accepts: the release before its own, if there is one.
+"""
 _CALENDAR_VERSION = re.compile(r"(\d{2})\.(\d{1,2})(?:\.|$)")
 _SHOWN = 32
 _ASSIGNMENTS_KEY = "manager/assigned-agents"
@@ -59,7 +60,7 @@ class _Assignment(msgspec.Struct, frozen=True):
 
 
 class Assignments:
-    """Overrides the resource groups that agents name by the groups that superadmins assigned.
+    """Replaces the resource group that an agent names by the group that a superadmin has assigned to the agent.
 
     An assignment holds as long as the agent names the same group as when it was made.
     """
@@ -79,14 +80,14 @@ class Assignments:
             return None
 
     async def group_of(self, agent_id: AgentId, named_group: str) -> ResourceGroupName:
-        """Returns the resource group of an agent that names the group ``named_group``."""
+        """Returns the resource group of an agent, which is the assigned one or else ``named_group``."""
         assignment = await self._stored_assignment(agent_id)
         return ResourceGroupName(
             assignment.group if assignment is not None and assignment.instead_of == named_group else named_group
         )
 
     async def named_by(self, agent: Agent) -> str:
-        """Returns the group that the agent itself names."""
+        """Returns the resource group that the agent itself names, even if another group is assigned."""
         assignment = await self._stored_assignment(agent.id)
         is_assigned = assignment is not None and assignment.group == agent.scaling_group
         return assignment.instead_of if assignment is not None and is_assigned else agent.scaling_group
@@ -105,7 +106,7 @@ def _invalid_reason(address: str, ports: Collection[int]) -> str:
 
 
 def admitted(report: OverlayReport, other_reports: Mapping[AgentId, OverlayReport]) -> OverlayReport:
-    """Returns the overlay report, or a report why the agent takes no part: its address is invalid or taken.
+    """Returns an agent's overlay report, or a report that refuses it because its address is invalid or in use.
 
     Only one agent at an address takes part in encrypted networks: the packets of two to a peer's port cannot be told
     apart. ``other_reports`` are the admitted reports of all other living agents.
@@ -145,22 +146,25 @@ class AgentRegistry:
     settings: AgentSettings
     assignments: Assignments
     last_seen: dict[AgentId, float] = field(default_factory=dict, init=False)
-    """Agent -> monotonic time of its last report to this process."""
+    """Maps an agent to the monotonic time of its last report to this process."""
     leads: Callable[[], bool] = lambda: True
-    """Returns whether this manager runs the loops: only the leader says which kernels an agent should not have."""
+    """Returns True if this manager runs the loops; only the leader decides which kernels an agent should not have."""
     _fingerprints: dict[AgentId, bytes] = field(default_factory=dict, init=False)
-    """Agent -> its registered report; empty if a part of it was refused, which the next heartbeat tries again."""
+    """Maps an agent to the digest of its registered report. The digest is empty if a part of the report was refused,
+    and the next heartbeat tries the report again.
+    """
     _last_written_at: dict[AgentId, float] = field(default_factory=dict, init=False)
     _held_kernels: dict[AgentId, tuple[int, int, list[KernelPresence], int | None]] = field(
         default_factory=dict, init=False
     )
-    """Agent -> epoch, number, kernels and newest observation of its last whole heartbeat."""
+    """Maps an agent to the epoch, number, kernels and newest observation of its last complete heartbeat."""
     _speaker_of: dict[AgentId, str] = field(default_factory=dict, init=False)
     _speakers: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
-    """Process that speaks for agents -> the monotonic times when it was first heard after its last long silence, and
-    last heard."""
+    """Maps a process that speaks for agents to two monotonic times: its first report after a long silence, and its
+    last.
+    """
     _newest_heartbeat: dict[AgentId, tuple[int, int]] = field(default_factory=dict, init=False)
-    """Agent -> epoch and number of its newest heartbeat."""
+    """Maps an agent to the epoch and the number of its newest heartbeat."""
     _registration_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
@@ -193,8 +197,9 @@ class AgentRegistry:
         return replace(reply, unknown_kernels=differences.unknown, unobserved_kernels=differences.unobserved)
 
     async def beat(self, report: BeatReport) -> BeatReply:
-        """Counts as the heartbeats of agents that have nothing new. An agent whose last heartbeat this process has not,
-        or not wholly admitted, is ``stale``."""
+        """Records the contact of agents that report no change since their last heartbeat. An agent whose last heartbeat
+        this process does not have, or did not fully admit, is returned as ``stale``.
+        """
         stale: list[str] = []
         unknown_kernels: dict[str, list[KernelPresence]] = {}
         for beat in report.beats:
@@ -218,14 +223,16 @@ class AgentRegistry:
         return BeatReply(interval_s=interval_s, stale=stale, unknown_kernels=unknown_kernels)
 
     async def _write_contact(self, agent_id: AgentId) -> None:
-        """Stores the time of the last heartbeat now and then."""
+        """Stores the time of an agent's last heartbeat, at most once in ``_HEARTBEAT_WRITE_S`` seconds."""
         monotonic_now = self.clock.monotonic()
         if monotonic_now - self._last_written_at.get(agent_id, 0.0) >= _HEARTBEAT_WRITE_S:
             await self.agents.change(agent_id, last_heartbeat=self.clock.now())
             self._last_written_at[agent_id] = monotonic_now
 
     def _is_outdated(self, agent_id: AgentId, report: AgentReport) -> bool:
-        """Returns True if the agent's report is not newer than the newest so far; else records it as the newest."""
+        """Returns True if an agent's report is not newer than its newest report, and records a
+        newer one as the newest.
+        """
         epoch_and_number = report.epoch, report.number
         if report.number and epoch_and_number <= self._newest_heartbeat.get(agent_id, (0, 0)):
             log.info("an old heartbeat of agent %s is ignored", agent_id)
@@ -235,11 +242,11 @@ class AgentRegistry:
 
     @property
     def registered(self) -> Collection[AgentId]:
-        """Agents that have registered with this process and have not been lost since."""
+        """Returns the agents that have registered with this process and have not been lost since."""
         return self._fingerprints.keys()
 
     def record_contact(self, agent_id: AgentId, speaker: str | None = None) -> None:
-        """Records that the agent is alive now, and of a heartbeat, which process speaks for it."""
+        """Records that an agent is alive now, and for a heartbeat also the process that speaks for the agent."""
         now = self.clock.monotonic()
         self.last_seen[agent_id] = now
         if speaker is None:
@@ -253,7 +260,7 @@ class AgentRegistry:
         self._speakers[speaker] = (now if was_away else resumed_at, now)
 
     def is_silent(self, agent_id: AgentId, since: float) -> bool:
-        """Returns True if the agent counts as lost: nothing was heard of it for the timeout.
+        """Returns True if an agent counts as lost, since nothing was received from it during the timeout.
 
         If another process speaks for it, then only while that process is heard: the silence of that process is not the
         node's, and counts after ``speaker_timeout_s``. Times before ``since`` do not count.
@@ -269,7 +276,7 @@ class AgentRegistry:
         return now - max(seen_at, resumed_at) > timeout_s
 
     def mark_lost(self, agent_id: AgentId) -> None:
-        """Forgets the registration, so that the next heartbeat registers the agent again.
+        """Forgets the registration of a lost agent, so that its next heartbeat registers the agent again.
 
         Its epochs may begin anew, as after its data folder was removed.
         """
@@ -282,7 +289,7 @@ class AgentRegistry:
         self.presence.forget()
 
     async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
-        """Stores the agent; returns True if its overlay report was admitted unchanged."""
+        """Stores a reported agent, and returns True if its overlay report was admitted without change."""
         if await self.resource_groups.resource_group(report.resource_group) is None:
             stored_agent = await self.agents.agent(agent_id)
             if stored_agent is not None and stored_agent.status is AgentStatus.ALIVE:
@@ -356,7 +363,9 @@ def _slot_types(report: AgentReport) -> list[SlotTypeInfo]:
 
 
 def _display_data(slot: SlotReport) -> Mapping[str, Any]:
-    """Returns the display data of a slot; nothing if malformed, since that must not keep an agent out."""
+    """Returns the display data of a slot, or an empty map if they are malformed, so that the agent
+    is still registered.
+    """
     if not slot.display:
         return {}
     try:
@@ -368,7 +377,7 @@ def _display_data(slot: SlotReport) -> Mapping[str, Any]:
 
 
 def _without_slots(report: AgentReport, refused: Mapping[str, str]) -> AgentReport:
-    """Returns the report without refused slots; adds the reasons to the plugins that offer these slots."""
+    """Returns a report without the refused slots, with the reasons added to the plugins that offer these slots."""
     if not refused:
         return report
     devices: list[dict[str, Any]] = []
@@ -390,8 +399,9 @@ def _without_slots(report: AgentReport, refused: Mapping[str, str]) -> AgentRepo
 
 
 def check_version(agent_id: str, version: str) -> None:
-    """Raises InvalidInput for an agent of an earlier release. Versions that do not count by the calendar, as those of a
-    source tree, are taken."""
+    """Raises InvalidInput for an agent whose release is older than :data:`OLDEST_RELEASE`. Versions that do not count
+    by the calendar, as those of a source tree, are taken.
+    """
     match = _CALENDAR_VERSION.match(version)
     if match is not None and (int(match[1]), int(match[2])) < OLDEST_RELEASE:
         oldest = ".".join(map(str, OLDEST_RELEASE))

@@ -1,4 +1,4 @@
-"""Use cases of administrators on agents, their devices (spec 03-09, "Agent") and their watchers (spec 03-02)."""
+"""Implements what administrators do with agents, devices (spec 03-09, "Agent") and watchers (spec 03-02)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEFAULT_PORT = 6009
 
 @dataclass(slots=True, eq=False)
 class AgentService:
-    """Lists agents for superadmins and monitors; lets superadmins change agents and operate their devices."""
+    """Lists agents for superadmins and monitors, and lets superadmins change agents and operate their devices."""
 
     store: AgentStore
     occupancy: Occupancy
@@ -45,14 +45,14 @@ class AgentService:
     gateway: AgentGateway
     bus: Bus
     drainage: Drainage = field(init=False)
-    """Assigned by the composition, as sessions are made after agents."""
+    """Ends sessions on drained devices; set after the construction, as session services are built after agents."""
     after_change: list[PeriodicLoop] = field(default_factory=list, init=False)
-    """Loops that are woken after an agent has been changed."""
+    """Loops that are woken after an agent has changed."""
 
     async def agents(
         self, caller: Caller, query: ListQuery, *, status: str | None = None, scaling_group: str | None = None
     ) -> Page[Agent]:
-        """Returns a page of agents with live statistics; an empty page unless the caller sees all."""
+        """Returns a page of agents with live statistics, or an empty page if the caller may not see agents."""
         if not is_permitted(caller, Operation.SEE_AGENTS):
             return Page(items=[], total_count=0)
         page = await self.store.page(query, status=status, scaling_group=scaling_group)
@@ -65,7 +65,9 @@ class AgentService:
         return self._with_statistics(await self._existing_agent(agent_id))
 
     async def metric_history(self, caller: Caller, agent_id: str, span: Span) -> Series:
-        """Returns what a node and its devices used lately. Raises NotFound, also for callers who may not see agents."""
+        """Returns the recent use of resources on a node and on each of its devices. Raises NotFound, also for callers
+        who may not see agents.
+        """
         agent = await self.agent(caller, agent_id)
         return self.metrics.history_of_agent(agent.id, span)
 
@@ -76,7 +78,7 @@ class AgentService:
         return await self.store.count_by_status()
 
     async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]:
-        """Returns the kernels that occupy agents, by agent; nothing unless the caller sees all."""
+        """Returns, by agent, the kernels that occupy agents, or an empty map if the caller may not see agents."""
         if not is_permitted(caller, Operation.SEE_AGENTS):
             return {}
         holdings: dict[str, list[KernelOccupancy]] = {}
@@ -97,7 +99,7 @@ class AgentService:
     async def operate_device(
         self, caller: Caller, agent_id: str, operation: OperateDevice, *, start_over: bool = False
     ) -> DeviceOperation:
-        """Partitions, switches, programs or attaches a device of an agent, and returns at the end of the operation.
+        """Partitions, switches, programs or attaches a device of an agent, and returns when the operation has ended.
 
         ``drain`` cordons the device and asks the sessions that hold it to end, without waiting for that; with
         ``start_over`` batch sessions wait again.
@@ -124,8 +126,9 @@ class AgentService:
         return done
 
     async def _check_unclaimed(self, agent_id: str, operation: OperateDevice) -> None:
-        """Raises Conflict if a claim holds the device: an agent knows only of those in use. A cordon changes nothing of
-        a device, nor does a taint."""
+        """Raises Conflict if a device claim holds the device, even without a session, which the agent cannot know.
+        Cordons and taints are always allowed, since they do not change the device.
+        """
         if operation.action in CORDONS:
             return
         agent = await self._existing_agent(agent_id)
@@ -136,7 +139,7 @@ class AgentService:
             raise Conflict(message, data={"claims": ids})
 
     async def device_options(self, caller: Caller, agent_id: str, device_name: str) -> DeviceOptions:
-        """Returns the operations that the devices of a plugin offer, a drain too where the agent knows cordons.
+        """Returns the operations that the devices of a plugin offer, with drain if the agent supports cordons.
 
         Raises as :meth:`operate_device`.
         """
@@ -154,7 +157,7 @@ class AgentService:
         return self.gateway.agent(agent.id)
 
     async def set_schedulable(self, caller: Caller, agent_ids: Sequence[str], schedulable: bool) -> None:
-        """Allows or forbids agents to take new sessions; running sessions go on.
+        """Allows or forbids new sessions on agents; running sessions continue.
 
         Raises Forbidden unless the caller is a superadmin, and NotFound if one agent does not exist; none is changed
         then.
@@ -170,7 +173,8 @@ class AgentService:
     async def modify_agent(
         self, caller: Caller, agent_id: str, *, schedulable: bool | None = None, scaling_group: str | None = None
     ) -> Agent:
-        """Allows or forbids new sessions on an agent, or moves the agent to another resource group; sessions go on.
+        """Allows or forbids new sessions on an agent, or moves the agent to another resource group; its sessions
+        continue.
 
         Raises Forbidden unless the caller is a superadmin, and NotFound for an unknown agent or resource group.
         """
@@ -196,7 +200,7 @@ def _not_found(agent_id: str) -> NotFound:
 
 
 class WatcherService:
-    """Lets superadmins start, stop and restart agents by their watchers (client wire contract 2.9).
+    """Lets superadmins start, stop and restart agents through their watchers (client wire contract 2.9).
 
     A watcher's address and token are in the shared configuration (peer facts 4.5). Agents do not write them: the
     manager would send the token to any address that an agent names.
@@ -208,11 +212,15 @@ class WatcherService:
         self._gateway = gateway
 
     async def status(self, caller: Caller, agent_id: str) -> Mapping[str, Any]:
-        """Returns the status of an agent, as ``agent-status``. Raises Forbidden, NotFound, Unavailable."""
+        """Returns the status of an agent that its watcher reports, as ``agent-status``. Raises Forbidden, NotFound,
+        Unavailable.
+        """
         return await self._call_watcher(caller, agent_id, "GET", "/")
 
     async def act(self, caller: Caller, agent_id: str, action: str) -> Mapping[str, Any]:
-        """Starts, stops or restarts an agent; its sessions go on. Raises as :meth:`status`."""
+        """Starts, stops or restarts an agent through its watcher; the sessions of the agent continue. Raises as
+        :meth:`status`.
+        """
         return await self._call_watcher(caller, agent_id, "POST", f"/agent/{action}")
 
     async def _call_watcher(self, caller: Caller, agent_id: str, method: str, path: str) -> Mapping[str, Any]:
@@ -233,7 +241,7 @@ class WatcherService:
 def _holding_device(
     held: Sequence[KernelOccupancy], agent: Agent, operation: OperateDevice
 ) -> Sequence[KernelOccupancy]:
-    """Returns what holds a device or a partition of it."""
+    """Returns the kernels and claims that hold a device or one of its partitions."""
     slots = _slots_of_plugin(agent, operation.device_name)
     ids = _ids_of_device(agent, operation.device_name, operation.device_id)
     return [
@@ -244,7 +252,7 @@ def _holding_device(
 
 
 def _slots_of_plugin(agent: Agent, device_name: str) -> frozenset[str]:
-    """Returns the slots behind which the devices of a plugin are."""
+    """Returns the names of the slots that the devices of a plugin offer on an agent."""
     return frozenset(
         str(slot.get("slot_name"))
         for device in agent.devices
@@ -254,7 +262,7 @@ def _slots_of_plugin(agent: Agent, device_name: str) -> frozenset[str]:
 
 
 def _ids_of_device(agent: Agent, device_name: str, device_id: str) -> frozenset[str]:
-    """Returns the id of a device and those of its partitions, counted at it or listed beside it."""
+    """Returns the id of a device and the ids of its partitions."""
     ids = {device_id}
     for device in agent.devices:
         own_id, parent_id = str(device.get("device_id")), device.get("parent_id")

@@ -1,4 +1,4 @@
-"""The resource slots of the cluster: the union of all that agents ever reported (spec 01)."""
+"""Keeps the resource slots of the cluster, which are all slots that agents ever reported (spec 01)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ log = logging.getLogger(__name__)
 
 SlotTypes = Mapping[str, SlotTypeInfo]
 current_resource_slots: ContextVar[SlotTypes | None] = ContextVar("current_resource_slots", default=None)
-"""The slots of the current request; None outside of requests."""
+"""The slot types that the current request sees, or None outside of requests."""
 
 
 class SlotCatalogue:
-    """Holds the resource slots. Slots are added and updated, never removed, not even when their last agent leaves.
+    """Holds the slot types that agents have reported. Slots are added and updated, never removed, not even when their
+    last agent leaves.
 
     The set is an immutable value that is replaced as a whole: a request sees the same set from beginning to end.
     """
@@ -34,17 +35,17 @@ class SlotCatalogue:
         self._newest_slot_types = {slot.slot_name: slot for slot in await self._agents.slot_types()}
 
     def pin(self) -> None:
-        """Fixes the slots that the current request sees; called by the dispatcher once for each request."""
+        """Fixes the slot types that the current request sees; the dispatcher calls it once for each request."""
         current_resource_slots.set(self._newest_slot_types)
 
     @property
     def slot_types(self) -> SlotTypes:
-        """The slots of the current request; the newest outside of requests."""
+        """Returns the slot types of the current request, or the newest ones outside of requests."""
         pinned = current_resource_slots.get()
         return self._newest_slot_types if pinned is None else pinned
 
     async def report(self, agent_id: AgentId, slots: Sequence[SlotTypeInfo]) -> dict[str, str]:
-        """Adds the slots that an agent reports, and returns slot -> reason for every refused slot.
+        """Adds the slots that an agent reports, and returns the reason of refusal for every refused slot.
 
         A slot that is in use keeps its type: a report of another type is refused. The newest description of a slot
         wins. Calls must not overlap, and the agent must be stored before the next call.
@@ -70,7 +71,7 @@ class SlotCatalogue:
         return reason_of_refused_slot
 
     async def _other_user_of(self, agent_id: AgentId, slot: str) -> str | None:
-        """Returns another user of a slot than the agent: a living agent that offers the slot, or a live session."""
+        """Returns another living agent that offers a slot, or a live session that requests it, or None."""
         for agent in await self._agents.agents():
             if agent.id != agent_id and agent.status is AgentStatus.ALIVE and agent.available_slots[slot]:
                 return f"agent {agent.id}"

@@ -1,4 +1,4 @@
-"""The store of agents and slot types in SQL."""
+"""Stores agents and slot types in SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ports of agents: their store, their commands, and the data of sessions that they need."""
+"""Declares the stores and gateways of agents, and the data of sessions that agents need."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class AgentStore(Protocol):
     async def put_agent(self, agent: Agent) -> None: ...
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None: ...
     async def change(self, agent_id: AgentId, **values: Any) -> None:
-        """Changes fields of an agent, if it exists."""
+        """Changes fields of an agent, or does nothing if the agent does not exist."""
 
     async def agent(self, agent_id: AgentId) -> Agent | None: ...
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]: ...
     async def states(self) -> Mapping[AgentId, AgentState]:
-        """Returns what may have changed of each agent, without what an agent reports."""
+        """Returns, by agent, the fields that change while an agent runs, without the rest of its report."""
         ...
 
     async def count_by_status(self) -> Mapping[AgentStatus, int]:
-        """Returns how many agents there are in each status that an agent has."""
+        """Returns the number of agents in each status; statuses without agents are left out."""
         ...
 
     async def underlays(self) -> dict[AgentId, OverlayReport]:
-        """Returns the overlay reports of living agents that have made one."""
+        """Returns the overlay reports of living agents; agents without a report are left out."""
         ...
 
     async def page(self, query: ListQuery, *, status: str | None, scaling_group: str | None) -> Page[Agent]: ...
@@ -53,7 +53,7 @@ class SlotUse(Protocol):
     """Finds the live sessions that depend on the type of a slot."""
 
     async def slot_user(self, slot: str) -> str | None:
-        """Returns the name of a live session that requests the slot, for a message; None if there is none."""
+        """Returns the name of a live session that requests the slot, or None if no session does."""
         ...
 
 
@@ -70,22 +70,24 @@ class PresenceComparison(Protocol):
         ...
 
     def forget(self) -> None:
-        """Forgets which kernels were missing in earlier heartbeats."""
+        """Forgets the kernels that were missing in earlier heartbeats."""
 
 
 class Drainage(Protocol):
     """Ends the sessions that hold a device which an administrator drains."""
 
     async def end(self, session_ids: Sequence[SessionId], *, start_over: bool, stimulus_id: str) -> None:
-        """Asks sessions to end, but those that are ending; with ``start_over`` batch sessions wait again."""
+        """Requests the end of sessions that are not ending yet; with ``start_over``, batch sessions
+        wait to run again.
+        """
         ...
 
 
 class AgentGateway(Protocol):
-    """Sends commands to agents (``infra.rpc.endpoints.ManagerEndpoint`` implements it)."""
+    """Gives access to the commands of agents (``infra.rpc.endpoints.ManagerEndpoint`` implements it)."""
 
     def agent(self, agent_id: str) -> AgentCommands:
-        """Returns the commands of an agent, which raise Unavailable while the agent is not connected."""
+        """Returns the commands of an agent; each command raises Unavailable while the agent is not connected."""
         ...
 
 
@@ -93,5 +95,7 @@ class WatcherGateway(Protocol):
     """Calls the watchers of agents."""
 
     async def call(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
-        """Returns the object that a watcher replies with. Raises InvalidInput (no address), Unavailable."""
+        """Sends a request to a watcher and returns the object of its reply. Raises InvalidInput (no address),
+        Unavailable.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The tables of agents and slot types."""
+"""Defines the SQL tables of agents and slot types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls watchers over HTTP."""
+"""Calls watchers of agents over HTTP."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Arrays: many batch sessions of one request, which are listed, ended and repeated as one."""
+"""Manages arrays: many batch sessions of one request, which are listed, ended and repeated as one."""

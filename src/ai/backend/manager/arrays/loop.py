@@ -1,4 +1,4 @@
-"""Lets held elements of arrays be scheduled, as many as their arrays allow at a time."""
+"""Releases held elements of arrays to the scheduler, as many as each array allows at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ai.backend.manager.topics import SCHEDULE
 
 
 class ArrayLoop(PeriodicLoop):
-    """Counts the elements of each array that live and are not held, and releases held ones up to its limit."""
+    """Counts the live elements of each array that are not held, and releases held ones up to the array's limit."""
 
     period_s = 5.0
 

@@ -1,4 +1,4 @@
-"""Arrays of sessions, and the notation of their indices. Pure.
+"""Defines arrays of sessions, and parses the notation of their indices. Pure.
 
 An array has no row of its own: its elements carry its id, name and limit, so that it begins and ends with them.
 """
@@ -22,7 +22,7 @@ from ai.backend.manager.query.model import ListQuery
 from ai.backend.manager.sessions.model import Kernel, Session
 
 HELD_UNTIL = datetime(9999, 1, 1, tzinfo=UTC)
-"""The ``starts_at`` of an element that waits because others of its array run."""
+"""The ``starts_at`` of an element that is held because enough other elements of its array run."""
 MAX_INDEX = 1_000_000_000
 VARIABLE_PREFIX = "BACKENDAI_ARRAY_"
 _PART_PATTERN = re.compile(r"(\d{1,12})(?:-(\d{1,12})(?::(\d{1,12}))?)?")
@@ -55,7 +55,9 @@ _COPIED_KERNEL_FIELDS = (
 
 
 class ArrayQuery(ListQuery, frozen=True, kw_only=True):
-    """Selects arrays, the newest first; None selects any. ``is_live``: those with elements that have not ended."""
+    """Selects arrays, the newest first; a field that is None does not restrict the selection. ``is_live``: those with
+    elements that have not ended.
+    """
 
     access_key: str | None = None
     domain_name: str | None = None
@@ -65,7 +67,7 @@ class ArrayQuery(ListQuery, frozen=True, kw_only=True):
 
 
 class SessionArray(msgspec.Struct, frozen=True, kw_only=True):
-    """An array as its elements are now.
+    """Describes an array by the present state of its elements.
 
     Attributes:
         max_parallel: how many elements may be scheduled at a time; None is all.
@@ -89,7 +91,9 @@ class SessionArray(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> str:
-        """The status of the whole: RUNNING, or PENDING, while elements live, then SUCCESS if all elements succeeded."""
+        """Returns the status of the whole array: PENDING or RUNNING while elements live, and then SUCCESS or FAILURE.
+        It is SUCCESS only if all elements succeeded.
+        """
         live = self.counts.keys() & {status.value for status in LIVE_SESSION_STATUSES}
         if live:
             return "PENDING" if live == {"PENDING"} else "RUNNING"
@@ -97,25 +101,26 @@ class SessionArray(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throttle(msgspec.Struct, frozen=True, kw_only=True):
-    """An array with held elements: how many of its elements may be scheduled now."""
+    """Holds, for an array with held elements, the number of elements that may be scheduled now."""
 
     array_id: UUID
     free: int
 
 
 def outcome(status: SessionStatus, result: SessionResult) -> str:
-    """Returns the word by which an element is counted."""
+    """Returns the word under which an element is counted: its result, or its status if it has no result."""
     is_judged = status is SessionStatus.TERMINATED and result is not SessionResult.UNDEFINED
     return result.value.upper() if is_judged else status.value
 
 
 def has_failed(session: Session) -> bool:
-    """Returns True for an element that has ended without success."""
+    """Returns True if an element has ended without success."""
     return session.status.is_final and outcome(session.status, session.result) != "SUCCESS"
 
 
 def parse_indices(text: str, *, limit: int) -> tuple[tuple[int, ...], int | None]:
-    """Returns the indices of ``1-1000``, ``0-99:5`` or ``1,3,7-9``, and the number after ``%`` or None.
+    """Parses indices such as ``1-1000``, ``0-99:5`` or ``1,3,7-9``, and returns them with the number after ``%`` or
+    None.
 
     Raises InvalidInput if it is written otherwise, and LimitExceeded for more than ``limit`` indices.
     """
@@ -143,13 +148,15 @@ def parse_indices(text: str, *, limit: int) -> tuple[tuple[int, ...], int | None
 
 
 def array_variables(array_id: UUID, name: str, indices: Collection[int]) -> dict[str, str]:
-    """Returns the environment variables of all elements; each has its index besides."""
+    """Returns the environment variables that all elements have; each element has its index in addition."""
     values = {"ID": array_id, "NAME": name, "COUNT": len(indices), "MIN": min(indices), "MAX": max(indices)}
     return {f"{VARIABLE_PREFIX}{key}": str(value) for key, value in values.items()}
 
 
 def element(array: Session, index: int, generator: IdGenerator) -> Session:
-    """Returns the element of an index as a new session; ``array`` is any session that has what elements share."""
+    """Returns a new session that is the element of an index. ``array`` is any session that has what all
+    elements share.
+    """
     return replace(
         renewed(array, array.created_at, generator),
         name=f"{array.array_name}-{index}",
@@ -159,7 +166,7 @@ def element(array: Session, index: int, generator: IdGenerator) -> Session:
 
 
 def renewed(session: Session, now: datetime, generator: IdGenerator) -> Session:
-    """Returns a new PENDING session with the request of another one."""
+    """Returns a new PENDING session with the same request as an existing session."""
     session_id = ids.SessionId(generator.uuid())
     shared: dict[str, Any] = {name: getattr(session, name) for name in _COPIED_FIELDS}
     return Session(

@@ -1,4 +1,4 @@
-"""The use cases of arrays: creation, reading, cancelling, repetition of what failed."""
+"""Implements the use cases of arrays: creation, reading, cancelling, and repetition of failed elements."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.manager.topics import ARRAY, OUTBOX, SCHEDULE
 
 _GROUP = 200
-"""Elements that are ended in one transaction."""
+"""The number of elements that are ended in one transaction."""
 _MAX_TRIES = 20
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ArrayService:
-    """Use cases of arrays. ``ref`` is the id of an array, or the name of the newest one; another user's array is
-    SessionNotFound unless the caller's role sees it. ``owner_access_key`` as in IdentityService.resolve_owner."""
+    """Creates, reads, cancels and repeats arrays on behalf of callers. ``ref`` is the id of an array, or the name of
+    the newest one; another user's array is SessionNotFound unless the caller's role sees it. ``owner_access_key`` as in
+    IdentityService.resolve_owner.
+    """
 
     store: ArrayStore
     sessions: SessionService
@@ -53,7 +55,8 @@ class ArrayService:
     async def create(
         self, caller: Caller, request: CreateSession, indices_text: str, *, call_id: UUID | None = None
     ) -> tuple[model.SessionArray, bool]:
-        """Enqueues a batch session for each index, all or none; returns the array, and False if the call was repeated.
+        """Enqueues a batch session for each index, all or none. Returns the array, and False if the call was
+        repeated.
 
         ``call_id`` becomes the id of the array. Limits of the owner hold for each element. Raises InvalidInput,
         LimitExceeded, SessionAlreadyExists, and as SessionService.create.
@@ -86,7 +89,9 @@ class ArrayService:
         return created.items[0], True
 
     async def search(self, caller: Caller, query: model.ArrayQuery) -> Page[model.SessionArray]:
-        """Returns arrays: users see their own, admins those of their domain, superadmins all."""
+        """Returns the arrays that the caller's role may see. Users see their own arrays, admins those of their domain,
+        superadmins all.
+        """
         scope = scope_of(caller, Operation.SEE_SESSIONS)
         if scope is Scope.DOMAIN:
             query = replace(query, domain_name=caller.domain_name)
@@ -103,7 +108,9 @@ class ArrayService:
     async def cancel(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None, forced: bool = False
     ) -> model.SessionArray:
-        """Ends all elements that live, and does not wait for their end; returns the array. Repeating it is harmless."""
+        """Requests the end of all live elements of an array, without waiting, and returns the array. Repeating it is
+        harmless.
+        """
         array = await self._one(caller, ref, owner_access_key, Operation.CHANGE_SESSIONS)
         reason = KernelEventReason.FORCE_TERMINATED if forced else KernelEventReason.USER_REQUESTED
         event = SessionDestroyRequested(reason=reason, forced=forced, stimulus_id=caller.stimulus_id)
@@ -122,8 +129,9 @@ class ArrayService:
     async def retry(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
     ) -> tuple[model.SessionArray, int]:
-        """Enqueues the elements that have ended without success again, as new sessions of the same names; returns the
-        array and their number. Raises Conflict if there are none, and as :meth:`create`."""
+        """Enqueues new sessions for the elements that have ended without success, under the same names. Returns the
+        array and the number of these elements. Raises Conflict if there are none, and as :meth:`create`.
+        """
         array = await self._one(caller, ref, owner_access_key, Operation.CHANGE_SESSIONS)
         owner = await self.identity.resolve_owner(caller, array.access_key)
         elements = await self.store.elements(array.id)
@@ -173,7 +181,7 @@ def _is_permitted(caller: Caller, operation: Operation, array: model.SessionArra
 
 
 def _held(sessions: Sequence[Session], free: int) -> list[Session]:
-    """Returns elements of which those after the first ``free`` are held."""
+    """Returns the elements, of which all after the first ``free`` are held."""
     return [*sessions[:free], *(replace(session, starts_at=model.HELD_UNTIL) for session in sessions[free:])]
 
 

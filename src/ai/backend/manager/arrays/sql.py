@@ -1,4 +1,4 @@
-"""Arrays in SQL."""
+"""Stores arrays in SQL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _THROTTLED = Prepared(
 
 
 class Elements(Protocol):
-    """The store of sessions, in the same database."""
+    """Declares the store of sessions that keeps the elements in the same database."""
 
     async def insert_together(
         self,

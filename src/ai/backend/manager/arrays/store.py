@@ -1,4 +1,4 @@
-"""The store of arrays."""
+"""Declares the store of arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ai.backend.manager.sessions.model import OwnerLimits, Session
 
 
 class ArrayStore(Protocol):
-    """Reads arrays from their elements. Every method is one transaction."""
+    """Reads arrays from the sessions that are their elements. Every method is one transaction."""
 
     async def insert(
         self,
@@ -23,9 +23,9 @@ class ArrayStore(Protocol):
         limits: OwnerLimits,
         replaced: Collection[SessionId] = (),
     ) -> None:
-        """Writes new elements of one owner with their events, all or none; ended elements that are ``replaced`` leave
-        their array. Raises
-        SessionAlreadyExists for the name of a live session, and LimitExceeded."""
+        """Writes new elements of one owner with their events, all or none. Ended elements that are ``replaced`` leave
+        their array. Raises SessionAlreadyExists for the name of a live session, and LimitExceeded.
+        """
 
     async def arrays(self, query: ArrayQuery) -> Page[SessionArray]: ...
 
@@ -34,9 +34,9 @@ class ArrayStore(Protocol):
         ...
 
     async def throttled(self) -> list[Throttle]:
-        """Returns the arrays of which held elements may be scheduled."""
+        """Returns the arrays that have held elements which may be scheduled now."""
         ...
 
     async def held(self, array_id: UUID, limit: int) -> list[Session]:
-        """Returns the first elements that are held."""
+        """Returns the first held elements of an array."""
         ...

@@ -1,1 +1,1 @@
-"""Artifacts: their registries, scans, imports, uploads, and mounts in sessions."""
+"""Manages artifacts: their registries, scans, imports, uploads, and mounts in sessions."""

@@ -1,4 +1,4 @@
-"""Artifacts of the storage proxies, over HTTP (docs/reference/artifact-proxy-api.md)."""
+"""Calls storage proxies about artifacts over HTTP (docs/reference/artifact-proxy-api.md)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=wire.Answer)
 _SCAN_TIMEOUT = aiohttp.ClientTimeout(total=600.0, sock_connect=5.0)
-"""Long, because a detailed scan sends several requests per artifact to the hub."""
+"""The timeout of a scan; long, because a detailed scan sends several requests per artifact to the hub."""
 
 
 class StorageProxyArtifacts:
-    """Implements :class:`ai.backend.manager.artifacts.gateway.ArtifactGateway`."""
+    """Implements :class:`ai.backend.manager.artifacts.gateway.ArtifactGateway` by HTTP calls to storage proxies."""
 
     def __init__(self, proxies: StorageProxies, settings: ArtifactSettings) -> None:
         self._proxies = proxies

@@ -1,4 +1,4 @@
-"""The use cases and the loop of artifacts in one value."""
+"""Builds the use cases and the loop of artifacts, and holds them in one object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ai.backend.manager.tasks.service import TaskService
 
 
 class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the use cases and the loop that imports and cleans up."""
+    """Holds the services of artifacts, and the loop that imports artifacts and removes their files."""
 
     registries: RegistryService
     scans: ScanService
@@ -42,7 +42,7 @@ class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
         clock: Clock,
         id_generator: IdGenerator,
     ) -> Artifacts:
-        """Builds the use cases on one store, its storage proxies and the other installations."""
+        """Builds the services of artifacts from a store, the gateway to storage proxies, and other installations."""
         registries = RegistryService(
             store=store, gateway=gateway, settings=settings, clock=clock, id_generator=id_generator
         )

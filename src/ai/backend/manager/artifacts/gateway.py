@@ -1,4 +1,4 @@
-"""Ports to the storage proxies that store artifacts, and to other installations that offer them."""
+"""Declares the interfaces to storage proxies, which keep artifacts, and to other installations that offer artifacts."""
 
 from __future__ import annotations
 
@@ -43,66 +43,72 @@ Pages: TypeAlias = AsyncIterator[Sequence[ScannedArtifact]]
 
 
 class ArtifactGateway(Protocol):
-    """Imports and serves artifacts by the storage proxies (docs/reference/artifact-proxy-api.md).
+    """Imports and serves artifacts through storage proxies (docs/reference/artifact-proxy-api.md).
 
     Every call may be repeated, also after either side was killed. Calls raise Unavailable while a proxy or its backend
     does not answer; an error that is not ``retryable`` needs an administrator.
     """
 
     async def storages(self) -> Mapping[str, ArtifactStorage]:
-        """Returns host -> storage for every proxy that answers; first those of the default volume's proxy."""
+        """Returns, by storage host, the storages of all proxies that answer, beginning with the
+        default volume's proxy.
+        """
 
     def scan(self, proxy: str, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
-        """Yields pages of a hub's artifacts; an artifact may come again with more details."""
+        """Yields pages of a hub's artifacts; a later page may repeat an artifact with more details."""
 
     async def begin_import(self, row: RevisionRow, *, ticket: str | None = None) -> ImportState:
-        """Starts fetching, verifying and archiving, or joins the running import of this attempt. ``ticket``: the URL
-        from another installation, for a revision that comes from one."""
+        """Starts to fetch, verify and archive a revision, unless the import of this attempt already runs. ``ticket``:
+        the URL from another installation, for a revision that comes from one.
+        """
 
     async def upload(self, row: RevisionRow, files: Sequence[UploadFile]) -> Sequence[tuple[str, str]]:
-        """Returns path and upload URL of each file; a repeated call returns new URLs."""
+        """Returns the upload URL of each file by its path; a repeated call returns new URLs."""
 
     async def import_state(self, row: RevisionRow) -> ImportState | None:
-        """Returns the state of an import, or None if the proxy does not know the import, which must begin again."""
+        """Returns the state of an import, or None if the proxy does not know it and the import must begin again."""
 
     async def remove(self, row: RevisionRow) -> None:
-        """Cancels the import and removes the files from all storages; does nothing if there are none."""
+        """Cancels the import of a revision and removes its files from all storages, if there are files."""
 
     async def files(self, row: RevisionRow) -> Sequence[ArtifactFile]:
-        """Returns the archived files, sorted by path."""
+        """Returns the archived files of a revision, sorted by path."""
 
     async def presign(self, row: RevisionRow, path: str) -> str:
-        """Returns a temporary public URL of an archived file."""
+        """Returns a public URL of an archived file, which is valid for some time."""
 
     async def ticket(self, row: RevisionRow) -> str:
-        """Returns a temporary URL by which another installation can fetch the revision."""
+        """Returns a URL, valid for some time, with which another installation can fetch the revision."""
 
     async def mount(self, row: RevisionRow) -> MountState:
-        """Returns the directory on the nodes, or the progress of the copy to it. Raises NotSupported."""
+        """Returns the directory of a revision on the nodes, or the progress of the copy to that directory. Raises
+        NotSupported.
+        """
 
 
 class RemoteRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a revision in another installation."""
+    """Holds the state of a revision in another installation."""
 
     status: RevisionStatus
     status_info: str | None = None
 
 
 class Reservoirs(Protocol):
-    """Accesses other installations of this platform. Calls raise Unavailable while one does not answer, RegistryRefused
-    for insufficient credentials, and ArtifactNotFound for artifacts that were removed there."""
+    """Calls other installations of this platform that offer artifacts. Calls raise Unavailable while one does not
+    answer, RegistryRefused for insufficient credentials, and ArtifactNotFound for artifacts that were removed there.
+    """
 
     def scan(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
-        """Yields pages of the artifacts that our credentials may see."""
+        """Yields pages of the artifacts that the other installation shows to our credentials."""
 
     async def delegate_scan(
         self, registry: ArtifactRegistry, remote_registry: str, request: ScanRequest, progress: Progress
     ) -> None:
-        """Makes another installation scan one of its own registries and waits for the end."""
+        """Makes another installation scan one of its own registries, and waits until the scan has ended."""
 
     async def revision(self, row: RevisionRow) -> RemoteRevision: ...
     async def delegate_import(self, row: RevisionRow) -> None:
-        """Makes another installation import a revision; returns at once and may be repeated."""
+        """Makes another installation import a revision, without waiting for the end; a repeated call is harmless."""
 
     async def ticket(self, row: RevisionRow) -> str:
-        """Returns a URL by which our storage proxy can fetch a revision that is available there."""
+        """Returns a URL with which our storage proxy can fetch a revision that is available in another installation."""

@@ -1,4 +1,4 @@
-"""Begins, cancels and cleans up imports and uploads; the loop executes them."""
+"""Begins and cancels imports and uploads, and requests the removal of their files by the loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ _MAX_TRIES = 10
 
 
 class ImportService(msgspec.Struct, frozen=True, kw_only=True):
-    """Manages imports. ``refs`` are as for :meth:`ArtifactService.revision`; all are resolved before one is changed."""
+    """Begins, cancels and cleans up imports of revisions on behalf of callers. ``refs`` are as for
+    :meth:`ArtifactService.revision`; all are resolved before one is changed.
+    """
 
     store: ArtifactStore
     artifacts: ArtifactService
@@ -50,17 +52,18 @@ class ImportService(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def progress(self, revision: Revision) -> ImportProgress | None:
-        """Returns the progress of an import, or None if none is known."""
+        """Returns the progress of a revision's import, or None if no progress is known."""
         return self.loop.progress(revision)
 
     async def begin(self, caller: Caller, refs: Sequence[str], *, delegate: bool = False) -> list[RevisionRow]:
-        """Begins to import revisions; ignores those that are being imported or are available. ``delegate``: the other
-        installation imports missing revisions first (spec 03-17, "Delegate Import")."""
+        """Begins to import revisions, except revisions that are available or already being imported. ``delegate``: the
+        other installation imports missing revisions first (spec 03-17, "Delegate Import").
+        """
         require(caller, Operation.CHANGE_ARTIFACTS)
         return await self.begin_rows(await self._find_revisions(caller, refs), caller.stimulus_id, delegate=delegate)
 
     async def begin_rows(self, rows: Sequence[RevisionRow], cause: str, *, delegate: bool = False) -> list[RevisionRow]:
-        """Begins to import revisions as :meth:`begin` does, for a caller whose rights were checked."""
+        """Begins to import revisions as :meth:`begin` does, for callers whose rights have been checked before."""
         stages = {}
         for row in rows:
             if delegate and row.registry.type is not RegistryType.RESERVOIR:
@@ -83,7 +86,7 @@ class ImportService(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     async def cancel(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
-        """Cancels imports. Raises Conflict where none is running."""
+        """Cancels the imports of revisions. Raises Conflict where none is running."""
         require(caller, Operation.CHANGE_ARTIFACTS)
         rows = await self._find_revisions(caller, refs)
         trigger, cause = RevisionTrigger.CANCEL_REQUESTED, caller.stimulus_id
@@ -97,7 +100,9 @@ class ImportService(msgspec.Struct, frozen=True, kw_only=True):
         return [await self._apply_trigger(row, trigger, "cleaned up", unless_mounted=True, cause=cause) for row in rows]
 
     async def delete(self, caller: Caller, ref: str) -> None:
-        """Removes an artifact until the next scan. Raises Conflict while files of it are stored."""
+        """Removes an artifact from the list; the next scan may list the artifact again. Raises Conflict while files of
+        it are stored.
+        """
         require(caller, Operation.CHANGE_ARTIFACTS)
         await self.store.remove_artifact((await self.artifacts.artifact(caller, ref)).artifact.id)
 
@@ -145,7 +150,7 @@ def _check_name(word: str, field: str) -> None:
 
 
 class UploadService(msgspec.Struct, frozen=True, kw_only=True):
-    """Announces uploads, whose files clients put to the storage proxy."""
+    """Announces uploads of revisions; clients send the files to the storage proxy."""
 
     store: ArtifactStore
     gateway: ArtifactGateway
@@ -192,7 +197,7 @@ class UploadService(msgspec.Struct, frozen=True, kw_only=True):
     async def _record(
         self, registry: ArtifactRegistry, kind: ArtifactType, name: str, version: str, description: str
     ) -> str:
-        """Records artifact and revision; returns the id of the revision."""
+        """Stores the artifact and revision of an upload, and returns the id of the revision."""
         artifact = ScannedArtifact(
             type=kind, name=name, description=description, revisions=[ScannedRevision(version=version)]
         )

@@ -1,4 +1,4 @@
-"""Imports revisions of artifacts and removes the files of cancelled and deleted ones.
+"""Imports revisions of artifacts, and removes the files of cancelled and deleted revisions.
 
 Level-triggered: a round reads every revision in progress, asks the storage proxy for its state, and stores it. The
 proxy joins running imports and resumes interrupted ones, so a killed manager or proxy delays an import only until the
@@ -39,7 +39,7 @@ from ai.backend.plugin.crash_points import crash_point
 
 
 class RevisionWriter:
-    """Applies triggers and writes the new status if the revision did not change meanwhile."""
+    """Applies triggers to revisions, and stores the new status if the revision did not change meanwhile."""
 
     def __init__(self, store: ArtifactStore, clock: Clock) -> None:
         self._store = store
@@ -56,8 +56,8 @@ class RevisionWriter:
         unless_mounted: bool = False,
         **values: Any,
     ) -> Revision | None:
-        """Applies a trigger. Returns the new revision, ``seen`` itself if nothing changes, or None if ``seen`` is
-        outdated and must be loaded again.
+        """Applies a trigger to a revision and stores the new status. Returns the new revision, ``seen`` itself if
+        nothing changes, or None if ``seen`` is outdated and must be loaded again.
 
         Raises:
             InvalidTransition: the status does not admit the trigger; the message is half a sentence.
@@ -82,7 +82,7 @@ class RevisionWriter:
         return moved
 
     async def update(self, seen: Revision, **values: Any) -> Revision | None:
-        """Writes a revision's values other than the status; returns None as :meth:`apply` does."""
+        """Stores values of a revision other than the status, or returns None as :meth:`apply` does."""
         return await self._store.move(seen, at=self._clock.now(), **values)
 
 
@@ -103,7 +103,7 @@ def problem_of(state: ImportState) -> BackendError:
 
 
 class ArtifactLoop(PeriodicLoop):
-    """Drives revisions until they are imported or cleaned up, one task each."""
+    """Imports or cleans up revisions, with one task for each revision."""
 
     period_s = 5.0
 
@@ -129,12 +129,12 @@ class ArtifactLoop(PeriodicLoop):
         self._failures: dict[tuple[RevisionId, int], int] = {}
 
     def progress(self, revision: Revision) -> ImportProgress | None:
-        """Returns the progress of the import of this attempt, if it is running."""
+        """Returns the progress of the import with this attempt, or None if the import does not run here."""
         attempt, progress = self._progress.get(revision.id, (-1, None))
         return progress if attempt == revision.attempt else None
 
     def restart(self, revision_id: RevisionId) -> None:
-        """Restarts the work on a revision that was changed by a request."""
+        """Restarts the task of a revision after a request has changed the revision."""
         driver = self._drivers.get(revision_id)
         if driver is not None:
             driver.cancel()
@@ -167,7 +167,7 @@ class ArtifactLoop(PeriodicLoop):
         self._failures = {key: count for key, count in self._failures.items() if key[0] in active}
 
     async def _drive(self, row: RevisionRow) -> None:
-        """Advances one revision as far as possible, reading its row before each step."""
+        """Executes the steps of one revision as far as possible, and reads its row before each step."""
         try:
             while rows := await self._store.revisions([row.revision.id]):
                 [row] = rows
@@ -179,7 +179,7 @@ class ArtifactLoop(PeriodicLoop):
             log.exception("the revision %s of an artifact stays %s for now", row.ref, row.revision.status)
 
     async def _advance(self, row: RevisionRow) -> bool:
-        """Executes the next step of a revision; returns whether another step follows."""
+        """Executes the next step of a revision, and returns True if another step follows."""
         revision = row.revision
         if revision.residue:
             await self._gateway.remove(row)
@@ -208,7 +208,9 @@ class ArtifactLoop(PeriodicLoop):
             state = await self._gateway.import_state(row) or await self._begin(row)
 
     async def _begin(self, row: RevisionRow) -> ImportState | None:
-        """Begins or joins the import; returns None while another installation still imports the revision."""
+        """Starts or joins the import of a revision, or returns None while another installation still imports the
+        revision.
+        """
         ticket = None
         if row.registry.type is RegistryType.RESERVOIR:
             if not await self._is_available(row):
@@ -219,8 +221,10 @@ class ArtifactLoop(PeriodicLoop):
         return state
 
     async def _is_available(self, row: RevisionRow) -> bool:
-        """Returns whether the other installation has the files; makes it import them if the import is delegated. Raises
-        ArtifactNotFound: it does not have them and may not or cannot import them."""
+        """Returns True if another installation has the files of a revision. If the import is delegated, the other
+        installation is made to import them. Raises ArtifactNotFound: it does not have them and may not or cannot import
+        them.
+        """
         remote = await self._reservoirs.revision(row)
         if remote.status is RevisionStatus.AVAILABLE:
             return True
@@ -240,7 +244,9 @@ class ArtifactLoop(PeriodicLoop):
         return False
 
     async def _store_progress(self, row: RevisionRow, state: ImportState) -> RevisionRow | None:
-        """Stores the progress of an import; returns None at its end. Raises BackendError: the import failed."""
+        """Stores the progress of an import, and returns None when the import has ended. Raises BackendError: the import
+        failed.
+        """
         phase, revision = state.phase, row.revision
         progress = ImportProgress(phase=phase.value, current=state.current, total=state.total)
         self._progress[revision.id] = revision.attempt, progress
@@ -275,7 +281,7 @@ class ArtifactLoop(PeriodicLoop):
         return await self._writer.update(row.revision, **values)
 
     async def _handle_failure(self, row: RevisionRow, error: BackendError) -> None:
-        """Schedules a retry or fails the import with the reason; removals are retried for ever."""
+        """Schedules another try, or fails the import with the reason; removals are tried for ever."""
         for current in await self._store.revisions([row.revision.id]):
             revision, info = current.revision, error.message + _RETRY_NOTE
             if revision.status_info != info:

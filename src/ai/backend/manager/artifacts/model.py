@@ -1,4 +1,4 @@
-"""Registries, artifacts and revisions (spec 03-17), and the settings of imports."""
+"""Defines artifacts with their registries and revisions (spec 03-17), and the settings of imports."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ai.backend.infra.settings import Settings
 MAX_NAME = 256
 """The largest number of characters of a name or version."""
 EVERYONE = "everyone"
-"""The viewer that means every keypair; others are ``domain:NAME``, ``group:ID`` and ``user:ID``."""
+"""The viewer that stands for every keypair; other viewers are ``domain:NAME``, ``group:ID`` and ``user:ID``."""
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True):
-    """The storages of an import by stage (spec 03-17, "Storage Mapping").
+    """Names the storage of each stage of an import (spec 03-17, "Storage Mapping").
 
     Attributes:
         proxy: the storage proxy; all stages are on one.
@@ -38,7 +38,7 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactRegistry:
-    """A source of artifacts.
+    """Describes a registry, from which artifacts come.
 
     Attributes:
         url: of the hub, or of the manager of another installation; empty for a local one.
@@ -61,7 +61,7 @@ class ArtifactRegistry:
 
 
 class ScannedRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision as a scan reports it; a scan that only lists may lack its size.
+    """Describes a revision as a scan reports it; a scan without details may lack its size.
 
     Attributes:
         digest: identifies the content if the registry does (a commit); it changes when a branch moves.
@@ -78,8 +78,9 @@ class ScannedRevision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact as a scan reports it; ``extra`` has author, tags, downloads; ``readme`` is None if not fetched.
-    ``restricted``: the registry shows it only to some accounts."""
+    """Describes an artifact as a scan reports it. ``extra`` has author, tags, downloads; ``readme`` is None if not
+    fetched. ``restricted``: the registry shows it only to some accounts.
+    """
 
     type: ArtifactType
     name: str
@@ -91,7 +92,7 @@ class ScannedArtifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact; its name is unique in its type and registry.
+    """Represents an artifact, whose name is unique within its type and registry.
 
     Attributes:
         restricted: the registry shows it only to some accounts.
@@ -112,7 +113,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of an artifact.
+    """Represents one version of an artifact.
 
     Attributes:
         generation: grows with every change; an update names the generation that it read.
@@ -147,13 +148,13 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_outdated(self) -> bool:
-        """Returns whether the registry has newer content than the stored one."""
+        """Returns True if the registry has newer content than the stored revision."""
         is_stored = self.status is RevisionStatus.AVAILABLE and None not in (self.digest, self.imported_digest)
         return is_stored and self.digest != self.imported_digest
 
 
 class ArtifactRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact with its registry and the revisions that the caller may see, newest first."""
+    """Holds an artifact, its registry, and the revisions that the caller may see (newest first)."""
 
     artifact: Artifact
     registry: ArtifactRegistry
@@ -161,7 +162,7 @@ class ArtifactRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevisionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision with its artifact and registry."""
+    """Holds a revision with its artifact and registry."""
 
     revision: Revision
     artifact: Artifact
@@ -169,19 +170,21 @@ class RevisionRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ref(self) -> str:
-        """Returns the reference ``NAME@VERSION``."""
+        """Returns the reference ``NAME@VERSION`` of the revision."""
         return f"{self.artifact.name}@{self.revision.version}"
 
 
 def viewers_of(artifact: Artifact, registry: ArtifactRegistry) -> tuple[str, ...]:
-    """Returns who may use the available revisions of an artifact, besides superadmins and monitors."""
+    """Returns the viewers who may use the available revisions of an artifact, besides superadmins and monitors."""
     if artifact.viewers is not None:
         return artifact.viewers
     return () if artifact.restricted else registry.viewers
 
 
 class Viewer(msgspec.Struct, frozen=True, kw_only=True):
-    """A user who sees only available revisions of the artifacts that name the user, a group or the domain."""
+    """Represents a user who sees only available revisions of artifacts that are open to the user, a group or the
+    domain.
+    """
 
     user_id: UserId
     domain_name: DomainName

@@ -31,7 +31,9 @@ def is_artifact(mount: str) -> bool:
 
 @contextmanager
 def _with_artifact_name(ref: str) -> Iterator[None]:
-    """Adds the name of the artifact to errors; a missing or unavailable one becomes InvalidInput."""
+    """Adds the name of the artifact to the errors of a block; a missing or unavailable artifact
+    becomes InvalidInput.
+    """
     try:
         yield
     except BackendError as e:
@@ -41,8 +43,9 @@ def _with_artifact_name(ref: str) -> Iterator[None]:
 
 
 class ArtifactMounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Resolves references to revisions and their directories on the nodes. ``wait_s``: seconds that the creation of a
-    session waits for a mountable copy."""
+    """Finds the revisions that a session's mounts name, and their directories on the nodes. ``wait_s``: seconds that
+    the creation of a session waits for a mountable copy.
+    """
 
     gateway: ArtifactGateway
     artifacts: ArtifactService
@@ -51,8 +54,9 @@ class ArtifactMounts(msgspec.Struct, frozen=True, kw_only=True):
     async def resolve(
         self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
     ) -> list[FolderMount]:
-        """Resolves ``artifact:NAME[@VERSION][:TARGET]``. ``mount_map`` may have the target, keyed by the text before
-        the last colon. The default target is the last part of the name, in the session's home.
+        """Returns the mounts of a session for references of the form ``artifact:NAME[@VERSION][:TARGET]``.
+        ``mount_map`` may have the target, keyed by the text before the last colon. The default target is the last part
+        of the name, in the session's home.
 
         Raises:
             InvalidInput, Forbidden, Unavailable: the message names the artifact.
@@ -82,7 +86,8 @@ class ArtifactMounts(msgspec.Struct, frozen=True, kw_only=True):
         return list(resolved.values())
 
     async def image(self, caller: Caller, ref: str) -> tuple[str, str]:
-        """Returns ``NAME:VERSION`` of an IMAGE artifact, and its path on the nodes: its only file, or its directory.
+        """Returns the ``NAME:VERSION`` of an IMAGE artifact, and the path of its only file or of its directory on the
+        nodes.
 
         Raises:
             NotFound; Conflict: it is not available, or not open to everyone. InvalidInput: it is no IMAGE. Unavailable.

@@ -1,4 +1,4 @@
-"""Manages and scans the registries of artifacts, and selects the storages of their imports."""
+"""Adds, changes and scans registries of artifacts, and selects the storages of imports."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ _CREDENTIAL_NAMES: Mapping[RegistryType, tuple[frozenset[str], frozenset[str]]] 
     RegistryType.RESERVOIR: (frozenset({"access_key", "secret_key"}),) * 2,
     RegistryType.LOCAL: (frozenset(), frozenset()),
 }
-"""Type -> required and allowed names of credentials."""
+"""The required and the allowed names of credentials, by type of registry."""
 
 
 def check_url(kind: RegistryType, url: str) -> str:
-    """Returns an http(s) URL without credentials, query and fragment; empty if local. Raises InvalidInput."""
+    """Returns the checked http(s) URL of a registry, without query and fragment, or "" for a local registry. A URL with
+    credentials is refused. Raises InvalidInput.
+    """
     if kind is RegistryType.LOCAL:
         if url:
             raise InvalidInput("A local registry has no URL.", data={"url": "not for type local"})
@@ -60,7 +62,9 @@ def check_url(kind: RegistryType, url: str) -> str:
 
 
 def check_credentials(kind: RegistryType, credentials: Mapping[str, str]) -> dict[str, str]:
-    """Returns the non-empty credentials. Raises InvalidInput, whose message never has values."""
+    """Returns the checked credentials of a registry, without empty ones. Raises InvalidInput, whose message never has
+    values.
+    """
     required, allowed = _CREDENTIAL_NAMES[kind]
     filled = {name: value for name, value in credentials.items() if value}
     problems = dict.fromkeys(required - filled.keys(), "required")
@@ -87,7 +91,7 @@ def check_viewers(viewers: Sequence[str]) -> None:
 
 
 def check_storages(storages: Mapping[str, str]) -> dict[str, str]:
-    """Returns the storages by stage. Raises InvalidInput."""
+    """Returns the checked storages of a registry, by stage. Raises InvalidInput."""
     for stage, host in storages.items():
         if stage not in STAGES:
             raise InvalidInput(
@@ -99,7 +103,9 @@ def check_storages(storages: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_user_imports(kind: RegistryType, limit: int | None) -> int | None:
-    """Returns the largest revision that users may import, None for 0. Raises InvalidInput: it has nothing to import."""
+    """Returns the size limit of revisions that users may import, or None if ``limit`` is 0. Raises InvalidInput for a
+    local registry, which has nothing to import.
+    """
     if limit and kind is RegistryType.LOCAL:
         raise InvalidInput("Nothing is imported from a local registry.", data={"user_import_bytes": "for type local"})
     return limit or None
@@ -119,7 +125,7 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         return await self.store.registries()
 
     async def find(self, ref: str) -> ArtifactRegistry:
-        """Returns a registry. Raises NotFound."""
+        """Returns the registry of a name or id. Raises NotFound."""
         for registry in await self.store.registries():
             if ref in (registry.name, str(registry.id), registry.id.hex):
                 return registry
@@ -177,8 +183,9 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         viewers: Sequence[str] | None = None,
         user_import_bytes: int | None = None,
     ) -> ArtifactRegistry:
-        """Changes the values that are not None; ``user_import_bytes`` 0 ends imports by users. Running imports keep
-        their storages."""
+        """Changes the values of a registry that are not None; ``user_import_bytes`` 0 forbids imports by users. Running
+        imports keep their storages.
+        """
         require(caller, Operation.CHANGE_ARTIFACTS)
         registry = await self.find(ref)
         values: dict[str, object] = {}
@@ -197,7 +204,7 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         return await self.find(str(registry.id))
 
     async def viewers(self, viewers: Sequence[str]) -> tuple[str, ...]:
-        """Returns viewers by ids. Raises InvalidInput, NotFound, Conflict."""
+        """Returns the viewers with names and addresses replaced by ids. Raises InvalidInput, NotFound, Conflict."""
         check_viewers(viewers)
         return await self.store.viewer_ids(viewers)
 
@@ -207,13 +214,13 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         await self.store.remove_registry((await self.find(ref)).id)
 
     async def storages(self, caller: Caller) -> Sequence[ArtifactStorage]:
-        """Returns the storages that stages can use."""
+        """Returns the storages that can be used by the stages of imports."""
         require(caller, Operation.SEE_ALL_ARTIFACTS)
         return [storage for _, storage in sorted((await self.gateway.storages()).items())]
 
     async def stages(self, registry: ArtifactRegistry) -> Stages:
-        """Returns the storages of an import: those of the registry, else of the manager's settings, else of the first
-        storage proxy.
+        """Returns the storage of each stage of an import from a registry. A stage takes the storage of the registry,
+        or the one in the manager's settings. If no stage has a storage, the first storage proxy that answers is used.
 
         Raises:
             NotFound: there is no such storage, or none at all.
@@ -244,7 +251,7 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ARTIFACTS_PER_WRITE = 100
-"""Artifacts per transaction; small, so that other writers need not wait."""
+"""The number of artifacts per transaction; small, so that other writers need not wait."""
 
 
 def _is_storable(word: str) -> bool:
@@ -252,7 +259,7 @@ def _is_storable(word: str) -> bool:
 
 
 class ScanService(msgspec.Struct, frozen=True, kw_only=True):
-    """Scans registries in the background."""
+    """Scans registries in background tasks."""
 
     store: ArtifactStore
     gateway: ArtifactGateway
@@ -263,8 +270,9 @@ class ScanService(msgspec.Struct, frozen=True, kw_only=True):
     id_generator: IdGenerator
 
     async def scan(self, caller: Caller, ref: str, request: ScanRequest, *, delegate_to: str | None = None) -> TaskId:
-        """Starts a scan as a background task. ``delegate_to``: a registry of the other installation that it scans first
-        (spec 03-17, "Delegate Scan"). Raises InvalidInput: a hub cannot scan for us."""
+        """Starts a background task that scans a registry. ``delegate_to``: a registry of the other installation that it
+        scans first (spec 03-17, "Delegate Scan"). Raises InvalidInput: a hub cannot scan for us.
+        """
         require(caller, Operation.CHANGE_ARTIFACTS)
         registry = await self.registries.find(ref)
         if delegate_to is not None and registry.type is not RegistryType.RESERVOIR:
@@ -298,7 +306,7 @@ class ScanService(msgspec.Struct, frozen=True, kw_only=True):
             yield page
 
     async def record_scan(self, registry: ArtifactRegistry, request: ScanRequest, progress: TaskProgress) -> str:
-        """Scans a registry, writes down what it has, and returns a sentence with the numbers."""
+        """Scans a registry, stores the artifacts that it has, and returns a sentence with their numbers."""
         seen: set[tuple[ArtifactType, str, str | None]] = set()
         new_artifacts = new_revisions = 0
         async for batch in self._scan_pages(registry, request):

@@ -1,4 +1,4 @@
-"""Other installations of this platform, over their public API by the SDK.
+"""Calls other installations of this platform with the SDK, through their public API.
 
 The credentials of a registry are a keypair of the other installation. Any user's keypair sees and fetches available
 artifacts; delegated scans and imports need a superadmin's.
@@ -47,7 +47,7 @@ class _Artifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SdkReservoirs:
-    """Implements :class:`ai.backend.manager.artifacts.gateway.Reservoirs`."""
+    """Implements :class:`ai.backend.manager.artifacts.gateway.Reservoirs` with the SDK."""
 
     @asynccontextmanager
     async def _session(self, registry: ArtifactRegistry) -> AsyncIterator[AsyncSession]:

@@ -1,4 +1,4 @@
-"""Finds artifacts, revisions and files by references."""
+"""Finds artifacts, revisions and files by the references that callers name."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _DEFAULT_VERSIONS = ("main", "latest")
 
 
 def split_reference(ref: str) -> tuple[str, str | None]:
-    """Splits ``NAME[@VERSION]``; a leading at sign belongs to the name."""
+    """Splits ``NAME[@VERSION]`` into name and version; an at sign at the start belongs to the name."""
     name, at, version = ref.rpartition("@")
     return (name, version) if at and name and version else (ref, None)
 
 
 def viewer_of(caller: Caller) -> Viewer | None:
-    """Returns the caller as a viewer; None for a caller who sees all artifacts."""
+    """Returns the viewer that a caller is, or None for a caller who sees all artifacts."""
     require(caller, Operation.USE_ARTIFACTS)
     if is_permitted(caller, Operation.SEE_ALL_ARTIFACTS):
         return None
@@ -39,7 +39,7 @@ def viewer_of(caller: Caller) -> Viewer | None:
 
 
 class ArtifactService(msgspec.Struct, frozen=True, kw_only=True):
-    """Finds artifacts for callers, most of whom see only available revisions of artifacts that are open to them."""
+    """Finds artifacts for callers; most callers see only available revisions of artifacts that are open to them."""
 
     store: ArtifactStore
     gateway: ArtifactGateway
@@ -49,12 +49,15 @@ class ArtifactService(msgspec.Struct, frozen=True, kw_only=True):
         return await self.store.page(replace(query, viewer=viewer_of(caller)))
 
     async def artifact(self, caller: Caller, ref: str) -> ArtifactRow:
-        """Returns an artifact by id or name. Raises NotFound; Conflict: several artifacts have the name;
-        ``data.matches`` has their ids."""
+        """Returns the artifact of a name or id. Raises NotFound; Conflict: several artifacts have the name;
+        ``data.matches`` has their ids.
+        """
         return await self._find_artifact(ref, viewer_of(caller))
 
     async def change(self, caller: Caller, ref: str, viewers: Sequence[str] | None) -> ArtifactRow:
-        """Sets who may use an artifact; None: as its registry says. Raises InvalidInput, NotFound, Conflict."""
+        """Sets the viewers who may use an artifact. If ``viewers`` is None, the viewers of its registry may use it.
+        Raises InvalidInput, NotFound, Conflict.
+        """
         require(caller, Operation.CHANGE_ARTIFACTS)
         row = await self.artifact(caller, ref)
         ids = await self.registries.viewers(viewers) if viewers is not None else None
@@ -74,8 +77,8 @@ class ArtifactService(msgspec.Struct, frozen=True, kw_only=True):
         return rows[0]
 
     async def revision(self, caller: Caller, ref: str, *, usable: bool = False) -> RevisionRow:
-        """Returns a revision by id or as ``ARTIFACT[@VERSION]``; the default version is the only one, else ``main``,
-        else ``latest``.
+        """Returns the revision of an id or of ``ARTIFACT[@VERSION]``. Without a version, the only revision is chosen,
+        or ``main``, or ``latest``.
 
         Args:
             usable: the revision must be available.
@@ -93,7 +96,7 @@ class ArtifactService(msgspec.Struct, frozen=True, kw_only=True):
         return row
 
     async def reload(self, row: RevisionRow) -> RevisionRow:
-        """Returns the current row of a revision. Raises NotFound."""
+        """Returns the row of a revision as it is stored now. Raises NotFound."""
         rows = await self.store.revisions([row.revision.id])
         if not rows:
             raise NotFound(f"{row.ref} is gone.", data={"revision": "gone"})
@@ -137,14 +140,15 @@ class ArtifactService(msgspec.Struct, frozen=True, kw_only=True):
         return row, await self.gateway.files(row)
 
     async def ticket(self, caller: Caller, ref: str) -> str:
-        """Returns a temporary URL by which another installation can fetch an available revision."""
+        """Returns a URL, valid for some time, with which another installation can fetch an available revision."""
         return await self.gateway.ticket(await self.revision(caller, ref, usable=True))
 
     async def presign(
         self, caller: Caller, ref: str, paths: Sequence[str]
     ) -> tuple[RevisionRow, Sequence[ArtifactFile]]:
-        """Returns files of an available revision with temporary public URLs; no paths select all files. Raises
-        NoSuchFile."""
+        """Returns files of an available revision with temporary public URLs; without paths, all files. Raises
+        NoSuchFile.
+        """
         row, files = await self.files(caller, ref)
         by_path = {file.path: file for file in files}
         for path in paths:

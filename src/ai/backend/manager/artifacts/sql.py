@@ -61,7 +61,9 @@ def _new_or_old(column: Column[Any]) -> ColumnElement[Any]:
 
 
 def _unless_available(column: Column[Any]) -> ColumnElement[Any]:
-    """Returns the SQL value that keeps a column of available revisions, whatever the registry reports."""
+    """Returns the SQL value that keeps a column of available revisions, and takes the scan's value
+    for other revisions.
+    """
     return case((revisions.c.status == RevisionStatus.AVAILABLE, column), else_=_new_or_old(column))
 
 
@@ -97,7 +99,7 @@ def _update_parameters(**values: Any) -> dict[str, Any]:
 def _record_scan(
     s: Connection, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], at: datetime, new_id: Callable[[], UUID]
 ) -> tuple[int, int]:
-    """Writes a page of a scan, the last of duplicates; returns how many artifacts and revisions are new."""
+    """Writes a page of a scan and returns the numbers of new artifacts and revisions; the last of duplicates counts."""
     page = {(artifact.type, artifact.name): artifact for artifact in scanned}
     names = sorted({name for _, name in page})
     query = select(_ARTIFACT.id, _ARTIFACT.type, _ARTIFACT.name).where(
@@ -214,7 +216,7 @@ def _with_revision(*where: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def _check_no_files(s: Connection, *where: ColumnElement[bool]) -> None:
-    """Raises Conflict while a matching revision has files or is being imported."""
+    """Raises Conflict if a revision that meets the conditions has files or is being imported."""
     row = s.execute(_revisions().where(_HAS_FILES, *where).limit(1)).one_or_none()
     if row is not None:
         match = _revision_row(row)
@@ -224,8 +226,9 @@ def _check_no_files(s: Connection, *where: ColumnElement[bool]) -> None:
 
 
 def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], at: datetime) -> None:
-    """Records the revisions that a session mounts, in the transaction that inserts the session. Raises InvalidInput: a
-    revision is no longer available."""
+    """Records the revisions that a new session mounts, in the transaction that inserts the session. Raises
+    InvalidInput: a revision is no longer available.
+    """
     for mount in {mount.folder_id: mount for mount in mounts if mount.kind is MountKind.ARTIFACT}.values():
         usable = and_(revisions.c.id == mount.folder_id, _IS_AVAILABLE)
         if s.execute(update(revisions).where(usable).values(last_used=at)).rowcount != 1:
@@ -237,8 +240,9 @@ def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount
 
 
 class SqlArtifactStore:
-    """Implements :class:`ai.backend.manager.artifacts.store.ArtifactStore`. ``live_sessions`` selects ``id`` and
-    ``name`` of the sessions that are not final."""
+    """Implements :class:`ai.backend.manager.artifacts.store.ArtifactStore` in SQL. ``live_sessions`` selects ``id`` and
+    ``name`` of the sessions that are not final.
+    """
 
     def __init__(self, database: Database, live_sessions: Select[Any], sealer: Sealer | None = None) -> None:
         self._db = database

@@ -1,4 +1,4 @@
-"""Selects the artifacts that a user may use, and finds the ids of viewers."""
+"""Builds the SQL condition on the artifacts that a user may use, and finds the ids of viewers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from ai.backend.manager.identity.tables import groups, memberships, users
 
 
 def has_viewer(column: Column[Any], viewers: Sequence[str]) -> ColumnElement[bool]:
-    """Returns whether a JSON list of viewers has one of these; ``LIKE`` ignores case on SQLite."""
+    """Returns the SQL condition that a JSON list of viewers has one of ``viewers``, in the same case of letters. It
+    does not use ``LIKE``, which ignores case on SQLite.
+    """
     text = type_coerce(column, Text)
     return or_(*(func.replace(text, msgspec.json.encode(viewer).decode(), "") != text for viewer in viewers))
 
 
 def names_of(s: Connection, viewer: Viewer) -> list[str]:
-    """Returns the names that lists of viewers have for a user."""
+    """Returns the names by which lists of viewers may mean a user: everyone, the domain, the user,
+    and active groups.
+    """
     is_member = and_(memberships.c.user_id == viewer.user_id, groups.c.is_active)
     group_ids = s.execute(select(groups.c.id).join(memberships).where(is_member)).scalars()
     own = [EVERYONE, f"domain:{viewer.domain_name}", f"user:{viewer.user_id}"]
@@ -31,14 +35,16 @@ def names_of(s: Connection, viewer: Viewer) -> list[str]:
 
 
 def is_open_to(s: Connection, viewer: Viewer) -> ColumnElement[bool]:
-    """Returns whether a user may use an artifact, as :func:`viewers_of` decides."""
+    """Returns the SQL condition that a user may use an artifact, with the result of :func:`viewers_of`."""
     names = names_of(s, viewer)
     inherits = and_(artifacts.c.viewers.is_(None), artifacts.c.restricted.is_(False))
     return or_(has_viewer(artifacts.c.viewers, names), and_(inherits, has_viewer(registries.c.viewers, names)))
 
 
 def viewer_id(s: Connection, viewer: str) -> str:
-    """Returns a viewer with the id of its group or user. Raises NotFound, Conflict."""
+    """Returns a viewer in which an id replaces the name of a group or the address of a user. Raises
+    NotFound, Conflict.
+    """
     kind, _, name = viewer.partition(":")
     if kind not in ("group", "user"):
         return viewer

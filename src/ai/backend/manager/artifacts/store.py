@@ -1,4 +1,4 @@
-"""Port to the rows of registries, artifacts and revisions."""
+"""Declares the store of registries, artifacts and revisions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ai.backend.manager.query.model import Page
 
 
 class ArtifactStore(Protocol):
-    """Stores artifacts; every method is one transaction."""
+    """Stores registries, artifacts and revisions; every method is one transaction."""
 
     async def registries(self, *, viewer: Viewer | None = None) -> Sequence[ArtifactRegistry]:
-        """Returns the registries, sorted by name; only those that name a viewer."""
+        """Returns the registries sorted by name, on request only registries that name a viewer."""
 
     async def add_registry(self, registry: ArtifactRegistry) -> None:
-        """Inserts a registry. Raises Conflict if its name is taken."""
+        """Inserts a registry of artifacts. Raises Conflict if its name is taken."""
 
     async def change_registry(self, registry_id: RegistryId, **values: Any) -> None:
-        """Sets fields of :class:`ArtifactRegistry`."""
+        """Changes fields of a registry, named as in :class:`ArtifactRegistry`."""
 
     async def remove_registry(self, registry_id: RegistryId) -> None:
         """Removes a registry with its artifacts. Raises Conflict while files of them are stored."""
@@ -38,19 +38,21 @@ class ArtifactStore(Protocol):
     async def record(
         self, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], *, at: datetime, new_id: Callable[[], UUID]
     ) -> tuple[int, int]:
-        """Writes results of a scan; returns how many artifacts and revisions are new. Existing rows keep id and status.
-        Raises NotFound: the registry was removed."""
+        """Stores results of a scan, and returns the numbers of new artifacts and new revisions. Existing rows keep id
+        and status. Raises NotFound: the registry was removed.
+        """
 
     async def page(self, query: ArtifactQuery) -> Page[ArtifactRow]: ...
     async def find(self, ref: str, *, viewer: Viewer | None = None) -> Sequence[ArtifactRow]:
-        """Returns the artifacts whose id or name is ``ref``, of any registry and type; only what a viewer may use."""
+        """Returns the artifacts of any registry and type whose id or name is ``ref``, and that the viewer may use."""
 
     async def viewer_ids(self, viewers: Sequence[str]) -> tuple[str, ...]:
-        """Returns viewers with names and addresses replaced by ids: ``group:NAME`` or ``group:ID``, ``user:EMAIL`` or
-        ``user:ID``. Raises NotFound, or Conflict: several groups have the name."""
+        """Returns viewers with ids in place of names and addresses. Accepted forms are ``group:NAME`` or ``group:ID``,
+        ``user:EMAIL`` or ``user:ID``. Raises NotFound, or Conflict: several groups have the name.
+        """
 
     async def change_artifact(self, artifact_id: ArtifactId, *, viewers: tuple[str, ...] | None) -> None:
-        """Sets who may use an artifact."""
+        """Sets the viewers who may use an artifact."""
 
     async def remove_artifact(self, artifact_id: ArtifactId) -> None:
         """Removes an artifact with its revisions. Raises Conflict while files of it are stored."""
@@ -59,10 +61,11 @@ class ArtifactStore(Protocol):
         self, ids: Collection[RevisionId], *, viewer: Viewer | None = None
     ) -> Sequence[RevisionRow]: ...
     async def under_way(self) -> Sequence[RevisionRow]:
-        """Returns revisions that are being imported or have a residue, oldest first."""
+        """Returns the revisions that are being imported or have a residue, oldest first."""
 
     async def move(
         self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any
     ) -> Revision | None:
-        """Sets fields of a revision and increments its generation; returns None if the generation has changed. Raises
-        Conflict: ``unless_mounted`` and a live session mounts it."""
+        """Sets fields of a revision and increments its generation, or returns None if the generation has changed.
+        Raises Conflict: ``unless_mounted`` and a live session mounts it.
+        """

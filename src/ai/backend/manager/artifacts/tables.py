@@ -1,4 +1,4 @@
-"""Tables of artifacts. Columns are named as the fields of the model."""
+"""Defines the SQL tables of artifacts. Columns are named as the fields of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports by users, from the registries that a superadmin has opened for it (spec 03-18, "Model Store")."""
+"""Imports artifacts for users, from registries that a superadmin has opened for users (spec 03-18, "Model Store")."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEFAULT_VERSION = "main"
 
 
 class UserImportService(msgspec.Struct, frozen=True, kw_only=True):
-    """Looks for one artifact in a registry and imports it, in the background."""
+    """Finds one artifact in a registry and imports it in a background task of a user."""
 
     store: ArtifactStore
     scans: ScanService
@@ -32,7 +32,7 @@ class UserImportService(msgspec.Struct, frozen=True, kw_only=True):
     tasks: TaskService
 
     async def begin(self, caller: Caller, registry: str, name: str, version: str | None) -> TaskId:
-        """Starts the import of one revision, one at a time for each user.
+        """Starts a background task that imports one revision; each user has at most one such task at a time.
 
         Raises:
             NotFound: there is no such registry, or the caller may not import from it; the message names the others.
@@ -87,8 +87,9 @@ class UserImportService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_importable(row: RevisionRow) -> None:
-    """Raises Forbidden if users may not see the artifact, or if a revision without files here is larger than users of
-    its registry may import."""
+    """Raises Forbidden if users may not see the artifact, or if its revision is too large. The size limit is that of
+    the registry for imports by users. A revision whose files are here already has no limit.
+    """
     limit, size = row.registry.user_import_bytes or 0, row.revision.size
     if not viewers_of(row.artifact, row.registry):
         raise Forbidden(f"{row.ref} is not public: ask an administrator to import it.")

@@ -1,1 +1,1 @@
-"""Backups of an installation: its database, shared configuration and keys in one file, and their restoration."""
+"""Backs up and restores an installation: its database, shared configuration and keys, in one file."""

@@ -1,4 +1,4 @@
-"""Reads and writes backup files: a ZIP of the head, the copy of the database, and the sealed part.
+"""Reads and writes backup files, which are ZIP files of a head, the copy of the database, and a sealed part.
 
 The sealed part is encrypted with AES-256-GCM, and authenticates the head and, by its digest, the copy of the database.
 The copy itself has no secrets but those that the installation's own keys seal, which are in the sealed part.
@@ -30,7 +30,9 @@ from ai.backend.manager.secrets.sealer import SealingKey, read_keys
 _HEAD, _DATABASE, _SEALED = "backup.json", "database", "sealed"
 _NONCE_BYTES, _SALT_BYTES = 12, 16
 _SCRYPT_WORK, _SCRYPT_BLOCKS, _SCRYPT_LANES = 1 << 17, 8, 1
-"""Costs of scrypt: 128 MiB and less than a second. They belong to the format: a file cannot demand more."""
+"""Parameters of scrypt, which cost 128 MiB and less than a second. They belong to the format: a file cannot demand
+more.
+"""
 MIN_PASSPHRASE_CHARACTERS = 12
 _MAX_SEALED_BYTES = 1 << 30
 _MAX_HEAD_BYTES = 1 << 16
@@ -38,11 +40,11 @@ CHUNK_BYTES = 1 << 20
 _COMPRESSION_LEVEL = 1
 _KEY_ID = re.compile(r"[0-9a-z]{0,64}")
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, KeyError, EOFError, RuntimeError, ValueError, OverflowError)
-"""What `zipfile` raises for files that were made to harm: encrypted parts, unknown methods, bad streams."""
+"""Exceptions of `zipfile` for harmful files, with encrypted parts, unknown methods or bad streams."""
 
 
 class Passphrase:
-    """Opens and seals backups with a passphrase. Raises InvalidInput if it is too short."""
+    """Seals and opens backups with a passphrase. Raises InvalidInput if it is too short."""
 
     def __init__(self, text: str) -> None:
         if len(text) < MIN_PASSPHRASE_CHARACTERS:
@@ -53,7 +55,9 @@ class Passphrase:
         return KeyDerivation(salt=os.urandom(_SALT_BYTES))
 
     def derive(self, derivation: KeyDerivation) -> bytes:
-        """Returns the key of a backup. Raises InvalidInput if it was sealed with a key file."""
+        """Returns the key of a backup, which is derived from the passphrase. Raises InvalidInput if it was sealed with
+        a key file.
+        """
         if not derivation.salt:
             raise InvalidInput(f"the backup was sealed with the key {derivation.key_id} of a file: give --key-file")
         kdf = Scrypt(salt=derivation.salt, length=32, n=_SCRYPT_WORK, r=_SCRYPT_BLOCKS, p=_SCRYPT_LANES)
@@ -61,8 +65,9 @@ class Passphrase:
 
 
 class KeyFile:
-    """Opens backups with any key of a file, as of ``mgr secrets``, and seals them with its first. Raises as
-    :func:`~ai.backend.manager.secrets.sealer.read_keys`."""
+    """Opens backups with any key of a key file of ``mgr secrets``, and seals backups with the first key. Raises as
+    :func:`~ai.backend.manager.secrets.sealer.read_keys`.
+    """
 
     def __init__(self, path: Path) -> None:
         self._keys: dict[str, SealingKey] = {key.id: key for key in read_keys(path)}
@@ -72,7 +77,9 @@ class KeyFile:
         return KeyDerivation(salt=b"", key_id=next(iter(self._keys)))
 
     def derive(self, derivation: KeyDerivation) -> bytes:
-        """Returns the key of a backup. Raises InvalidInput if the file does not have it."""
+        """Returns the key of a backup, which is derived from a key of the file. Raises InvalidInput if the file does
+        not have it.
+        """
         if derivation.key_id not in self._keys:
             how = f"the key {derivation.key_id}" if derivation.key_id else "a passphrase"
             raise InvalidInput(f"the backup was sealed with {how}, which {self._path} does not have")
@@ -80,7 +87,7 @@ class KeyFile:
 
 
 class Secret(Protocol):
-    """A passphrase or key that seals and opens backups."""
+    """Describes a passphrase or key file that seals and opens backups."""
 
     def new_derivation(self) -> KeyDerivation: ...
     def derive(self, derivation: KeyDerivation) -> bytes:
@@ -88,7 +95,7 @@ class Secret(Protocol):
 
 
 class _Measured:
-    """Passes bytes on to a stream, and counts and hashes them."""
+    """Passes bytes on to a stream, and counts and hashes the bytes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -112,7 +119,7 @@ class _Measured:
 
 
 class BackupWriter:
-    """Writes a backup to a new file, which appears under its name when it is complete. Raises Conflict if there is one
+    """Writes a backup to a draft, which gets its final name only when it is complete. Raises Conflict if there is one
     of that name, OSError.
 
     Several may write at once: each has a draft of its own, and the first to finish gets the name. Drafts of programs
@@ -149,7 +156,7 @@ class BackupWriter:
         self.database_sha256, self.database_bytes = measured.digest, measured.size
 
     def finish(self, sealed: SealedPart, secret: Secret) -> None:
-        """Adds the sealed part and gives the file its name."""
+        """Adds the sealed part and gives the file its final name."""
         nonce = os.urandom(_NONCE_BYTES)
         cipher = AESGCM(secret.derive(self._head.key))
         self._zip.writestr(_SEALED, nonce + cipher.encrypt(nonce, msgspec.json.encode(sealed), self._head_text))
@@ -174,7 +181,7 @@ class BackupWriter:
 
 
 def _remove_abandoned_drafts(path: Path) -> None:
-    """Removes drafts of a backup that nobody writes any more; another user's stay."""
+    """Removes drafts of a backup that no process writes any more, except drafts of other users."""
     draft_name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.partial")
     for draft in path.parent.iterdir():
         if draft_name.fullmatch(draft.name):
@@ -188,7 +195,9 @@ def _without_links(path: str, flags: int) -> int:
 
 
 class BackupReader:
-    """Reads a backup. Raises InvalidInput if the file is none, or of a newer format; OSError if it cannot be read."""
+    """Reads the parts of a backup file. Raises InvalidInput if the file is none, or of a newer format; OSError if it
+    cannot be read.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -216,7 +225,7 @@ class BackupReader:
         return data
 
     def sealed(self, secret: Secret) -> SealedPart:
-        """Opens the sealed part. Raises Forbidden if the secret is wrong or the file was changed."""
+        """Opens and returns the sealed part. Raises Forbidden if the secret is wrong or the file was changed."""
         key = secret.derive(self.head.key)
         try:
             data = self._read(_SEALED, _MAX_SEALED_BYTES)
@@ -236,7 +245,9 @@ class BackupReader:
             raise InvalidInput(f"{self._path} is not a whole backup: {e}") from None
 
     def check_database(self, sealed: SealedPart) -> None:
-        """Reads the copy of the database once. Raises InvalidInput if it is damaged or of another backup."""
+        """Reads the whole copy of the database once, to check it. Raises InvalidInput if it is damaged or of another
+        backup.
+        """
         try:
             with self._zip.open(_DATABASE) as stream:
                 measured = _Measured(stream)
@@ -259,7 +270,7 @@ class BackupReader:
 
 
 class _Checked(_Measured):
-    """Passes the copy of a database on, and raises InvalidInput at its end if it is another one."""
+    """Passes on the copy of a database, and raises InvalidInput if its digest is not the one in the sealed part."""
 
     def __init__(self, stream: IO[bytes], path: Path, sealed: SealedPart) -> None:
         super().__init__(stream)
@@ -278,7 +289,7 @@ class _Checked(_Measured):
 
 
 def _open_zip(path: Path) -> zipfile.ZipFile:
-    """Raises InvalidInput, OSError."""
+    """Opens a backup as a ZIP file, and raises InvalidInput if it is none."""
     try:
         return zipfile.ZipFile(path)
     except _UNREADABLE as e:

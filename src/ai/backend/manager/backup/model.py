@@ -1,4 +1,4 @@
-"""The parts of a backup file."""
+"""Defines the parts of a backup file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ FORMAT = 1
 
 
 class KeyDerivation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the key of the sealed part is made: from a passphrase and ``salt`` by scrypt, or from the key ``key_id`` of a
-    key file."""
+    """Describes how the key of the sealed part is made. It is derived from a passphrase and ``salt`` by scrypt, or from
+    the key ``key_id`` of a key file.
+    """
 
     salt: bytes = b""
     key_id: str = ""
 
 
 class BackupHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The part of a backup that everybody may read. ``database`` is its kind, ``revision`` that of its schema."""
+    """Holds the part of a backup that is not sealed, so that everybody may read it. ``database`` is its kind,
+    ``revision`` that of its schema.
+    """
 
     format: int
     version: str
@@ -27,7 +30,7 @@ class BackupHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ConfigEntry(msgspec.Struct, frozen=True):
-    """A value of the shared configuration; ``scope`` is the kind and the name of its scope."""
+    """Holds a value of the shared configuration; ``scope`` is the kind and the name of its scope."""
 
     scope: tuple[str, str]
     key: str
@@ -35,7 +38,7 @@ class ConfigEntry(msgspec.Struct, frozen=True):
 
 
 class SealedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The secrets of a backup, and the digest of the database that belongs to them.
+    """Holds the secrets of a backup, and the digest of the copy of the database.
 
     ``files`` are keys and certificates by their role, ``settings`` is the text of ``manager.toml`` or empty.
     """

@@ -17,13 +17,13 @@ from ai.backend.manager.backup.model import FORMAT, BackupHead, ConfigEntry, Sea
 from ai.backend.manager.backup.store import DatabaseCopier
 
 AGENT_KEYS = "agent-keys/"
-"""The role of the public key of an agent begins with this, and goes on with the agent's id."""
+"""The prefix of the role of an agent's public key; the agent's id follows."""
 _MAX_PUT_KEYS = 1000
 _PUBLIC_MODE, _SECRET_MODE = 0o644, 0o600
 
 
 class KeyPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """The places of the keys in the settings: a file for each role, and the folder of the agents' public keys.
+    """Holds the paths of the keys in the settings: a file for each role, and the folder of the agents' public keys.
 
     The file of ``merged_role`` has one key a line, which only grows while a manager runs.
     """
@@ -33,14 +33,14 @@ class KeyPlaces(msgspec.Struct, frozen=True, kw_only=True):
     merged_role: str = "secrets"
 
     def read(self) -> dict[str, bytes]:
-        """Returns the contents by role; a missing file is left out. Raises OSError."""
+        """Returns the contents of the key files by role; a missing file is left out. Raises OSError."""
         contents = {role: path.read_bytes() for role, path in self.files.items() if path.is_file()}
         if self.agent_keys.is_dir():
             contents |= {f"{AGENT_KEYS}{path.stem}": path.read_bytes() for path in self.agent_keys.glob("*.pub")}
         return contents
 
     def read_with(self, earlier: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Returns the contents, with the keys that the merged file had when ``earlier`` was read."""
+        """Returns the contents of the key files, with the keys of ``earlier`` added to the merged file."""
         contents = self.read()
         now = contents.get(self.merged_role)
         lines = [*(now or b"").splitlines(), *earlier.get(self.merged_role, b"").splitlines()]
@@ -49,7 +49,9 @@ class KeyPlaces(msgspec.Struct, frozen=True, kw_only=True):
         return contents
 
     def place_of(self, role: str) -> Path | None:
-        """Returns the file of a role; None if the settings have none. Raises InvalidInput for the id of no agent."""
+        """Returns the path of the file of a role, or None if the settings name no file. Raises InvalidInput for the id
+        of no agent.
+        """
         if role.startswith(AGENT_KEYS):
             name = check_slug(role.removeprefix(AGENT_KEYS), what="agent_id", allow_dots=True)
             return self.agent_keys / f"{name}.pub"
@@ -67,7 +69,7 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
     keys: KeyPlaces
 
     async def back_up(self, path: Path, secret: Secret, *, version: str, now: datetime, settings: str) -> SealedPart:
-        """Writes a backup while managers run.
+        """Writes a backup; managers may run meanwhile.
 
         Raises Conflict if the file exists already, NotFound if there is no database, Unavailable, OSError.
         """
@@ -109,7 +111,7 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
         with_database: bool,
         report: Callable[[str], None],
     ) -> None:
-        """Restores a backup into an empty installation; everything is examined before anything is changed.
+        """Restores a backup into an empty installation, after all of its parts have been checked.
 
         ``revisions`` are those of the schema that this program knows. Without ``with_database`` the database was
         restored by other means, such as to a point in time. Raises InvalidInput for a damaged or unsuitable backup,
@@ -168,7 +170,9 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     def _files(self, sealed: SealedPart) -> list[tuple[Path, bytes, int]]:
-        """Returns place, content and mode of each key. Raises InvalidInput if the settings have no place for one."""
+        """Returns the path, content and mode of each key file. Raises InvalidInput if the settings have no place for
+        one.
+        """
         placed = []
         for role, content in sealed.files.items():
             place = self.keys.place_of(role)
@@ -191,7 +195,7 @@ def read_settings(path: Path, secret: Secret) -> str:
 
 
 async def _entries(config: ConfigStore | None) -> list[ConfigEntry]:
-    """Returns the values of a configuration but for those that managers write of themselves."""
+    """Returns the values of the shared configuration, except values that managers write themselves."""
     if config is None:
         return []
     _, changes = await config.present()

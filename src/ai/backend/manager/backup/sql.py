@@ -11,11 +11,11 @@ from ai.backend.manager.sessions.model import STARTED_OVER
 from ai.backend.manager.sessions.tables import kernels, sessions
 
 _ATTEMPT_GAP = 1000
-"""More attempts than a session can have had between the backup and the loss."""
+"""A number of attempts that no session can have reached between the backup and the loss of the database."""
 
 
 async def raise_waiting_attempts(database: Database) -> int:
-    """Raises the attempts of waiting sessions above any that an agent may have; returns the number of sessions.
+    """Raises the attempts of waiting sessions above all attempts that agents may know, and returns their number.
 
     The raised attempts do not count as failures, as those of a session that started over.
     """
@@ -37,7 +37,7 @@ async def raise_waiting_attempts(database: Database) -> int:
 
 
 def _with_gap(status_data: dict[str, object]) -> dict[str, object]:
-    """Returns the data of a session whose raised attempts do not count."""
+    """Returns the ``status_data`` of a session in which the raised attempts do not count as failures."""
     earlier = status_data.get(STARTED_OVER)
     counts = earlier if isinstance(earlier, dict) else {}
     gap = {"times": counts.get("times", 0), "attempts": counts.get("attempts", 0) + _ATTEMPT_GAP}

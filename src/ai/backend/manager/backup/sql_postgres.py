@@ -65,7 +65,7 @@ class PostgresCopier:
         return await raise_waiting_attempts(self._database)
 
     def _pipe(self, command: list[str], source: IO[bytes] | None, target: IO[bytes] | None) -> None:
-        """Runs a program between streams. Raises Unavailable with its last words if it fails."""
+        """Runs a program between an input and an output stream. Raises Unavailable with its last words if it fails."""
         with tempfile.TemporaryFile() as messages:
             process = subprocess.Popen(
                 [*command, *connection_options(self._url), "--no-password"],

@@ -1,4 +1,4 @@
-"""The port of the database that is backed up."""
+"""Declares how the database of a backup is copied."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ class DatabaseCopier(Protocol):
     def kind(self) -> DatabaseKind: ...
 
     async def revision(self) -> str | None:
-        """Returns the revision of the schema, None for a database without tables."""
+        """Returns the revision of the schema, or None for a database without tables."""
 
     async def write_to(self, output: IO[bytes]) -> None:
-        """Writes the database as it is at one moment, while others use it. Raises Unavailable."""
+        """Writes the database as it is at one moment, while other programs use it. Raises Unavailable."""
 
     async def check_empty(self, needed_bytes: int) -> None:
-        """Raises Conflict if the database has tables, or a program is connected to it, InvalidInput if this machine's
-        disk is to hold it and has too little room."""
+        """Raises Conflict if the database has tables or a program is connected to it. Raises InvalidInput if this
+        machine's disk is to hold it and has too little room.
+        """
 
     async def read_from(self, copy: IO[bytes]) -> None:
-        """Fills the empty database, all or nothing. Raises Unavailable."""
+        """Fills the empty database from a stream, completely or not at all. Raises Unavailable."""
 
     async def raise_attempts(self) -> int:
-        """Prepares rows for agents that may be ahead of them, and returns the number of changed kernels.
+        """Raises attempts in the rows, since agents may have seen newer ones, and returns the number of changed
+        kernels.
 
         Waiting kernels get attempts that no agent has: the next attempt by the row may have been given since.
         """

@@ -1,1 +1,1 @@
-"""Builds the manager: services, stores, loops and HTTP application."""
+"""Builds the manager from services, stores, loops and the HTTP application."""

@@ -1,4 +1,4 @@
-"""The OpenAPI document and the GraphQL definitions of the manager, without a running one."""
+"""Builds the OpenAPI document and the GraphQL definitions of the manager, without a running manager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ai.backend.manager.config.settings import ManagerSettings
 
 
 class _Unbound:
-    """Stands for a service: endpoints are bound to it and never called."""
+    """Replaces a service to which endpoints are bound but whose methods are never called."""
 
     settings = ManagerSettings()
 

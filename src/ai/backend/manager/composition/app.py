@@ -1,4 +1,4 @@
-"""The manager's HTTP application."""
+"""Builds the manager's HTTP application."""
 
 from __future__ import annotations
 

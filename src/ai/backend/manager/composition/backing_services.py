@@ -1,4 +1,4 @@
-"""The external services of a manager: database, shared configuration, bus, keys."""
+"""Connects the manager to its external services: database, shared configuration, bus, and keys."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 BALLAST_BYTES = 16 * 1024 * 1024
-"""With this, sessions and folders can be deleted while the disk of an SQLite database is full."""
+"""The size of a reserve file; when the disk of an SQLite database is full, it gives room to delete sessions and
+folders.
+"""
 _LISTING_TTL_S = 60
-"""Seconds that a stopped manager stays listed."""
+"""Seconds for which a manager that has stopped stays listed."""
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.5, 5.0, 0.5
 
 
 def default_database(settings: ManagerSettings) -> Database:
-    """Returns the database of the settings; by default SQLite in the data directory."""
+    """Returns the database that the settings name, or by default SQLite in the data directory."""
     if settings.database_url is not None:
         pool = settings.db.pool if settings.db is not None else Pool()
         return Database(settings.database_url, pool=pool, ballast_bytes=BALLAST_BYTES)
@@ -44,20 +46,22 @@ def default_database(settings: ManagerSettings) -> Database:
 
 
 def secrets_file(settings: ManagerSettings) -> Path:
-    """Returns the path of the keys that encrypt secrets in the database."""
+    """Returns the path of the file with the keys that encrypt secrets in the database."""
     return (settings.secrets.key_file or settings.data_dir / "secrets.key").expanduser()
 
 
 def sealer_of(settings: ManagerSettings) -> Sealer:
-    """Returns the sealer with the keys of the key file, which is created if it is missing. Raises InvalidInput if the
-    file is malformed or readable by others, OSError if it can be neither read nor created."""
+    """Returns the sealer with the keys of the key file; a missing file is created. Raises InvalidInput if the file is
+    malformed or readable by others, OSError if it can be neither read nor created.
+    """
     path = secrets_file(settings)
     return Sealer(load_or_make_keys(path), reload=lambda: read_keys(path), stamp=lambda: stamp_of(path))
 
 
 def of_process(settings: ManagerSettings, number: int) -> ManagerSettings:
-    """Returns the settings of one of several processes: each has its own ports for agents, numbered consecutively.
-    Raises InvalidInput if a port is not a number, or beyond the last port."""
+    """Returns the settings of process ``number`` of several, each of which has its own ports for agents. The ports are
+    numbered consecutively. Raises InvalidInput if a port is not a number, or beyond the last port.
+    """
     link = settings.agent_link
     link_update: dict[str, object] = {"data_port": link.data_port and _next_port(link.data_port, number)}
     for key in ("bind", "advertise"):
@@ -103,12 +107,12 @@ def etcd_store(settings: ManagerSettings) -> EtcdConfigStore | None:
 
 
 def config_store(settings: ManagerSettings, database: Database) -> ConfigStore:
-    """Returns the shared configuration: in etcd if the settings name one."""
+    """Returns the shared configuration, which is in etcd if the settings name an etcd."""
     return etcd_store(settings) or SQLiteConfigStore(database)
 
 
 async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None:
-    """Keeps these keys stored until cancelled; retries while the store is unreachable."""
+    """Stores these keys until cancelled, and stores them again in time and after failures of the store."""
     backoff, is_listed = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER), False
     while True:
         try:
@@ -127,7 +131,9 @@ async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None
 
 @dataclass(slots=True)
 class BackingServices:
-    """The database, shared configuration, bus and rate limiter of a manager. ``stop`` is safe without ``start``."""
+    """Holds the database, shared configuration, bus and rate limiter of a manager. ``stop`` is safe
+    without ``start``.
+    """
 
     database: Database
     config: ConfigStore
@@ -139,7 +145,7 @@ class BackingServices:
 
     @classmethod
     def of(cls, settings: ManagerSettings) -> BackingServices:
-        """Returns the services of the settings. Raises InvalidInput for malformed addresses."""
+        """Returns the external services that the settings name. Raises InvalidInput for malformed addresses."""
         database = default_database(settings)
         bus, limiter = Bus(), None
         if settings.redis is not None:
@@ -172,8 +178,9 @@ class BackingServices:
         await self.database.close()
 
     def announce(self, name: str, address: str, public_key: str) -> None:
-        """Keeps the manager's address and key in etcd until this process stops, in place of what it announced before;
-        does nothing without etcd."""
+        """Keeps the manager's address and key in etcd until this process stops, and drops an earlier announcement.
+        Without etcd, it does nothing.
+        """
         if self.etcd is not None:
             if self._listing is not None:
                 self._listing.cancel()
@@ -194,7 +201,7 @@ class BackingServices:
 
 
 def advertised(settings: ManagerSettings, bound: str) -> str:
-    """Returns the address for agents: an address of all interfaces becomes the name of this host."""
+    """Returns the address that agents shall use; the name of this host replaces an address of all interfaces."""
     if settings.agent_link.advertise is not None:
         return settings.agent_link.advertise
     scheme, _, host_and_port = bound.partition("://")

@@ -22,7 +22,9 @@ _STORE_PERMISSIONS = (HostPermission.MOUNT.value, HostPermission.DOWNLOAD.value)
 
 
 class BootstrapResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The default objects of an installation. A keypair is None if it existed already, as its secret is shown once."""
+    """Holds the default objects of an installation. A keypair is None if it existed already, as its secret is shown
+    once.
+    """
 
     domain: DomainName
     group: GroupId
@@ -33,7 +35,7 @@ class BootstrapResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False, repr=False)
 class Bootstrap:
-    """Creates the default objects, and reads the main keypairs of users for the owner of the database."""
+    """Creates the default objects, and reads and changes users on behalf of the owner of the database."""
 
     identities: IdentityStore
     resource_groups: ResourceGroupStore
@@ -42,9 +44,10 @@ class Bootstrap:
     id_generator: IdGenerator
 
     async def run(self, *, resource_group: str = "default", vfolder_hosts: Sequence[str] = ()) -> BootstrapResult:
-        """Creates the default domain, group, resource group, policy, model store, an admin and a user, each if it is
-        missing. The default domain gets every permission on those of ``vfolder_hosts`` that it has no entry for; a new
-        model store may be mounted and cloned there by users of every domain (spec 03-18:16)."""
+        """Creates the missing ones of the default domain, group, resource group, policy, model store, admin and user.
+        The default domain gets every permission on those of ``vfolder_hosts`` that it has no entry for; a new model
+        store may be mounted and cloned there by users of every domain (spec 03-18:16).
+        """
         now = self.clock.now()
         domain_name, name = DomainName("default"), ResourceGroupName(resource_group)
         domain = await self.identities.domain(domain_name) or Domain(name=domain_name, created_at=now)
@@ -78,8 +81,9 @@ class Bootstrap:
         )
 
     async def main_keypair(self, email: str) -> NewKeypair | None:
-        """Returns the main keypair of a user with its secret, or None; for the embedded cluster, which owns the
-        database."""
+        """Returns the main keypair of a user with its secret, or None. The embedded cluster uses it, since it owns the
+        database.
+        """
         user = await self.identities.user(email=email)
         if user is None or user.main_access_key is None:
             return None
@@ -89,7 +93,7 @@ class Bootstrap:
         return NewKeypair(access_key=user.main_access_key, secret_key=credentials.secret_key)
 
     async def set_password_hash(self, email: str, password_hash: str) -> None:
-        """Sets the password of a user, for the owner of the database."""
+        """Sets the password of a user on behalf of the owner of the database."""
         user = await self.identities.user(email=email)
         if user is not None:
             await self.identities.change_user(

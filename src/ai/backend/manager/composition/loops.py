@@ -1,4 +1,4 @@
-"""All loops of the manager, and the messages that wake them."""
+"""Builds all loops of the manager, and wakes them on messages of the bus."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _MAX_MESSAGES = 10_000
 
 
 class Loops:
-    """The loops of a manager, which run while it is the leader, and what wakes them. A lost message of the bus only
-    costs time, as every loop also runs periodically."""
+    """Holds the loops of a manager, which run while the manager is the leader, and wakes them on messages. A lost
+    message of the bus only costs time, as every loop also runs periodically.
+    """
 
     def __init__(self, services: Services, sender: WebhookSender, rng: random.Random) -> None:
         stores, settings, clock, writer = services.stores, services.settings, services.clock, services.writer
@@ -121,11 +122,11 @@ class Loops:
         yield from self._others
 
     def run(self) -> list[Coroutine[Any, Any, None]]:
-        """Returns the coroutines to run until cancelled: those of the loops and of the reader of the bus."""
+        """Returns the coroutines of the loops and of the reader of the bus, to be run until they are cancelled."""
         return [self._wake_by_messages(), *(periodic_loop.run() for periodic_loop in self)]
 
     async def stop(self) -> None:
-        """Cancels the work in progress; the next leader continues it."""
+        """Cancels the work of the loops; the next leader continues it."""
         for stop in self._stopping:
             await stop()
 

@@ -1,4 +1,4 @@
-"""The composition root of the manager: :class:`Manager` builds its services and loops, and starts and stops them."""
+"""Builds the manager's services and loops, and starts and stops them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LOST_TASKS_CHECK_S = 30.0
 
 
 class Manager:
-    """The manager without its HTTP server, which :func:`ai.backend.manager.composition.app.build_app` builds.
+    """Holds the manager without its HTTP server, which :func:`ai.backend.manager.composition.app.build_app` builds.
 
     Args:
         settings: see ``manager.toml``.
@@ -135,7 +135,7 @@ class Manager:
         return bool(self._leader_tasks)
 
     async def migrate(self) -> None:
-        """Upgrades the schema and encrypts plain secrets; does nothing without a database."""
+        """Upgrades the schema and encrypts plain secrets, or does nothing without a database."""
         if self._database is not None:
             await upgrade(self._database, MIGRATIONS, head=SCHEMA_HEAD)
             await seal_rows(self._database, self._sealer, OTHER_SECRETS)
@@ -147,7 +147,9 @@ class Manager:
             log.warning("passwords of container registries stay as they are until the next start: %s", e)
 
     async def start(self) -> None:
-        """Migrates, and runs the loops at once or when this manager becomes the leader. Unfinished work continues."""
+        """Migrates the database, and starts the loops at once or when this manager becomes the leader. Unfinished work
+        continues.
+        """
         services = self.services
         await self.migrate()
         await services.slots.load()
@@ -170,7 +172,7 @@ class Manager:
         await asyncio.sleep(0)
 
     async def _begin(self) -> None:
-        """Starts the loops."""
+        """Starts the loops when this manager becomes the leader."""
         self.registry.become_leader()
         coroutines = self.loops.run()
         if self._leadership is not None:
@@ -178,7 +180,7 @@ class Manager:
         self._leader_tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
 
     async def _end(self) -> None:
-        """Stops the loops; the next leader continues unfinished work."""
+        """Stops the loops when this manager is no longer the leader; the next leader continues their work."""
         tasks, self._leader_tasks = self._leader_tasks, []
         await cancel_all(*tasks)
         await self.loops.stop()
@@ -213,7 +215,7 @@ class Manager:
                 log.exception("could not write pending data")
 
     async def scheduling(self, resource_group: str) -> tuple[Snapshot, Policy]:
-        """Returns the input of the scheduler and the policy of a resource group. Raises NotFound."""
+        """Returns the scheduler's input and the policy of a resource group. Raises NotFound."""
         if await self.stores.resource_groups.resource_group(resource_group) is None:
             group_names = (
                 ", ".join(sorted(group.name for group in await self.stores.resource_groups.resource_groups())) or "none"
@@ -222,7 +224,9 @@ class Manager:
         return await self.loops.schedule.dump(resource_group)
 
     async def live_sessions(self, ref: str) -> list[Session]:
-        """Returns the live sessions of any owner whose name or id is or starts with ``ref``. Raises NotFound."""
+        """Returns the live sessions, of every owner, whose name or id is ``ref`` or, if there are none, starts with
+        ``ref``. Raises NotFound.
+        """
         sessions = await self.stores.sessions.find_live(None, ref)
         if not sessions:
             raise NotFound(f"no live session is called {ref[:64]}; `backend.ai ps` lists them")

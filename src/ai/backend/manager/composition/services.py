@@ -1,4 +1,4 @@
-"""All services of the manager, and how they are built."""
+"""Builds all services of the manager and holds them in one object."""
 
 from __future__ import annotations
 
@@ -98,8 +98,9 @@ from ai.backend.manager.volumes.service import VolumeService
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Services:
-    """The services of a manager, built from its settings, stores and gateways. ``folders``, ``artifacts``, ``images``,
-    ``commits``, ``serving`` and ``usage`` are None without their stores."""
+    """Holds the services of a manager, which are built from its settings, stores and gateways. ``folders``,
+    ``artifacts``, ``images``, ``commits``, ``serving`` and ``usage`` are None without their stores.
+    """
 
     settings: ManagerSettings
     stores: Stores
@@ -128,7 +129,7 @@ class Services:
 
     @property
     def is_shared(self) -> bool:
-        """Returns True if several managers share the stores."""
+        """Returns True if several managers use the same stores."""
         return self.stores.leases is not None
 
     def _build_installation(self) -> None:

@@ -1,4 +1,4 @@
-"""The stores of the manager."""
+"""Builds the stores of the manager and holds them in one object."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ from ai.backend.manager.usage.service import UsageStore
 from ai.backend.manager.usage.sql import SqlUsageStore
 
 OTHER_SECRETS: Sequence[OtherSecrets] = (RevisionSecrets(),)
-"""The secrets of features above ``maintenance``."""
+"""The secrets of features that ``maintenance`` cannot import, since they are above it."""
 
 
 class Stores(msgspec.Struct, frozen=True, kw_only=True):
-    """The stores of a manager: in one database in production, in memory in simulations."""
+    """Holds the stores of a manager, in one database in production and in memory in simulations."""
 
     sessions: SessionStore
     agents: AgentStore
@@ -86,7 +86,7 @@ class Stores(msgspec.Struct, frozen=True, kw_only=True):
     endpoint_usage: EndpointUsageStore | None = None
     history: HistoryStore | None = None
     leases: LeaseStore | None = None
-    """Set if several managers share the stores; one of them runs the loops."""
+    """The store of leases if several managers share the stores, so that only one of them runs the loops."""
 
     @classmethod
     def sql(cls, database: Database, sealer: Sealer | None = None, config: ConfigStore | None = None) -> Stores:

@@ -1,4 +1,4 @@
-"""The migrations of the manager's database, and the tables' metadata."""
+"""Holds the migrations of the manager's database, and the metadata of its tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from ai.backend.infra.database.columns import naming_convention
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 SCHEMA_HEAD = "0038"
-"""The newest revision in ``migrations``; known here so that a start need not load alembic."""
+"""The newest revision in ``migrations``, written here so that a start need not load alembic."""
 metadata = MetaData(naming_convention=naming_convention)
-"""The tables of all features (peer facts 4.4). Columns are named as the fields of the model."""
+"""The metadata with the tables of all features (peer facts 4.4). Columns are named as the fields of the model."""

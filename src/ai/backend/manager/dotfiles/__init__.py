@@ -1,1 +1,1 @@
-"""Dotfiles and bootstrap scripts that new sessions get."""
+"""Manages the dotfiles and bootstrap scripts that new sessions get."""

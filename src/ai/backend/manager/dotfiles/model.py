@@ -1,4 +1,4 @@
-"""Dotfiles: small files that the platform puts into the home directory of every new session (spec 03-11)."""
+"""Defines dotfiles, small files that the platform puts into the home directory of every new session (spec 03-11)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from ai.backend.common.errors import Conflict, LimitExceeded, NotFound
 
 MAX_DOTFILES = 100
-"""Dotfiles of one owner."""
+"""The maximum number of dotfiles of one owner."""
 MAX_DOTFILE_BYTES = 65_536
-"""Contents of all dotfiles of one owner together, in bytes of UTF-8."""
+"""The maximum size in bytes of UTF-8 of the contents of all dotfiles of one owner together."""
 
 
 class DotfileScope(StrEnum):
-    """The kind of owner of a dotfile. Of equal paths, the last of these scopes wins."""
+    """Names the kind of the owner of a dotfile. Of equal paths, the last of these scopes wins."""
 
     DOMAIN = "domain"
     GROUP = "group"
@@ -24,7 +24,9 @@ class DotfileScope(StrEnum):
 
 
 class DotfileOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """The owner of dotfiles. ``name`` is the name of a domain, the id of a group as text, or an access key."""
+    """Identifies an owner of dotfiles. ``name`` is the name of a domain, the id of a group as text, or
+    an access key.
+    """
 
     scope: DotfileScope
     name: str
@@ -39,14 +41,16 @@ class Dotfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InjectedFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files that every kernel of a session is created with; ``ssh_public_key`` opens the session."""
+    """Holds the files with which every kernel of a session is created; ``ssh_public_key`` opens the session."""
 
     dotfiles: tuple[Dotfile, ...] = ()
     ssh_public_key: str | None = None
 
 
 def merged(dotfiles: Iterable[tuple[DotfileScope, Dotfile]]) -> tuple[Dotfile, ...]:
-    """Merges dotfiles to one for each path, of the narrowest scope, by path. Paths below another file are left out."""
+    """Returns one dotfile for each path, by path; the dotfile of the narrowest scope takes precedence. Paths below
+    another file are left out.
+    """
     rank = {scope: i for i, scope in enumerate(DotfileScope)}
     by_path = {dotfile.path: dotfile for _, dotfile in sorted(dotfiles, key=lambda item: rank[item[0]])}
     return tuple(by_path[path] for path in sorted(by_path) if by_path.keys().isdisjoint(_parents(path)))

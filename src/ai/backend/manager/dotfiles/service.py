@@ -21,7 +21,7 @@ _MAX_PATH_BYTES = 255
 _MAX_PATH_DEPTH = 16
 _PERMISSION_PATTERN = re.compile(r"[0-7]{3}")
 _RESERVED_PATHS = (".ssh/authorized_keys", ".terminfo", ".jupyter", ".tmux.conf")
-"""Paths that the platform writes itself, with everything below them."""
+"""Paths that the platform itself writes, together with everything below these paths."""
 
 
 def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
@@ -57,7 +57,7 @@ def check_no_mount_covers(dotfiles: Iterable[Dotfile], mounts: Sequence[FolderMo
 
 
 class DotfileService:
-    """Manages dotfiles and bootstrap scripts of keypairs, groups and domains."""
+    """Manages the dotfiles and bootstrap scripts of keypairs, groups and domains."""
 
     def __init__(self, store: DotfileStore, identity: IdentityService, *, max_script_bytes: int) -> None:
         self._store = store
@@ -65,13 +65,16 @@ class DotfileService:
         self._max_script_bytes = max_script_bytes
 
     async def of_user(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
-        """Returns a keypair as an owner of dotfiles. Raises Forbidden for a key that the caller may not act for."""
+        """Returns the owner of dotfiles that a keypair is. Raises Forbidden for a key that the caller
+        may not act for.
+        """
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return DotfileOwner(scope=DotfileScope.USER, name=owner.access_key)
 
     async def of_group(self, caller: Caller, group: str, domain: str | None, *, to_change: bool) -> DotfileOwner:
-        """Returns a group, by its name or id, as owner. Raises NotFound, or Forbidden if the caller may not change its
-        dotfiles."""
+        """Returns the owner of dotfiles that the group of a name or id is. Raises NotFound, or Forbidden if the caller
+        may not change its dotfiles.
+        """
         visible = await self._identity.groups(caller)
         matches = [
             candidate
@@ -88,7 +91,7 @@ class DotfileService:
         return DotfileOwner(scope=DotfileScope.GROUP, name=str(matches[0].id))
 
     async def of_domain(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:
-        """Returns a domain as an owner of dotfiles. Raises as :meth:`of_group`."""
+        """Returns the owner of dotfiles that a domain is. Raises as :meth:`of_group`."""
         await self._identity.domain(caller, domain)
         if to_change:
             require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=domain)
@@ -115,7 +118,7 @@ class DotfileService:
             raise NotFound("There is no such dotfile.", data={"path": "unknown"})
 
     async def bootstrap_script(self, caller: Caller, owner_access_key: str | None = None) -> str:
-        """Returns the bootstrap script of sessions that request none; empty without such a script."""
+        """Returns the bootstrap script for sessions that request no script, or an empty text."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return await self._store.bootstrap_script(owner.access_key)
 
@@ -137,15 +140,17 @@ class DotfileService:
         requested: str | None,
         mounts: Sequence[FolderMount],
     ) -> str | None:
-        """Returns the requested script of a new session, or else the owner's. Raises InvalidInput if a dotfile and a
-        mount exclude each other."""
+        """Returns the script that a new session requests, or the owner's script if it requests none. Raises
+        InvalidInput if a dotfile and a mount exclude each other.
+        """
         if mounts:
             check_no_mount_covers(await self._dotfiles_of(domain, group, owner.access_key, owner), mounts)
         return requested or await self._store.bootstrap_script(owner.access_key) or None
 
     async def injected_files(self, domain: DomainName, group: GroupId, access_key: AccessKey) -> InjectedFiles:
-        """Returns the dotfiles for the kernels of a session, by precedence of user, group and domain, and the user's
-        SSH key."""
+        """Returns the dotfiles for the kernels of a session, and the user's SSH key. Dotfiles of the user take
+        precedence over those of the group, and these over those of the domain.
+        """
         credentials = await self._identity.credentials(access_key)
         return InjectedFiles(
             dotfiles=await self._dotfiles_of(domain, group, access_key, credentials.caller if credentials else None),
@@ -155,7 +160,7 @@ class DotfileService:
     async def _dotfiles_of(
         self, domain: DomainName, group: GroupId, access_key: AccessKey, owner: Caller | None
     ) -> tuple[Dotfile, ...]:
-        """Returns the merged dotfiles of a session; superadmins and monitors get their own dotfiles only."""
+        """Returns the merged dotfiles for a session; superadmins and monitors get only their own dotfiles."""
         owners = [DotfileOwner(scope=DotfileScope.USER, name=access_key)]
         if owner is not None and not is_spared(Operation.CHANGE_SHARED_DOTFILES, owner.role):
             owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))

@@ -1,4 +1,4 @@
-"""Interface of the store of dotfiles and bootstrap scripts."""
+"""Declares the store of dotfiles and bootstrap scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DotfileStore(Protocol):
         ...
 
     async def put_dotfile(self, owner: DotfileOwner, dotfile: Dotfile, *, is_new: bool) -> None:
-        """Adds a dotfile if ``is_new``, else replaces that of the same path.
+        """Adds a dotfile if ``is_new``, or else replaces the dotfile of the same path.
 
         Raises:
             Conflict: a new one has the path of another, or is a directory of another path, or lies below one.
@@ -32,7 +32,7 @@ class DotfileStore(Protocol):
         ...
 
     async def bootstrap_script(self, access_key: AccessKey) -> str:
-        """Returns a keypair's bootstrap script; empty without such a script."""
+        """Returns a keypair's bootstrap script, or an empty text if it has none."""
         ...
 
     async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None: ...

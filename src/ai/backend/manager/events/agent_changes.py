@@ -1,4 +1,4 @@
-"""Compares the states of agents and publishes the agents that have changed."""
+"""Compares the states of agents with earlier states, and publishes the agents that have changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ai.backend.manager.tasks.service import RECHECK_S, wait_for_hint
 from ai.backend.manager.topics import AGENTS, OUTBOX
 
 MAX_KEPT = 2_000
-"""How many changes are kept for those who come back."""
+"""The number of changes that are kept for clients that reconnect."""
 READ_INTERVAL_S = 0.5
 _POSITION = re.compile(r"([0-9a-f]{1,32})-([0-9]{1,18})")
 _ASPECTS = {
@@ -30,11 +30,11 @@ _ASPECTS = {
     "occupied_slots": "occupied-slots",
     "version_id": "report",
 }
-"""Field of a state -> what a change of it is called."""
+"""Maps a field of an agent's state to the name of a change of the field."""
 
 
 class AgentChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of an agent. Without an ``agent_id``, any agent may have changed: read all of them anew.
+    """Describes a change of an agent. Without an ``agent_id``, any agent may have changed: read all of them anew.
 
     ``position`` is where a subscriber resumes after this change.
     """
@@ -48,7 +48,7 @@ class AgentChange(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False, slots=True)
 class AgentChanges:
-    """Compares the agents with how they were when it last read them, while somebody subscribes.
+    """Compares the agents with their last read states, while there are subscribers.
 
     All subscribers share what is read, at most every :data:`READ_INTERVAL_S` and only after a hint of the bus or after
     :data:`~ai.backend.manager.tasks.service.RECHECK_S`. Positions are good in this process alone: whoever comes back
@@ -67,8 +67,9 @@ class AgentChanges:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def subscribe(self, after: str | None) -> AsyncIterator[AgentChange]:
-        """Yields every change after a position, until the iterator is closed. Where it cannot, or for None, it first
-        yields one that tells to read all agents. Several changes of an agent may come as one."""
+        """Yields every change of an agent after a position, until the iterator is closed. Where it cannot, or for None,
+        it first yields one that tells to read all agents. Several changes of an agent may come as one.
+        """
         with self._bus.subscribe(AGENTS, OUTBOX, limit=1) as hints:
             await self._compare(self._clock.monotonic())
             seen = self._number_of(after)
@@ -90,7 +91,7 @@ class AgentChanges:
         return f"{self._run_id}-{number}"
 
     def _number_of(self, position: str | None) -> int | None:
-        """Returns the number of a position from which all later changes are kept; None for any other text."""
+        """Returns the number of a position if all later changes are still kept, or None for any other text."""
         parts = _POSITION.fullmatch(position or "")
         if parts is None or parts[1] != self._run_id:
             return None
@@ -99,7 +100,7 @@ class AgentChanges:
         return number if oldest <= number + 1 <= self._newest + 1 else None
 
     async def _compare(self, hinted_at: float) -> None:
-        """Reads the agents, unless that was begun after ``hinted_at``, and keeps what has changed."""
+        """Reads the agents and records the changes, unless a read has already begun after ``hinted_at``."""
         async with self._lock:
             if self._read_at > hinted_at:
                 return

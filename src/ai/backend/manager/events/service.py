@@ -32,7 +32,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventService:
-    """Reads events from the outbox; the bus only signals that there are new ones."""
+    """Reads events from the outbox, when the bus signals that there are new ones."""
 
     def __init__(self, store: SessionStore, finder: SessionFinder, bus: Bus) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class EventService:
         self._bus = bus
 
     async def newest_id(self) -> int:
-        """Returns the id of the last event, which as ``after_id`` selects all later ones."""
+        """Returns the id of the last event; as ``after_id`` it selects all later events."""
         return await self._store.last_event_id()
 
     async def subscribe(self, caller: Caller, event_filter: EventFilter) -> AsyncIterator[Event]:

@@ -1,4 +1,4 @@
-"""Posts callbacks over HTTP, except to networks that only the manager can reach."""
+"""Posts callbacks of sessions over HTTP, except to networks that only the manager can reach."""
 
 from __future__ import annotations
 

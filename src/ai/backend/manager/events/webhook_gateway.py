@@ -1,4 +1,4 @@
-"""The port to the receivers of callbacks."""
+"""Declares the interface to the receivers of callbacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class WebhookFailed(Exception):
-    """The error of a callback that was not accepted; the text has neither the URL nor the response.
+    """Raised for a callback that was not accepted; the text has neither the URL nor the response.
 
     Attributes:
         may_pass: False if a retry cannot succeed.
@@ -22,7 +22,9 @@ class WebhookSender(Protocol):
     """Posts the callbacks of sessions."""
 
     async def send(self, url: str, callback_id: int, body: Mapping[str, Any]) -> None:
-        """Posts ``body`` as JSON; ``callback_id`` is the same at every try. Raises WebhookFailed if it is refused."""
+        """Posts ``body`` as JSON to a callback URL; ``callback_id`` is the same at every attempt. Raises WebhookFailed
+        if it is refused.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -26,8 +26,9 @@ _BACKOFF = Backoff(1.0, 3600.0)
 
 
 class WebhookLoop(PeriodicLoop):
-    """Sends the callbacks of each session in order and at least once; different sessions concurrently. Unsent callbacks
-    stay in the store, so a restarted manager continues with them."""
+    """Sends the callbacks of each session in order and at least once; callbacks of different sessions run concurrently.
+    Unsent callbacks stay in the store, so a restarted manager continues with them.
+    """
 
     period_s = 5.0
 

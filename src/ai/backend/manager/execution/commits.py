@@ -1,4 +1,4 @@
-"""Commits of sessions as images (spec 03-18 "User-defined Image Commit").
+"""Makes commits of sessions as archives and images (spec 03-18 "User-defined Image Commit").
 
 ``config/docker/image/commit`` set to ``false`` forbids commits to all but superadmins. Images of users are pushed to
 ``config/docker/image/customized``, as REGISTRY/PROJECT; without it sessions become archives only.
@@ -39,7 +39,9 @@ _UNFIT_PATTERN = re.compile(r"[^A-Za-z0-9_@+.-]+")
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """A started commit. ``path`` is the name of the image, or of the archive below the agent's folder of archives."""
+    """Describes a commit that has started. ``path`` is the name of the image, or of the archive below the agent's
+    folder of archives.
+    """
 
     session: Session
     task_id: TaskId
@@ -48,7 +50,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False, repr=False)
 class CommitService:
-    """Commits sessions, one commit at a time for each session."""
+    """Makes commits of sessions, one at a time for each session."""
 
     store: ImageStore
     registries: ContainerRegistries
@@ -60,9 +62,10 @@ class CommitService:
     id_generator: IdGenerator
 
     async def archive(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Commit:
-        """Makes an archive on the agent's disk, named by the session and the time. Raises SessionNotFound, Forbidden
-        (users may not), Conflict (the session does not run, or a commit is under way) and NotSupported (the runtime
-        makes no images)."""
+        """Saves a session as an archive on the agent's disk, named by the session and the time. Raises SessionNotFound,
+        Forbidden (users may not), Conflict (the session does not run, or a commit is under way) and NotSupported (the
+        runtime makes no images).
+        """
         session = await self._checked_session(caller, ref, owner_access_key)
         timestamp = self.clock.now().strftime("%Y%m%dT%H%M%S")
         folder = _UNFIT_PATTERN.sub("-", session.user_email).lstrip(".")[:100] or "nobody"
@@ -78,8 +81,9 @@ class CommitService:
         return await self._start_commit(caller, session, archive_job, f"{folder}/{filename}", None)
 
     async def image(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> Commit:
-        """Pushes an image of the session for its owner, who alone may use it. Raises InvalidInput (malformed name),
-        NotSupported (no registry is configured), and as :meth:`archive`."""
+        """Saves a session as an image in a registry, which only the session's owner may use. Raises InvalidInput
+        (malformed name), NotSupported (no registry is configured), and as :meth:`archive`.
+        """
         if not _NAME_PATTERN.fullmatch(name):
             message = f"{name[:64]!r} cannot be the name of an image: lower case letters, digits, '.', '_' and '-'."
             raise InvalidInput(message, data={"image_name": "malformed"})
@@ -105,7 +109,7 @@ class CommitService:
     async def is_under_way(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
     ) -> tuple[Session, bool]:
-        """Returns the session and True if a commit of it is under way. Raises SessionNotFound."""
+        """Returns the session, and True if a commit of the session is running. Raises SessionNotFound."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
         return session, await self.tasks.is_under_way(f"{_SUBJECT_PREFIX}{session.id}")
 

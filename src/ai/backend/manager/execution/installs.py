@@ -1,4 +1,4 @@
-"""Makes images of artifacts of the type IMAGE on agents, so that sessions run on them (spec 03-17 "Artifacts")."""
+"""Loads artifacts of the type IMAGE as images on agents, so that sessions can run on them (spec 03-17 "Artifacts")."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ai.backend.manager.images.preload import ImagePreloader
 
 
 class ImageInstaller(msgspec.Struct, frozen=True):
-    """Starts background tasks that load the files of an artifact as an image."""
+    """Starts background tasks that load the files of an artifact as an image on agents."""
 
     artifacts: ArtifactMounts
     preloader: ImagePreloader
 
     async def install(self, caller: Caller, ref: str, target_agents: str, image: str | None = None) -> TaskId:
-        """Starts loading an available artifact on the agents of an expression. The default name of the image is the
-        artifact's, in lower case, with the version as its tag.
+        """Starts a background task that loads an available artifact on the agents of an expression. The default name of
+        the image is the artifact's, in lower case, with the version as its tag.
 
         Raises:
             Forbidden, NotFound, Unavailable; Conflict: it is not available, or not open to everyone, as an image is.

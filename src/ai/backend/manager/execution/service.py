@@ -1,4 +1,4 @@
-"""Operations in running sessions, which the agents of their kernels perform."""
+"""Performs operations in running sessions through the agents of their kernels."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ HOME = "/home/work"
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of a run. ``run_id`` None creates an id, which the reply has. ``options`` of batch mode: clean, build,
-    buildLog, exec."""
+    """Describes one step of a run. ``run_id`` None creates an id, which the reply has. ``options`` of batch mode:
+    clean, build, buildLog, exec.
+    """
 
     mode: RunMode
     code: str = ""
@@ -40,7 +41,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to start in a kernel, the main one by default. An empty ``command`` is a shell."""
+    """Describes a program to start in a kernel, by default in the main kernel. An empty ``command`` is a shell."""
 
     command: Sequence[str] = ()
     tty: bool = False
@@ -52,8 +53,10 @@ class ProgramRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def home_path(name: str, *, field: str) -> str:
-    """Returns a path inside the home directory, relative to it; the workload resolves links. Raises InvalidInput, with
-    ``field`` in its data, for a path that is not below the home, has ``..`` or a NUL, or is too long."""
+    """Returns a path relative to the home directory, and checks that it is inside; the workload resolves links. Raises
+    InvalidInput, with ``field`` in its data, for a path that is not below the home, has ``..`` or a NUL, or is too
+    long.
+    """
     path = name
     if path.startswith("/"):
         if not (path + "/").startswith(HOME + "/"):
@@ -66,7 +69,9 @@ def home_path(name: str, *, field: str) -> str:
 
 
 def file_path(name: str, *, field: str) -> str:
-    """Returns the path of a file as :func:`home_path`. Raises InvalidInput also for the name of a directory."""
+    """Returns the path of a file relative to the home directory, as :func:`home_path` does. Raises InvalidInput also
+    for the name of a directory.
+    """
     path = home_path(name, field=field)
     if not path or name.endswith("/"):
         raise InvalidInput(f"{name[:128]!r} names no file.", data={field: "names no file"})
@@ -74,7 +79,7 @@ def file_path(name: str, *, field: str) -> str:
 
 
 def kernel_of(session: Session, ref: str | None) -> Kernel:
-    """Returns the kernel of this host name or id, or the main one for None. Raises InvalidInput."""
+    """Returns the kernel that has this host name or id, or the main kernel for None. Raises InvalidInput."""
     if ref is None:
         return session.main
     kernel = next((kernel for kernel in session.kernels if ref in (kernel.cluster_hostname, str(kernel.id))), None)
@@ -87,8 +92,9 @@ def kernel_of(session: Session, ref: str | None) -> Kernel:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ExecutionService:
-    """Operates on the kernels of running sessions. Every method raises SessionNotFound, TooManySessionsMatched,
-    Conflict (not RUNNING) and Unavailable (agent away)."""
+    """Runs code, transfers files and opens terminals in the kernels of running sessions. Every method raises
+    SessionNotFound, TooManySessionsMatched, Conflict (not RUNNING) and Unavailable (agent away).
+    """
 
     store: SessionStore
     finder: SessionFinder
@@ -138,22 +144,23 @@ class ExecutionService:
         return result
 
     async def interrupt(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> None:
-        """Sends SIGINT to the running code; does nothing if none runs."""
+        """Sends SIGINT to the running code, or does nothing if no code runs."""
         session, agent = await self._running_session(caller, ref, owner_access_key)
         await agent.interrupt(wire.KernelRef(kernel_id=str(session.main.id)))
 
     async def complete(
         self, caller: Caller, ref: str, code: str, options: Mapping[str, Any], *, owner_access_key: str | None = None
     ) -> list[str]:
-        """Returns completions at the cursor; ``options``: row, col, line, post."""
+        """Returns completions of code at the cursor; ``options``: row, col, line, post."""
         session, agent = await self._running_session(caller, ref, owner_access_key)
         return await agent.complete(wire.Complete(kernel_id=str(session.main.id), code=code, options=dict(options)))
 
     async def logs(
         self, caller: Caller, ref: str, *, kernel: str | None = None, owner_access_key: str | None = None
     ) -> str:
-        """Returns the log from the agent, or the stored tail once the session has ended. ``kernel`` is a host name or
-        an id, the main one if it is None. Raises InvalidInput if there is none."""
+        """Returns the log of a session from its agent, or the stored end of the log if the session has ended.
+        ``kernel`` is a host name or an id, the main one if it is None. Raises InvalidInput if there is none.
+        """
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
         chosen = kernel_of(session, kernel)
         if session.started_at is None and chosen.agent is None:
@@ -186,7 +193,9 @@ class ExecutionService:
     async def upload(
         self, caller: Caller, ref: str, files: Sequence[wire.FileBlob], *, owner_access_key: str | None = None
     ) -> None:
-        """Writes files below the home. Raises LimitExceeded (count or size, spec 03-08) and InvalidInput."""
+        """Writes files below the home directory of a session. Raises LimitExceeded (count or size, spec 03-08) and
+        InvalidInput.
+        """
         if len(files) > self.files.max_upload_files:
             raise LimitExceeded(f"At most {self.files.max_upload_files} files in one upload.", data={"src": "too many"})
         limit = self.files.max_upload_bytes
@@ -200,7 +209,7 @@ class ExecutionService:
     async def download(
         self, caller: Caller, ref: str, paths: Sequence[str], *, owner_access_key: str | None = None
     ) -> list[wire.TarFile]:
-        """Returns a tar archive for each path. Raises LimitExceeded."""
+        """Returns a tar archive for each of the paths in a session. Raises LimitExceeded."""
         if not 1 <= len(paths) <= self.files.max_download_files:
             message = f"1 to {self.files.max_download_files} files in one download."
             raise LimitExceeded(message, data={"files": "too many or none"})
@@ -247,7 +256,7 @@ class ExecutionService:
 
 
 class _UsedPty:
-    """A terminal whose frames, in both directions, count as activity of the session."""
+    """Passes the frames of a terminal on, and counts each frame as activity of the session."""
 
     def __init__(self, stream: PtyStream, touch: Callable[[], None]) -> None:
         self._stream = stream

@@ -1,1 +1,1 @@
-"""Virtual folders: access, lifecycle, files, shares, quotas, and mounts in sessions."""
+"""Manages virtual folders: access, lifecycle, files, shares, quotas, and mounts in sessions."""

@@ -1,4 +1,4 @@
-"""Looks up folders for a caller and checks what the caller may do with them."""
+"""Finds folders for a caller and checks what the caller may do with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANY_STATUS = frozenset(FolderStatus) - {FolderStatus.DELETE_COMPLETE}
 
 
 def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAccess | None:
-    """Returns the caller's access to a folder, or None without access. Pure."""
+    """Returns the caller's access to a folder, or None if the caller has no access. Pure."""
     folder = row.folder
     owner: dict[str, Any] = {
         "domain_name": folder.domain_name,
@@ -52,8 +52,10 @@ def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAcces
 
 
 class FolderFinder:
-    """Looks up folders by name or id. A name matches the caller's own folders first, then those shared with them, then
-    those of their groups, then those of model stores, then those of groups that they only administrate."""
+    """Finds folders by name or id, among the folders that a caller may use. A name matches the caller's own folders
+    first, then those shared with them, then those of their groups, then those of model stores, then those of groups
+    that they only administrate.
+    """
 
     def __init__(self, store: FolderStore, scopes: FolderScopes, transitions: FolderTransitions) -> None:
         self._store = store
@@ -69,7 +71,9 @@ class FolderFinder:
         return [access for row in rows if (access := access_of(caller, scope, row)) is not None]
 
     async def automatic(self, owner: Caller) -> list[FolderAccess]:
-        """Returns the ready folders of the owner whose names begin with a dot, oldest first, which may be mounted."""
+        """Returns the ready folders that the owner owns and may mount and whose names begin with a dot,
+        oldest first.
+        """
         if not await self._store.has_dotted(owner.user_id):
             return []  # few users have one, and each session asks
         return [
@@ -82,7 +86,7 @@ class FolderFinder:
         ]
 
     async def administered(self, caller: Caller, *, name: str | None = None) -> list[FolderAccess]:
-        """Returns the folders of the groups that the caller administrates without being a member, oldest first."""
+        """Returns the folders of groups that the caller administrates but is no member of, oldest first."""
         scope = await self._scopes.of(caller)
         others = await self._scopes.administered(caller) - scope.all_groups
         rows = await self._store.accessible(caller.user_id, others, name=name) if others else []
@@ -107,7 +111,8 @@ class FolderFinder:
         to_control: bool = False,
         needs: HostPermission | None = None,
     ) -> FolderAccess:
-        """Returns the folder whose name or id is ``ref``. A ``trigger`` stands for the statuses that admit the trigger.
+        """Returns the folder whose name or id is ``ref``, if the caller may use it. A ``trigger`` stands for the
+        statuses that admit the trigger.
 
         Raises:
             FolderNotFound: no folder that the caller may use.
@@ -144,7 +149,7 @@ class FolderFinder:
 
 
 def _preferred(caller: Caller, matches: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
-    """Returns the best folders of a name: first those in ``statuses``, then own before shared before group folders."""
+    """Returns the folders of a name that rank first: by status, then own before shared before group folders."""
 
     def rank(access: FolderAccess) -> tuple[bool, bool, int]:
         folder = access.folder

@@ -1,4 +1,4 @@
-"""Folders, files and quota scopes of the storage proxies, over HTTP."""
+"""Calls storage proxies about folders, files and quota scopes over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The use cases and loops of virtual folders in one value."""
+"""Builds the use cases and loops of virtual folders, and holds them in one object."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ai.backend.manager.volumes.permissions import FolderScopes
 
 
 class Folders(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the use cases and loops of virtual folders."""
+    """Holds the services and loops of virtual folders."""
 
     service: FolderService
     files: FolderFiles
@@ -45,7 +45,7 @@ class Folders(msgspec.Struct, frozen=True, kw_only=True):
         id_generator: IdGenerator,
         settings: FolderSettings,
     ) -> Folders:
-        """Builds the use cases on one store and one set of storage proxies."""
+        """Builds the services and loops of virtual folders from a store and a gateway to storage proxies."""
         scopes = FolderScopes(identities, volumes)
         loop = FolderLoop(store, storage, clock, trash_days=settings.trash_days)
         finder = FolderFinder(store, scopes, loop.transitions)

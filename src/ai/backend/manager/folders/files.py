@@ -1,4 +1,6 @@
-"""Files in virtual folders. Clients transfer contents directly with the storage proxy by tickets."""
+"""Lists and changes the files in virtual folders. Clients transfer contents directly with the storage
+proxy by tickets.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _PAGE_ENTRIES = 1_000
 
 
 def _relative_path(path: str, field: str = "path") -> str:
-    """Returns a path relative to the folder; ``/a`` means ``a``."""
+    """Returns a path relative to the folder; a leading slash is dropped."""
     try:
         return str(FolderPath.parse(path.lstrip("/")))
     except InvalidInput as e:
@@ -56,7 +58,7 @@ class FolderFiles:
     async def list(
         self, caller: Caller, ref: str, path: str, *, limit: int | None = None, cursor: str | None = None
     ) -> tuple[Sequence[FileInfo], str | None]:
-        """Returns a page of a directory and the next cursor; without ``limit`` all entries up to MAX_LISTED_FILES."""
+        """Returns a page of a directory and the next cursor; without ``limit``, all entries up to MAX_LISTED_FILES."""
         key, relative = await self._readable_key(caller, ref), _relative_path(path)
         if limit is not None:
             return await self._storage.list_files(key, relative, limit=limit, cursor=cursor)
@@ -97,7 +99,7 @@ class FolderFiles:
         return True
 
     async def move(self, caller: Caller, ref: str, source: str, target: str) -> None:
-        """Moves a file to ``target``, or into it if that is a directory. Raises Conflict if the target exists."""
+        """Moves a file to ``target``, or into ``target`` if it is a directory. Raises Conflict if the target exists."""
         source_path, target_path = _file_path(source, "src"), _relative_path(target, "dst")
         await self._storage.move_file(
             await self._writable_key(caller, ref, HostPermission.MODIFY), source_path, target_path
@@ -127,7 +129,7 @@ class FolderFiles:
         return await self._storage.upload_ticket(key, relative, size)
 
     async def download_ticket(self, caller: Caller, ref: str, path: str, *, archive: bool = False) -> Ticket:
-        """Returns a ticket to download a file, or with ``archive`` a directory."""
+        """Returns a ticket to download a file, or a directory if ``archive`` is True."""
         relative = _relative_path(path) if archive else _file_path(path)
         key = await self._readable_key(caller, ref, HostPermission.DOWNLOAD)
         return await self._storage.download_ticket(key, relative, archive=archive, requester=str(caller.user_id))

@@ -1,4 +1,4 @@
-"""Port to the storage proxies that hold the files of virtual folders."""
+"""Declares the interface to storage proxies, which hold the files of virtual folders."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ class FolderGateway(Protocol):
     """
 
     async def scope_usage(self, host: str, scope: QuotaScopeId) -> ScopeUsage:
-        """Returns usage and limit. Raises QuotaScopeNotFound for a scope that was never created."""
+        """Returns the usage and the limit of a quota scope. Raises QuotaScopeNotFound for a scope that was never
+        created.
+        """
         ...
 
     async def set_scope_limit(self, host: str, scope: QuotaScopeId, limit_bytes: int | None) -> None:
-        """Sets the limit and creates the scope if needed; None removes the limit."""
+        """Sets or (with None) removes the limit of a quota scope, and creates the scope if needed."""
 
     async def create_folder(self, folder: FolderKey) -> None:
-        """Creates a folder; does nothing if it exists."""
+        """Creates a folder, or does nothing if the folder exists."""
 
     async def delete_folder(self, folder: FolderKey) -> None:
-        """Deletes a folder with its files; does nothing if it does not exist."""
+        """Deletes a folder with its files, or does nothing if the folder does not exist."""
 
     async def clone_folder(self, source: FolderKey, target: FolderKey, progress: Progress | None = None) -> None:
-        """Copies a folder on the same proxy; may be repeated. ``progress`` gets the bytes copied and in total."""
+        """Copies a folder to another one on the same proxy; a repeated call is harmless. ``progress`` gets the bytes
+        copied and in total.
+        """
 
     async def mount_path(self, folder: FolderKey, subpath: str = "") -> str:
         """Returns the path of a folder on the nodes."""
@@ -44,7 +48,7 @@ class FolderGateway(Protocol):
     async def list_files(
         self, folder: FolderKey, path: str, *, limit: int = 1000, cursor: str | None = None
     ) -> tuple[Sequence[FileInfo], str | None]:
-        """Returns a page of a directory and the cursor of the next page, None after the last."""
+        """Returns a page of a directory, and the cursor of the next page or None after the last page."""
         ...
 
     async def make_directories(
@@ -65,4 +69,4 @@ class FolderGateway(Protocol):
 
 
 class StorageGateway(FolderGateway, VolumeGateway, Protocol):
-    """Storage that serves both folders and volumes, for tests and simulations."""
+    """Serves both folders and volumes, for tests and simulations."""

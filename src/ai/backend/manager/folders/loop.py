@@ -1,4 +1,4 @@
-"""Reconciles the rows of folders with their directories.
+"""Creates, fills and removes the directories of folders until they match the stored rows.
 
 The row is written first, with the desired status; the directory follows. If the manager is killed in between, this
 loop continues from the row. All steps are idempotent, and a row changes its status only from the expected one.
@@ -31,7 +31,7 @@ _REMOVED_STATUSES = frozenset({FolderStatus.DELETE_ONGOING, FolderStatus.DELETE_
 
 
 class FolderLoop(PeriodicLoop):
-    """Creates, clones and removes directories; :meth:`begin` does so at once for a waiting request."""
+    """Creates, clones and removes the directories of folders; :meth:`begin` does so at once for a waiting request."""
 
     period_s = 10.0
 
@@ -75,7 +75,7 @@ class FolderLoop(PeriodicLoop):
                 log.info("%d folders were in the trash for %g days and are removed", expired_count, self._trash_days)
 
     async def stop(self) -> None:
-        """Cancels resumed clones; the next process continues them."""
+        """Cancels the clones that were resumed; the next process continues them."""
         for task in self._clones:
             task.cancel()
         await asyncio.gather(*self._clones, return_exceptions=True)
@@ -100,8 +100,10 @@ class FolderLoop(PeriodicLoop):
         progress: Progress | None = None,
         begun: asyncio.Future[None] | None = None,
     ) -> None:
-        """Writes the row of a new folder, resolves ``begun``, and creates the directory. Raises FolderAlreadyExists,
-        LimitExceeded; and BackendError if the storage proxy failed, whereupon the folder is removed."""
+        """Stores a new folder, sets the result of ``begun``, and creates the directory of the folder. Raises
+        FolderAlreadyExists, LimitExceeded; and BackendError if the storage proxy failed, whereupon the folder is
+        removed.
+        """
         self._under_way.add(folder.id)
         try:
             await self._insert_row(folder, max_count, begun)
@@ -145,7 +147,7 @@ class FolderLoop(PeriodicLoop):
         await self._mark_ready(folder, FolderTrigger.FILLED)
 
     async def _mark_ready(self, folder: Folder, trigger: FolderTrigger) -> None:
-        """Marks a folder as ready, or deletes its directory if another manager has given it up meanwhile."""
+        """Marks a folder as ready, or deletes its directory if another manager has removed the folder meanwhile."""
         if not await self.transitions.apply(folder, trigger, cause=_TRANSITION_CAUSE):
             row = await self._store.get(folder.id)
             if row is None or row.folder.status in _REMOVED_STATUSES:

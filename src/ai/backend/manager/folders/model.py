@@ -1,4 +1,4 @@
-"""Virtual folders, shares, invitations and mounts (spec 03-07, 03-08; peer facts 4.4)."""
+"""Defines virtual folders, shares, invitations and mounts (spec 03-07, 03-08; peer facts 4.4)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ai.backend.common.volume_paths import QuotaScopeId
 from ai.backend.infra.settings import Settings
 
 FolderKind: TypeAlias = Literal["own", "invited", "project"]
-"""The relation of a folder to a user: their own, shared with them, or of one of their groups."""
+"""The relation of a folder to a user: owned by the user, shared with the user, or of one of the user's groups."""
 
 
 class Folder(msgspec.Struct, frozen=True, kw_only=True):
-    """A virtual folder, whose files a storage proxy stores.
+    """Represents a virtual folder, whose files a storage proxy stores.
 
     Attributes:
         host: ``proxy:volume``.
@@ -67,7 +67,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with its user's email and role or its group's name, and the share of the requesting user."""
+    """Holds a folder, the email and role of its user or the name of its group, and the share of the requesting user."""
 
     folder: Folder
     owner_email: str | None = None
@@ -77,7 +77,7 @@ class FolderRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects the folders of a list: those that have one of ``kinds`` of relation to a user.
+    """Selects folders for a list: folders whose relation to a user is one of ``kinds``.
 
     Attributes:
         user_id: None selects the folders of all users and ignores ``kinds``.
@@ -94,7 +94,7 @@ class FolderSelection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with the permissions of one user.
+    """Holds a folder with the permissions that one user has on it.
 
     Attributes:
         permission: the effective one, ``wd`` for an owner.
@@ -117,7 +117,9 @@ class FolderAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to create a folder; ``group`` (name or id) owns it if set, ``host`` None is the default host."""
+    """Requests a new folder. ``group`` (name or id) owns the folder if it is set. ``host`` None means
+    the default host.
+    """
 
     name: str
     host: str | None = None
@@ -130,7 +132,7 @@ class CreateFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """The permission of one user on a folder of somebody else."""
+    """Holds the permission of one user on the folder of another owner."""
 
     folder_id: FolderId
     user_id: UserId
@@ -139,7 +141,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvitationState(StrEnum):
-    """The states of an invitation; only a pending one can be answered."""
+    """Names the states of an invitation; only a pending invitation can be answered."""
 
     PENDING = "pending"
     ACCEPTED = "accepted"
@@ -147,7 +149,9 @@ class InvitationState(StrEnum):
 
 
 class Invitation(msgspec.Struct, frozen=True, kw_only=True):
-    """An offer to share a folder. ``inviter`` and ``invitee`` are emails; reads fill in ``folder_name``."""
+    """Represents an offer to share a folder with a user. ``inviter`` and ``invitee`` are emails; reads fill in
+    ``folder_name``.
+    """
 
     id: InvitationId
     folder_id: FolderId
@@ -161,8 +165,9 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScopeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage and limit (None: no limit) of a quota scope on one volume; ``enforcement`` is ``hard`` by the volume itself
-    or ``soft`` by accounting."""
+    """Holds the usage and the limit (None: no limit) of a quota scope on one volume. ``enforcement`` is ``hard`` by the
+    volume itself or ``soft`` by accounting.
+    """
 
     used_bytes: int
     limit_bytes: int | None
@@ -171,7 +176,9 @@ class ScopeUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScopeLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """The limit of a quota scope on a volume; None is no limit. ``is_own``: set explicitly, not by a policy."""
+    """Holds the limit of a quota scope on a volume; None means no limit. ``is_own``: set explicitly, not
+    by a policy.
+    """
 
     host: str
     scope: QuotaScopeId
@@ -180,14 +187,14 @@ class ScopeLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The number and the bytes of the files of a folder."""
+    """Holds the number and the total size in bytes of the files of a folder."""
 
     files: int
     bytes: int
 
 
 class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of a directory; ``mode`` is text such as ``drwxr-xr-x``, times are seconds since 1970."""
+    """Describes an entry of a directory; ``mode`` is text such as ``drwxr-xr-x``, times are seconds since 1970."""
 
     name: str
     is_directory: bool
@@ -199,22 +206,23 @@ class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """The URL and token by which a client transfers a file."""
+    """Holds the URL and the token with which a client transfers a file."""
 
     url: str
     token: str
 
 
 class MountKind(StrEnum):
-    """The kinds of things that sessions mount."""
+    """Names the kinds of things that sessions mount."""
 
     FOLDER = "folder"
     ARTIFACT = "artifact"
 
 
 class FolderMount(msgspec.Struct, frozen=True, kw_only=True):
-    """A resolved mount of a folder or an artifact revision: the directory ``source`` of the nodes at ``target`` in
-    every kernel of a session."""
+    """Represents the resolved mount of a folder or artifact revision in every kernel of a session. The directory
+    ``source`` of the nodes appears at ``target``.
+    """
 
     folder_id: FolderId
     name: str

@@ -1,4 +1,6 @@
-"""Resolves and checks the folder mounts of a session (spec 03-01 "Storage Management", 03-07 ``mounts``)."""
+"""Checks the folder mounts of a session and finds their directories (spec 03-01 "Storage Management", 03-07
+``mounts``).
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,13 @@ from ai.backend.manager.folders.model import FolderAccess, FolderMount
 HOME = "/home/work"
 MAX_MOUNTS = 64
 BENEATH = "/./"
-"""Separates a folder's directory from a path inside it, see MountSpec."""
+"""The text between a folder's directory and a path inside the folder, see MountSpec."""
 _CLOSED_TARGETS = frozenset(
     {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt/backend.ai", "/opt/kernel", "/proc", "/root"}
     | {"/home/config", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"}
 )
 _TARGETS_OPEN_BELOW = ("/tmp", "/run", "/var")
-"""Closed themselves, but open below."""
+"""Directories that cannot be mount targets themselves, although directories inside them can."""
 
 
 class _MountRequest(msgspec.Struct, frozen=True):
@@ -40,8 +42,9 @@ class _MountRequest(msgspec.Struct, frozen=True):
 
 
 def check_target(ref: str, target: str) -> str:
-    """Returns the absolute path of a mount target, relative to the session's home. Raises InvalidInput for a closed
-    path."""
+    """Returns the absolute path of a mount target; a relative target lies in the session's home. Raises InvalidInput
+    for a closed path.
+    """
     path = "/" + posixpath.normpath(posixpath.join(HOME, target)).lstrip("/")  # normpath keeps two leading slashes
     is_closed = any(
         path == closed
@@ -63,8 +66,8 @@ def _mount_refused(ref: str, reason: str, code: str) -> InvalidInput:
 
 
 def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]) -> list[_MountRequest]:
-    """Parses the mounts of a request: ``name``, ``name/path/in/it`` or ``name:alias``. ``mount_map`` has aliases and
-    ``options`` permissions, keyed by the text before the colon.
+    """Parses the mounts of a request, which are written ``name``, ``name/path/in/it`` or ``name:alias``. ``mount_map``
+    has aliases and ``options`` permissions, keyed by the text before the colon.
 
     Raises:
         InvalidInput: an alias or option for a folder that is not mounted, a bad path, or the same twice.
@@ -93,7 +96,7 @@ def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Ma
 
 
 def check_mounts_are_apart(mounts: Sequence[FolderMount]) -> None:
-    """Raises InvalidInput if a mount is at or inside of another one."""
+    """Raises InvalidInput if the target of a mount is equal to, or inside of, the target of another mount."""
     ordered = sorted(mounts, key=lambda mount: mount.target.split("/"))
     for upper, lower in pairwise(ordered):
         if lower.target == upper.target or lower.target.startswith(upper.target + "/"):
@@ -102,7 +105,7 @@ def check_mounts_are_apart(mounts: Sequence[FolderMount]) -> None:
 
 @contextmanager
 def _with_folder_name(ref: str) -> Iterator[None]:
-    """Adds the name of the folder to errors; a missing or unready folder becomes InvalidInput."""
+    """Adds the name of the folder to the errors of a block; a missing or unready folder becomes InvalidInput."""
     try:
         yield
     except BackendError as e:
@@ -114,20 +117,24 @@ def _with_folder_name(ref: str) -> Iterator[None]:
 
 
 class UnmanagedPaths:
-    """Checks paths of folders outside of volumes against ``folders.unmanaged-roots``, empty by default."""
+    """Checks that paths outside of volumes lie below a root of ``folders.unmanaged-roots``, which is
+    empty by default.
+    """
 
     def __init__(self, roots: Iterable[str] = ()) -> None:
         self._roots = sorted(posixpath.normpath(root) for root in roots)
 
     def check(self, caller: Caller, path: str) -> str:
-        """Returns an unmanaged path if a folder may be created of that path. Raises Forbidden."""
+        """Returns an unmanaged path if the caller may create a folder of this path. Raises Forbidden."""
         if not is_permitted(caller, Operation.USE_UNMANAGED_PATHS):
             raise Forbidden("Only superadmins make folders of unmanaged paths.", data={"unmanaged_path": "not allowed"})
         self.place(path)
         return path
 
     def place(self, path: str) -> tuple[str, str]:
-        """Returns the root of a path and the path relative to it, empty for the root. Raises Forbidden."""
+        """Returns the root above a path, and the path relative to the root (empty for the root itself). Raises
+        Forbidden.
+        """
         is_plain = path.startswith("/") and path.isprintable() and posixpath.normpath(path) == path
         for root in self._roots if is_plain else ():
             if path == root or path.startswith(root.rstrip("/") + "/"):
@@ -139,7 +146,7 @@ class UnmanagedPaths:
 
 
 class MountResolver:
-    """Resolves the folder names of a new session to directories."""
+    """Finds the directories of the folders that a new session mounts."""
 
     def __init__(self, storage: FolderGateway, finder: FolderFinder, unmanaged: UnmanagedPaths) -> None:
         self._storage = storage
@@ -149,8 +156,9 @@ class MountResolver:
     async def resolve(
         self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
     ) -> tuple[FolderMount, ...]:
-        """Returns the mounts of a session of ``owner``, with their folders named with a dot. Raises InvalidInput,
-        Forbidden and Unavailable, which name the folder."""
+        """Returns the mounts of a session: the requested folders, and the owner's folders whose names begin with a dot.
+        Raises InvalidInput, Forbidden and Unavailable, which name the folder.
+        """
         resolved = []
         for request in read_mounts(mounts, mount_map, options):
             with _with_folder_name(request.ref):

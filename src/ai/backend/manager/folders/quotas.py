@@ -1,4 +1,4 @@
-"""Usage and limits of quota scopes, which bound users and projects on each volume (spec 03-01, "Quota scopes")."""
+"""Reads and sets quota scopes, which limit users and projects on each volume (spec 03-01, "Quota scopes")."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_LIMIT_BYTES = 2**53 - 1
 
 
 class QuotaLoop(PeriodicLoop):
-    """Sends limits from the database to the storage proxies; remembers in memory which limits were sent."""
+    """Sends limits from the database to the storage proxies, and remembers in memory which limits were sent."""
 
     period_s = 60.0
 
@@ -42,7 +42,9 @@ class QuotaLoop(PeriodicLoop):
                 log.warning("the limit of %s on %s is not set yet: %s", limit.scope, limit.host, e.message)
 
     async def ensure(self, host: str, scope: QuotaScopeId) -> None:
-        """Applies a scope's limit unless this process has applied that limit. Raises the storage proxy's errors."""
+        """Sends the limit of a quota scope to its storage proxy, unless this process has already sent the limit. Raises
+        the storage proxy's errors.
+        """
         await self._apply(await self._store.scope_limit(host, scope))
 
     async def _apply(self, limit: ScopeLimit) -> None:
@@ -54,7 +56,9 @@ class QuotaLoop(PeriodicLoop):
 
 @dataclass(eq=False, slots=True)
 class QuotaService:
-    """Reads and limits quota scopes. ``scope`` is ``user:<uuid>`` or ``project:<uuid>`` of an existing owner."""
+    """Reads and limits quota scopes on behalf of callers. ``scope`` is ``user:<uuid>`` or ``project:<uuid>`` of an
+    existing owner.
+    """
 
     _store: FolderStore
     _storage: FolderGateway
@@ -63,8 +67,9 @@ class QuotaService:
     _loop: QuotaLoop
 
     async def get(self, caller: Caller, host: str, scope: str) -> ScopeUsage:
-        """Returns the usage of a scope, for the user, members of the project, and administrators. Raises InvalidInput
-        for a malformed scope or host, and NotFound."""
+        """Returns the usage of a quota scope to its user, members of its project, or administrators. Raises
+        InvalidInput for a malformed scope or host, and NotFound.
+        """
         quota_scope = await self._visible_scope(caller, host, scope)
         try:
             return await self._storage.scope_usage(host, quota_scope)
@@ -73,7 +78,7 @@ class QuotaService:
             return ScopeUsage(used_bytes=0, limit_bytes=limit.limit_bytes, enforcement="soft")
 
     async def set_limit(self, caller: Caller, host: str, scope: str, limit_bytes: int | None) -> None:
-        """Sets the limit of a scope, for superadmins; None applies the policy of its owner."""
+        """Sets the limit of a quota scope for a superadmin; with None, the policy of the scope's owner applies."""
         require(caller, Operation.CHANGE_QUOTAS)
         if limit_bytes is not None and not 0 <= limit_bytes <= MAX_LIMIT_BYTES:
             raise InvalidInput("A limit is a number of bytes.", data={"hard_limit_bytes": "out of range"})

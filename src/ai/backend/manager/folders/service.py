@@ -61,13 +61,15 @@ from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderSco
 
 _NOT_DELETED = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
 _USAGE_CALLS = 4
-"""How many folders of one query are counted at a time."""
+"""The number of folders of one query whose usage is read at the same time."""
 _ALL_FOLDERS = ListQuery(limit=1_000_000, filter=_NOT_DELETED)
 
 
 @dataclass(eq=False, slots=True)
 class FolderService:
-    """Manages whole folders. ``ref`` is a name or an id; methods raise the errors of :meth:`FolderFinder.one`."""
+    """Creates, lists, changes and removes virtual folders on behalf of callers. ``ref`` is a name or an id; methods
+    raise the errors of :meth:`FolderFinder.one`.
+    """
 
     _store: FolderStore
     _storage: FolderGateway
@@ -85,22 +87,23 @@ class FolderService:
     # ---- hosts ----
 
     async def hosts(self, caller: Caller, group_id: GroupId | None = None) -> tuple[str | None, Mapping[str, Volume]]:
-        """Returns the default host and host -> volume for the hosts that the caller may use."""
+        """Returns the default host, and the volumes of the hosts that the caller may use, by host."""
         scope, volumes = await self._scopes.of(caller, group_id), await self._volumes.volumes()
         allowed = {host: volume for host, volume in sorted(volumes.items()) if scope.allowed(host)}
         default = await self._volumes.default_host()
         return default if default in allowed else next(iter(allowed), None), allowed
 
     async def all_hosts(self, caller: Caller) -> tuple[str | None, Mapping[str, Volume]]:
-        """Returns the default host and all volumes, for superadmins."""
+        """Returns the default host and all volumes to superadmins."""
         checks.require(caller, Operation.SEE_ALL_HOSTS)
         return await self._volumes.default_host(), await self._volumes.volumes()
 
     # ---- creation ----
 
     async def create(self, caller: Caller, request: CreateFolder) -> FolderAccess:
-        """Creates a folder of the caller, or of a group for its administrators. Raises InvalidName,
-        FolderAlreadyExists, Forbidden, LimitExceeded, NotFound (group, host), Unavailable."""
+        """Creates a folder that the caller owns, or that a group owns if the caller administrates the group. Raises
+        InvalidName, FolderAlreadyExists, Forbidden, LimitExceeded, NotFound (group, host), Unavailable.
+        """
         name = check_folder_name(request.name)
         group = await self._find_group(caller, request.group) if request.group is not None else None
         if group is not None and group.type is GroupType.MODEL_STORE and request.usage_mode is not UsageMode.MODEL:
@@ -124,7 +127,7 @@ class FolderService:
         return await self.get(caller, str(folder.id))
 
     async def _apply_quota(self, folder: Folder, scope: FolderScope) -> None:
-        """Applies the limit of the quota scope before files are written."""
+        """Sends the limit of the quota scope to the storage proxy, before files are written."""
         if folder.unmanaged_path is None and (scope.max_size is not None or folder.group_id is not None):
             await self._quotas.ensure(folder.host, QuotaScopeId.parse(folder.quota_scope))
 
@@ -164,7 +167,7 @@ class FolderService:
         return next((candidate for candidate in matches if candidate.domain_name == caller.domain_name), matches[0])
 
     async def _full_host(self, name: str) -> str:
-        """Returns the host that a plain name means (03-11:540): its volume, or its proxy, if only one is called so."""
+        """Returns the host whose volume or proxy has this plain name, if only one host matches (03-11:540)."""
         hosts = await self._volumes.volumes() if ":" not in name else ()
         for part in (2, 0):
             matches = [host for host in hosts if host.partition(":")[part] == name]
@@ -183,7 +186,7 @@ class FolderService:
             raise InvalidInput(f"{host} is not for virtual folders.", data={"host": "no vfolder capability"})
 
     async def clone(self, caller: Caller, ref: str, request: CreateFolder) -> tuple[FolderAccess, TaskId]:
-        """Creates a folder of the caller that a background task fills with the files of another one.
+        """Creates a folder of the caller, which a background task fills with the files of another folder.
 
         Raises:
             Forbidden: the folder is neither cloneable nor of a model store, or clones are blocked on its volume.
@@ -230,7 +233,9 @@ class FolderService:
     async def list(
         self, caller: Caller, *, everything: bool = False, group: str | None = None
     ) -> Sequence[FolderAccess]:
-        """Returns the folders that the caller may use, also in the trash; ``everything`` is for superadmins."""
+        """Returns the folders that the caller may use, including folders in the trash; superadmins may list
+        ``everything``.
+        """
         if everything and not checks.is_permitted(caller, Operation.LIST_ALL_FOLDERS):
             raise Forbidden("Only superadmins list the folders of all users.", data={"all": "not allowed"})
         accesses = await self._finder.accessible(caller)
@@ -255,8 +260,9 @@ class FolderService:
         domain_name: str | None = None,
         owner_id: UserId | None = None,
     ) -> Page[FolderRow]:
-        """Returns a page of ``own``, ``invited`` or ``project`` folders, or of all that the caller sees; only live ones
-        without a filter by status."""
+        """Returns a page of ``own``, ``invited`` or ``project`` folders, or of all folders that the caller may see.
+        Without a filter by status, only live folders are listed.
+        """
         selection = FolderSelection(domain_name=domain_name, group_id=group_id, owner_id=owner_id)
         scope = checks.scope_of(caller, Operation.SEE_FOLDERS)
         if kind is None and scope is Scope.ALL:
@@ -268,7 +274,7 @@ class FolderService:
         return await self._store.page(query, replace(own, kinds=frozenset({kind})) if kind is not None else own)
 
     async def get(self, caller: Caller, ref: str) -> FolderAccess:
-        """Returns a folder, also one in the trash."""
+        """Returns the folder of a name or id, including a folder in the trash."""
         return await self._finder.one(caller, ref, statuses=ANY_STATUS)
 
     async def usage(self, access: FolderAccess) -> FolderUsage:
@@ -278,7 +284,7 @@ class FolderService:
         return await self._storage.usage(access.folder.key)
 
     async def usages(self, folders: Sequence[Folder]) -> Mapping[FolderId, FolderUsage]:
-        """Returns the current usages of folders that are live and counted by a storage proxy that answers."""
+        """Returns the current usage of live, managed folders, without folders whose storage proxy does not answer."""
         slots, usages = asyncio.Semaphore(_USAGE_CALLS), dict[FolderId, FolderUsage]()
 
         async def read(folder: Folder) -> None:
@@ -308,7 +314,7 @@ class FolderService:
         permission: FolderPermission | None = None,
         usage_mode: UsageMode | None = None,
     ) -> None:
-        """Changes the options that are not None."""
+        """Changes those options of a folder that are not None."""
         access = await self._controlled_folder(caller, ref, HostPermission.MODIFY)
         options = {"cloneable": cloneable, "permission": permission, "usage_mode": usage_mode}
         values = {name: value for name, value in options.items() if value is not None}
@@ -340,7 +346,8 @@ class FolderService:
         await self._apply_trigger(caller, access.folder, trigger)
 
     async def change_owner(self, caller: Caller, ref: str, email: str) -> None:
-        """Gives a user's folder to another user, for superadmins. Its files stay in their place and quota scope.
+        """Gives a user's folder to another user, on request of a superadmin. Its files stay in their place and quota
+        scope.
 
         Raises:
             Forbidden: the caller is no superadmin, or the new owner may do nothing on the folder's host.
@@ -366,8 +373,9 @@ class FolderService:
 
 
 def _limited(request: CreateFolder, scope: FolderScope) -> CreateFolder:
-    """Returns the request with the size that the policy of the creator's keypair allows, by default the largest. Raises
-    LimitExceeded for a larger one."""
+    """Returns the creation request with a permitted size: the requested one, or the largest that the keypair's policy
+    allows. Raises LimitExceeded for a larger one.
+    """
     limit = scope.max_folder_size
     if limit and (request.max_size or 0) > limit:
         raise LimitExceeded(f"Your policy allows folders of {limit} bytes.", data={"quota": limit})
@@ -381,15 +389,16 @@ def _as_admin(row: FolderRow) -> FolderAccess:
 
 
 class FolderOwnerRemoval:
-    """Removes an owner's folders; may be repeated. Raises Conflict if a live session mounts a folder, or it is being
-    cloned."""
+    """Removes the folders of an owner who is removed; every call may be repeated. Raises Conflict if a live session
+    mounts a folder, or it is being cloned.
+    """
 
     def __init__(self, store: FolderStore, transitions: FolderTransitions) -> None:
         self._store = store
         self._transitions = transitions
 
     async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
-        """Removes the folders of a user; shared ones go to ``heir``, under another name where theirs is taken."""
+        """Removes the folders of a user. Shared folders go to ``heir``, under another name if their name is taken."""
         page = await self._store.page(_ALL_FOLDERS, FolderSelection(owner_id=user_id))
         folders = [row.folder for row in page.items if row.folder.user_id == user_id]
         shared = {share.folder_id for share in await self._store.shares([owned.id for owned in folders])}

@@ -1,4 +1,4 @@
-"""Shares folders: those of users by invitation, those of groups directly (spec 03-08)."""
+"""Shares folders of users by invitation, and folders of groups directly (spec 03-08)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def _no_invitation() -> NotFound:
 
 @dataclass(eq=False, slots=True)
 class FolderSharing:
-    """Manages shares and invitations. ``ref`` is a name or an id; raises the errors of :meth:`FolderFinder.one`."""
+    """Sends and answers invitations, and changes shares of folders. ``ref`` is a name or an id; raises the errors of
+    :meth:`FolderFinder.one`.
+    """
 
     _store: FolderStore
     _identities: IdentityStore
@@ -35,8 +37,9 @@ class FolderSharing:
     _id_generator: IdGenerator
 
     async def _users_of(self, caller: Caller, emails: Sequence[str]) -> list[User]:
-        """Returns the other active users among ``emails`` that the caller may address. Raises InvalidInput without
-        emails, NotFound if none is of such a user."""
+        """Returns the active users of ``emails``, except the caller and users with whom the caller may not share.
+        Raises InvalidInput without emails, NotFound if none is of such a user.
+        """
         if not emails:
             raise InvalidInput("Say whom.", data={"emails": "required"})
         users: dict[UserId, User] = {}
@@ -54,7 +57,9 @@ class FolderSharing:
     # ---- invitations ----
 
     async def invite(self, caller: Caller, ref: str, permission: FolderPermission, emails: Sequence[str]) -> list[str]:
-        """Invites users to a user's folder. Returns the emails of those who were neither invited nor sharing before."""
+        """Invites users to share the folder of a user. Returns the emails of those who were neither invited nor sharing
+        before.
+        """
         folder = (await self._finder.one(caller, ref, to_control=True, needs=HostPermission.INVITE)).folder
         if folder.ownership_type is FolderOwnership.GROUP:
             raise InvalidInput("A group's folder is shared, not offered by invitation.", data={"name": "of a group"})
@@ -80,11 +85,11 @@ class FolderSharing:
         return invited
 
     async def received(self, caller: Caller) -> Sequence[Invitation]:
-        """Returns the pending invitations to the caller."""
+        """Returns the pending invitations that the caller has received."""
         return await self._store.invitations(invitee=caller.email)
 
     async def sent(self, caller: Caller) -> Sequence[Invitation]:
-        """Returns the pending invitations by the caller."""
+        """Returns the pending invitations that the caller has sent."""
         return await self._store.invitations(inviter=caller.email)
 
     async def _pending_invitation(
@@ -97,7 +102,7 @@ class FolderSharing:
         return invitation
 
     async def accept(self, caller: Caller, invitation_id: UUID) -> None:
-        """Accepts an invitation. Raises FolderAlreadyExists if the caller uses a folder of that name."""
+        """Accepts an invitation to the caller. Raises FolderAlreadyExists if the caller uses a folder of that name."""
         invitation = await self._pending_invitation(invitation_id, invitee=caller.email)
         row = await self._store.get(invitation.folder_id)
         if row is None or not row.folder.status.is_live:
@@ -123,7 +128,7 @@ class FolderSharing:
     # ---- shares ----
 
     async def share(self, caller: Caller, ref: str, permission: FolderPermission, emails: Sequence[str]) -> list[str]:
-        """Sets the permission of single members on a group's folder. Returns their emails."""
+        """Sets the permission of individual members on the folder of their group. Returns their emails."""
         access = await self._group_folder(caller, ref)
         shared = []
         for user in await self._users_of(caller, emails):
@@ -135,7 +140,7 @@ class FolderSharing:
         return shared
 
     async def unshare(self, caller: Caller, ref: str, emails: Sequence[str]) -> list[str]:
-        """Removes the permissions of single members on a group's folder. Returns their emails."""
+        """Removes the permissions of individual members on the folder of their group. Returns their emails."""
         access = await self._group_folder(caller, ref)
         users = await self._users_of(caller, emails)
         return [user.email for user in users if await self._store.share(access.folder.id, user.uuid, None)]
@@ -150,7 +155,7 @@ class FolderSharing:
         return access
 
     async def shares(self, caller: Caller, ref: str | None = None) -> list[tuple[FolderAccess, Share]]:
-        """Returns the shares of the caller's folders, or of one folder."""
+        """Returns the shares of one folder, or of all folders of the caller."""
         if ref is not None:
             folders = [await self._finder.one(caller, ref, to_control=True)]
         else:
@@ -163,7 +168,7 @@ class FolderSharing:
         return [(by_id[share.folder_id], share) for share in await self._store.shares(by_id)]
 
     async def set_share(self, caller: Caller, ref: str, user_id: UUID, permission: FolderPermission | None) -> None:
-        """Changes an existing share, or ends it with None."""
+        """Changes an existing share of a folder, or ends the share if the permission is None."""
         needs = HostPermission.SET_USER_PERMISSION
         folder = (await self._finder.one(caller, ref, to_control=True, needs=needs)).folder
         if all(share.user_id != user_id for share in await self._store.shares([folder.id])):
@@ -171,7 +176,9 @@ class FolderSharing:
         await self._store.share(folder.id, UserId(user_id), permission)
 
     async def leave(self, caller: Caller, ref: str, user_id: UUID | None = None) -> None:
-        """Ends a share of the caller, or of ``user_id`` for owners. Raises InvalidInput for own and group folders."""
+        """Ends the caller's share of a folder, or the share of ``user_id`` if the caller controls the folder. Raises
+        InvalidInput for own and group folders.
+        """
         access = await self._finder.one(caller, ref)
         if access.folder.ownership_type is FolderOwnership.GROUP:
             raise InvalidInput("Nobody can leave a folder of their group.", data={"name": "of a group"})

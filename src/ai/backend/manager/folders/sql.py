@@ -1,4 +1,4 @@
-"""Virtual folders in SQL."""
+"""Stores virtual folders in SQL."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def _selection_clauses(selection: FolderSelection) -> list[ColumnElement[bool]]:
 
 
 def link_mounts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], at: datetime) -> None:
-    """Records the folders that a session mounts, when it is inserted. Raises InvalidInput if one is no longer ready."""
+    """Records the folders that a new session mounts, in the transaction that inserts the session. Raises InvalidInput
+    if one is no longer ready.
+    """
     for mount in {mount.folder_id: mount for mount in mounts if mount.kind is MountKind.FOLDER}.values():
         is_ready = and_(folders.c.id == mount.folder_id, folders.c.status == FolderStatus.READY)
         if s.execute(update(folders).where(is_ready).values(last_used=at)).rowcount != 1:
@@ -71,14 +73,16 @@ def link_mounts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], 
 
 
 class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
-    """Implements :class:`ai.backend.manager.folders.store.FolderStore`; ``live_sessions`` selects their id and name."""
+    """Implements :class:`ai.backend.manager.folders.store.FolderStore` in SQL. ``live_sessions`` selects the id and
+    name of live sessions.
+    """
 
     def __init__(self, database: Database, live_sessions: Select[Any]) -> None:
         super().__init__(database)
         self._live_sessions = live_sessions.subquery()
 
     def _check_unused(self, s: Connection, folder: Row[Any]) -> None:
-        """Raises Conflict while a live session mounts a folder, or a clone is made of it."""
+        """Raises Conflict if a live session mounts the folder or the folder is being cloned."""
         live_sessions, columns = self._live_sessions.c, folders.c
         mounting = select(live_sessions.name).join(session_folders, session_folders.c.session_id == live_sessions.id)
         session = s.execute(mounting.where(session_folders.c.folder_id == folder.id).limit(1)).scalar()

@@ -1,4 +1,4 @@
-"""Queries and row mappings that the SQL stores of folders share."""
+"""Builds the queries and row conversions that the SQL stores of folders share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def name_taken(name: str) -> FolderAlreadyExists:
 
 @contextmanager
 def unique_name(name: str) -> Iterator[None]:
-    """Raises FolderAlreadyExists if the block's statement would give two live folders one name."""
+    """Raises FolderAlreadyExists if a statement in the block would give two live folders the same name."""
     try:
         yield
     except IntegrityError:
@@ -36,7 +36,7 @@ def unique_name(name: str) -> Iterator[None]:
 
 
 def _select_folders() -> Select[Any]:
-    """Selects folders with owner, group, and the share of the user ``me``."""
+    """Selects folders with the owner, the group, and the share of the user ``me``."""
     user_param = bindparam("me", type_=GUID())
     shared = and_(folder_permissions.c.folder_id == folders.c.id, folder_permissions.c.user_id == user_param)
     return (
@@ -54,7 +54,7 @@ def _select_folders() -> Select[Any]:
 
 
 def _select_accessible() -> Select[Any]:
-    """Selects the folders of the user ``me`` and of the groups ``groups``, and those shared with that user."""
+    """Selects the folders of the user ``me``, of the groups ``groups``, and folders shared with the user."""
     columns = folders.c
     accessible = or_(
         columns.user_id == bindparam("me", type_=GUID()),
@@ -66,13 +66,13 @@ def _select_accessible() -> Select[Any]:
 
 
 def _select_dotted() -> Select[Any]:
-    """Selects a live folder of the user ``me`` whose name begins with a dot."""
+    """Selects one live folder of the user ``me`` whose name begins with a dot."""
     is_own = folders.c.user_id == bindparam("me", type_=GUID())
     return select(folders.c.id).where(is_own, func.substr(folders.c.name, 1, 1) == ".", LIVE_FOLDER).limit(1)
 
 
 def _select_same_name() -> Select[Any]:
-    """Selects another live folder named ``name`` that the user ``me`` owns or shares."""
+    """Selects one other live folder named ``name`` that the user ``me`` owns or shares."""
     columns, user_param = folders.c, bindparam("me", type_=GUID())
     shared = select(folder_permissions.c.folder_id).where(folder_permissions.c.user_id == user_param)
     has_name = and_(columns.name == bindparam("name"), columns.id != bindparam("but", type_=GUID()), LIVE_FOLDER)
@@ -98,7 +98,7 @@ def folder_row_of(row: Row[Any]) -> FolderRow:
 
 
 def uses_name(s: Connection, user_id: UserId, name: str, *, except_id: FolderId) -> bool:
-    """Returns whether a user owns or shares another live folder of that name."""
+    """Returns True if a user owns or shares another live folder of this name."""
     return _SAME_NAME_QUERY.first(s, {"me": user_id, "name": name, "but": except_id}) is not None
 
 

@@ -1,4 +1,4 @@
-"""Shares, invitations and limits of quota scopes in SQL."""
+"""Stores shares, invitations and limits of quota scopes in SQL."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class SqlQuotaLimits:
 
 
 def _read_limits(s: Connection, scopes: Sequence[tuple[str, QuotaScopeId]]) -> list[ScopeLimit]:
-    """Returns the limit of each (host, scope): the scope's own, else that of its owner's policy."""
+    """Returns the limit of each host and quota scope: the scope's own limit, or the limit of its owner's policy."""
     own_limits = {(row.host, row.quota_scope): row.limit_bytes for row in s.execute(select(quota_limits))}
     stored_policies = s.execute(select(identity_tables.storage_policies))
     sizes = {(row.kind, row.name): row.max_quota_scope_size for row in stored_policies}

@@ -1,4 +1,4 @@
-"""Port to the rows of virtual folders, shares, invitations and quota limits."""
+"""Declares the store of virtual folders, shares, invitations and quota limits."""
 
 from __future__ import annotations
 
@@ -23,39 +23,44 @@ from ai.backend.manager.query.model import ListQuery, Page
 
 
 class FolderStore(Protocol):
-    """Stores folders; every method is one transaction."""
+    """Stores virtual folders with their shares and limits; every method is one transaction."""
 
     async def insert(self, folder: Folder, *, max_count: int = 0) -> None:
         """Inserts a folder. Raises FolderAlreadyExists if the owner owns or shares a live folder of that name, which
         would hide it, and LimitExceeded if it owns ``max_count`` live ones already (0: no limit)."""
 
     async def get(self, folder_id: FolderId, *, user_id: UserId | None = None) -> FolderRow | None:
-        """Returns a folder with the share of ``user_id``."""
+        """Returns a folder with the share of ``user_id``, or None if the folder does not exist."""
         ...
 
     async def accessible(
         self, user_id: UserId, group_ids: Collection[GroupId], *, name: str | None = None
     ) -> list[FolderRow]:
-        """Returns the user's own folders, those of the groups, and those shared with the user, oldest first, without
-        removed ones (``delete-complete``)."""
+        """Returns the folders that the user owns or shares, and those of the groups, oldest first. Removed folders
+        (``delete-complete``) are left out.
+        """
         ...
 
     async def has_dotted(self, user_id: UserId) -> bool:
-        """Returns True if the user owns a live folder whose name begins with a dot, which every session mounts."""
+        """Returns True if the user owns a live folder whose name begins with a dot, as every session mounts such
+        folders.
+        """
         ...
 
     async def page(self, query: ListQuery, selection: FolderSelection) -> Page[FolderRow]:
-        """Returns a page of the selected folders, only live ones unless the filter names ``status``."""
+        """Returns a page of the selected folders; only live folders unless the filter names ``status``."""
         ...
 
     async def by_status(self, statuses: Collection[FolderStatus]) -> list[Folder]: ...
 
     async def expire(self, before: datetime, *, at: datetime, info: str) -> int:
-        """Marks folders trashed before ``before`` for removal (``delete-ongoing``) and returns their number."""
+        """Marks folders that were trashed before ``before`` for removal (``delete-ongoing``), and
+        returns their number.
+        """
         ...
 
     async def hand_over(self, folder_id: FolderId, to: User, *, max_count: int = 0) -> None:
-        """Gives a folder to the user ``to`` and ends the share of that user.
+        """Makes the user ``to`` the owner of a folder, and ends the share that the user had.
 
         Raises:
             Conflict: a group owns it, or it is not ``ready``, or mounted, or being cloned.
@@ -74,7 +79,7 @@ class FolderStore(Protocol):
         unless_used: bool = False,
         max_count: int = 0,
     ) -> bool:
-        """Changes the status if the old one is in ``allowed``; returns whether the status changed.
+        """Changes the status of a folder if its present status is in ``allowed``, and returns True if it was.
 
         Raises:
             Conflict: ``unless_used``, and a live session mounts the folder or a clone is made of it.
@@ -84,28 +89,33 @@ class FolderStore(Protocol):
         ...
 
     async def change(self, folder_id: FolderId, **values: Any) -> None:
-        """Sets fields of :class:`Folder`. Raises FolderAlreadyExists if the owner owns or shares a live folder of the
-        new name."""
+        """Changes fields of a folder, named as in :class:`Folder`. Raises FolderAlreadyExists if the owner owns or
+        shares a live folder of the new name.
+        """
 
     async def scope_limits(self) -> list[ScopeLimit]:
-        """Returns the limits of all quota scopes with folders: their own, else those of their owners' policies."""
+        """Returns the limits of all quota scopes with folders: their own limits, or the limits of their owners'
+        policies.
+        """
         ...
 
     async def scope_limit(self, host: str, scope: QuotaScopeId) -> ScopeLimit:
-        """Returns the limit of one quota scope, with or without folders."""
+        """Returns the limit of one quota scope, even if the scope has no folders."""
         ...
 
     async def set_scope_limit(self, host: str, scope: QuotaScopeId, limit_bytes: int | None) -> None:
-        """Sets the own limit of a quota scope; None removes that limit."""
+        """Sets the own limit of a quota scope, or removes that limit with None."""
 
     async def share(self, folder_id: FolderId, user_id: UserId, permission: FolderPermission | None) -> bool:
-        """Sets or, with None, ends the share of a user. Returns whether the user had a share before."""
+        """Sets the share of a user on a folder, or ends the share with None. Returns whether the user had a share
+        before.
+        """
         ...
 
     async def shares(self, folder_ids: Collection[FolderId]) -> list[Share]: ...
 
     async def invite(self, invitation: Invitation) -> bool:
-        """Inserts an invitation; returns False if that user has a pending one to that folder."""
+        """Inserts an invitation, or returns False if the user already has a pending invitation to the folder."""
         ...
 
     async def invitation(self, invitation_id: InvitationId) -> Invitation | None: ...
@@ -116,8 +126,9 @@ class FolderStore(Protocol):
     async def answer(
         self, invitation_id: InvitationId, state: InvitationState, *, at: datetime, user_id: UserId | None = None
     ) -> bool:
-        """Answers a pending invitation; accepting it creates the share of ``user_id``. Returns False if it is no longer
-        pending or its folder is gone. Raises FolderAlreadyExists if the user uses a folder of that name."""
+        """Answers a pending invitation; if it is accepted, ``user_id`` gets a share. Returns False if it is no longer
+        pending or its folder is gone. Raises FolderAlreadyExists if the user uses a folder of that name.
+        """
         ...
 
     async def amend(self, invitation_id: InvitationId, permission: FolderPermission, *, at: datetime) -> bool:

@@ -1,4 +1,6 @@
-"""Tables of virtual folders. Columns of folders and invitations are named as the fields of the model."""
+"""Defines the SQL tables of virtual folders. Columns of folders and invitations are named as the fields
+of the model.
+"""
 
 from __future__ import annotations
 

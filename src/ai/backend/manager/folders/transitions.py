@@ -1,4 +1,4 @@
-"""Changes the status of folders by the transition table."""
+"""Changes the status of folders, as the transition table permits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class FolderTransitions:
-    """Writes the new status if the folder did not change meanwhile, then executes the effects by ``remove_files``."""
+    """Stores a folder's new status if the folder did not change meanwhile, then executes the effects of the transition.
+    Files are removed by ``remove_files``.
+    """
 
     def __init__(self, store: FolderStore, clock: Clock, remove_files: Callable[[], None]) -> None:
         self._store = store
@@ -25,7 +27,7 @@ class FolderTransitions:
         self._executors = {FolderEffect.REMOVE_FILES: remove_files}
 
     def check(self, folder: Folder, trigger: FolderTrigger, *, cause: str) -> None:
-        """Raises InvalidTransition if the folder's status does not admit the trigger."""
+        """Raises InvalidTransition if the trigger is not allowed in the folder's status."""
         try:
             step(folder.status, trigger, name=folder.name, stimulus_id=cause, story=self._stories.of(folder.id))
         except InvalidTransition as e:
@@ -35,7 +37,7 @@ class FolderTransitions:
     async def apply(
         self, folder: Folder, trigger: FolderTrigger, *, cause: str, info: str | None = None, **limits: Any
     ) -> bool:
-        """Applies a trigger to a folder; returns False if the folder changed since it was read.
+        """Applies a trigger to a folder, or returns False if the folder has changed since it was read.
 
         An outdated trigger changes nothing. ``limits`` as :meth:`FolderStore.move` takes them.
 

@@ -1,4 +1,4 @@
-"""REST replies about virtual folders."""
+"""Converts virtual folders to replies of the REST API."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def _common_fields(access: FolderAccess) -> dict[str, Any]:
 
 
 def folder_item(access: FolderAccess) -> FolderItem:
-    """Returns the list item of a folder."""
+    """Converts a folder to an item of a list."""
     return FolderItem(**_common_fields(access))
 
 
 def folder_info(access: FolderAccess, usage: FolderUsage | None) -> FolderInfo:
-    """Returns a folder with its usage."""
+    """Converts a folder with its usage to the reply of the REST API."""
     files, used = (usage.files, usage.bytes) if usage is not None else (None, None)
     return FolderInfo(**_common_fields(access), num_files=files, numFiles=files, used_bytes=used, cur_size=used)
 
@@ -101,7 +101,7 @@ def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: boo
 
 
 def mkdir_reply(outcome: Mapping[str, str | None]) -> dict[str, Any]:
-    """Returns created and failed paths; the published client requires both lists."""
+    """Returns the created and the failed paths in two lists, since the published client requires both lists."""
     return {
         "results": {
             "success": [{"item": path, "msg": None} for path, problem in outcome.items() if problem is None],
@@ -111,7 +111,7 @@ def mkdir_reply(outcome: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def invitation_item(invitation: Invitation) -> InvitationItem:
-    """Returns the Virtual Folder Invitation Object."""
+    """Converts an invitation to the Virtual Folder Invitation Object."""
     return {
         "id": str(invitation.id),
         "inviter": invitation.inviter,

@@ -1,1 +1,1 @@
-"""The GraphQL endpoint: schema first, resolvers over the services. Imported by the first query, not at start."""
+"""Serves GraphQL from a schema, with resolvers that call the services. Imported by the first query, not at start."""

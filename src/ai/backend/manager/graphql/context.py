@@ -1,4 +1,4 @@
-"""State of one GraphQL request, and helpers that resolvers of every feature use."""
+"""Holds the state of one GraphQL request, and helpers for the resolvers of every feature."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 
 class AuditTrail(Protocol):
-    """Records the changes of callers."""
+    """Records the changes that callers make."""
 
     async def record(
         self,
@@ -43,8 +43,9 @@ class AuditTrail(Protocol):
 
 @dataclass(eq=False, repr=False)
 class BatchLoader(Generic[T, V]):
-    """Loads a value for each item; the items of the resolvers of one level are loaded by one call. ``load`` returns the
-    values of some items by their keys, which ``key`` returns; an item without a value is left out."""
+    """Loads a value for each item; one call loads the items of all resolvers of one level. ``load`` returns the values
+    of some items by their keys, which ``key`` returns; an item without a value is left out.
+    """
 
     load: Callable[[Sequence[T]], Awaitable[Mapping[Any, V]]]
     key: Callable[[T], Hashable]
@@ -53,11 +54,11 @@ class BatchLoader(Generic[T, V]):
     _batches: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def get(self, item: T) -> V | None:
-        """Returns the value of an item, or None if it has none. A value is loaded once."""
+        """Returns the value of an item, or None if the item has no value. A value is loaded once."""
         return await asyncio.shield(self._request_value(item))
 
     async def get_many(self, items: Iterable[T]) -> list[V]:
-        """Returns the values of those items that have one, in their order."""
+        """Returns the values of these items in their order, without items that have no value."""
         values = [self._request_value(item) for item in items]
         return [value for value in await asyncio.gather(*map(asyncio.shield, values)) if value is not None]
 
@@ -94,16 +95,16 @@ def _identity(item: Any) -> Hashable:
 
 @dataclass(eq=False, repr=False)
 class Context:
-    """The caller of one request, its HTTP properties, and the batch loaders of the features."""
+    """Holds the caller of one request, its HTTP properties, and the batch loaders of the features."""
 
     caller: Caller
     audit: AuditTrail
     request_id: str = ""
     address: str = ""
     variables: Mapping[str, Any] = field(default_factory=dict)
-    """The variables as they were sent, declared or not."""
+    """The variables of the request as they were sent, even if they are not declared."""
     refusals: dict[str, BackendError] = field(default_factory=dict, init=False)
-    """Why mutations were refused, by their names in the reply."""
+    """The reasons why mutations were refused, by the names of the mutations in the reply."""
     _loaders: dict[str, BatchLoader[Any, Any]] = field(default_factory=dict, init=False)
 
     def loader(
@@ -112,12 +113,12 @@ class Context:
         load: Callable[[Sequence[T]], Awaitable[Mapping[Any, V]]],
         key: Callable[[T], Hashable] = _identity,
     ) -> BatchLoader[T, V]:
-        """Returns the loader of this name for the request; the first call creates it."""
+        """Returns the batch loader of this name for the request; the first call creates it."""
         return self._loaders.setdefault(name, BatchLoader(load, key))
 
     @asynccontextmanager
     async def audited(self, operation: str, object_type: str, object_id: str) -> AsyncIterator[None]:
-        """Records a change in the audit log, with the outcome of the block."""
+        """Records a change in the audit log, with the outcome of the ``with`` block."""
         outcome = "success"
         try:
             yield
@@ -149,8 +150,9 @@ def caller_of(info: Info) -> Caller:
 
 
 def page_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """Returns the arguments of every list as fields of a ListQuery; ``aliases``: field -> column that has its order.
-    Raises InvalidInput for a page out of range, and for a malformed filter or order."""
+    """Returns the paging, filter and order arguments of a list as fields of a ListQuery. ``aliases`` maps a field to
+    the column that has its order. Raises InvalidInput for a page out of range, and for a malformed filter or order.
+    """
     limit, offset = arguments["limit"], arguments["offset"]
     if not 1 <= limit <= MAX_PAGE:
         raise refuse({"limit": f"must be between 1 and {MAX_PAGE}"})
@@ -167,7 +169,9 @@ def page_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = MappingPr
 async def whole_list(
     page: Callable[..., Awaitable[View]], info: Info, paged_field: str, **arguments: Any
 ) -> list[View]:
-    """Returns the items of all pages. Raises LimitExceeded, which names the field that has pages, for too many."""
+    """Returns the items of all pages of a list. Raises LimitExceeded, which names the field that has pages, for too
+    many.
+    """
     items: list[View] = []
     while True:
         reply = await page(info, limit=MAX_PAGE, offset=len(items), **arguments)
@@ -180,7 +184,7 @@ async def whole_list(
 
 
 def structured(field: str, value: Any) -> Any:
-    """Decodes JSON in a string, as the published client sends it; returns any other value unchanged."""
+    """Decodes a string as JSON, as the published client sends it, and returns any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -192,8 +196,9 @@ def structured(field: str, value: Any) -> Any:
 async def run_mutation(
     info: Info, kind: str, name: str, work: Callable[[], Awaitable[Any]], view: Callable[[Any], View] | None = None
 ) -> View:
-    """Runs a change, audits it, and returns ``ok``, ``msg`` and the object under ``kind``. Keeps a refusal, so that the
-    reply's extensions tell its whole problem."""
+    """Runs and audits a change, and returns ``ok``, ``msg`` and the object under ``kind``. Keeps a refusal, so that the
+    reply's extensions tell its whole problem.
+    """
     try:
         async with context_of(info).audited(info.field_name, kind, name):
             changed_object = await work()

@@ -1,4 +1,4 @@
-"""Runs GraphQL queries: parses and validates with a cache, checks limits, executes, and formats errors."""
+"""Runs GraphQL queries: parses and validates them with a cache, checks limits, executes, and formats errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def build_schema(definitions: str, bindables: Sequence[SchemaBindable]) -> Graph
 
 @dataclass(slots=True)
 class _Query:
-    """A parsed query; ``errors`` are of its validation, None before it."""
+    """Holds a parsed query; ``errors`` is None until the query is validated."""
 
     document: DocumentNode
     errors: Sequence[GraphQLError] | None = None
@@ -68,8 +68,9 @@ class Executor:
     async def execute(
         self, text: str, variables: Mapping[str, Any], operation: str | None, context: Context
     ) -> dict[str, Any]:
-        """Returns the reply to a query: always ``data``; ``errors`` if there are any; and where mutations were refused,
-        ``extensions.problems`` by their names in the reply."""
+        """Returns the reply to a query, which always has ``data``, and ``errors`` if there are errors. If mutations
+        were refused, ``extensions.problems`` has the reasons by their names in the reply.
+        """
         try:
             query = self._parse(text)
             check_limits(query.document, variables, self._settings, self._widths)
@@ -101,7 +102,7 @@ class Executor:
         return reply
 
     async def _check_introspection(self, document: DocumentNode) -> None:
-        """Raises GraphQLError for a query about the schema, unless the shared configuration opens it to everybody."""
+        """Raises GraphQLError for a query about the schema, unless the shared configuration allows such queries."""
         try:
             check_introspection(document)
         except GraphQLError:
@@ -109,7 +110,7 @@ class Executor:
                 raise
 
     def _parse(self, text: str) -> _Query:
-        """Returns a query from the cache, or parses it. Raises GraphQLError."""
+        """Returns a parsed query, from the cache if it is there. Raises GraphQLError."""
         if text in self._queries:
             self._queries.move_to_end(text)
             return self._queries[text]
@@ -123,8 +124,9 @@ class Executor:
         return query
 
     def _validate(self, query: _Query) -> Sequence[GraphQLError]:
-        """Returns the errors of a query whose limits were checked, since the time of a validation grows with the square
-        of repeated fields. Adapts the types of its variables if it is not valid without."""
+        """Returns the errors of a query, whose limits must have been checked before. The time of a validation grows
+        with the square of repeated fields. Adapts the types of its variables if it is not valid without.
+        """
         errors = validate(self.schema, query.document, max_errors=_MAX_ERRORS)
         if errors:
             query.document = adapt_variable_types(self.schema, query.document)
@@ -133,7 +135,7 @@ class Executor:
 
 
 def format_error(error: GraphQLError) -> dict[str, Any]:
-    """Returns an error for the reply; an unexpected exception is logged and its text hidden."""
+    """Returns an error in the form of the reply; an unexpected exception is logged and its text hidden."""
     formatted: dict[str, Any] = {"message": error.message}
     if error.locations:
         formatted["locations"] = [location.formatted for location in error.locations]
@@ -153,7 +155,7 @@ def format_error(error: GraphQLError) -> dict[str, Any]:
 
 
 def _problem_of(error: BackendError) -> dict[str, Any]:
-    """Returns the members of a problem that stand beside its message."""
+    """Returns the fields that an error of the reply has in addition to its message."""
     return {
         "code": error.code,
         "type": PROBLEM_BASE + error.code,

@@ -1,4 +1,4 @@
-"""Limits of a query: depth, cost and repetition, counted before it is validated and executed.
+"""Checks the depth, cost and repetitions of a query, before the query is validated and executed.
 
 The cost of a field is one, times the page sizes of the lists around it. A list without a page counts as ten, or as the
 page that it returns.
@@ -17,21 +17,23 @@ from ai.backend.manager.graphql.settings import GraphQLSettings
 
 MAX_TOKENS = 2_000
 MAX_REPETITIONS = 8
-"""The largest number of fields with one key in the reply: validation compares each pair of them."""
+"""The maximum number of fields with one key in the reply, since validation compares each pair of them."""
 MAX_DEFINITIONS = 64
-"""The largest number of operations and fragments of a document: validation compares each with each."""
+"""The maximum number of operations and fragments of a document, since validation compares each pair of them."""
 MAX_WIDTH = 64
-"""The largest number of arguments, directives, variables or fields of an input in one place: messages repeat them."""
+"""The maximum number of arguments, directives, variables or fields of an input in one place. Error messages repeat
+them.
+"""
 MAX_PAGE = 100
 MAX_LIST = 1_000
-"""The longest list without pages."""
+"""The maximum length of a list that has no pages."""
 _UNPAGED_ITEMS = 10
 _FULL_PAGE_FIELDS = frozenset({"compute_sessions", "keypairs", "users"})
-"""Lists without a page argument that return a full page."""
+"""Lists that have no page argument but return as many items as a full page."""
 
 
 def widths_of(schema: graphql.GraphQLSchema) -> dict[str, int]:
-    """Returns field name -> the number of items as which the query cost counts a list without pages."""
+    """Returns, by field name, the number of items that the cost of a query assumes for a list without pages."""
     fields = [
         (name, field)
         for graphql_type in schema.type_map.values()
@@ -48,7 +50,7 @@ def widths_of(schema: graphql.GraphQLSchema) -> dict[str, int]:
 
 
 def check_introspection(document: graphql.DocumentNode) -> None:
-    """Raises GraphQLError for a query about the schema, wherever in the document it is."""
+    """Raises GraphQLError if a document asks for the schema in any place."""
 
     class Finder(graphql.Visitor):
         def enter_field(self, node: graphql.FieldNode, *_: Any) -> None:
@@ -61,8 +63,9 @@ def check_introspection(document: graphql.DocumentNode) -> None:
 def check_limits(
     document: graphql.DocumentNode, variables: Mapping[str, Any], limits: GraphQLSettings, widths: Mapping[str, int]
 ) -> None:
-    """Raises GraphQLError for a parsed query that is too deep, too expensive or repeats itself; ``widths`` as
-    :func:`widths_of`."""
+    """Raises GraphQLError if a parsed query is too deep, too expensive or has too many repetitions. ``widths`` is the
+    result of :func:`widths_of`.
+    """
     if len(document.definitions) > MAX_DEFINITIONS:
         raise graphql.GraphQLError(f"The query has more than {MAX_DEFINITIONS} operations and fragments.")
     fragments = {
@@ -78,7 +81,7 @@ def check_limits(
 
 
 def _check_width(nodes: Iterable[graphql.Node] | None) -> None:
-    """Raises GraphQLError for too many arguments, or fields of an input, in one place of a document."""
+    """Raises GraphQLError if one place of a document has too many arguments, or too many fields of an input."""
     for width, node in enumerate(nodes or (), 1):
         if width > MAX_WIDTH:
             raise graphql.GraphQLError(f"The query has more than {MAX_WIDTH} values in one place.", node)
@@ -97,7 +100,9 @@ class _CostCounter:
     _repetitions: Counter[tuple[str, ...]] = field(default_factory=Counter, init=False)
 
     def walk(self, selections: graphql.SelectionSetNode, path: tuple[str, ...], depth: int, weight: int) -> None:
-        """Counts what is selected at ``path``, the keys of the reply. A missing fragment is left to the validation."""
+        """Counts the selected fields at ``path``, which is a path of keys of the reply. A missing fragment is left to
+        the validation.
+        """
         if depth > self.limits.max_depth:
             raise graphql.GraphQLError(f"The query is nested deeper than {self.limits.max_depth}.")
         for node in selections.selections:

@@ -1,4 +1,4 @@
-"""Decorators that mark methods as resolvers of GraphQL fields, and the function that binds them to the schema."""
+"""Provides decorators that mark methods as resolvers of GraphQL fields, and binds these methods to the schema."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mutation(name: str) -> Callable[[F], F]:
 
 
 def bindables_of(features: Iterable[object]) -> list[ObjectType]:
-    """Returns the marked methods of the features' resolvers by object type, to be bound to a schema."""
+    """Returns the marked methods of all resolvers by object type, for binding them to a schema."""
     types: dict[str, ObjectType] = {}
     for feature in features:
         for method in (getattr(feature, attribute) for attribute in dir(type(feature))):
@@ -44,7 +44,7 @@ def bindables_of(features: Iterable[object]) -> list[ObjectType]:
 
 
 def _without_parent(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a resolver that drops the parent value, which is None at the root."""
+    """Returns a resolver without the parent argument, which is None for fields of the root."""
 
     def resolve(_parent: None, info: Any, **arguments: Any) -> Any:
         return method(info, **arguments)

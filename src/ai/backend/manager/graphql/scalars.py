@@ -1,4 +1,6 @@
-"""Reads values of the scalar types (spec 03-09:101-113). Each raises GraphQLError for a value out of its type."""
+"""Parses values of the scalar types of GraphQL (spec 03-09:101-113). Each raises GraphQLError for a value out of its
+type.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import msgspec
 from graphql import GraphQLError
 
 MAX_WHOLE_NUMBER = 2**53 - 1
-"""The limit of BigInt in both directions: numbers that JSON readers keep exactly (spec 03-09:105)."""
+"""The largest absolute value of a BigInt, up to which JSON readers keep numbers exactly (spec 03-09:105)."""
 MAX_JSON_DEPTH = 32
 _MAX_JSON_LENGTH = 65_536
 
@@ -22,7 +24,7 @@ def parse_uuid(value: Any) -> UUID:
 
 
 def parse_whole_number(value: Any) -> int:
-    """Reads a BigInt: a number without a fraction, or its digits as text."""
+    """Parses a BigInt, which is a number without a fraction or its digits as text."""
     if isinstance(value, str) and len(value) <= 17 and value.removeprefix("-").isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_WHOLE_NUMBER:
@@ -31,7 +33,7 @@ def parse_whole_number(value: Any) -> int:
 
 
 def parse_json_text(value: Any) -> str:
-    """Reads a JSONString. The text stays as it is."""
+    """Parses a JSONString, which is a text with JSON. The text stays as it is."""
     if not isinstance(value, str):
         raise GraphQLError("a JSONString is JSON in a text")
     _decode(value)
@@ -39,7 +41,7 @@ def parse_json_text(value: Any) -> str:
 
 
 def parse_json_value(value: Any) -> Any:
-    """Reads a structure, or the JSON of one in a text."""
+    """Parses a value that is a structure, or a text with the structure as JSON."""
     if isinstance(value, str):
         return _decode(value)
     _check_depth(value, MAX_JSON_DEPTH)

@@ -1,4 +1,4 @@
-"""Values of GraphQL replies.
+"""Converts values for GraphQL replies.
 
 The rules are the published client's (wire contract 3.3): a ``JSONString`` that may not be null is ``"{}"`` when empty,
 a list is never null, ``shmem`` is plain bytes, and what only superadmins may see is null for others.
@@ -19,7 +19,7 @@ View = dict[str, Any]
 
 
 def attributes_of(value: Struct) -> View:
-    """Returns the fields of a struct by name, for types whose fields are named alike."""
+    """Returns the fields of a struct by name, for GraphQL types whose fields have the same names."""
     return asdict(value)
 
 

@@ -1,4 +1,4 @@
-"""Types of variables that other clients declare for an argument than ours has."""
+"""Adapts the types of variables that other clients declare to the types of our arguments."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ _ACCEPTED_TYPES: Mapping[str, frozenset[str]] = {
     "BigInt": frozenset({"Int"}),
     "CreateScalingGroupInput": frozenset({"ScalingGroupInput"}),
 }
-"""Type of an argument -> the types that the manual or a published client declares for its variable (spec 03-09:271,
-389, 413, 485, 531)."""
+"""Maps the type of an argument to the other types that clients declare for its variable (spec 03-09:271, 389, 413, 485,
+531).
+"""
 
 
 def adapt_variable_types(schema: graphql.GraphQLSchema, document: graphql.DocumentNode) -> graphql.DocumentNode:
-    """Returns the document with the types of variables replaced by the types of the arguments that they are used for,
-    where those accept the declared ones; their values are then parsed as the arguments'."""
+    """Returns the document in which each variable has the type of the argument that uses it. This is done only if the
+    argument accepts the declared type. The values are then parsed as values of the argument's type.
+    """
     types = graphql.TypeInfo(schema)
     argument_types: dict[str, str] = {}
 

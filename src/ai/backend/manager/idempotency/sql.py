@@ -1,4 +1,4 @@
-"""The store of answers in SQL."""
+"""Stores the answers to calls with a client token in SQL."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _associated_data(access_key: str, token: str) -> str:
 
 
 def _prune(conn: Connection) -> None:
-    """Deletes all but the newest answers of each access key, within both limits."""
+    """Deletes all answers of each access key except the newest ones, which are within both limits."""
     cols = kept_answers.c
     newest_first = (cols.begun_at.desc(), cols.token)
     body_size = func.coalesce(func.length(cols.body), 0)

@@ -1,4 +1,4 @@
-"""The port of the store of answers to calls with a client token."""
+"""Declares the store of answers to calls with a client token."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ class AnswerStore(client_tokens.AnswerStore, Protocol):
     Calls without an answer are not counted."""
 
     async def purge(self, *, before: datetime) -> None:
-        """Deletes calls that began before a time, and answers beyond the limits."""
+        """Deletes calls that began before a time, and answers beyond the limits of each access key."""

@@ -1,1 +1,1 @@
-"""Users, keypairs, domains, groups and policies, and how users sign in."""
+"""Manages users, keypairs, domains, groups and policies, and signs users in."""

@@ -1,4 +1,4 @@
-"""Members of projects, as their administrators see them."""
+"""Lists the members of projects for the administrators of the projects."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ai.backend.manager.identity.store import IdentityStore, OwnedSessions
 from ai.backend.manager.query.model import Condition, Filter, ListQuery, Page
 
 _FIELDS = frozenset({"uuid", "email", "username", "full_name", "status"})
-"""The fields by which members are filtered and ordered; administrators of a project see no others of users."""
+"""The fields by which members are filtered and ordered; project administrators may not see other fields of users."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A user in a group; ``is_admin``: the user administrates it."""
+    """Represents a user in a group; ``is_admin`` is True if the user administrates the group."""
 
     user: User
     group_id: GroupId
@@ -31,7 +31,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False, slots=True)
 class MemberService:
-    """Lists the members of groups for those who change them, and for those who list the users of the domain."""
+    """Lists the members of a group for callers who may change the members, or who may list the domain's users."""
 
     _store: IdentityStore
     _identity: IdentityService
@@ -55,7 +55,7 @@ class MemberService:
         return Page(items=members, total_count=page.total_count)
 
     async def live_sessions(self, group_id: GroupId, user_id: UserId) -> int:
-        """Counts the live sessions of a member in a group that the caller has seen."""
+        """Returns the number of live sessions of a member in a group, which the caller is known to see."""
         return await self._sessions.count_live_of_member(group_id, user_id)
 
 

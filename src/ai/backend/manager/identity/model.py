@@ -1,4 +1,4 @@
-"""Users, keypairs, domains, groups and their policies (spec 03-09, peer facts 4.4)."""
+"""Defines users, keypairs, domains, groups and their policies (spec 03-09, peer facts 4.4)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.permissions import PERMISSIONS, Operation, Scope
 
 ALL_REGISTRIES = "*"
-"""Stands for every configured registry among those that a domain may use."""
+"""The entry that stands for every configured registry, in the registries that a domain may use."""
 MAX_PASSWORD_HISTORY = 24
-"""Old passwords of a user that are kept, to refuse them again."""
+"""The number of old passwords of a user that are kept, so that they can be refused as new passwords."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """The secret and the owner of a keypair; inactive if the keypair, its user or the domain is. ``key_networks`` are
-    those from which this keypair may sign, beside those of the user; empty is any."""
+    """Holds the secret and the owner of a keypair; inactive if the keypair, its user or the domain is inactive.
+    ``key_networks`` are those from which this keypair may sign, beside those of the user; empty is any.
+    """
 
     caller: Caller
     secret_key: str = field(repr=False)
@@ -71,14 +72,14 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupRef(msgspec.Struct, frozen=True, kw_only=True):
-    """The id and name of a group."""
+    """Holds the id and the name of a group."""
 
     id: GroupId
     name: str
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A project: users of a domain who share limits, folders and sessions."""
+    """Represents a project: users of a domain who share limits, folders and sessions."""
 
     id: GroupId
     name: str
@@ -99,7 +100,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Domain(msgspec.Struct, frozen=True, kw_only=True):
-    """A domain of users and groups.
+    """Represents a domain, which contains users and groups.
 
     ``allowed_vfolder_hosts``: storage host -> names of HostPermission; groups and policies have them too.
     ``allowed_docker_registries``: registries whose images its sessions may use; None is all configured ones.
@@ -117,8 +118,10 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keypair(msgspec.Struct, frozen=True, kw_only=True):
-    """The public part of a keypair; ``ssh_public_key`` opens its sessions, ``concurrency_limit`` bounds their number
-    beside its policy (0: any number), ``allowed_client_ip`` are networks from which it may sign (empty: any)."""
+    """Holds the public part of a keypair. ``ssh_public_key`` opens its sessions. ``concurrency_limit`` bounds their
+    number in addition to its policy (0: any number). ``allowed_client_ip`` are networks from which it may sign (empty:
+    any).
+    """
 
     access_key: AccessKey
     user_id: UserId
@@ -140,14 +143,14 @@ class Keypair(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKeypair:
-    """A new keypair with its secret, which is returned only once."""
+    """Holds a new keypair with its secret, which is shown only once."""
 
     access_key: AccessKey
     secret_key: str = field(repr=False)
 
 
 class ResourcePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a keypair (spec 03-09, peer facts 4.4).
+    """Holds the limits of a keypair (spec 03-09, peer facts 4.4).
 
     Attributes:
         max_concurrent_sessions: live sessions; zero is no limit.
@@ -176,14 +179,15 @@ class ResourcePolicy(msgspec.Struct, frozen=True, kw_only=True):
     allowed_vfolder_hosts: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def limit_of(self, slot: str) -> Decimal:
-        """Returns how much of a slot a keypair may occupy: of a slot without an entry any amount, or with LIMITED
-        nothing."""
+        """Returns the amount of a slot that a keypair may occupy. A slot without an entry is unlimited, or forbidden if
+        the policy is LIMITED.
+        """
         unnamed = INFINITY if self.default_for_unspecified == "UNLIMITED" else Decimal(0)
         return self.total_resource_slots[slot] if slot in set(self.total_resource_slots) else unnamed
 
 
 class StoragePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of users or projects: live folders (0: any number), and bytes on each volume (-1: no limit)."""
+    """Holds the limits of users or projects: live folders (0: any number), and bytes on each volume (-1: no limit)."""
 
     kind: QuotaScopeKind
     name: str
@@ -194,7 +198,7 @@ class StoragePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotpDevice:
-    """The one-time passwords of a user (RFC 6238).
+    """Holds the key and state of a user's time-based one-time passwords (RFC 6238).
 
     Attributes:
         key: the secret in base32.
@@ -209,8 +213,9 @@ class TotpDevice:
 
 
 class SignInRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A try to sign in as a user. ``method`` is ``password`` or ``hook``, or the name of the plugin that a browser was
-    led to; ``outcome`` is ``ok`` or the code of the error."""
+    """Records an attempt to sign in as a user. ``method`` is ``password`` or ``hook``, or the name of the plugin that a
+    browser was led to; ``outcome`` is ``ok`` or the code of the error.
+    """
 
     user_id: UserId
     at: datetime
@@ -223,6 +228,8 @@ Tenant = TypeVar("Tenant", Domain, Group, ResourcePolicy, StoragePolicy)
 
 
 def may_sign(role: UserRole, status: UserStatus, *, is_keypair_active: bool, is_domain_active: bool | None) -> bool:
-    """Returns whether a keypair of such a user may sign requests; ``is_domain_active`` is None without a domain."""
+    """Returns True if a keypair of a user in this state may sign requests; ``is_domain_active`` is None without a
+    domain.
+    """
     is_open = is_domain_active is not False or PERMISSIONS[role, Operation.SIGN_WITHOUT_DOMAIN] is Scope.ALL
     return is_keypair_active and status is UserStatus.ACTIVE and is_open

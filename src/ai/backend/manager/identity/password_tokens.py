@@ -1,4 +1,4 @@
-"""Makes and checks tokens that a user has before the first sign-in, valid while the password stays the same."""
+"""Makes and checks tokens for users who are not signed in, which are valid while the password stays the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _ALGORITHM = "HS256"
 
 
 class PasswordTokens(msgspec.Struct, frozen=True, eq=False):
-    """Tokens for one ``purpose``, signed by a key that is derived for it; ``hint`` ends the text of a refusal."""
+    """Makes and checks tokens for one ``purpose``, which are signed by a key derived for it. ``hint`` is the end of the
+    text of a refusal.
+    """
 
     sealer: Sealer
     clock: Clock
@@ -41,7 +43,7 @@ class PasswordTokens(msgspec.Struct, frozen=True, eq=False):
         return jwt.encode(claims, key, algorithm=_ALGORITHM, headers={"kid": key_id})
 
     def claims_of(self, token: str) -> dict[str, Any]:
-        """Returns the claims of a valid token. Raises AuthenticationFailed."""
+        """Returns the claims of a token, and checks that the token is valid. Raises AuthenticationFailed."""
         try:
             key = self.sealer.derive(self.purpose, str(jwt.get_unverified_header(token).get("kid", ""))[:16])
             # The time is compared below, by the clock of the manager.
@@ -56,7 +58,7 @@ class PasswordTokens(msgspec.Struct, frozen=True, eq=False):
         return claims
 
     def refusal(self) -> AuthenticationFailed:
-        """Returns the error for a token that is not valid any more."""
+        """Returns the error for a token that is wrong, used or expired."""
         return AuthenticationFailed(f"The token is wrong, was used, or has expired: {self.hint}.")
 
 
@@ -66,7 +68,7 @@ def user_id_of(claims: dict[str, Any]) -> UserId:
 
 
 def is_password_of(claims: dict[str, Any], password_hash: str | None) -> bool:
-    """Returns True if the user's password is still the one of the token."""
+    """Returns True if the user's password has not changed since the token was made."""
     return bool(claims["password"] == _mark(password_hash))
 
 

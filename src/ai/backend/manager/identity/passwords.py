@@ -29,10 +29,14 @@ from ai.backend.manager.identity.totp import TotpService
 
 MAX_PASSWORD_LENGTH = 1_024
 MAX_FAILURES = 10
-"""Wrong passwords for one e-mail address before it is refused for :data:`LOCKOUT_S` seconds."""
+"""The number of wrong passwords for an e-mail address after which the address is refused for
+:data:`LOCKOUT_S` seconds.
+"""
 LOCKOUT_S = 300.0
 MAX_WAITING_REQUESTS = 64
-"""Requests that may wait for a hash. Hashes have threads of their own, as unauthenticated clients cause them."""
+"""The maximum number of requests that may wait for the computation of a hash. Hashes have threads of their own, as
+unauthenticated clients cause them.
+"""
 _MIN_COMMON_LENGTH = 8
 _MAX_TRACKED_EMAILS = 10_000
 _HASHER = PasswordHasher()
@@ -40,12 +44,14 @@ R = TypeVar("R")
 
 
 def hash_password(password: str) -> str:
-    """Hashes a password by argon2id with the library's parameters. Slow: call it in a thread."""
+    """Returns the argon2id hash of a password, with the default parameters of the library. Slow: call it
+    in a thread.
+    """
     return _HASHER.hash(password)
 
 
 def verify_password(stored: str, password: str) -> bool:
-    """Returns whether ``stored`` is the hash of the password. Slow: call it in a thread."""
+    """Returns True if ``stored`` is the hash of the password. Slow: call it in a thread."""
     try:
         return _HASHER.verify(stored, password)
     except (VerificationError, InvalidHashError):
@@ -53,7 +59,7 @@ def verify_password(stored: str, password: str) -> bool:
 
 
 class PasswordService:
-    """Checks and changes passwords. ``hash_`` and ``verify`` are slow functions, which run in threads."""
+    """Checks and changes the passwords of users. ``hash_`` and ``verify`` are slow functions, which run in threads."""
 
     def __init__(
         self,
@@ -78,7 +84,7 @@ class PasswordService:
         self._waiting = 0
 
     async def authenticate(self, email: str, password: str) -> User:
-        """Returns the active user with this address and password.
+        """Returns the active user who has this address and password, and counts wrong passwords.
 
         Raises:
             AuthenticationFailed: there is none. RateLimitExceeded: too many wrong passwords lately.
@@ -92,7 +98,7 @@ class PasswordService:
         await self._change_password(user, old, new)
 
     async def change_required(self, email: str, old: str, new: str, *, address: str, otp: str = "") -> None:
-        """Changes a password that must be changed before signing in.
+        """Changes a password that the user must change before signing in.
 
         Raises:
             AuthenticationFailed: a wrong password, or the one-time password is missing or wrong.
@@ -108,15 +114,16 @@ class PasswordService:
         await self._change_password(user, old, new)
 
     def expired_at(self, user: User) -> datetime | None:
-        """Returns when the password of a user expired, or None if it is still good."""
+        """Returns the time at which the password of a user expired, or None if it is still valid."""
         if not self._policy.max_age_days:
             return None
         end = (user.password_changed_at or user.created_at) + timedelta(days=self._policy.max_age_days)
         return end if end <= self._clock.now() else None
 
     async def checked_hash(self, password: str, *, user_id: UserId | None = None) -> str:
-        """Returns the hash of a new password. Raises InvalidInput if it is against the policy, such as an old one of
-        the user, and RateLimitExceeded if too many requests wait."""
+        """Checks a new password by the policy and returns its hash. Raises InvalidInput if it is against the policy,
+        such as an old one of the user, and RateLimitExceeded if too many requests wait.
+        """
         check_password(password, self._policy)
         if user_id is not None and self._policy.history:
             for stored in await self._store.old_passwords(user_id, self._policy.history):
@@ -125,8 +132,9 @@ class PasswordService:
         return await self._in_thread(partial(self._hash, password))
 
     async def sign_out(self, caller: Caller, email: str, password: str) -> None:
-        """Makes the caller and all their keypairs inactive; sessions go on. Raises Forbidden for another user's e-mail
-        and for superadmins, AuthenticationFailed for a wrong password."""
+        """Makes the caller and the caller's keypairs inactive; the sessions continue. Raises Forbidden for another
+        user's e-mail and for superadmins, AuthenticationFailed for a wrong password.
+        """
         if email != caller.email:
             raise Forbidden("You can sign out yourself only.", data={"email": "not your own"})
         if scope_of(caller, Operation.SIGN_OUT) is Scope.NONE:
@@ -151,7 +159,9 @@ class PasswordService:
         )
 
     async def verified_user(self, email: str, password: str) -> User:
-        """Returns the active user with this address and password, without counting. Raises AuthenticationFailed."""
+        """Returns the active user who has this address and password, without counting a wrong password. Raises
+        AuthenticationFailed.
+        """
         user = await self._store.user(email=email)
         stored = await self._store.password_hash(email)  # read for unknown users too, for equal work
         if user is None or not user.is_active:
@@ -166,18 +176,22 @@ class PasswordService:
         return user
 
     async def require(self, email: str, stored: str, password: str) -> None:
-        """Raises AuthenticationFailed unless a password has this hash, RateLimitExceeded after too many wrong ones."""
+        """Raises AuthenticationFailed if the hash of a password is not ``stored``. Raises RateLimitExceeded after too
+        many wrong passwords.
+        """
         self.count_attempt(email)
         if not await self._in_thread(partial(self._verify, stored, password[:MAX_PASSWORD_LENGTH])):
             raise wrong_password()
         self.forget_attempts(email)
 
     def forget_attempts(self, email: str) -> None:
-        """Forgets the wrong passwords of an address, after a right one."""
+        """Resets the count of wrong passwords of an address after a right password."""
         self._failures.pop(email, None)
 
     def count_attempt(self, email: str) -> None:
-        """Counts an attempt. Raises RateLimitExceeded after too many wrong passwords."""
+        """Counts an attempt to give the password of an address as a failure. Raises RateLimitExceeded after too many
+        wrong passwords.
+        """
         now = self._clock.monotonic()
         count, last = self._failures.pop(email, (0, 0.0))
         remaining_s = last + LOCKOUT_S - now
@@ -191,7 +205,9 @@ class PasswordService:
             self._failures.popitem(last=False)
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
-        """Runs ``work`` in a thread. Raises RateLimitExceeded if too many requests wait."""
+        """Runs ``work`` in a thread, since hashing blocks, and returns the result. Raises RateLimitExceeded if too many
+        requests wait.
+        """
         if self._waiting >= MAX_WAITING_REQUESTS:
             raise RateLimitExceeded("Too many sign in at once; try again in a moment.")
         self._waiting += 1
@@ -203,7 +219,7 @@ class PasswordService:
 
 @cache
 def common_passwords() -> frozenset[str]:
-    """Returns the passwords of 8 characters or more that leaks show most often, in small letters: some 11,600."""
+    """Returns some 11,600 passwords of 8 characters or more that occur most often in leaks, in small letters."""
     # The package has 16 MB in memory, so that it is imported only where somebody sets a password.
     from zxcvbn.frequency_lists import FREQUENCY_LISTS
 
@@ -211,8 +227,9 @@ def common_passwords() -> frozenset[str]:
 
 
 def check_password(password: str, policy: PasswordPolicy) -> str:
-    """Returns the password. Raises InvalidInput if it is too short, too long, common, or has too few kinds of
-    characters."""
+    """Returns the password if the policy accepts it. Raises InvalidInput if it is too short, too long, common, or has
+    too few kinds of characters.
+    """
     if not policy.min_length <= len(password) <= MAX_PASSWORD_LENGTH:
         raise InvalidInput(f"A password has {policy.min_length} characters or more.", data={"password": "its length"})
     kinds = (str.islower, str.isupper, str.isdigit)
@@ -232,5 +249,5 @@ def check_address(user: User, address: str) -> None:
 
 
 def wrong_password() -> AuthenticationFailed:
-    """Returns the one refusal of wrong passwords, unknown users and inactive ones."""
+    """Returns the error for a wrong password, which is the same for an unknown or inactive user."""
     return AuthenticationFailed("The address or the password is wrong.")

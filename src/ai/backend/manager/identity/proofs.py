@@ -1,4 +1,4 @@
-"""Recent proofs of who asks, for operations that a site wants to be sure of."""
+"""Makes and checks recent proofs of identity, for operations for which a site demands them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AUDIENCE = "backendai-proof:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """A token to send in :data:`PROOF_HEADER`, good until ``expires_at`` for the keypair that asked for it."""
+    """Holds a token for :data:`PROOF_HEADER`, valid until ``expires_at`` for the keypair that requested it."""
 
     token: str = field(repr=False)
     expires_at: datetime
@@ -35,7 +35,7 @@ class Proof:
 
 @dataclass(eq=False, slots=True)
 class ProofService:
-    """Makes and checks proofs: tokens for one keypair, good for some minutes and while the password is the same."""
+    """Makes and checks proofs, which are valid for one keypair, for some minutes, and until the password changes."""
 
     _store: IdentityStore
     _passwords: PasswordService
@@ -51,7 +51,8 @@ class ProofService:
         self._demanded = self._settings.demanded
 
     async def prove(self, caller: Caller, *, password: str, otp: str, address: str) -> Proof:
-        """Returns a proof for a password, or for a one-time password or recovery code of a caller who has them.
+        """Returns a proof after checking the caller's password, or a one-time password or recovery code if the caller
+        has them.
 
         Raises:
             InvalidInput: neither was given. AuthenticationFailed: it is wrong.
@@ -73,7 +74,7 @@ class ProofService:
         return Proof(token=token, expires_at=expires_at)
 
     async def checked(self, caller: Caller, token: str | None) -> Caller:
-        """Returns the caller with the operations that still take a proof: none with a valid one."""
+        """Returns the caller, and marks the operations that need a proof unless ``token`` is a valid proof."""
         if not self._demanded or (token and await self._is_valid(caller, token)):
             return caller
         return replace(caller, unproved=self._demanded)

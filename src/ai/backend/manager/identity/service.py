@@ -21,25 +21,27 @@ from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, Sess
 from ai.backend.manager.query.model import ListQuery, Page
 
 CREDENTIALS_CACHE_S = 1.0
-"""How long credentials are cached, in seconds."""
+"""Seconds for which credentials are cached."""
 _MAX_CACHED_KEYS = 10_000
 T = TypeVar("T")
 
 
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields that a partial change sets, without those that are None."""
+    """Returns the fields of a partial change, without fields that are None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def existing(value: T | None, noun: str) -> T:
-    """Returns the value. Raises NotFound for None."""
+    """Returns the value, and raises NotFound if the value is None. Raises NotFound for None."""
     if value is None:
         raise NotFound(f"There is no such {noun}.")
     return value
 
 
 async def check_policy(store: IdentityStore, kind: QuotaScopeKind | None, fields: Mapping[str, Any]) -> None:
-    """Raises NotFound if ``fields`` names a missing resource policy of users or projects, or with None of keypairs."""
+    """Raises NotFound if ``fields`` names a resource policy that does not exist. ``kind`` is the kind of the policy: of
+    users, of projects, or None for keypairs.
+    """
     name = fields.get("resource_policy")
     if name is None or (kind is not None and name == "default"):
         return
@@ -49,7 +51,9 @@ async def check_policy(store: IdentityStore, kind: QuotaScopeKind | None, fields
 
 
 class IdentityService:
-    """Reads users, keypairs, domains, groups and policies that the caller's role permits; others are NotFound."""
+    """Reads the users, keypairs, domains, groups and policies that the caller may see; for others,
+    NotFound is raised.
+    """
 
     def __init__(self, store: IdentityStore, sessions: SessionCounts, clock: Clock, id_generator: IdGenerator) -> None:
         self._store = store
@@ -60,7 +64,7 @@ class IdentityService:
         self._used: dict[AccessKey, tuple[datetime, int]] = {}
 
     def new_keypair(self, user_id: UserId, email: str, role: UserRole, **fields: Any) -> KeypairSecret:
-        """Returns a new keypair of a user; it is not stored."""
+        """Returns a new keypair of a user, without storing it."""
         now = self._clock.now()
         keypair = Keypair(
             access_key=AccessKey("AKIA" + self._id_generator.token(16).upper()),
@@ -73,7 +77,7 @@ class IdentityService:
         return KeypairSecret(keypair=keypair, secret_key=self._id_generator.token(48))
 
     def new_suffix(self) -> str:
-        """Returns random letters that make a name another one."""
+        """Returns random letters, to be added to a name that is taken."""
         return self._id_generator.token(6).lower()
 
     async def make_user(
@@ -87,7 +91,9 @@ class IdentityService:
         password_hash: str | None,
         **details: Any,
     ) -> tuple[User, NewKeypair]:
-        """Creates a user with a main keypair, without checks. Raises Conflict if the e-mail or username is taken."""
+        """Creates a user with a main keypair, without checking rights or values. Raises Conflict if the e-mail or
+        username is taken.
+        """
         user_id = UserId(self._id_generator.uuid())
         pair = self.new_keypair(user_id, email, role)
         user = User(
@@ -108,7 +114,7 @@ class IdentityService:
     # ---- authentication ----
 
     async def credentials(self, access_key: str) -> Credentials | None:
-        """Returns the credentials of a keypair, at most one second old; None for an unknown key."""
+        """Returns the credentials of a keypair, at most one second old, or None for an unknown key."""
         now = self._clock.monotonic()
         cached = self._cache.get(access_key)
         if cached is not None and now - cached[0] < CREDENTIALS_CACHE_S:
@@ -120,7 +126,9 @@ class IdentityService:
         return credentials
 
     async def find_key(self, access_key: str) -> SigningKey | None:
-        """Returns a keypair for the signature check, which compares a dummy for None to hide which keys exist."""
+        """Returns the key for checking a signature, or None for an unknown key. For None the check compares with a
+        dummy, to hide which keys exist.
+        """
         credentials = await self.credentials(access_key)
         if credentials is None:
             return None
@@ -134,31 +142,32 @@ class IdentityService:
         )
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        """Returns the subset of access keys that may sign now, read from the store."""
+        """Returns those of the access keys that may sign now, as read from the store."""
         return await self._store.active_keys(access_keys)
 
     def invalidate(self, access_key: str) -> None:
-        """Drops a keypair from the cache, after a change by this process."""
+        """Drops a keypair from the cache after this process has changed the keypair."""
         self._cache.pop(access_key, None)
 
     def invalidate_all(self) -> None:
-        """Drops all keypairs from the cache, after a change that concerns many, such as of a domain."""
+        """Drops all keypairs from the cache after a change that concerns many keypairs, such as of a domain."""
         self._cache.clear()
 
     def touch(self, access_key: AccessKey) -> None:
-        """Records one authenticated request of a keypair; last_used and num_queries are written in batches."""
+        """Counts one authenticated request of a keypair; last_used and num_queries are written later in batches."""
         _, count = self._used.get(access_key, (None, 0))
         self._used[access_key] = (self._clock.now(), count + 1)
 
     async def flush(self) -> None:
-        """Writes what :meth:`touch` recorded."""
+        """Writes the requests that :meth:`touch` has counted."""
         uses_by_key, self._used = self._used, {}
         if uses_by_key:
             await self._store.touch(uses_by_key)
 
     async def resolve_owner(self, caller: Caller, owner_access_key: str | None) -> Caller:
-        """Returns the caller without a key, else the owner of the key. Raises Forbidden if the caller may not act for
-        it."""
+        """Returns the owner of ``owner_access_key``, or the caller if the key is None. Raises Forbidden if the caller
+        may not act for the owner. Raises Forbidden if the caller may not act for it.
+        """
         if owner_access_key is None or owner_access_key == caller.access_key:
             return caller
         credentials = await self.credentials(owner_access_key)
@@ -198,7 +207,7 @@ class IdentityService:
         is_active: bool | None = None,
         domain_name: str | None = None,
     ) -> Page[Keypair]:
-        """Returns a page of the keypairs that the caller sees."""
+        """Returns a page of the keypairs that the caller may see."""
         scope = scope_of(caller, Operation.SEE_KEYPAIRS)
         if scope is Scope.OWN:
             email, domain_name = caller.email, caller.domain_name
@@ -232,7 +241,9 @@ class IdentityService:
         domain_name: str | None = None,
         group_id: GroupId | None = None,
     ) -> Page[User]:
-        """Returns a page of the users that the caller sees. Raises Forbidden for callers who are no administrators."""
+        """Returns a page of the users that the caller may see. Raises Forbidden for callers who are no
+        administrators.
+        """
         require_any(caller, Operation.LIST_USERS)
         if scope_of(caller, Operation.LIST_USERS) is Scope.DOMAIN:
             if domain_name not in (None, caller.domain_name):
@@ -249,21 +260,21 @@ class IdentityService:
         return existing(await self._store.domain(name), "domain")
 
     async def check_domain(self, name: str) -> None:
-        """Raises NotFound if there is no such domain for a new user or group."""
+        """Raises NotFound if the domain of a new user or group does not exist."""
         if await self._store.domain(name) is None:
             raise NotFound(f"There is no domain {name[:64]!r}.", data={"domain_name": "unknown"})
 
     async def domains(self, caller: Caller) -> Sequence[Domain]:
-        """Returns the domains that the caller sees."""
+        """Returns the domains that the caller may see."""
         is_all = scope_of(caller, Operation.SEE_DOMAINS) is Scope.ALL
         return await self._store.domains() if is_all else [await self.domain(caller)]
 
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
-        """Returns the groups that the caller sees: their own, those of their domain, or all."""
+        """Returns the groups that the caller's role may see: own groups, groups of the domain, or all groups."""
         return await self._store.groups(name=name, **bounds_of(caller, Operation.SEE_GROUPS))
 
     async def group(self, caller: Caller, group_id: GroupId) -> Group:
-        """Returns a group that the caller sees. Raises NotFound."""
+        """Returns the group of an id, if the caller may see the group. Raises NotFound."""
         for group in await self.groups(caller):
             if group.id == group_id:
                 return group

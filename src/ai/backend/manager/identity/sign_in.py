@@ -1,4 +1,4 @@
-"""Signs users in: by password, by the secret of a hook plugin, or by a service that a browser was led to."""
+"""Signs users in by password, by a hook plugin, or by a service to which the browser is redirected."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.plugin.hooks import Account, SignOn, TokenSignOn
 
 TICKET_S = 600
-"""How long a browser may take to come back, in seconds."""
+"""Seconds within which a redirected browser must come back."""
 MAX_TOKEN_LIFE = timedelta(hours=1)
-"""The longest time that a token of another site may still be good."""
+"""The longest time for which a token of another site may still be valid."""
 _MAX_BUFFERED_RECORDS = 10_000
 _SIGN_IN_BY_TOKEN = "sign-in by token"
-"""Stands where calls have their access key; it is none."""
+"""The text that replaces the access key of stored calls, for sign-ins by token; it is no access key."""
 
 
 class _Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class _Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedirectTicket:
-    """The address to which a browser is sent to sign in, and the sealed ``ticket`` that it has to bring back."""
+    """Holds the address where a browser signs in, and the sealed ``ticket`` that the browser must bring back."""
 
     url: str
     ticket: str = field(repr=False)
@@ -53,14 +53,18 @@ class RedirectTicket:
 
 @dataclass(eq=False, slots=True)
 class SpentTokens:
-    """Stores which tokens of other sites have signed somebody in, for ``life``, among the calls that are done once."""
+    """Records, for the time ``life``, which tokens of other sites have been used to sign in. The records are kept among
+    the calls that are done once.
+    """
 
     _calls: AnswerStore
     _clock: Clock
     life: timedelta
 
     async def spend(self, digest: str) -> bool:
-        """Stores a token; returns False if it is there, also where two do so at once."""
+        """Records the use of a token, and returns False if the token was used before. Of two simultaneous uses, one
+        gets False.
+        """
         now = self._clock.now()
         earlier_call = await self._calls.begin(
             _SIGN_IN_BY_TOKEN, digest, digest, call_id=uuid4(), now=now, since=now - self.life
@@ -70,7 +74,7 @@ class SpentTokens:
 
 @dataclass(eq=False, slots=True)
 class SignInService:
-    """Signs users in and keeps the history of it, which is written by :meth:`flush`."""
+    """Signs users in and records each attempt; :meth:`flush` writes the records."""
 
     _store: IdentityStore
     _accounts: AccountStore
@@ -88,7 +92,7 @@ class SignInService:
     async def sign_in(
         self, email: str, password: str, *, address: str, domain_name: str | None = None, otp: str = ""
     ) -> tuple[User, NewKeypair]:
-        """Signs a user in from the client at ``address`` and returns the user's main keypair. A hook plugin may know
+        """Signs a user in from the client at ``address``, and returns the user's main keypair. A hook plugin may know
         the user by another secret than the password.
 
         Raises:
@@ -114,13 +118,14 @@ class SignInService:
         return await self._admit(user, address=address, domain_name=domain_name, otp=otp, method="password")
 
     async def history(self, user: User, *, limit: int, offset: int) -> Page[SignInRecord]:
-        """Returns the sign-ins of a user, newest first."""
+        """Returns the recorded sign-ins of a user, newest first."""
         await self.flush()
         return await self._accounts.sign_ins(user.uuid, limit=limit, offset=offset)
 
     async def flush(self) -> None:
-        """Writes the sign-ins of the last moments. They are not written at once, so that the time of an answer does not
-        tell whether a user exists."""
+        """Writes the sign-ins that were recorded since the last call. They are not written at once, so that the time of
+        an answer does not tell whether a user exists.
+        """
         records, self._records = self._records, []
         if records:
             await self._accounts.add_sign_ins(records)
@@ -132,8 +137,9 @@ class SignInService:
         return self._hooks.redirecting()
 
     async def begin_redirect(self, provider: str, return_url: str) -> RedirectTicket:
-        """Returns where a browser signs in. Raises NotFound, Forbidden for another ``return_url`` than is configured,
-        Unavailable."""
+        """Returns the address at which a browser signs in with ``provider``, and a sealed ticket to bring back. Raises
+        NotFound, Forbidden if ``return_url`` is not a configured one, Unavailable.
+        """
         start = await self._hooks.begin_redirect(provider, return_url)
         content = msgspec.json.encode(_Ticket(provider=provider, return_url=return_url, secret=start.secret))
         key_id = self._sealer.newest_id()
@@ -142,7 +148,7 @@ class SignInService:
     async def finish_redirect(
         self, provider: str, ticket: str, parameters: Mapping[str, str], *, address: str, domain_name: str | None
     ) -> tuple[User, NewKeypair]:
-        """Signs the user in who comes back from a service with the ticket of :meth:`begin_redirect`. The service, not
+        """Signs in the user who comes back from a provider with the ticket of :meth:`begin_redirect`. The service, not
         this server, asks for a second factor.
 
         Raises:
@@ -173,8 +179,8 @@ class SignInService:
     async def sign_in_token(
         self, token: str, *, address: str, domain_name: str | None = None
     ) -> tuple[User, NewKeypair]:
-        """Signs in the user whom a token of another site names. Each token is taken once; the other site asks for a
-        second factor.
+        """Signs in the user who is named by a token of another site. Each token is taken once; the other site asks for
+        a second factor.
 
         Raises:
             AuthenticationFailed: no plugin takes the token, it was used or has expired, or nobody here is named by it.
@@ -200,8 +206,9 @@ class SignInService:
     async def _admit(
         self, user: User, *, address: str, domain_name: str | None, otp: str | None, method: str
     ) -> tuple[User, NewKeypair]:
-        """Makes the checks after the secret was right, and returns the main keypair; ``otp`` is None where no one-time
-        password is asked for."""
+        """Checks if an authenticated user may sign in, records the result, and returns the main keypair. ``otp`` is
+        None if no one-time password is asked for.
+        """
         try:
             keypair = await self._checked_keypair(
                 user, address=address, domain_name=domain_name, otp=otp, method=method
@@ -246,7 +253,7 @@ class SignInService:
 
 
 def _refused_token() -> AuthenticationFailed:
-    """Returns the one refusal of tokens that are unknown, forged, used or too old."""
+    """Returns the error for a refused token, which is the same for unknown, forged, used and expired tokens."""
     return AuthenticationFailed("That token signs nobody in: it was used, has expired, or is of no site that is known.")
 
 

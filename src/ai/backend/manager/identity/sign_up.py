@@ -1,4 +1,4 @@
-"""Lets people make their own accounts, where a hook plugin admits them (spec 03-02:1429, peer facts 4.2)."""
+"""Lets people create their own accounts if a hook plugin admits them (spec 03-02:1429, peer facts 4.2)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ai.backend.plugin.hooks import Account, SignUpRequest
 
 @dataclass(eq=False, slots=True)
 class SignUpService:
-    """Makes accounts that wait for their address to be verified.
+    """Creates accounts, which stay inactive until their e-mail address is verified.
 
     The answer is the same whether the address has an account or not. To verify takes the token, which goes to the
     address, and the password of the same sign-up: whoever signs up with the address of another has only one of them.
@@ -46,7 +46,7 @@ class SignUpService:
     async def sign_up(
         self, email: str, password: str, *, username: str, full_name: str, domain_name: str, address: str
     ) -> None:
-        """Makes an account, or makes it anew while it waits, and has its token delivered.
+        """Creates an account, or renews an account that waits for verification, and has its token delivered.
 
         Raises:
             NotSupported: nobody signs up here. Forbidden: a plugin refuses, or none admits.
@@ -71,7 +71,9 @@ class SignUpService:
             raise Unavailable("Nobody delivers tokens for new accounts here: tell an administrator.")
 
     async def verify(self, token: str, password: str, *, address: str) -> User:
-        """Activates the account of a token and returns its user. Raises AuthenticationFailed, RateLimitExceeded."""
+        """Activates the account for which a token was made, and returns its user. Raises AuthenticationFailed,
+        RateLimitExceeded.
+        """
         claims = self.tokens.claims_of(token)
         user = await self._store.user(uuid=user_id_of(claims))
         if user is None or user.status is not UserStatus.BEFORE_VERIFICATION:
@@ -91,7 +93,7 @@ class SignUpService:
         return changed
 
     async def _pending_account(self, request: SignUpRequest, hashed: str) -> str:
-        """Returns the token of a new or renewed account; an empty text for an address that has an active one."""
+        """Returns the token of a new or renewed account, or an empty text if the address has an active account."""
         user = await self._store.user(email=request.email)
         now = self._clock.now()
         if user is None:

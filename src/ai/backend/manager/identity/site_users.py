@@ -1,4 +1,4 @@
-"""Finds, creates and updates the users whom a directory or identity provider of the site knows (spec 03-01)."""
+"""Finds, creates and updates the users that come from a directory or identity provider of the site (spec 03-01)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ DEFAULT_DOMAIN = "default"
 
 @dataclass(eq=False, slots=True)
 class SiteUsers:
-    """Users of the site. New ones get the role ``user`` and no password; nobody's role or domain changes here."""
+    """Finds, creates and updates users that a directory or identity provider of the site describes. New ones get the
+    role ``user`` and no password; nobody's role or domain changes here.
+    """
 
     _store: IdentityStore
     _identity: IdentityService
 
     async def resolve(self, site_user: SiteUser) -> User:
-        """Returns the user with the address of a site's user, created if the plugin says so, in the projects that the
-        plugin decides on.
+        """Returns the user who has the address of a site's user, in the projects that the plugin names. A missing
+        user is created if the plugin permits it.
 
         Raises:
             AuthenticationFailed: there is no active user, and none may be created.

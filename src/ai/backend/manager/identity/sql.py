@@ -53,7 +53,7 @@ from ai.backend.manager.secrets.sealer import opened
 _HIDDEN_USER_COLUMNS = frozenset({"password"})
 _HIDDEN_KEYPAIR_COLUMNS = frozenset({"secret_key"})
 _OWNER_COLUMNS = {"email": tables.users.c.email, "full_name": tables.users.c.full_name}
-"""Fields of a keypair's user, by which keypairs are filtered and ordered."""
+"""The fields of a keypair's user by which keypairs can be filtered and ordered."""
 _CALLER_FIELDS = tuple(field for field in Caller.__struct_fields__ if field not in ("administered", "unproved"))
 _TABLES_AND_NOUNS: Mapping[type, tuple[Table, str]] = {
     Domain: (tables.domains, "domain"),
@@ -64,7 +64,7 @@ _TABLES_AND_NOUNS: Mapping[type, tuple[Table, str]] = {
 
 
 def _signing_query(*columns: Any) -> Select[Any]:
-    """Selects the columns that decide whether a keypair may sign, and further columns."""
+    """Selects the columns that decide if a keypair may sign, and further columns."""
     keys, users, domains = tables.keypairs.c, tables.users.c, tables.domains.c
     query = select(
         keys.access_key, keys.is_active, users.status, users.role, domains.is_active.label("is_domain_active"), *columns

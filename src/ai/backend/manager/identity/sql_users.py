@@ -25,7 +25,7 @@ RemovalStep = Callable[[Connection, str, Collection[str]], None]
 KEYPAIR_QUERY = select(tables.keypairs, tables.users.c.email, tables.users.c.full_name).join(
     tables.users, tables.users.c.uuid == tables.keypairs.c.user_id
 )
-"""Selects keypairs with the email and name of their users, as :func:`keypair_of` takes them."""
+"""The query that selects keypairs with the email and name of their users, for :func:`keypair_of`."""
 
 
 def users_of(s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
@@ -64,7 +64,7 @@ def keypair_row(sealer: Sealer, pair: KeypairSecret) -> dict[str, Any]:
 
 
 def _count_admins(s: Connection) -> int:
-    """Counts the keypairs that can sign as a superadmin, and locks the rows of superadmins."""
+    """Returns the number of keypairs that can sign as a superadmin, and locks the rows of superadmins."""
     users, keys = tables.users.c, tables.keypairs.c
     s.execute(select(users.uuid).where(users.role == UserRole.SUPERADMIN).order_by(users.uuid).with_for_update()).all()
     can_sign = (users.role == UserRole.SUPERADMIN) & (users.status == UserStatus.ACTIVE) & keys.is_active.is_(True)
@@ -91,7 +91,9 @@ class SqlUserStore:
         self._sealer = sealer or Sealer()
 
     async def _write_with_an_admin_left(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work`` in a write transaction. Raises Conflict if no superadmin could sign afterwards."""
+        """Runs ``work`` in a write transaction, which fails if no superadmin could sign in afterwards. Raises Conflict
+        if no superadmin could sign afterwards.
+        """
 
         def guarded(s: Connection) -> T:
             admins_before = _count_admins(s)

@@ -1,4 +1,4 @@
-"""The public SSH key that opens all sessions of a user (peer facts 4.2, `/auth/ssh-keypair`)."""
+"""Manages the public SSH key that opens all sessions of a user (peer facts 4.2, `/auth/ssh-keypair`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 
 MAX_KEY_LENGTH = 16_384
-"""Characters of a key."""
+"""The maximum number of characters of an SSH key."""
 
 
 class SshKeyService:
@@ -22,7 +22,7 @@ class SshKeyService:
         self._clock = clock
 
     async def public_key(self, caller: Caller) -> str:
-        """Returns the public key of the caller's keypair, or an empty text without one."""
+        """Returns the public SSH key of the caller's keypair, or an empty text if there is no key."""
         keypair = await self._store.keypair(caller.access_key)
         return (keypair.ssh_public_key or "") if keypair is not None else ""
 
@@ -33,8 +33,9 @@ class SshKeyService:
         return pair
 
     async def upload(self, caller: Caller, public: str, private: str) -> str:
-        """Replaces the key by the caller's and returns its public half; a private half is only compared. Raises
-        InvalidInput."""
+        """Replaces the SSH key by an uploaded one and returns its public half; a private half is only compared. Raises
+        InvalidInput.
+        """
         public = check_public_key(public)
         if private.strip():
             _require_same_pair(public, private)
@@ -49,7 +50,9 @@ class SshKeyService:
 
 
 def check_public_key(text: str) -> str:
-    """Returns a public key as it may be stored. Raises InvalidInput, whose ``data`` names the field."""
+    """Returns an uploaded public key in the form in which it is stored. Raises InvalidInput, whose ``data`` names the
+    field.
+    """
     try:
         if len(text) > MAX_KEY_LENGTH:
             raise ValueError("The public key is too long.")

@@ -1,4 +1,4 @@
-"""Interfaces of identity: its stores, and what its services need of higher features."""
+"""Declares the stores of identity, and what its services need from higher features."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ai.backend.manager.query.model import ListQuery, Page
 
 
 class UserScope(msgspec.Struct, frozen=True, kw_only=True):
-    """The domain, the groups (by name) and the policies of a user, and the groups whose models everybody may read."""
+    """Holds the domain, groups (by name) and policies of a user, and the model stores, which everybody may read."""
 
     domain: Domain | None
     groups: tuple[Group, ...]
@@ -42,12 +42,12 @@ class SessionCounts(Protocol):
     """Counts live sessions."""
 
     async def count_live(self, access_keys: Collection[AccessKey]) -> Mapping[AccessKey, int]:
-        """Returns the live sessions of each keypair; keypairs without any may be missing."""
+        """Returns the number of live sessions of each keypair; keypairs without sessions may be missing."""
         ...
 
 
 class OwnedSessions(SessionCounts, Protocol):
-    """Counts and ends the sessions of owners that are removed."""
+    """Counts and ends the sessions of owners who are removed."""
 
     async def count_live_of_group(self, group_id: GroupId) -> int: ...
 
@@ -56,15 +56,16 @@ class OwnedSessions(SessionCounts, Protocol):
         ...
 
     async def end_all(self, caller: Caller, access_keys: Sequence[AccessKey]) -> None:
-        """Starts the forced end of all live sessions of the keypairs."""
+        """Requests the forced end of all live sessions of the keypairs."""
 
 
 class OwnedFolders(Protocol):
-    """Removes the folders of owners that are removed; may be repeated. Raises Conflict if a live session mounts one of
-    them, or a clone is made of it."""
+    """Removes the folders of owners who are removed; every call may be repeated. Raises Conflict if a live session
+    mounts one of them, or a clone is made of it.
+    """
 
     async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
-        """Removes the folders of a user; those that others share go to ``heir`` if there is one."""
+        """Removes the folders of a user; folders that other users share go to ``heir``, if there is one."""
 
     async def of_group(self, group_id: GroupId) -> None: ...
 
@@ -85,9 +86,10 @@ class UserStore(Protocol):
         keypairs: dict[str, Any] | None = None,
         **values: Any,
     ) -> User | None:
-        """Sets fields of a user and, with ``keypairs``, of the user's keypairs; ``groups`` replaces memberships. The
-        password before ``password_hash`` is kept as an old one. Returns None for a missing user. Raises Conflict if the
-        new username is taken."""
+        """Sets fields of a user; ``keypairs`` are fields of the user's keypairs, ``groups`` replaces the memberships.
+        The password before ``password_hash`` is kept as an old one. Returns None for a missing user. Raises Conflict if
+        the new username is taken.
+        """
         ...
 
     async def delete_user(self, user_id: UserId) -> bool:
@@ -95,15 +97,15 @@ class UserStore(Protocol):
         ...
 
     async def password_hash(self, email: str) -> str | None:
-        """Returns a user's password hash; None without such a user or a password."""
+        """Returns a user's password hash, or None if the user does not exist or has no password."""
         ...
 
     async def old_passwords(self, user_id: UserId, count: int) -> list[str]:
-        """Returns the hashes of the present password and of those before it, newest first."""
+        """Returns the hashes of the present and the earlier passwords of a user, newest first."""
         ...
 
     async def rotate_keypair(self, access_key: AccessKey, secret_key: str, *, at: datetime) -> bool:
-        """Replaces the secret of a keypair; returns False if there is none."""
+        """Replaces the secret of a keypair, and returns False if the keypair does not exist."""
         ...
 
     async def put_keypair(self, keypair: KeypairSecret) -> None:
@@ -116,11 +118,11 @@ class UserStore(Protocol):
         ...
 
     async def keys_of(self, *, user_id: UserId | None = None, domain_name: str | None = None) -> list[AccessKey]:
-        """Returns the access keys of a user or of a domain, or all of them."""
+        """Returns the access keys of a user or of a domain, or all access keys."""
         ...
 
     async def owned_by_deleted(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
-        """Returns the subset of access keys whose user is deleted."""
+        """Returns those of the access keys whose user is deleted."""
         ...
 
     async def delete_group(self, group_id: GroupId) -> bool:
@@ -136,11 +138,13 @@ class IdentityStore(UserStore, Protocol):
     """Stores domains, groups, users, keypairs and policies. Every method is one transaction."""
 
     async def put(self, value: Domain | Group | ResourcePolicy | StoragePolicy, *, only_new: bool = False) -> None:
-        """Inserts a tenant or policy, or replaces that of the same key; with ``only_new``, raises Conflict instead."""
+        """Inserts or replaces a tenant or policy; with ``only_new``, raises Conflict if the key exists."""
 
     async def change(self, model: type[Tenant], /, *key: Any, **values: Any) -> Tenant | None:
-        """Sets fields of the object with this key (a group's id, a storage policy's kind and name, or a name); returns
-        None if it is missing. Raises Conflict if a new name of a group is taken in its domain."""
+        """Sets fields of the object with this key, and returns None if the object does not exist. The key is a
+        group's id, a storage policy's kind and name, or a name. Raises Conflict if a new name of a group is taken in
+        its domain.
+        """
         ...
 
     async def domain(self, name: str) -> Domain | None: ...
@@ -152,11 +156,12 @@ class IdentityStore(UserStore, Protocol):
     async def change_members(
         self, group_id: GroupId, *, add: Collection[UserId] = (), remove: Collection[UserId] = ()
     ) -> None:
-        """Adds and removes members; does nothing for users who are in the group, or out of it, already."""
+        """Adds members to a group and removes others; users who are already in or out of it are ignored."""
 
     async def change_group_admins(self, group_id: GroupId, users: Collection[UserId], *, is_admin: bool) -> bool:
-        """Makes members administrators of their group, or takes that back. Returns False, changing nothing, if one of
-        them is no member."""
+        """Makes members of a group its administrators, or ends that. Returns False, changing nothing, if one of them is
+        no member.
+        """
         ...
 
     async def group_admins(self, group_id: GroupId) -> list[UserId]: ...
@@ -164,7 +169,9 @@ class IdentityStore(UserStore, Protocol):
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]: ...
     async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]: ...
     async def delete_policy(self, kind: QuotaScopeKind | None, name: str) -> bool:
-        """Deletes a policy of users or projects, or with None of keypairs. Raises Conflict while it is in use."""
+        """Deletes a policy of users, of projects, or (if ``kind`` is None) of keypairs. Raises Conflict while it is in
+        use.
+        """
         ...
 
     async def put_user(
@@ -184,7 +191,7 @@ class IdentityStore(UserStore, Protocol):
     ) -> Page[User]: ...
     async def credentials(self, access_key: str) -> Credentials | None: ...
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        """Returns the subset of access keys whose credentials are active."""
+        """Returns those of the access keys whose credentials are active."""
         ...
 
     async def keypair(self, access_key: str) -> Keypair | None: ...
@@ -206,35 +213,39 @@ class AccountStore(Protocol):
     async def totp(self, user_id: UserId) -> TotpDevice | None: ...
 
     async def put_totp(self, user_id: UserId, device: TotpDevice) -> bool:
-        """Stores an inactive device in place of an inactive one; returns False if the user has an active one."""
+        """Stores an inactive device and replaces an inactive one; returns False if the user has an active device."""
         ...
 
     async def activate_totp(self, user_id: UserId, *, step: int, digests: Collection[str]) -> bool:
-        """Activates a device whose first accepted password is of the time step ``step``, with recovery codes. Returns
-        False if there is no inactive device."""
+        """Activates a device with recovery codes; ``step`` is the time step of its first accepted password. Returns
+        False if there is no inactive device.
+        """
         ...
 
     async def delete_totp(self, user_id: UserId) -> bool:
-        """Deletes a device and its recovery codes; returns False if there is none."""
+        """Deletes a device and its recovery codes, and returns False if the user has no device."""
         ...
 
     async def replace_recovery_codes(self, user_id: UserId, digests: Collection[str]) -> None: ...
 
     async def count_totp_try(self, user_id: UserId, *, now: datetime, limit: int, window: timedelta) -> bool:
-        """Counts a try as a failure; returns False, counting nothing, after ``limit`` failures within ``window``."""
+        """Counts an attempt as a failure. Returns False, and counts nothing, after ``limit`` failures within
+        ``window``.
+        """
         ...
 
     async def spend_step(self, user_id: UserId, step: int) -> bool:
-        """Marks the password of a time step as used and forgets failures; returns False if this or a later one was
-        used already."""
+        """Marks the password of a time step as used and resets the count of failures. Returns False if the password of
+        this or a later step was used before.
+        """
         ...
 
     async def spend_recovery_code(self, user_id: UserId, digest: str) -> bool:
-        """Deletes a recovery code and forgets failures; returns False if there is no such code."""
+        """Deletes a recovery code and resets the count of failures, or returns False if the code does not exist."""
         ...
 
     async def add_sign_ins(self, records: Sequence[SignInRecord]) -> None:
-        """Stores sign-ins; leaves out those of users who do not exist any more."""
+        """Stores sign-ins, except sign-ins of users who do not exist any more."""
 
     async def sign_ins(self, user_id: UserId, *, limit: int, offset: int) -> Page[SignInRecord]:
         """Returns the sign-ins of a user, newest first."""
@@ -245,11 +256,11 @@ class AccountStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeypairSecret:
-    """A keypair with its secret, to be stored."""
+    """Holds a keypair with its secret, to be stored."""
 
     keypair: Keypair
     secret_key: str = field(repr=False)
 
     def revealed(self) -> NewKeypair:
-        """Returns the secret for the reply to its creation."""
+        """Returns the access key with its secret, for the reply to the creation of the keypair."""
         return NewKeypair(access_key=self.keypair.access_key, secret_key=self.secret_key)

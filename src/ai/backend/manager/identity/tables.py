@@ -1,4 +1,4 @@
-"""Tables of users, keypairs, domains, groups and policies."""
+"""Defines the SQL tables of users, keypairs, domains, groups and policies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ai.backend.manager.identity.model import ALL_REGISTRIES
 
 
 class RegistryNames(JSONText):
-    """A JSON list, or the text of a PostgreSQL array, which the manual's SQL writes (spec 03-06:148). ``*`` in it is
-    every registry, as NULL; a text that is neither is no registry."""
+    """Converts a JSON list, or the text of a PostgreSQL array, as the manual's SQL writes it (spec 03-06:148). ``*`` in
+    it is every registry, as NULL; a text that is neither is no registry.
+    """
 
     cache_ok = True
 

@@ -24,8 +24,10 @@ _DOMAIN_ADMIN_FIELDS = frozenset({"name", "description", "is_active", "integrati
 
 @dataclass(eq=False, slots=True)
 class TenantService:
-    """Changes domains, groups and policies of users, of projects or (None) of keypairs. Values that are None stay
-    unchanged. Every method raises Forbidden, NotFound for a missing object, and Conflict if a new object exists."""
+    """Changes domains, groups and policies; a policy is of users, of projects or (if ``kind`` is None) of keypairs.
+    Values that are None stay unchanged. Every method raises Forbidden, NotFound for a missing object, and Conflict if a
+    new object exists.
+    """
 
     _store: IdentityStore
     _identity: IdentityService
@@ -55,7 +57,7 @@ class TenantService:
         return changed
 
     async def delete_domain(self, caller: Caller, name: str) -> None:
-        """Makes a domain inactive: only its superadmins can sign in. Its sessions go on."""
+        """Makes a domain inactive, so that only its superadmins can sign in. Its sessions go on."""
         await self.modify_domain(caller, name, {"is_active": False})
 
     async def purge_domain(self, caller: Caller, name: str) -> None:
@@ -89,9 +91,10 @@ class TenantService:
         add_admins: Collection[UserId] = (),
         remove_admins: Collection[UserId] = (),
     ) -> Group:
-        """Changes a group, its members and who of them administrates it. An administrator of the project changes its
-        members only. Raises InvalidName; InvalidInput for another domain; NotFound also for new members of another
-        domain, and for new administrators who are no members."""
+        """Changes a group, its members and the administrators among the members. An administrator of the project
+        changes its members only. Raises InvalidName; InvalidInput for another domain; NotFound also for new members of
+        another domain, and for new administrators who are no members.
+        """
         fields = without_none(values)
         is_about_members = not fields and not add_admins and not remove_admins and bool(add or remove)
         if not (is_about_members and group_id in caller.administered):
@@ -126,8 +129,9 @@ class TenantService:
         return changed
 
     async def users_named(self, caller: Caller, group_id: GroupId, emails: Sequence[str]) -> list[UserId]:
-        """Returns the users of the domain of a group by their addresses, for those who change its members. Raises
-        NotFound, which names the address."""
+        """Returns the ids of users of a group's domain by their addresses, for callers who may change the members.
+        Raises NotFound, which names the address.
+        """
         group = await self._identity.group(caller, group_id)
         require(caller, Operation.CHANGE_MEMBERS, domain_name=group.domain_name, group_id=group_id)
         ids = []
@@ -140,11 +144,11 @@ class TenantService:
         return ids
 
     async def group_admins(self, group_id: GroupId) -> Sequence[UserId]:
-        """Returns the members who administrate a group that the caller has seen."""
+        """Returns the members who administrate a group, which the caller is known to see."""
         return await self._store.group_admins(group_id)
 
     async def _check_removed(self, caller: Caller, group_id: GroupId, users: Collection[UserId]) -> None:
-        """Raises Forbidden if an administrator of a project removes another one."""
+        """Raises Forbidden if a project administrator would remove another administrator of the project."""
         if caller.is_any_admin:
             return
         others = {*await self._store.group_admins(group_id)} - {caller.user_id}
@@ -152,8 +156,9 @@ class TenantService:
             raise Forbidden("Administrators of a project are removed by those of the domain.")
 
     async def group_named(self, caller: Caller, name: str) -> GroupId:
-        """Returns the id of the group of this name that the caller sees, in the caller's domain first. Raises NotFound,
-        and InvalidInput if several other domains have one."""
+        """Returns the id of the group of a name, among groups that the caller may see. A group of the caller's domain
+        takes precedence. Raises NotFound, and InvalidInput if several other domains have one.
+        """
         groups = await self._identity.groups(caller, name=name)
         own = [group for group in groups if group.domain_name == caller.domain_name] or groups
         if not own:
@@ -165,7 +170,7 @@ class TenantService:
         return own[0].id
 
     async def delete_group(self, caller: Caller, group_id: GroupId) -> None:
-        """Makes a group inactive: it takes no new sessions. Its sessions go on."""
+        """Makes a group inactive, so that it takes no new sessions. Its sessions go on."""
         await self.modify_group(caller, group_id, {"is_active": False})
 
     async def purge_group(self, caller: Caller, group_id: GroupId) -> None:

@@ -1,4 +1,4 @@
-"""One-time passwords of users, by time (RFC 6238), with recovery codes."""
+"""Registers, checks and removes time-based one-time passwords of users (RFC 6238), with recovery codes."""
 
 from __future__ import annotations
 
@@ -23,19 +23,23 @@ PERIOD_S = 30
 DIGITS = 6
 RECOVERY_CODES = 10
 MAX_FAILURES = 5
-"""Wrong codes of a user until all are refused for :data:`BLOCK`: 480 guesses a day of 1,000,000, three of them good."""
+"""The number of wrong codes of a user after which all codes are refused for :data:`BLOCK`. That allows 480 guesses a
+day of 1,000,000 codes, of which three are valid.
+"""
 BLOCK = timedelta(minutes=15)
 NOT_PROVIDED = "OTP not provided"
-"""The text by which published clients know that they must ask for one (client wire contract 2.10)."""
+"""The text by which published clients know that they must ask for a one-time password (client wire contract 2.10)."""
 _DRIFT_STEPS = 1
-"""Steps of a clock that is fast or slow, to both sides (RFC 6238, 5.2)."""
+"""The number of time steps by which a clock may be fast or slow (RFC 6238, 5.2)."""
 _CODE_BYTES = 10
 _KEY_BYTES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDevice:
-    """A device to be confirmed. ``uri`` is what authenticator apps read as a QR code."""
+    """Describes a new device, which the user must confirm with a one-time password. ``uri`` is what authenticator apps
+    read as a QR code.
+    """
 
     key: str = field(repr=False)
     uri: str = field(repr=False)
@@ -54,12 +58,13 @@ class TotpService:
     _random_bytes: Callable[[int], bytes] = secrets.token_bytes
 
     async def status(self, user_id: UserId) -> TotpDevice | None:
-        """Returns the device of a user, or None without one."""
+        """Returns the device of a user, or None if the user has no device."""
         return await self._store.totp(user_id)
 
     async def begin(self, user: User) -> NewDevice:
-        """Makes a device, which counts for nothing before it is confirmed; one that was begun before is forgotten.
-        Raises Conflict if the user has one already."""
+        """Creates a device, which has no effect before it is confirmed, and replaces an unconfirmed device. Raises
+        Conflict if the user has one already.
+        """
         key = base64.b32encode(self._random_bytes(_KEY_BYTES)).decode()
         device = TotpDevice(key=key, is_active=False, created_at=self._clock.now())
         if not await self._store.put_totp(user.uuid, device):
@@ -68,7 +73,7 @@ class TotpService:
         return NewDevice(key=key, uri=uri)
 
     async def confirm(self, user: User, otp: str) -> Sequence[str]:
-        """Activates the device by its first one-time password; returns recovery codes, which are shown only once.
+        """Activates the device with its first one-time password, and returns recovery codes, which are shown only once.
 
         Raises:
             NotFound: there is nothing to confirm. AuthenticationFailed: a wrong one. RateLimitExceeded: too many.
@@ -85,7 +90,7 @@ class TotpService:
         return codes
 
     async def check(self, user: User, otp: str) -> None:
-        """Spends a one-time password or a recovery code, if the user has to give one.
+        """Accepts a one-time password or a recovery code only once, if the user must give one.
 
         Raises:
             AuthenticationFailed: it is missing (``data.otp`` is ``missing``), wrong, or was used before.
@@ -106,14 +111,15 @@ class TotpService:
             raise _wrong_otp()
 
     async def remove(self, user: User, otp: str) -> None:
-        """Removes the device, which takes a one-time password or recovery code. Raises NotFound, and as
-        :meth:`check`."""
+        """Removes the device of a user who gives a one-time password or a recovery code. Raises NotFound, and as
+        :meth:`check`.
+        """
         await self._require_active(user)
         await self.check(user, otp)
         await self._store.delete_totp(user.uuid)
 
     async def reset(self, user_id: UserId) -> None:
-        """Removes the device of a user who has lost it, by an administrator; does nothing without one."""
+        """Removes the device of a user who has lost it, for an administrator; without a device nothing happens."""
         await self._store.delete_totp(user_id)
 
     async def new_recovery_codes(self, user: User, otp: str) -> Sequence[str]:
@@ -137,7 +143,7 @@ class TotpService:
             )
 
     def _matching_step(self, key: str, otp: str) -> int | None:
-        """Returns the newest time step whose one-time password this is, or None."""
+        """Returns the newest time step of which ``otp`` is the one-time password, or None."""
         text = "".join(otp.split())
         totp, now_step = (
             pyotp.TOTP(key, digits=DIGITS, interval=PERIOD_S),

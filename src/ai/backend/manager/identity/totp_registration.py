@@ -1,4 +1,4 @@
-"""Lets users register one-time passwords during a sign-in, where the settings demand them."""
+"""Lets users register one-time passwords during a sign-in, if the settings require one-time passwords."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKEN_LIFE = timedelta(minutes=10)
 
 @dataclass(eq=False, slots=True)
 class TotpRegistration:
-    """Refuses sign-ins of users who must have one-time passwords and have none.
+    """Refuses the sign-in of users who must have one-time passwords but have none.
 
     The refusal has a token, by which the same person registers a device without a keypair. The token is good for
     :data:`TOKEN_LIFE`, for one user with one password, and only until that user has a device.
@@ -46,7 +46,7 @@ class TotpRegistration:
         )
 
     async def check(self, user: User) -> None:
-        """Raises AuthenticationFailed with a token, after the password was right, for a user who has to register."""
+        """Raises AuthenticationFailed with a token if an authenticated user must first register one-time passwords."""
         is_required = {"nobody": False, "administrators": user.role in ADMIN_ROLES, "everybody": True}
         if is_required[self._settings.required] and not user.totp_activated:
             token = self.tokens.make(user, await self._store.password_hash(user.email))
@@ -54,11 +54,13 @@ class TotpRegistration:
             raise AuthenticationFailed("You must register Two-Factor Authentication.", data=data)
 
     async def begin(self, token: str, *, address: str) -> NewDevice:
-        """Makes a device for the user of a token. Raises AuthenticationFailed, Forbidden, Conflict."""
+        """Creates a device for the user for whom a token was made. Raises AuthenticationFailed, Forbidden, Conflict."""
         return await self._totp.begin(await self._user_of(token, address))
 
     async def confirm(self, token: str, otp: str, *, address: str) -> Sequence[str]:
-        """Activates the device and returns recovery codes. Raises as :meth:`begin` and ``TotpService.confirm``."""
+        """Activates the device with its first one-time password, and returns recovery codes. Raises as :meth:`begin`
+        and ``TotpService.confirm``.
+        """
         return await self._totp.confirm(await self._user_of(token, address), otp)
 
     async def _user_of(self, token: str, address: str) -> User:

@@ -34,7 +34,8 @@ EMAIL_PATTERN = re.compile(r"[^@\s\x00-\x1f]{1,128}@[^@\s\x00-\x1f]{1,127}")
 
 @dataclass(eq=False, slots=True)
 class UserService:
-    """Changes users and keypairs. ``values`` are fields of the object; those that are None stay unchanged.
+    """Creates, changes and removes users and keypairs on behalf of callers. ``values`` are fields of the object; those
+    that are None stay unchanged.
 
     Every method raises NotFound for users whom the caller does not see, Forbidden for users whom the caller may not
     change, and Conflict if no superadmin could sign in afterwards.
@@ -86,8 +87,9 @@ class UserService:
         password: str | None = None,
         address: str | None = None,
     ) -> User:
-        """Changes a user, who leaves the groups of an old domain. Raises Conflict also if the caller could no longer
-        connect from ``address``."""
+        """Changes a user; a user who moves to another domain leaves the groups of the old one. Raises Conflict also if
+        the caller could no longer connect from ``address``.
+        """
         user = await self._user(caller, email)
         fields = without_none(values)
         if user.uuid == caller.user_id and not may_come_from(address or "", fields.get("allowed_client_ip", ())):
@@ -136,7 +138,7 @@ class UserService:
         return existing(changed, "user")
 
     async def delete_user(self, caller: Caller, email: str) -> None:
-        """Marks a user as deleted: the keypairs become inactive at once, and the sessions end."""
+        """Marks a user as deleted; the user's keypairs become inactive at once, and the sessions end."""
         user = await self._user(caller, email)
         _check_rights(caller, user.domain_name, user.role, {})
         if user.uuid == caller.user_id:
@@ -151,8 +153,9 @@ class UserService:
         await self._refresh_keypairs(user)
 
     async def purge_user(self, caller: Caller, email: str, *, purge_shared: bool = False) -> None:
-        """Deletes a user with sessions and folders; may be repeated. Shared folders go to the caller, unless
-        ``purge_shared``. Raises Conflict while sessions are ending."""
+        """Deletes a user with sessions and folders; a repeated call continues an interrupted one. Shared folders go to
+        the caller, unless ``purge_shared``. Raises Conflict while sessions are ending.
+        """
         require(caller, Operation.PURGE_USERS)
         user = await self._user(caller, email)
         await self.delete_user(caller, email)
@@ -169,15 +172,18 @@ class UserService:
             self._identity.invalidate(key)
 
     async def remove_totp(self, caller: Caller, *, email: str | None, otp: str, address: str) -> None:
-        """Takes one-time passwords away: the caller's own by one of them, those of the user of ``email`` by an
-        administrator. Raises as :meth:`modify_user` and ``TotpService.remove``."""
+        """Removes one-time passwords: the caller's own by one of them, another user's as an administrator. ``email``
+        names the other user. Raises as :meth:`modify_user` and ``TotpService.remove``.
+        """
         if email is None or email == caller.email:
             await self._totp.remove(await self._identity.user(caller), otp)
         else:
             await self.modify_user(caller, email, {"totp_activated": False}, address=address)
 
     async def _user(self, caller: Caller, email: str) -> User:
-        """Returns the user of an e-mail address. Raises NotFound if the caller does not see the user."""
+        """Returns the user of an e-mail address, if the caller may see the user. Raises NotFound if the caller does not
+        see the user.
+        """
         require_any(caller, Operation.CHANGE_USERS)
         return await self._identity.user(caller, email=email)
 
@@ -204,7 +210,7 @@ class UserService:
     # ---- keypairs ----
 
     async def create_keypair(self, caller: Caller, email: str, values: Mapping[str, Any]) -> NewKeypair:
-        """Creates a further keypair of a user. Its secret is returned only once."""
+        """Creates an additional keypair of a user. Its secret is returned only once."""
         require_any(caller, Operation.CHANGE_KEYPAIRS)
         user = await self._user(caller, email)
         fields = without_none(values)
@@ -215,7 +221,7 @@ class UserService:
         return pair.revealed()
 
     async def modify_keypair(self, caller: Caller, access_key: str, values: Mapping[str, Any]) -> Keypair:
-        """Changes a keypair: at once in this manager, within a second in others."""
+        """Changes a keypair, with effect at once in this manager and within a second in other managers."""
         fields = without_none(values)
         await self._check_keypair(caller, await self._owner_of_key(caller, access_key), fields)
         changed = await self._store.change_keypair(access_key, **fields, modified_at=self._clock.now())
@@ -234,8 +240,9 @@ class UserService:
         self._identity.invalidate(access_key)
 
     async def rotate_keypair(self, caller: Caller, access_key: str) -> NewKeypair:
-        """Gives a keypair a new secret; the old one is refused at once in this manager, within a second in others. The
-        owner may do it as administrators may."""
+        """Gives a keypair a new secret. The old secret is refused at once in this manager, and within a second in
+        others. The owner may do it as administrators may.
+        """
         keypair = await self._identity.keypair(caller, access_key)
         if keypair.user_id == caller.user_id:
             require(caller, Operation.ROTATE_OWN_KEYPAIRS, is_own=True)
@@ -267,7 +274,7 @@ def _check_rights(caller: Caller, domain_name: str, role: UserRole, fields: Mapp
 
 
 async def free_username(store: IdentityStore, text: str, new_suffix: Callable[[], str]) -> str:
-    """Returns a username made of a name or an e-mail address, with a suffix if it is taken."""
+    """Returns an unused username that is derived from a name or an e-mail address."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", text.partition("@")[0]).strip("-")[:56] or "user"
     same_name = ListQuery(limit=1, filter=Condition(field="username", op="==", value=name))
     page = await store.users(same_name, domain_name=None, status=None)

@@ -1,4 +1,4 @@
-"""Tracks when the users of sessions were active: in memory, and written soon after."""
+"""Tracks when users used their sessions, in memory, and writes the times soon after."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from ai.backend.manager.sessions.model import Session
 
 log = logging.getLogger(__name__)
 WRITE_S = 5.0
-"""Seconds between writes: the first access after a pause is written at once, those that follow it together."""
+"""Seconds between two writes; the first access after a pause is written at once, later ones together."""
 _FORGET_S = 3600.0
 
 
 class ActivityTracker:
-    """Records each request to a session and each piece of data of its terminals and tunnels as activity of its user."""
+    """Records each request to a session, and each piece of data of its terminals and tunnels, as the
+    user's activity.
+    """
 
     def __init__(self, store: ActivityStore, clock: Clock) -> None:
         self._store = store
@@ -31,7 +33,7 @@ class ActivityTracker:
         self._signal = Signal()
 
     def touch(self, session_id: SessionId) -> None:
-        """Records activity of the user now."""
+        """Records that the user of a session is active now."""
         self._seen[session_id] = self._clock.now()
         if session_id not in self._dirty:
             self._dirty.add(session_id)
@@ -43,7 +45,7 @@ class ActivityTracker:
         self._dirty.discard(session.id)
 
     async def load(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
-        """Returns the activities of sessions, by this process and the store, whichever is newer."""
+        """Returns the last activities of sessions, from this process or from the store, whichever are newer."""
         activities = dict(await self._store.activities(session_ids))
         for session_id in session_ids:
             accessed_at = self._seen.get(session_id)
@@ -53,7 +55,7 @@ class ActivityTracker:
         return activities
 
     async def flush(self) -> None:
-        """Writes pending accesses; they stay pending on failure."""
+        """Writes the recorded accesses, which stay recorded if the store fails."""
         dirty_ids, self._dirty = self._dirty, set()
         if dirty_ids:
             try:

@@ -21,11 +21,11 @@ from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
 _STORE_S = 60.0
-"""Seconds between writes of the measured usage; usage that is lost with a manager counts as not measured."""
+"""Seconds between two writes of the measured usage; usage that is lost with a manager counts as not measured."""
 
 
 class IdleLoop(PeriodicLoop):
-    """Evaluates every running session that has limits, and ends those that exceed them."""
+    """Evaluates every running session that has limits, and ends sessions that exceed their limits."""
 
     period_s = 10.0
 

@@ -1,4 +1,4 @@
-"""Activities of sessions in memory."""
+"""Stores the activities of sessions in memory."""
 
 from __future__ import annotations
 

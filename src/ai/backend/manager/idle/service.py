@@ -1,4 +1,4 @@
-"""Evaluates which sessions are idle, and reports the remaining time to their users (peer facts 4.8)."""
+"""Decides which sessions are idle, and reports the remaining time to their users (peer facts 4.8)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ CONFIG_KEY = "config/idle"
 EVALUATED = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
 _COUNTER_LIMIT = 2**63
 _SLACK_S = 2 * WRITE_S
-"""Tolerance for accesses that another manager, or this one before a restart, has not stored yet."""
+"""Seconds of tolerance for accesses that a manager has not stored yet."""
 
 
 class IdleCheckResult(msgspec.Struct, frozen=True):
-    """The result of the evaluation of a session; ``usage`` is the measured usage, if any."""
+    """Holds the result of the evaluation of a session; ``usage`` is the measured usage, if there is one."""
 
     session: Session
     verdict: Verdict
@@ -42,9 +42,10 @@ class IdleCheckResult(msgspec.Struct, frozen=True):
 
 
 def utilization(kernels: Sequence[Kernel], names: Sequence[str]) -> dict[str, float]:
-    """Returns the utilization of a session in percent of its kernels' capacity; unreported metrics are left out. If all
-    kernels report capacities, amounts and capacities are added, so that kernels count by their size; else the
-    percentages are averaged."""
+    """Returns the utilization of a session in percent of its kernels' capacity; metrics without reports are left out.
+    If all kernels report capacities, amounts and capacities are added, so that kernels count by their size; else the
+    percentages are averaged.
+    """
     percents: dict[str, float] = {}
     for name in names:
         measurements = [measurement for kernel in kernels if (measurement := _metric_values(kernel, name)) is not None]
@@ -59,7 +60,7 @@ def utilization(kernels: Sequence[Kernel], names: Sequence[str]) -> dict[str, fl
 
 
 def _metric_values(kernel: Kernel, name: str) -> tuple[float, float, float] | None:
-    """Returns value, capacity (or zero) and percent of a kernel's metric; None if a value is no number."""
+    """Returns value, capacity (or zero) and percent of a kernel's metric, or None if one of them is no number."""
     metric = (kernel.live_stat or kernel.last_stat or {}).get(name)
     if not isinstance(metric, Mapping):
         return None
@@ -73,7 +74,7 @@ def _metric_values(kernel: Kernel, name: str) -> tuple[float, float, float] | No
 
 @dataclass(eq=False, repr=False)
 class IdleService:
-    """Evaluates the idle rules with activities, limits and usage of sessions."""
+    """Evaluates the idle rules with the activities, limits and usage of sessions."""
 
     activities: ActivityStore
     tracker: ActivityTracker
@@ -86,7 +87,7 @@ class IdleService:
         self._faults: tuple[str, ...] = ()
 
     async def rules(self) -> Rules:
-        """Returns the rules of the shared configuration; new malformed values are logged."""
+        """Returns the idle rules of the shared configuration, and logs new malformed values."""
         config_values = await self.config.get_prefix(CONFIG_KEY)
         rules = read_rules({key.removeprefix(CONFIG_KEY).lstrip("/"): value for key, value in config_values.items()})
         for rule_fault in rules.faults if rules.faults != self._faults else ():
@@ -95,12 +96,12 @@ class IdleService:
         return rules
 
     async def has_limits(self) -> bool:
-        """Returns True if any keypair has limits."""
+        """Returns True if the rules or any keypair's policy limit sessions."""
         rules = await self.rules()
         return rules != Rules(faults=rules.faults) or any(map(_is_bounded, await self.identities.policies()))
 
     async def _limits(self, access_keys: set[AccessKey], rules: Rules) -> dict[AccessKey, Limits]:
-        """Returns the limits of the keypairs that have any."""
+        """Returns the limits of those keypairs that have limits."""
         policies = {policy.name: policy for policy in await self.identities.policies()}
         if rules == Rules(faults=rules.faults) and not any(map(_is_bounded, policies.values())):
             return {}
@@ -162,8 +163,9 @@ class IdleService:
         await self.activities.put_usage({session_id: window.to_json() for session_id, window in windows.items()})
 
     async def reports(self, sessions: Sequence[Session]) -> Mapping[SessionId, Mapping[str, Any]]:
-        """Returns session -> checker -> ``remaining``, ``remaining_time_type`` and ``extra`` (GraphQL ``idle_checks``).
-        Sessions without limits are left out."""
+        """Returns, by session and checker, ``remaining``, ``remaining_time_type`` and ``extra`` (GraphQL
+        ``idle_checks``). Sessions without limits are left out.
+        """
         return {
             result.session.id: {name: report.to_json() for name, report in result.verdict.reports.items()}
             for result in await self.evaluate(sessions)
@@ -175,7 +177,7 @@ def _is_bounded(policy: ResourcePolicy) -> bool:
 
 
 def _running_since(session: Session) -> datetime:
-    """Returns when the session last became RUNNING: a restart resets the idle time (spec 03-08)."""
+    """Returns the time since which the session is RUNNING; a restart resets the idle time (spec 03-08)."""
     entered_at = session.status_history.get(SessionStatus.RUNNING.value)
     started = session.started_at or session.created_at
     return max(started, datetime.fromisoformat(entered_at)) if entered_at else started

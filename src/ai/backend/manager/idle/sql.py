@@ -1,4 +1,4 @@
-"""Activities of sessions in SQL."""
+"""Stores the activities of sessions in SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The activity of sessions and the port of its store. One contract suite (tests/contract/store) runs on every store."""
+"""Defines the activity of sessions, and declares its store. One contract suite (tests/contract/store) runs on every
+store.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from ai.backend.common.ids import SessionId
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
-    """The activity of a session. ``last_access`` is the time of its user's last request, None if there was none;
-    ``usage`` is a window of :mod:`ai.backend.core.idle.window` as JSON."""
+    """Holds the times at which a session was used. ``last_access`` is the time of its user's last request, None if
+    there was none; ``usage`` is a window of :mod:`ai.backend.core.idle.window` as JSON.
+    """
 
     session_id: SessionId
     last_access: datetime | None = None
@@ -21,13 +24,13 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActivityStore(Protocol):
-    """Stores activities. Every method is one transaction and ignores sessions that do not exist."""
+    """Stores the activities of sessions. Every method is one transaction and ignores sessions that do not exist."""
 
     async def activities(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
-        """Returns the stored activities of these sessions; sessions without one are left out."""
+        """Returns the stored activities of these sessions; sessions without an activity are left out."""
         ...
 
     async def note_access(self, accesses: Mapping[SessionId, datetime]) -> None:
-        """Stores the times of the last accesses; an earlier time than the stored one changes nothing."""
+        """Stores the times of the last accesses to sessions, if they are later than the stored times."""
 
     async def put_usage(self, usage: Mapping[SessionId, Mapping[str, Any]]) -> None: ...

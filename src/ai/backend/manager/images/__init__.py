@@ -1,1 +1,1 @@
-"""Container images and the registries that they come from."""
+"""Manages container images and the registries that they come from."""

@@ -1,4 +1,4 @@
-"""The use cases of container images in one value."""
+"""Holds the use cases of container images in one object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ai.backend.manager.tasks.service import TaskService
 
 
 class Images(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the use cases of container images."""
+    """Holds the services of container images."""
 
     service: ImageService
     registries: ContainerRegistries

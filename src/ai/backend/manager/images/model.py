@@ -1,4 +1,4 @@
-"""Container registries and their images (spec 03-01, 03-02, 03-09)."""
+"""Defines container registries and their images (spec 03-01, 03-02, 03-09)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from ai.backend.common.slots import ResourceSlot
 
 
 class ContainerRegistryType(StrEnum):
-    """The type of a registry, as in ``config/docker/registry/<name>/type``."""
+    """Names the type of a registry, as in ``config/docker/registry/<name>/type``."""
 
     DOCKER = "docker"
     HARBOR2 = "harbor2"
 
 
 class AutoPull(StrEnum):
-    """When an agent fetches the image of a session (``config/docker/image/auto_pull``)."""
+    """Names when an agent fetches the image of a session (``config/docker/image/auto_pull``)."""
 
     DIGEST = "digest"
-    """If the agent lacks it or has another digest than the last scan."""
+    """The image is fetched if the agent lacks it or has another digest than the last scan."""
     TAG = "tag"
-    """If the agent lacks it."""
+    """The image is fetched only if the agent lacks it."""
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRegistry:
-    """A registry of the shared configuration.
+    """Describes a registry of the shared configuration.
 
     Attributes:
         name: the host in the names of its images.
@@ -51,7 +51,7 @@ class ContainerRegistry:
 
 
 class ScannedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A tag of a registry for an architecture, as a scan reports it.
+    """Describes the image of a tag for one architecture, as a scan reports it.
 
     Attributes:
         name: the full name, as in :class:`~ai.backend.common.images.ImageName`.
@@ -69,7 +69,7 @@ class ScannedImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegisteredImage(ScannedImage, frozen=True, kw_only=True):
-    """A stored tag; ``scanned_at`` is the time of the last scan that reported it."""
+    """Describes a stored image; ``scanned_at`` is the time of the last scan that reported it."""
 
     registry: str
     created_at: datetime
@@ -77,7 +77,7 @@ class RegisteredImage(ScannedImage, frozen=True, kw_only=True):
 
 
 class ImageAlias(msgspec.Struct, frozen=True, kw_only=True):
-    """Another name of an image; ``architecture`` None stands for any."""
+    """Holds another name of an image; ``architecture`` None stands for any architecture."""
 
     alias: str
     image: str
@@ -85,8 +85,9 @@ class ImageAlias(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of a scan, of one tag. ``total`` grows while tags are being listed. ``skipped`` is the reason why an
-    image cannot be used; ``failed`` why it could not be read, in which case its row stays."""
+    """Describes one step of a scan, which concerns one tag. ``total`` grows while tags are being listed. ``skipped`` is
+    the reason why an image cannot be used; ``failed`` why it could not be read, in which case its row stays.
+    """
 
     done: int
     total: int
@@ -97,11 +98,13 @@ class ScanStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RegistryScan: TypeAlias = Callable[[ContainerRegistry], AsyncIterator[ScanStep]]
-"""Yields a step for every tag of a registry, in no particular order. Raises RegistryRefused, RegistryUnavailable."""
+"""The function that yields a step for every tag of a registry, in no particular order. Raises RegistryRefused,
+RegistryUnavailable.
+"""
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that live agents have, merged over agents, or that a registry has (``is_registered``)."""
+    """Describes an image that live agents have, merged over agents, or that a registry has (``is_registered``)."""
 
     name: str
     architecture: str
@@ -114,7 +117,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def min_slots(self) -> ResourceSlot:
-        """The minimum of each slot, from the labels ``ai.backend.resource.min.<slot>`` (spec 03-05)."""
+        """Returns the minimum of each slot, from the labels ``ai.backend.resource.min.<slot>`` (spec 03-05)."""
         prefix = "ai.backend.resource.min."
         return ResourceSlot.parse(
             {label.removeprefix(prefix): amount for label, amount in self.labels.items() if label.startswith(prefix)}

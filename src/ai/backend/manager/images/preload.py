@@ -26,7 +26,7 @@ from ai.backend.manager.tasks.service import TaskProgress, TaskService
 
 _RETRY_PAUSE_S = 1.0
 _MAX_CONSECUTIVE_FAILURES = 60
-"""Failures in a row until an agent counts as lost."""
+"""The number of failures in a row after which an agent counts as lost."""
 
 
 async def await_job(
@@ -35,8 +35,9 @@ async def await_job(
     job: ImageJob,
     report: Callable[[ImageJobState], Awaitable[None]] | None = None,
 ) -> ImageJobState:
-    """Starts or joins a job and returns its state when it is done. Raises BackendError: the agent refused the job or
-    failed; Unavailable: the agent is lost."""
+    """Starts or joins a job on images of an agent, and returns the state of the job when it has ended. Raises
+    BackendError: the agent refused the job or failed; Unavailable: the agent is lost.
+    """
     failures = 0
     while True:
         try:
@@ -107,8 +108,9 @@ class ImagePreloader(msgspec.Struct, frozen=True):
     async def preload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
     ) -> TaskId:
-        """Starts fetching an image on the agents of an expression; see :func:`chosen_agents`. Raises Forbidden,
-        ImageNotFound; InvalidInput: no agent matches or could run it, or no registry has it."""
+        """Starts a background task that fetches an image on the agents of an expression; see :func:`chosen_agents`.
+        Raises Forbidden, ImageNotFound; InvalidInput: no agent matches or could run it, or no registry has it.
+        """
         require(caller, Operation.PLACE_IMAGES)
         image = await self.images.image(caller, reference, architecture)
         if not image.is_registered:
@@ -128,7 +130,9 @@ class ImagePreloader(msgspec.Struct, frozen=True):
     async def unload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
     ) -> TaskId:
-        """Starts removing an image from agents. Raises as :meth:`preload`, and InvalidInput if none has it."""
+        """Starts a background task that removes an image from agents. Raises as :meth:`preload`, and InvalidInput if
+        none has it.
+        """
         require(caller, Operation.PLACE_IMAGES)
         image = await self.images.image(caller, reference, architecture)
         holders = [agent for agent in await self.alive(target_agents) if agent.id in image.agents]
@@ -138,7 +142,7 @@ class ImagePreloader(msgspec.Struct, frozen=True):
         return await self.start_task(caller, f"unload {image.name}", holders, job)
 
     async def alive(self, expression: str) -> list[Agent]:
-        """Returns the agents of an expression that are alive. Raises InvalidInput: there is none."""
+        """Returns the live agents that an expression selects. Raises InvalidInput: there is none."""
         return chosen_agents(
             (agent for agent in await self.agents.agents() if agent.status is AgentStatus.ALIVE), expression
         )
@@ -146,7 +150,7 @@ class ImagePreloader(msgspec.Struct, frozen=True):
     async def start_task(
         self, caller: Caller, title: str, agents: Sequence[Agent], job: Callable[..., ImageJob]
     ) -> TaskId:
-        """Starts a task that runs a job on each of the agents."""
+        """Starts a background task that runs a job on each of the agents."""
 
         async def work(progress: TaskProgress) -> str:
             return await self._run_on_all(title, agents, job, progress)

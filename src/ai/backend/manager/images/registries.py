@@ -1,4 +1,4 @@
-"""Container registries in the shared configuration (spec 03-02, 03-06).
+"""Manages the container registries in the shared configuration (spec 03-02, 03-06).
 
 ``config/docker/registry/NAME`` is the URL of a registry's API; below it are ``type``, ``project``, ``username``,
 ``password`` and ``ssl_verify``. A NAME is quoted as in URLs where it has a colon. ``config/docker/image/auto_pull``
@@ -34,7 +34,9 @@ def _registry_key(name: str) -> str:
 
 
 def check_registry(registry: ContainerRegistry) -> ContainerRegistry:
-    """Returns the registry. Raises InvalidInput for a malformed name or URL, or unprintable text."""
+    """Checks the name, URL and texts of a registry and returns the registry. Raises InvalidInput for a malformed name
+    or URL, or unprintable text.
+    """
     check_registry_name(registry.name)
     try:
         url = urlsplit(registry.url)
@@ -58,7 +60,7 @@ class ContainerRegistries:
         self._verifies_tls = verifies_tls
 
     async def all(self) -> Mapping[str, ContainerRegistry]:
-        """Returns name -> registry; malformed entries are omitted."""
+        """Returns the registries by name, without malformed entries."""
         values_by_name: dict[str, dict[str, str]] = {}
         for path, value in (await self._config.get_prefix(REGISTRIES_PREFIX)).items():
             name, _, field = path.removeprefix(REGISTRIES_PREFIX).lstrip("/").partition("/")
@@ -113,7 +115,7 @@ class ContainerRegistries:
         return registry
 
     async def remove(self, caller: Caller, name: str) -> ContainerRegistry:
-        """Removes a registry; its images stay until they are cleared. Raises Forbidden, NotFound."""
+        """Removes a registry; the images of the registry stay until they are cleared. Raises Forbidden, NotFound."""
         require(caller, Operation.CONFIGURE_REGISTRIES)
         registry = await self.get(name)
         for key in {_registry_key(name), f"{REGISTRIES_PREFIX}/{name}"}:
@@ -134,20 +136,23 @@ class ContainerRegistries:
         )
 
     async def auto_pull(self) -> AutoPull:
-        """Returns the policy by which agents fetch images, by default DIGEST."""
+        """Returns the policy by which agents fetch images, which is DIGEST by default."""
         text = (await self._config.get(AUTO_PULL_KEY) or "").strip().lower()
         return AutoPull(text) if text in set(AutoPull) else AutoPull.DIGEST
 
 
 class ImagePulls(msgspec.Struct, frozen=True):
-    """Builds commands that let agents fetch images. Credentials are sent with each command and not stored by agents."""
+    """Builds the commands with which agents fetch the images of kernels. Credentials are sent with each command and not
+    stored by agents.
+    """
 
     store: ImageStore
     registries: ContainerRegistries
 
     async def request(self, kernels: Iterable[KernelSpec]) -> CreateKernels:
-        """Returns the command to create kernels, with digests of their images and credentials of their registries. An
-        image that no registry has is not fetched: the creation fails unless the agent has it."""
+        """Returns the command to create kernels, with the digests of images and the credentials of registries. An image
+        that no registry has is not fetched: the creation fails unless the agent has it.
+        """
         specs = list(kernels)
         images = {
             (image.name, image.architecture): image for image in await self.store.named({spec.image for spec in specs})
@@ -160,7 +165,7 @@ class ImagePulls(msgspec.Struct, frozen=True):
         return CreateKernels(kernels=complete, registries=access)
 
     async def access(self, names: Iterable[str]) -> list[RegistryAccess]:
-        """Returns the credentials of the registries of images."""
+        """Returns the credentials of the registries from which the named images come."""
         registry_names = {registry_of(name) for name in names}
         return [
             RegistryAccess(registry=registry.name, username=registry.username, password=registry.password)

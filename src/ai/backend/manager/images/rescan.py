@@ -22,7 +22,7 @@ from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 _IMAGES_PER_WRITE = 100
-"""Images per transaction; small, so that other writers need not wait."""
+"""The number of images per transaction; small, so that other writers need not wait."""
 _MAX_REASONS = 5
 _SKIPPED_TEXT, _FAILED_TEXT = "cannot be used", "could not be read and stay as they were"
 _PROGRESS_PERIOD_S = 0.25
@@ -30,7 +30,7 @@ _PROGRESS_PERIOD_S = 0.25
 
 @dataclass(slots=True)
 class ScanOutcome:
-    """Counts the results of a scan, and the problems with the first few tags of each kind."""
+    """Counts the results of a scan, and keeps the problems with the first few tags of each kind."""
 
     images: int = 0
     new: int = 0
@@ -55,7 +55,7 @@ class ScanOutcome:
 
 @dataclass(slots=True)
 class Rescan:
-    """Scans registries, at once or as background tasks; without ``tasks``, outside of a manager, only at once."""
+    """Scans registries, at once or as background tasks; without ``tasks`` (outside of a manager) only at once."""
 
     store: ImageStore
     scan_registry: RegistryScan
@@ -64,8 +64,9 @@ class Rescan:
     tasks: TaskService | None = None
 
     async def start(self, caller: Caller, name: str | None = None) -> TaskId:
-        """Starts scanning one registry, or all, in the background, or joins the running scan of the same. Raises
-        Forbidden, NotFound; InvalidInput: no registry is configured."""
+        """Starts a background task that scans one or all registries, or joins the task that already does so. Raises
+        Forbidden, NotFound; InvalidInput: no registry is configured.
+        """
         require(caller, Operation.CONFIGURE_REGISTRIES)
         registries = [await self.registries.get(name)] if name else list((await self.registries.all()).values())
         if not registries:

@@ -56,7 +56,7 @@ class ImageFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageService(msgspec.Struct, frozen=True):
-    """Lists, resolves and administrates images."""
+    """Lists images, chooses the images of sessions, and manages aliases."""
 
     store: ImageStore
     agents: AgentStore
@@ -95,19 +95,20 @@ class ImageService(msgspec.Struct, frozen=True):
         return frozenset(agent.id for agent in agents if agent.scaling_group in groups)
 
     async def image(self, caller: Caller, reference: str, architecture: str | None = None) -> Image:
-        """Returns the image of a reference. Raises ImageNotFound if the caller may use none."""
+        """Returns the image that a reference names. Raises ImageNotFound if the caller may use none."""
         return resolve_image(await self.images(caller), reference, architecture)
 
     async def allowed_registries(self, domain: DomainName) -> Collection[str] | None:
-        """Returns the registries that a domain may use; None is all configured ones."""
+        """Returns the registries that a domain may use, or None if it may use all configured registries."""
         row = await self.identities.domain(domain)
         return row.allowed_docker_registries if row is not None else None
 
     async def choose(
         self, owner: Caller, domain: DomainName, agents: Sequence[Agent], reference: str, architecture: str | None
     ) -> Image:
-        """Returns the image of a session, from a registry or from one of these agents. Raises ImageNotFound; Forbidden:
-        the domain may not use its registry; InvalidInput: its labels are malformed."""
+        """Returns the image that a session names, from a registry or from one of these agents. Raises ImageNotFound;
+        Forbidden: the domain may not use its registry; InvalidInput: its labels are malformed.
+        """
         images = merge_images(agents, *await self.registered(reference))
         allowed = await self.allowed_registries(domain)
         try:
@@ -131,12 +132,12 @@ class ImageService(msgspec.Struct, frozen=True):
         return image
 
     async def registered(self, reference: str) -> tuple[Sequence[RegisteredImage], Sequence[ImageAlias]]:
-        """Returns the registered images and the alias of a reference."""
+        """Returns the images of registries that a reference names, and the alias of that name."""
         alias = await self.store.alias(reference)
         return await self.store.lookup(reference), [alias] if alias is not None else []
 
     async def with_fetchable(self, agents: Sequence[Agent], names: Collection[str]) -> list[Agent]:
-        """Returns the agents as if they had those of the named images that they can fetch."""
+        """Returns the agents, with those of the named images added that an agent can fetch from a registry."""
         fetchers = [agent for agent in agents if agent.can_fetch]
         if not fetchers or not names or await self.registries.auto_pull() is AutoPull.NONE:
             return list(agents)
@@ -171,8 +172,9 @@ class ImageService(msgspec.Struct, frozen=True):
             raise NotFound(f"There is no alias {alias[:128]!r}.", data={"alias": "unknown"})
 
     async def forget(self, caller: Caller, reference: str, architecture: str | None = None) -> RegisteredImage:
-        """Removes a registry's image until the next scan; copies on agents stay usable. Superadmins may do so, and the
-        owner of a customized image. Raises Forbidden, ImageNotFound."""
+        """Removes an image of a registry until the next scan; copies on agents stay usable. Superadmins may do so, and
+        the owner of a customized image. Raises Forbidden, ImageNotFound.
+        """
         matches = await self.store.lookup(reference)
         if not matches:
             reference = str(ImageName.parse(reference))
@@ -197,19 +199,19 @@ class ImageService(msgspec.Struct, frozen=True):
 
 
 def _is_usable(image: Image, caller: Caller) -> bool:
-    """Returns whether the image is no customized image of another user."""
+    """Returns True unless the image is a customized image of another user."""
     return image.labels.get(CUSTOMIZED_OWNER_LABEL) in (None, f"user:{caller.user_id}")
 
 
 def _is_in(image: Image, allowed: Collection[str] | None) -> bool:
-    """Returns whether the image is from an allowed registry; local images of nodes are always allowed."""
+    """Returns True if the image is from an allowed registry; local images of nodes are always allowed."""
     return not image.is_registered or is_allowed(registry_of(image.name), allowed)
 
 
 def merge_images(
     agents: Iterable[Agent], registered: Iterable[RegisteredImage] = (), aliases: Iterable[ImageAlias] = ()
 ) -> list[Image]:
-    """Merges images by name and architecture, those of agents first, in order of appearance.
+    """Merges images by name and architecture; images of agents come first, in order of appearance.
 
     An alias of an administrator is taken from images that have it by their agents.
     """
@@ -250,8 +252,10 @@ def _with_report(existing: Image | None, architecture: str, agent: Agent, report
 
 
 def resolve_image(images: Sequence[Image], reference: str, architecture: str | None) -> Image:
-    """Returns the image of a name, else of an alias; a name without a tag also matches its only tag or ``latest``.
-    Raises ImageNotFound: ``data.available`` lists names and aliases, those that are written alike first."""
+    """Returns the image that has the name, or else the alias, ``reference``. A reference without a tag also matches its
+    only tag or ``latest``. Raises ImageNotFound: ``data.available`` lists names and aliases, those that are written
+    alike first.
+    """
     arch = architecture_name(architecture) if architecture else None
     by_name = [image for image in images if image.name == reference]
     by_alias = [image for image in images if reference in image.aliases]
@@ -289,7 +293,8 @@ def _shortest_name(image: Image) -> str:
 
 
 def similar_names(reference: str, names: Sequence[str]) -> list[str]:
-    """Returns up to five names that are written like a reference, the most similar first, and of these the shortest.
+    """Returns up to five names that are spelled like a reference, the most similar first, and shorter before longer
+    ones.
 
     A name counts as its part that is most like the reference: whole, without its path, or without path and tag. Of many
     names those that have most characters in common with the reference are compared, so that the time stays bounded.
@@ -312,5 +317,7 @@ def similar_names(reference: str, names: Sequence[str]) -> list[str]:
 
 
 def is_allowed(registry: str, allowed: Collection[str] | None) -> bool:
-    """Returns whether ``allowed`` has the registry; None allows all. Local images of nodes have no registry."""
+    """Returns True if ``allowed`` has the registry, or if ``allowed`` is None, which allows all. Local images of nodes
+    have no registry.
+    """
     return not registry or allowed is None or registry in allowed

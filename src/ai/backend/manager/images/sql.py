@@ -1,4 +1,4 @@
-"""Tables and store of images in SQL."""
+"""Defines the SQL tables of images and stores images in SQL."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ai.backend.manager.db import metadata
 from ai.backend.manager.images.model import ImageAlias, RegisteredImage, ScannedImage
 
 ANY_ARCHITECTURE = ""
-"""The value of the key column for any architecture."""
+"""The value that stands for any architecture in the key column."""
 
 images = Table(
     "images",

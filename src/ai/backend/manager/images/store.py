@@ -1,4 +1,4 @@
-"""Port to the rows of images and aliases."""
+"""Declares the store of images and aliases."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class ImageStore(Protocol):
     """Stores images of registries, keyed by name and architecture, and aliases. Every method is one transaction."""
 
     async def record(self, registry: str, scanned: Sequence[ScannedImage], *, at: datetime) -> int:
-        """Inserts or updates images and returns the number of new ones."""
+        """Inserts or updates images, and returns the number of new images."""
 
     async def sweep(self, registry: str, *, before: datetime, keep: Collection[str] = ()) -> int:
-        """Deletes images last scanned before ``before``, except the names in ``keep``; returns their number."""
+        """Deletes images last scanned before ``before``, except the names in ``keep``, and returns their number."""
 
     async def all(self, registry: str | None = None) -> list[RegisteredImage]:
-        """Returns images, sorted by name and architecture."""
+        """Returns all images, or the images of one registry, sorted by name and architecture."""
 
     async def lookup(self, reference: str) -> list[RegisteredImage]:
         """Returns the images whose name, repository or alias is ``reference``."""
@@ -27,10 +27,10 @@ class ImageStore(Protocol):
     async def named(self, names: Collection[str]) -> list[RegisteredImage]: ...
 
     async def forget(self, name: str, architecture: str | None = None) -> int:
-        """Deletes images, and aliases that have no image left; returns the number of images."""
+        """Deletes images, and aliases that have no image left, and returns the number of images."""
 
     async def clear(self, registry: str) -> int:
-        """Deletes all images of a registry with their aliases; returns their number."""
+        """Deletes all images of a registry with their aliases, and returns the number of images."""
 
     async def aliases(self) -> list[ImageAlias]: ...
     async def alias(self, alias: str) -> ImageAlias | None: ...
@@ -38,4 +38,4 @@ class ImageStore(Protocol):
         """Stores an alias. Raises Conflict if it stands for another image."""
 
     async def drop_alias(self, alias: str) -> bool:
-        """Deletes an alias; returns whether it existed."""
+        """Deletes an alias and returns True if the alias existed."""

@@ -1,4 +1,4 @@
-"""Stores leases in memory; all writing methods of the stores in memory check their fence."""
+"""Stores leases in memory, and the fence that all writing methods of the stores in memory check."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ai.backend.common.errors import Conflict
 from ai.backend.manager.leadership.store import Lease
 
 write_fence: ContextVar[Callable[[], None] | None] = ContextVar("memory_write_fence", default=None)
-"""Raises Conflict if the current task may no longer write."""
+"""The function that raises Conflict if the current task may not write any more."""
 
 
 def check_fence() -> None:
-    """Raises Conflict if another manager has taken over the lease."""
+    """Raises Conflict if another manager has acquired the lease that the current task depends on."""
     fence = write_fence.get()
     if fence is not None:
         fence()

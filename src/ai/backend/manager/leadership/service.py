@@ -1,4 +1,4 @@
-"""Elects a leader among several managers by a lease; only the leader runs the loops."""
+"""Elects a leader among several managers by a lease, so that only the leader runs the loops."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ log = logging.getLogger(__name__)
 
 LEADER = "leader"
 PRESENCE = "manager:"
-"""Prefix of the lease that each manager holds while it is alive."""
+"""The prefix of the name of the lease that each manager holds while it is alive."""
 
 
 @dataclass(eq=False, repr=False)
 class Leadership:
-    """Acquires and renews the lease, and calls ``begin`` when it is acquired and ``end`` when it is lost.
+    """Acquires and renews the lease; calls ``begin`` when the lease is acquired and ``end`` when it is lost.
 
     The writes of all that ``begin`` starts are fenced by the lease. ``end`` is called before the lease can expire by
     this machine's monotonic clock; if the process is suspended meanwhile, the fence refuses its later writes.
@@ -42,7 +42,7 @@ class Leadership:
         return self._lease is not None
 
     async def run(self) -> None:
-        """Holds or awaits the lease until cancelled; then call :meth:`stop`."""
+        """Waits for the lease and renews it until cancelled; the caller must then call :meth:`stop`."""
         while True:
             try:
                 await self._once()
@@ -55,7 +55,7 @@ class Leadership:
             await asyncio.sleep(min(self.ttl_s / (4 if self.leads else 8), self._remaining_s()))
 
     def _remaining_s(self) -> float:
-        """Returns the seconds for which the lease is certainly held; without a lease, its whole duration."""
+        """Returns the seconds for which the lease is certainly held, or its whole duration without a lease."""
         return self.ttl_s if self._lease is None else max(0.0, self._until - self.clock.monotonic())
 
     async def stop(self) -> None:

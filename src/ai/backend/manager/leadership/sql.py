@@ -1,4 +1,4 @@
-"""The store of leases in SQL. The fence of a lease is checked in the transactions that it guards."""
+"""Stores leases in SQL. The fence of a lease is checked in the transactions that it guards."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Stores the audit trail and the errors that clients report."""
+"""Stores the audit trail, and the errors that clients report."""

@@ -16,7 +16,7 @@ _MAX_PENDING = 10_000
 
 
 class AuditService:
-    """Collects the records of this process and writes them in batches."""
+    """Collects the audit records of this process and writes them in batches."""
 
     def __init__(self, store: AuditStore, clock: Clock) -> None:
         self._store = store
@@ -34,7 +34,9 @@ class AuditService:
         outcome: str,
         detail: Mapping[str, Any] | None = None,
     ) -> None:
-        """Records an operation of a caller. Records are written in batches, so that replies are not delayed."""
+        """Records an operation of a caller in the audit trail. Records are written in batches, so that replies are not
+        delayed.
+        """
         record = AuditRecord(
             at=self._clock.now(),
             request_id=request_id[:64],
@@ -51,13 +53,15 @@ class AuditService:
             await self.flush()
 
     async def recent(self, caller: Caller, *, limit: int = 100) -> Sequence[AuditRecord]:
-        """Returns the newest records. Raises Forbidden unless the caller is a superadmin."""
+        """Returns the newest records of the audit trail. Raises Forbidden unless the caller is a superadmin."""
         require(caller, Operation.READ_AUDIT_TRAIL)
         await self.flush()
         return await self._store.recent(limit)
 
     async def records(self, caller: Caller, query: AuditQuery) -> Sequence[StoredAuditRecord]:
-        """Returns the records of a query, newest first. Raises Forbidden unless the caller is a superadmin."""
+        """Returns the audit records that a query selects, newest first. Raises Forbidden unless the caller is a
+        superadmin.
+        """
         require(caller, Operation.READ_AUDIT_TRAIL)
         await self.flush()
         return await self._store.records(query)

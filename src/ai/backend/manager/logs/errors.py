@@ -1,4 +1,4 @@
-"""Use cases on the errors that clients report (client wire contract 2.9)."""
+"""Stores and lists the errors that clients report (client wire contract 2.9)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from ai.backend.manager.logs.store import ErrorLogStore
 from ai.backend.manager.query.model import Page
 
 MAX_REPORTS_PER_USER = 200
-"""The number of reports that are kept of a user; each may have 200 KiB, and any user may send them."""
+"""The number of error reports that are kept of each user. A report may have 200 KiB, and any user may send reports."""
 
 
 class ErrorLogService:
-    """Lists reported errors: users see their own, admins those of their domain, superadmins and monitors all."""
+    """Lists the errors that clients have reported. Users see their own, admins those of their domain, superadmins and
+    monitors all.
+    """
 
     def __init__(self, store: ErrorLogStore) -> None:
         self._store = store
 
     async def report(self, report: ErrorReport) -> int:
-        """Stores a report and returns its id. The oldest ones of its user make room for it."""
+        """Stores an error report and returns its id. The oldest ones of its user make room for it."""
         return await self._store.add_error(report, max_count=MAX_REPORTS_PER_USER)
 
     async def list(self, caller: Caller, *, limit: int, offset: int, mark_read: bool) -> Page[StoredError]:
-        """Returns a page of errors, newest first."""
+        """Returns a page of reported errors, newest first."""
         bounds = bounds_of(caller, Operation.SEE_ERRORS)
         return await self._store.errors(limit=limit, offset=offset, mark_read=mark_read, **bounds)
 
     async def clear(self, caller: Caller, error_id: int) -> None:
-        """Hides an error from the lists. Raises NotFound."""
+        """Hides a reported error from the lists. Raises NotFound."""
         if not await self._store.clear_error(error_id, **bounds_of(caller, Operation.CLEAR_ERRORS)):
             raise NotFound("There is no such error.", data={"log_id": "unknown"})

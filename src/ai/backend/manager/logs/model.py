@@ -1,4 +1,4 @@
-"""Reported errors (client wire contract 2.9, ``/logs/error``) and records of the audit trail."""
+"""Defines reported errors (client wire contract 2.9, ``/logs/error``) and records of the audit trail."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import msgspec
 from ai.backend.common.ids import DomainName, UserId
 
 SUCCESSFUL_OUTCOMES = ("ok", "success")
-"""Outcomes of records that went well: of REST, and of mutations of GraphQL. Every other one is an error's code."""
+"""The outcomes of successful operations in the audit trail, of REST and of GraphQL mutations. Every other one is an
+error's code.
+"""
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as it was reported. ``severity`` is critical, error or warning."""
+    """Describes an error as a client has reported it. ``severity`` is critical, error or warning."""
 
     severity: str
     source: str
@@ -31,7 +33,7 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredError(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored error. ``is_read``: an administrator or its user has marked it as read."""
+    """Describes a reported error as it is stored. ``is_read``: an administrator or its user has marked it as read."""
 
     id: int
     report: ErrorReport
@@ -56,14 +58,16 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredAuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored record; newer ones have greater ids."""
+    """Represents a stored audit record; newer records have greater ids."""
 
     id: int
     record: AuditRecord
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation of a user on an object. ``outcome`` is one of :data:`SUCCESSFUL_OUTCOMES` or the error's code."""
+    """Describes an operation of a user on an object. ``outcome`` is one of :data:`SUCCESSFUL_OUTCOMES` or the error's
+    code.
+    """
 
     at: datetime
     request_id: str

@@ -1,4 +1,4 @@
-"""The stores of the audit trail and of reported errors in SQL."""
+"""Stores the audit trail and reported errors in SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ports of the stores of the audit trail and of reported errors."""
+"""Declares the stores of the audit trail and of reported errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AuditStore(Protocol):
     async def recent(self, limit: int) -> list[AuditRecord]: ...
 
     async def records(self, query: AuditQuery) -> list[StoredAuditRecord]:
-        """Returns the records of a query, newest first."""
+        """Returns the audit records that a query selects, newest first."""
         ...
 
 
@@ -26,7 +26,9 @@ class ErrorLogStore(Protocol):
     """Stores reported errors."""
 
     async def add_error(self, report: ErrorReport, *, max_count: int) -> int:
-        """Inserts a report, keeps the newest ``max_count`` of its user, and returns its id."""
+        """Stores an error report, deletes the user's reports beyond the newest ``max_count``, and returns the report's
+        id.
+        """
         ...
 
     async def errors(
@@ -38,13 +40,15 @@ class ErrorLogStore(Protocol):
         domain_name: str | None = None,
         mark_read: bool = False,
     ) -> Page[StoredError]:
-        """Returns a page of errors that are not cleared, newest first; ``mark_read`` then marks them as read."""
+        """Returns a page of errors that are not cleared, newest first; ``mark_read`` marks the returned
+        errors as read.
+        """
         ...
 
     async def clear_error(
         self, error_id: int, *, user_id: UserId | None = None, domain_name: str | None = None
     ) -> bool:
-        """Clears an error that matches the filters and returns False if there is none."""
+        """Clears an error that matches the filters, or returns False if there is no such error."""
         ...
 
     async def purge_errors(self, *, before: datetime) -> None: ...

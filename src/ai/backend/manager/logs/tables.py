@@ -1,4 +1,4 @@
-"""The tables of the audit trail and of reported errors."""
+"""Defines the SQL tables of the audit trail and of reported errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves old history out of the database: ended sessions and what is theirs, audit records, and periods of claims.
+"""Moves old ended sessions, audit records and claim periods out of the database to an archive.
 
 A batch is written to files before its rows are deleted. A note beside the files names the rows of the batch until they
 are deleted, so that a process that was killed in between leaves no row in two files and none in neither.
@@ -21,19 +21,21 @@ from ai.backend.infra.files import sync_folder, write_atomically
 from ai.backend.manager.maintenance.store import Archive, HistoryKind, HistoryStore, Rows
 
 BATCH_ROWS = 1_000
-"""Sessions, or audit records, in one file and one transaction, which holds SQLite's lock for some 50 ms."""
+"""The number of sessions, or of audit records, in one file and one transaction. Such a transaction holds SQLite's lock
+for some 50 ms.
+"""
 _NOTE = "unfinished.json"
 
 
 class History(msgspec.Struct, frozen=True):
-    """Moves history from a store to an archive; without an archive it deletes the history."""
+    """Moves history from a store to an archive, or deletes the history if there is no archive."""
 
     store: HistoryStore
     archive: Archive | None
 
     async def remove(self, kind: HistoryKind, *, before: datetime) -> Mapping[str, int]:
-        """Removes what ended before a time, in batches, and waits after each batch as long as it took, so that other
-        writers get their turn. Returns the numbers of removed rows by their kind.
+        """Removes history that ended before a time, in batches. After each batch it waits as long as the batch took, so
+        that other writers get their turn. Returns the numbers of removed rows by their kind.
 
         Raises:
             Unavailable: the archive cannot be written. What was not archived stays in the database.
@@ -75,8 +77,9 @@ class History(msgspec.Struct, frozen=True):
         return removed
 
     async def _finish_batch(self) -> Mapping[str, int]:
-        """Deletes the rows of a batch whose files were complete when its process was killed. An incomplete batch is
-        archived anew: its files lie under the name of its first row, and are replaced or removed."""
+        """Completes a batch that was interrupted: deletes its rows from the database if its files were complete. An
+        incomplete batch is archived anew: its files lie under the name of its first row, and are replaced or removed.
+        """
         if self.archive is None:
             return {}
         note = await asyncio.to_thread(_read_note, self.archive.folder)
@@ -97,7 +100,9 @@ def _write_note(folder: Path, note: Mapping[str, Any]) -> None:
 
 
 def _read_note(folder: Path) -> dict[str, Any] | None:
-    """Returns the note about a batch that was not finished. Raises InvalidInput for a note that is damaged."""
+    """Returns the stored note about a batch that was interrupted, or None. Raises InvalidInput for a note that is
+    damaged.
+    """
     path = folder / _NOTE
     try:
         note: dict[str, Any] = json.loads(path.read_bytes())

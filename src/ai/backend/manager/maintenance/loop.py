@@ -43,10 +43,10 @@ class RetentionSettings(Settings):
 
 
 class PastRecords(Protocol):
-    """Records of a feature that are kept as long as events."""
+    """Declares records of a feature that are kept as long as events."""
 
     async def purge(self, *, before: datetime) -> int:
-        """Deletes what ended before a time; returns the number of events."""
+        """Deletes records that ended before a time, and returns the number of events."""
         ...
 
 

@@ -1,4 +1,6 @@
-"""Writes history as Parquet files, one for each batch, which `pyarrow`, DuckDB, Spark and others read as one table."""
+"""Writes history as Parquet files, one for each batch. `pyarrow`, DuckDB, Spark and others read the
+files as one table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encrypts the secrets in the database with the newest key, and replaces those whose key is lost."""
+"""Encrypts the secrets in the database with the newest key, and replaces secrets whose key is lost."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _DEVICES = identity_tables.totp_devices
 
 
 class OtherSecrets(Protocol):
-    """The secrets of a feature that imports this one."""
+    """Gives access to the secrets of a feature that ``maintenance`` cannot import, since it imports ``maintenance``."""
 
     def texts(self, s: Connection) -> Iterable[str]:
-        """Returns what is sealed."""
+        """Returns the sealed texts of the feature."""
 
     def seal(self, s: Connection, sealer: Sealer) -> int:
-        """Seals with the newest key; returns the number of rows."""
+        """Seals the secrets of the feature with the newest key, and returns the number of changed rows."""
 
     def forget(self, s: Connection, sealer: Sealer) -> None:
-        """Deletes what cannot be opened."""
+        """Deletes the secrets of the feature that cannot be opened."""
 
 
 async def missing_keys(database: Database, sealer: Sealer, others: Sequence[OtherSecrets] = ()) -> set[str]:
-    """Returns the ids of keys by which secrets were sealed, but which the sealer does not have."""
+    """Returns the ids of keys that have sealed secrets, but that the sealer does not have."""
 
     def work(s: Connection) -> set[str]:
         stored = [*s.execute(select(identity_tables.keypairs.c.secret_key)).scalars()]
@@ -63,8 +63,9 @@ async def missing_keys(database: Database, sealer: Sealer, others: Sequence[Othe
 
 
 async def seal_rows(database: Database, sealer: Sealer, others: Sequence[OtherSecrets] = ()) -> int:
-    """Seals all secrets that are plain or sealed with an older key; returns the number of rows. Raises InvalidInput,
-    changing nothing, if the key of a secret is missing."""
+    """Seals all secrets that are plain or sealed with an older key, and returns the number of changed rows. Raises
+    InvalidInput, changing nothing, if the key of a secret is missing.
+    """
     if not sealer.is_on:
         return 0
     missing = await missing_keys(database, sealer, others)
@@ -110,7 +111,9 @@ def _seal_registries(s: Connection, sealer: Sealer) -> int:
 
 
 def _seal_environs(s: Connection, sealer: Sealer) -> int:
-    """Seals those of live sessions: nobody opens those of ended ones."""
+    """Seals the secret variables of live sessions with the newest key, as those of ended sessions are never opened.
+    Returns the number of changed rows.
+    """
     stored = s.execute(select(_SESSIONS.id, _SESSIONS.sealed_environ).where(LIVE)).all()
     rows = [row for row in stored if not all(map(sealer.is_current, row.sealed_environ.values()))]
     for row in rows:
@@ -127,7 +130,7 @@ async def reissue(
     at: datetime,
     others: Sequence[OtherSecrets] = (),
 ) -> list[tuple[str, AccessKey, str]]:
-    """Replaces the secrets of keypairs that cannot be opened; returns e-mail addresses, access keys and new secrets.
+    """Replaces secrets of keypairs that cannot be opened, and returns e-mail addresses, access keys and new secrets.
 
     Credentials of artifact registries that cannot be opened are deleted, and an administrator sets them again. Keys of
     one-time passwords that cannot be opened become others that nobody has: their users sign in with recovery codes.

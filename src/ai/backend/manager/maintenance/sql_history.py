@@ -28,13 +28,13 @@ from ai.backend.manager.maintenance.store import Columns, HistoryKind, Rows
 from ai.backend.manager.sessions.tables import claim_spans, kernels, session_dependencies, session_events, sessions
 
 _SECRET = frozenset({"environ", "sealed_environ", "bootstrap_script", "callback_url", "network", "role_options"})
-"""Columns that may hold secrets, or keys of networks: they are never archived."""
+"""Columns that may hold secrets or keys of networks, and are therefore never archived."""
 _ARCHIVED: Mapping[str, Sequence[Column[Any]]] = {
     table.name: [column for column in table.c if column.name not in _SECRET]
     for table in (sessions, kernels, session_events, audit_logs, claim_spans)
 }
 _PLAIN: Mapping[type, type] = {UTCDateTime: datetime, Boolean: bool, Integer: int, Float: float}
-"""Types of columns that are not archived as the text that is stored."""
+"""Types of columns whose values are archived as values, not as the stored text."""
 _OTHERS = sessions.alias("others")
 
 
@@ -107,7 +107,9 @@ def _keys(kind: HistoryKind, ids: Sequence[str]) -> Sequence[Any]:
 
 
 def _expired_sessions(before: datetime) -> Select[Any]:
-    """The index of creations finds the oldest; those that have not ended are few beside the ended ones."""
+    """Selects the ids of the oldest sessions that ended before a time. The index of creations finds the oldest; those
+    that have not ended are few beside the ended ones.
+    """
     cols, others = sessions.c, _OTHERS.c
     is_needed = exists().where(
         session_dependencies.c.depends_on == cols.id,

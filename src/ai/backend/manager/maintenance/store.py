@@ -1,4 +1,4 @@
-"""Interfaces of the history's store and of its archive, and the names that both use."""
+"""Declares the store of history and its archive, and the names that both use."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any, Protocol
 
 Rows = Sequence[Mapping[str, Any]]
 Columns = Mapping[str, Mapping[str, type]]
-"""The columns of each table: ``datetime`` in UTC, ``int``, ``float``, ``bool``, or ``str``, JSON included."""
+"""The columns of each table with their types: ``datetime`` in UTC, ``int``, ``float``, ``bool``, or ``str``, also for
+JSON.
+"""
 
 
 class HistoryKind(StrEnum):
-    """A kind of rows in the history, by the name of its rows."""
+    """Names a kind of rows in the history."""
 
     SESSIONS = "sessions"
     AUDIT = "records"
@@ -26,20 +28,21 @@ class HistoryStore(Protocol):
 
     @property
     def columns(self) -> Columns:
-        """Returns the columns of the tables in ``rows``: none that may hold secrets."""
+        """Returns the columns of the tables in ``rows``, without columns that may hold secrets."""
         ...
 
     async def expired(self, kind: HistoryKind, *, before: datetime, limit: int) -> Sequence[str]:
-        """Returns the ids of the oldest history that ended before a time, without sessions on which a live session
-        depends, and sessions of an array that has live or younger ones."""
+        """Returns the ids of the oldest history that ended before a time. Sessions are left out on which a live session
+        depends, or whose array has live or younger sessions.
+        """
         ...
 
     async def rows(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, Rows]:
-        """Returns the rows to archive, by their table."""
+        """Returns the rows to archive, by the name of their table."""
         ...
 
     async def remove(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, int]:
-        """Deletes history with what belongs to it; returns the numbers of deleted rows by their kind."""
+        """Deletes history with the rows that belong to it, and returns the numbers of deleted rows by kind."""
         ...
 
 
@@ -50,5 +53,5 @@ class Archive(Protocol):
     def folder(self) -> Path: ...
 
     def write(self, table: str, name: str, rows: Rows) -> Path:
-        """Writes one file durably and returns its path; replaces a file of that name. Raises OSError."""
+        """Writes one file durably, replaces a file of the same name, and returns the path. Raises OSError."""
         ...

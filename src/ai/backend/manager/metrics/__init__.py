@@ -1,1 +1,1 @@
-"""Collects the metrics that agents report."""
+"""Collects and keeps the metrics that agents report."""

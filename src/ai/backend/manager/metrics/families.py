@@ -13,18 +13,19 @@ from ai.backend.common.wire.reports import MetricFamily, MetricSample
 log = logging.getLogger(__name__)
 
 SAMPLES_LIMIT = 10_000
-"""Maximum number of samples of one agent; some hundreds of devices with dozens of metrics fit."""
+"""The maximum number of samples of one agent; some hundreds of devices with dozens of metrics fit."""
 _NAME_PATTERN = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,199}")
 _RESERVED_NAMES = re.compile(r"(backendai_manager|process|python|scrape)_.*|up|ALERTS.*")
-"""Names of the manager's own metrics, and those that Prometheus and its clients use."""
+"""Names of the manager's own metrics, and names that Prometheus and its clients use."""
 _METRIC_KINDS = ("gauge", "counter", "unknown")
 _KNOWN_LABELS = {"device_name", "device_id", "index", "gpu", "UUID"}
 _MAX_LABEL_LENGTH = 256
 
 
 def check_families(agent_id: AgentId, families: Sequence[MetricFamily]) -> list[MetricFamily]:
-    """Returns the families and samples that are valid, labelled ``agent``: names that are not reserved, known labels,
-    finite values, no duplicates, at most SAMPLES_LIMIT samples."""
+    """Returns the valid families and samples of an agent, with the label ``agent`` added. Valid are names that are not
+    reserved, known labels, finite values, no duplicates, at most SAMPLES_LIMIT samples.
+    """
     valid_families: list[MetricFamily] = []
     remaining = SAMPLES_LIMIT
     for family in families:
@@ -55,7 +56,7 @@ def check_families(agent_id: AgentId, families: Sequence[MetricFamily]) -> list[
 
 
 def merge_families(agent_families: Mapping[AgentId, Sequence[MetricFamily]]) -> list[MetricFamily]:
-    """Merges the families of agents by name. Samples of another kind than the first are dropped."""
+    """Merges the metric families of several agents by name. Samples of another kind than the first are dropped."""
     merged: dict[str, MetricFamily] = {}
     for families in agent_families.values():
         for family in families:

@@ -1,4 +1,4 @@
-"""Keeps what sessions and agents used: an hour by 5 seconds and a day by minutes, in memory and bounded.
+"""Keeps the recent metrics of sessions and agents in bounded memory: an hour by 5 seconds and a day by minutes.
 
 The history is this process's own: it begins anew with the manager, and another manager has that of its own agents.
 """
@@ -19,18 +19,20 @@ from ai.backend.infra.settings import Settings
 
 Span = Literal["hour", "day"]
 STEPS: Mapping[Span, tuple[int, int]] = {"hour": (5, 720), "day": (60, 1440)}
-"""The seconds of a step, and the number of steps that are kept."""
+"""The length of a step in seconds, and the number of steps that are kept."""
 BYTES_OF_SERIES = sum(steps for _, steps in STEPS.values()) * 4
 _MAX_METRICS = 64
-"""Of one kernel or agent; metrics beyond are not kept."""
+"""The maximum number of metrics of one kernel or agent; further metrics are not kept."""
 _MAX_NAME_LENGTH = 128
 _BUSY_S = 120.0
-"""The seconds since its last report within which a series is not displaced by a new one."""
+"""Seconds since its last report within which a series is not replaced by a new series."""
 _NOTHING = float("nan")
 
 
 class _Ring:
-    """Values by step; a step has the value that came last in it. Steps without one are gaps."""
+    """Holds one value for each step, which is the last value that was reported in the step. Steps
+    without one are gaps.
+    """
 
     __slots__ = ("newest", "step_s", "steps", "values")
 
@@ -56,7 +58,7 @@ class _Ring:
         self.newest = step
 
     def read(self, now_s: float) -> list[float | None]:
-        """Returns the values of all steps up to now, the oldest first; the last one may still change."""
+        """Returns the values of all steps up to now, the oldest first; the last value may still change."""
         last = int(now_s // self.step_s)
         values: list[float | None] = [None] * self.steps
         offset = self.steps - 1 - (last - self.newest)
@@ -69,15 +71,16 @@ class _Ring:
 
 @dataclass(slots=True)
 class _Subject:
-    """The series of one kernel or agent by the names of metrics."""
+    """Holds the series of one kernel or agent by the names of metrics."""
 
     updated_s: float = 0.0
     series: dict[str, dict[Span, _Ring]] = field(default_factory=dict)
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """The history of one kernel or agent: ``end_s`` is the end of the last step in seconds since the epoch; a value is
-    None where nothing was reported."""
+    """Holds the history of one kernel or agent. ``end_s`` is the end of the last step in seconds since the epoch; a
+    value is None where nothing was reported.
+    """
 
     step_s: int
     end_s: int
@@ -85,8 +88,9 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricHistory:
-    """Keeps series by kernel or agent, in ``max_bytes`` at most. Where there is no room, what was silent for longest is
-    dropped; if all of it is in use, newcomers are not kept."""
+    """Keeps the series of kernels and agents in at most ``max_bytes``. If there is no room, the series that was silent
+    for longest is dropped; if all series are in use, new ones are not kept.
+    """
 
     def __init__(self, *, max_bytes: int = 64 << 20, wall_clock: Callable[[], float] = time.time) -> None:
         self._max_series = max(1, max_bytes // BYTES_OF_SERIES)
@@ -95,7 +99,7 @@ class MetricHistory:
         self._count = 0
 
     def put(self, subject_id: str, values: Mapping[str, float]) -> None:
-        """Records values of a kernel or agent, by the name of the metric, as of now."""
+        """Records the present values of a kernel's or agent's metrics, by the name of the metric."""
         now_s = self._wall_clock()
         subject = self._subjects.pop(subject_id, None) or _Subject()
         for name, value in values.items():
@@ -120,7 +124,7 @@ class MetricHistory:
         return self._count < self._max_series
 
     def read(self, subject_id: str, span: Span) -> Series:
-        """Returns the history of a kernel or agent; without metrics if there is none."""
+        """Returns the history of a kernel or agent, which has no metrics if nothing was recorded."""
         step_s, _ = STEPS[span]
         now_s = self._wall_clock()
         subject = self._subjects.get(subject_id)
@@ -133,7 +137,7 @@ class MetricHistory:
 
 
 def numbers_of(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yields the present values of metrics; what has no finite number is left out."""
+    """Yields the present values of metrics; metrics without a finite number are left out."""
     for name, metric in metrics.items():
         try:
             value = float(metric["current"])
@@ -144,7 +148,7 @@ def numbers_of(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 
 def numbers_of_agent(node: Mapping[str, Any], devices: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the present values of a node and of its devices, the latter named ``metric/device``."""
+    """Returns the present values of a node and of its devices; a value of a device is named ``metric/device``."""
     values = dict(numbers_of(node))
     for name, metric_of_device in devices.items():
         if isinstance(metric_of_device, Mapping):

@@ -1,4 +1,4 @@
-"""The latest statistics of kernels and agents, held in memory and written periodically."""
+"""Holds the latest statistics of kernels and agents in memory, and writes them periodically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ai.backend.manager.metrics.history import MetricHistory, Series, Span, numb
 
 log = logging.getLogger(__name__)
 STALE_S = 30.0
-"""How long the statistics of a node are served after its last report."""
+"""Seconds after its last report for which the statistics of a node are served."""
 
 
 class _Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,10 +26,10 @@ class _Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatisticsStore(Protocol):
-    """Stores statistics with the sessions that they belong to."""
+    """Stores statistics together with the sessions that they describe."""
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
-        """Adds to the numbers of queries and replaces the last statistics of kernels."""
+        """Adds to the query counts of sessions, and replaces the last statistics of kernels."""
         ...
 
 
@@ -52,7 +52,9 @@ class LiveMetrics:
         self._queries: dict[SessionId, int] = {}
 
     def put(self, report: StatReport, kernels: Mapping[str, KernelId]) -> None:
-        """Records a report. ``kernels`` maps kernel ids as the report writes them to those of the agent's kernels."""
+        """Records a statistics report of an agent. ``kernels`` maps kernel ids as the report writes them to those of
+        the agent's kernels.
+        """
         agent_id = AgentId(report.agent_id)
         self._nodes[agent_id] = _Node(
             reported_at=self._clock(),
@@ -77,20 +79,20 @@ class LiveMetrics:
             return None
 
     def of_agent(self, agent_id: AgentId) -> Mapping[str, Any] | None:
-        """Returns the latest statistics of an agent's node; None if it has not reported lately."""
+        """Returns the latest statistics of an agent's node, or None if the agent has not reported recently."""
         node = self._fresh().get(agent_id)
         return node.live_stat if node is not None else None
 
     def history_of_kernel(self, kernel_id: KernelId, span: Span) -> Series:
-        """Returns what a kernel used; of one that has ended too, until others need the room."""
+        """Returns the recent metrics of a kernel; those of an ended kernel stay until other series need the room."""
         return self._history.read(str(kernel_id), span)
 
     def history_of_agent(self, agent_id: AgentId, span: Span) -> Series:
-        """Returns what a node and its devices used; metrics of a device are named ``metric/device``."""
+        """Returns the recent metrics of a node and its devices; a metric of a device is named ``metric/device``."""
         return self._history.read(f"agent {agent_id}", span)
 
     def queries_of(self, session_id: SessionId) -> int:
-        """Returns the number of queries that have not been written yet."""
+        """Returns the number of queries of a session that have not been written yet."""
         return self._queries.get(session_id, 0)
 
     def forget(self, kernel_ids: Iterable[KernelId]) -> None:
@@ -103,18 +105,18 @@ class LiveMetrics:
         return merge_families({agent_id: node.families for agent_id, node in self._fresh().items()})
 
     def families_of(self, agent_id: AgentId) -> Sequence[MetricFamily] | None:
-        """Returns the metric families of an agent; None if it has not reported lately."""
+        """Returns the metric families of an agent, or None if the agent has not reported recently."""
         node = self._fresh().get(agent_id)
         return node.families if node is not None else None
 
     def _fresh(self) -> dict[AgentId, _Node]:
-        """Drops the nodes of agents that have not reported lately, and returns the others."""
+        """Drops nodes whose agents have not reported recently, and returns the remaining nodes."""
         oldest_time = self._clock() - STALE_S
         self._nodes = {agent_id: node for agent_id, node in self._nodes.items() if node.reported_at >= oldest_time}
         return self._nodes
 
     async def flush(self) -> None:
-        """Writes the numbers of queries, and the latest statistics of kernels that reported since the last flush."""
+        """Writes the query counts, and the latest statistics of kernels that reported since the last flush."""
         queries, self._queries = self._queries, {}
         dirty, self._dirty = self._dirty, set()
         stats = {kernel_id: stat for kernel_id in dirty if (stat := self.of_kernel(kernel_id)) is not None}

@@ -1,1 +1,1 @@
-"""Serves monitoring systems and administrators: targets, the state of the installation, reports on sessions."""
+"""Serves monitoring systems and administrators: scrape targets, the state of the installation, session reports."""

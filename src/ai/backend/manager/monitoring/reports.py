@@ -78,8 +78,9 @@ class SessionReport(TypedDict):
 
 
 class SessionReports(msgspec.Struct, frozen=True):
-    """Makes reports for those who see all agents. Logs are those that the asked manager and the session's agents have
-    in memory: the newest ones since their start."""
+    """Makes reports on sessions for callers who may see all agents. Logs are those that the asked manager and the
+    session's agents have in memory: the newest ones since their start.
+    """
 
     sessions: SessionStore
     finder: SessionFinder
@@ -167,7 +168,7 @@ def _shown_details(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _errors(session: Session) -> Iterable[str]:
-    """Yields what went wrong, in the words of daemons and plugins."""
+    """Yields the errors of a session and its kernels, in the words of daemons and plugins."""
     places: list[tuple[str, Mapping[str, Any]]] = [("session", session.status_data)]
     places += [(f"kernel {kernel.cluster_hostname}", kernel.status_data) for kernel in session.kernels]
     for place, data in places:

@@ -1,4 +1,4 @@
-"""The manager's own metrics of sessions, loops and the leader."""
+"""Exports the manager's own metrics of sessions, loops and the leader."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class InstallationState:
         self._ended[session.status.value, session.reason.value] += 1
 
     async def gauges(self) -> Mapping[str, float]:
-        """Returns what is read from the database at each scrape."""
+        """Returns the metrics that are read from the database at each scrape."""
         agents = await self.agents.count_by_status()
         statuses = await self.sessions.live_statuses()
         self._statuses = {status: count for status, (count, _) in statuses.items()}
@@ -61,7 +61,7 @@ class InstallationState:
         }
 
     def families(self) -> Iterable[MetricFamily]:
-        """Returns the metrics with labels, as they are in this process."""
+        """Returns the metrics that have labels, with the values of this process."""
         yield _family(
             "sessions",
             "Live sessions by status.",

@@ -1,4 +1,4 @@
-"""Lists what Prometheus scrapes: the manager, its agents, storage proxies and app proxies."""
+"""Lists the targets of Prometheus: the manager, its agents, storage proxies and app proxies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Coordinators(Protocol):
 
 
 class ScrapeTargets(msgspec.Struct, frozen=True):
-    """Finds the targets of an installation.
+    """Finds the targets of Prometheus in an installation.
 
     Agents have no server of their own: the target of an agent is a path of the manager, which answers 503 while the
     agent is silent. ``__meta_backendai_role`` is manager, agent, storage-proxy, app-proxy-coordinator or

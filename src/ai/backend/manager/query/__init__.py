@@ -1,1 +1,1 @@
-"""Filters, orders and pages of lists: their language, in SQL and in memory."""
+"""Parses and applies filters, orders and pages of lists, in SQL and in memory."""

@@ -35,7 +35,7 @@ _ORDER_PATTERN = re.compile(r"([+-]?)\s*([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def parse_filter(text: str | None) -> Filter | None:
-    """Parses a filter expression; None for an empty one.
+    """Parses a filter expression, or returns None for an empty one.
 
     >>> parse_filter('status == "RUNNING"')
     Condition(field='status', op='==', value='RUNNING')

@@ -26,7 +26,7 @@ COMPARISON_FUNCTIONS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""The functions of comparison operators."""
+"""Maps comparison operators to functions."""
 
 
 def _field_value(item: object, name: str) -> Any:
@@ -36,7 +36,7 @@ def _field_value(item: object, name: str) -> Any:
 
 
 def _comparable(value: Any, operand: Any) -> Any:
-    """Converts the operand to the type of the value, as the SQL store does."""
+    """Converts the operand of a comparison to the type of the value, as the SQL store does."""
     try:
         if isinstance(value, datetime) and isinstance(operand, str):
             parsed = datetime.fromisoformat(operand)
@@ -81,7 +81,7 @@ def _meets(item: object, condition: Condition) -> bool:
 
 
 def matches(item: object, filter_: Filter | None) -> bool:
-    """Returns True if the item passes the filter. Raises InvalidInput for an unknown field."""
+    """Returns True if the item meets the filter. Raises InvalidInput for an unknown field."""
     if filter_ is None:
         return True
     if isinstance(filter_, Condition):
@@ -91,7 +91,7 @@ def matches(item: object, filter_: Filter | None) -> bool:
 
 
 def select(items: Iterable[T], query: ListQuery, *, default: str = "created_at", descending: bool = True) -> Page[T]:
-    """Returns the page that a query selects of the items, which must come in the order of their tie-break."""
+    """Returns the page of items that a query selects; the items must come in the order that breaks ties."""
     matching: Sequence[T] = [item for item in items if matches(item, query.filter)]
     matching = sorted(matching, key=lambda item: _field_value(item, default), reverse=descending)
     for order in reversed(query.order):

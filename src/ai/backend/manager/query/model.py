@@ -1,4 +1,4 @@
-"""Filters, orders and pages of lists, as the API parses them; stores raise InvalidInput for unknown fields."""
+"""Defines filters, orders and pages of lists, as the API parses them; stores raise InvalidInput for unknown fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Operator: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">=", "is", "isnot", "
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """A comparison of a field; ``%`` is the wildcard of like and ilike; ``in`` takes a tuple."""
+    """Compares a field with a value; ``%`` is the wildcard of like and ilike; ``in`` takes a tuple."""
 
     field: str
     op: Operator
@@ -22,7 +22,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Junction(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition that holds if all (``&``) or any (``|``) of its terms hold."""
+    """Combines conditions, of which all (``&``) or at least one (``|``) must hold."""
 
     kind: Literal["&", "|"]
     terms: tuple[Filter, ...]
@@ -32,7 +32,7 @@ Filter: TypeAlias = Condition | Junction
 
 
 class OrderBy(msgspec.Struct, frozen=True, kw_only=True):
-    """A field to order by."""
+    """Names a field by which a list is ordered."""
 
     field: str
     descending: bool = False
@@ -48,7 +48,7 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A page of a list; ``total_count`` counts the items of all pages."""
+    """Holds one page of a list; ``total_count`` counts the items of all pages."""
 
     items: Sequence[T]
     total_count: int

@@ -64,12 +64,14 @@ def _number(value: Scalar) -> int | float:
 
 
 def _is_structured(column: Column[Any]) -> bool:
-    """Returns True for JSON in a text column, which is compared as text only."""
+    """Returns True if a text column holds JSON, which is compared as text only."""
     return isinstance(column.type, TypeDecorator) and not isinstance(column.type, UTCDateTime | GUID | EnumText)
 
 
 def _enum_member(kind: type[StrEnum], text: str) -> StrEnum:
-    """Returns an enum member by its value or, as in the published client's help, name (``READ_ONLY``), in any case."""
+    """Returns an enum member by its value or by its name (``READ_ONLY``, as in the published client's help), in any
+    case.
+    """
     members = {member.name.lower(): member for member in kind} | {member.value.lower(): member for member in kind}
     return members[text.lower()] if text.lower() in members else kind(text)
 
@@ -110,7 +112,7 @@ def compile_filter(
     hidden: frozenset[str] = frozenset(),
     joined: Mapping[str, Column[Any]] = NO_COLUMNS,
 ) -> list[ColumnElement[bool]]:
-    """Returns the clauses of a WHERE; ``joined`` has the fields that are columns of other tables of the query.
+    """Returns the clauses of a WHERE for a filter; ``joined`` has fields that are columns of other tables of the query.
 
     Raises InvalidInput for an unknown or hidden field.
     """
@@ -130,6 +132,6 @@ def compile_order(
     hidden: frozenset[str] = frozenset(),
     joined: Mapping[str, Column[Any]] = NO_COLUMNS,
 ) -> list[ColumnElement[Any]]:
-    """Returns the clauses of an ORDER BY. Raises InvalidInput for an unknown or hidden field."""
+    """Returns the clauses of an ORDER BY for a list query. Raises InvalidInput for an unknown or hidden field."""
     columns = [(_column(table, order_by.field, hidden, joined), order_by.descending) for order_by in order]
     return [*((column.desc() if is_descending else column.asc()) for column, is_descending in columns), *default]

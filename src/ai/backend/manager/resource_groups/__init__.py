@@ -1,1 +1,1 @@
-"""Resource groups, and the domains, groups and keypairs they are open to."""
+"""Manages resource groups, and the domains, groups and keypairs that may use them."""

@@ -1,4 +1,4 @@
-"""Values of resource groups, and of the domains, groups and keypairs they are open to."""
+"""Defines resource groups, and the domains, groups and keypairs that may use them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupN
 
 
 class ResourceGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of agents to schedule onto, called scaling group on the wire."""
+    """Represents a set of agents on which sessions are scheduled together, called scaling group on the wire."""
 
     name: ResourceGroupName
     description: str = ""
@@ -29,7 +29,9 @@ class ResourceGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beneficiary(NamedTuple):
-    """A domain, group or keypair that may use resource groups; ``kind`` is ``domain``, ``group`` or ``keypair``."""
+    """Identifies a domain, group or keypair that may use resource groups; ``kind`` is ``domain``, ``group`` or
+    ``keypair``.
+    """
 
     kind: str
     id: str

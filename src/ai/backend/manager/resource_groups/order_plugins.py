@@ -1,4 +1,4 @@
-"""Loads ordering plugins and adapts them to the scheduler."""
+"""Loads ordering plugins and adapts them to the interface of the scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @cache
 def plugged_order(name: str) -> Order | None:
-    """Returns the order of the plugin of this name, or None; the reason is logged."""
+    """Returns the order of the plugin of this name, or logs the reason and returns None."""
     try:
         return adapt_order(name, load_class(ENTRY_POINT_GROUP, name, AbstractOrder)())
     except InvalidInput:
@@ -32,8 +32,9 @@ def plugged_order(name: str) -> Order | None:
 
 
 def adapt_order(name: str, plugin: AbstractOrder) -> Order:
-    """Wraps a plugin as an order. If it fails, or names no session of the queue, this is logged; sessions that it does
-    not name follow, larger priorities and then older ones first."""
+    """Returns a plugin in the form of an order of the scheduler. If it fails, or names no session of the queue, this is
+    logged; sessions that it does not name follow, larger priorities and then older ones first.
+    """
 
     def order(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
         by_id = {queued.session.session_id: queued for queued in queued_sessions}

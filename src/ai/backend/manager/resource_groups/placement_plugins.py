@@ -1,4 +1,4 @@
-"""Loads placement plugins and adapts them to the scheduler."""
+"""Loads placement plugins and adapts them to the interface of the scheduler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FALLBACK = "dispersed"
 
 @cache
 def plugged(name: str) -> Placement | None:
-    """Returns the placement of the plugin of this name, or None; the reason is logged."""
+    """Returns the placement of the plugin of this name, or logs the reason and returns None."""
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
         try:
             plugin = entry.load()()
@@ -30,7 +30,9 @@ def plugged(name: str) -> Placement | None:
 
 
 def adapt(name: str, plugin: PlacementPlugin) -> Placement:
-    """Wraps a plugin as a placement. If it fails or chooses no candidate, this is logged and the fallback decides."""
+    """Returns a plugin in the form of a placement of the scheduler. If it fails or chooses no candidate, this is logged
+    and the fallback decides.
+    """
 
     def choose(index: AgentIndex, demand: Demand, agent_mask: int, rng: Rng) -> int:
         agent_mask &= demand.fitting_mask()

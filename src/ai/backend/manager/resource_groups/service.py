@@ -25,13 +25,14 @@ from ai.backend.manager.resource_groups.store import ResourceGroupStore, Resourc
 
 _URL_PATTERN = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+/?")
 DRIVERS = ("static",)
-"""How the agents of a group are started (spec 03-09, ``driver``): ``static`` is by hand."""
+"""The ways to start the agents of a resource group (spec 03-09, ``driver``); ``static`` means by hand."""
 
 
 @dataclass(slots=True)
 class ResourceGroupService:
-    """Reads and changes resource groups; the loops of ``after_change`` are woken after a change of a group. Changes
-    raise Forbidden if the role of the caller does not permit them, and NotFound for a missing group."""
+    """Reads and changes resource groups; after a change, the loops in ``after_change`` are woken. Changes raise
+    Forbidden if the role of the caller does not permit them, and NotFound for a missing group.
+    """
 
     store: ResourceGroupStore
     identities: IdentityStore
@@ -43,8 +44,10 @@ class ResourceGroupService:
     async def available(
         self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
     ) -> Sequence[ResourceGroup]:
-        """Returns the public groups and those open to the caller's domain, groups or keypair; all for superadmins. With
-        ``group`` (id or name), only this group counts. Raises NotFound if the caller does not see it."""
+        """Returns the resource groups that are public or open to the caller's domain, groups or keypair. Superadmins
+        get all resource groups. With ``group`` (id or name), only this group counts. Raises NotFound if the caller
+        does not see it.
+        """
         if scope_of(caller, Operation.SEE_RESOURCE_GROUPS) is Scope.ALL and group is None:
             return await self.store.resource_groups(is_active=is_active)
         if group is None:
@@ -66,8 +69,9 @@ class ResourceGroupService:
         access_key: str | None = None,
         is_active: bool | None = None,
     ) -> Sequence[ResourceGroup]:
-        """Returns the groups open to a domain, a group (id or name) or a keypair. Returns none if the caller does not
-        see the domain, group or keypair."""
+        """Returns the resource groups that are open to a domain, a group (id or name) or a keypair. Returns none if the
+        caller does not see the domain, group or keypair.
+        """
         if domain_name is not None:
             if all(domain.name != domain_name for domain in await self.identity.domains(caller)):
                 return []
@@ -86,7 +90,7 @@ class ResourceGroupService:
         return await self.store.resource_groups(beneficiaries, is_active=is_active) if beneficiaries else []
 
     async def create(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
-        """Creates a group. Raises InvalidName; InvalidInput for unknown schedulers or options; Conflict."""
+        """Creates a resource group. Raises InvalidName; InvalidInput for unknown schedulers or options; Conflict."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         check_slug(name, what="name", allow_dots=True)
         group = ResourceGroup(name=ResourceGroupName(name), created_at=self.clock.now(), **_checked_fields(values))
@@ -94,7 +98,9 @@ class ResourceGroupService:
         return group
 
     async def modify(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
-        """Changes a group, from the next pass of the scheduler on. Raises InvalidInput as :meth:`create`."""
+        """Changes a resource group, with effect from the next pass of the scheduler. Raises InvalidInput as
+        :meth:`create`.
+        """
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         changed = await self.store.change_resource_group(name, **_checked_fields(values))
         if changed is None:
@@ -104,7 +110,7 @@ class ResourceGroupService:
         return changed
 
     async def delete(self, caller: Caller, name: str) -> None:
-        """Deletes a group. Raises Conflict while it has living agents or live sessions."""
+        """Deletes a resource group. Raises Conflict while it has living agents or live sessions."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         agents, sessions = await self.use.living_agents(name), await self.use.count_live_sessions(name)
         if agents or sessions:
@@ -116,7 +122,9 @@ class ResourceGroupService:
             raise _no_group(name)
 
     async def associate(self, caller: Caller, name: str, beneficiary: Beneficiary) -> None:
-        """Opens a group to a beneficiary. Raises NotFound also for the domain, group or keypair."""
+        """Allows a domain, group or keypair to use a resource group. Raises NotFound also for the domain, group or
+        keypair.
+        """
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         if await self.store.resource_group(name) is None:
             raise _no_group(name)
@@ -130,7 +138,9 @@ class ResourceGroupService:
         await self.store.associate(name, beneficiary)
 
     async def dissociate(self, caller: Caller, name: str | None, beneficiary: Beneficiary) -> None:
-        """Removes the association with one group, or with all. Raises NotFound if a named group was not associated."""
+        """Withdraws from a domain, group or keypair the right to use one resource group, or all if the name is None.
+        Raises NotFound if a named group was not associated.
+        """
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         removed = await self.store.dissociate(name, beneficiary)
         if name is not None and not removed:
@@ -138,7 +148,7 @@ class ResourceGroupService:
 
 
 def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields to be stored, without None, and the scheduler in its canonical spelling."""
+    """Returns the checked fields to be stored, without None, and the scheduler in its canonical spelling."""
     fields = {name: value for name, value in values.items() if value is not None}
     if fields.get("driver", DRIVERS[0]) not in DRIVERS:
         raise InvalidInput(f"driver is one of {', '.join(DRIVERS)}.", data={"driver": "unknown"})
@@ -159,7 +169,9 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_app_proxy(fields: Mapping[str, Any]) -> None:
-    """Checks the address of the coordinator of the app proxy; an empty text is none. Raises InvalidInput."""
+    """Checks the address of the app proxy's coordinator; an empty text means that there is no coordinator. Raises
+    InvalidInput.
+    """
     address = fields.get("wsproxy_addr")
     if address and _URL_PATTERN.fullmatch(str(address)) is None:
         raise InvalidInput("wsproxy_addr is http://HOST:PORT or https://HOST.", data={"wsproxy_addr": "malformed"})

@@ -79,7 +79,7 @@ class SqlResourceGroupStore:
 
 
 def remove_links(s: Connection, kind: str, ids: Iterable[str]) -> None:
-    """Removes the associations of domains, groups or keypairs in the transaction that deletes them."""
+    """Removes the associations of deleted domains, groups or keypairs, in the transaction that deletes them."""
     s.execute(
         delete(tables.resource_group_links).where(_LINK_COLUMNS.kind == kind, _LINK_COLUMNS.target.in_(list(ids)))
     )

@@ -1,4 +1,4 @@
-"""Tables of resource groups."""
+"""Defines the SQL tables of resource groups."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The resources that users can request: presets, variants of devices, quotas."""
+"""Describes the resources that users can request: presets, variants of devices, quotas."""

@@ -1,4 +1,4 @@
-"""Resource presets, checks of presets, and variants of devices."""
+"""Defines resource presets, the replies of their checks, and variants of devices."""
 
 from __future__ import annotations
 

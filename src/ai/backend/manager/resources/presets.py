@@ -30,7 +30,7 @@ class PresetStore(Protocol):
 
 
 class PresetService(msgspec.Struct, frozen=True):
-    """Lists presets for everybody and lets superadmins change them; changes raise Forbidden for others."""
+    """Lists presets for all callers and lets superadmins change presets; changes raise Forbidden for other callers."""
 
     store: PresetStore
 
@@ -48,7 +48,7 @@ class PresetService(msgspec.Struct, frozen=True):
         return preset
 
     async def modify(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourcePreset:
-        """Replaces the fields of a preset that ``values`` has. Raises NotFound."""
+        """Replaces those fields of a preset that are in ``values``. Raises NotFound."""
         require(caller, Operation.CHANGE_AGENTS)
         existing = await self._find(name)
         if existing is None:

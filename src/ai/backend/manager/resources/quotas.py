@@ -1,4 +1,4 @@
-"""The quotas of keypairs, groups and domains, and their usage (spec 03-09: ``total_resource_slots``)."""
+"""Computes the quotas of keypairs, groups and domains, and their usage (spec 03-09: ``total_resource_slots``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def quota_names(session: Session) -> tuple[str, ...]:
 
 
 def bounded(names: Iterable[str], limits: ResourceSlot, *, unnamed: Decimal = INFINITY) -> ResourceSlot:
-    """Returns a limit for every slot in ``names``; ``unnamed`` for slots that ``limits`` does not have."""
+    """Returns a limit for every slot in ``names``, which is ``unnamed`` for slots that ``limits`` does not have."""
     limited_names = set(limits)
     return ResourceSlot(
         {name: (limits[name] if name in limited_names else unnamed) for name in {*names, *limited_names}}
@@ -30,17 +30,19 @@ def bounded(names: Iterable[str], limits: ResourceSlot, *, unnamed: Decimal = IN
 
 
 def policy_limits(names: Iterable[str], policy: ResourcePolicy) -> ResourceSlot:
-    """Returns how much of each slot a keypair may occupy: nothing of slots that a LIMITED policy does not name."""
+    """Returns the amount of each slot that a keypair may occupy. A LIMITED policy allows nothing of slots that it does
+    not name.
+    """
     return ResourceSlot({name: policy.limit_of(name) for name in {*names, *policy.total_resource_slots}})
 
 
 def scope_limits(names: Iterable[str], total_resource_slots: ResourceSlot) -> ResourceSlot:
-    """Returns how much of each slot a group or a domain may occupy: any amount of unnamed slots."""
+    """Returns the amount of each slot that a group or a domain may occupy. Slots without an entry are unlimited."""
     return bounded(names, total_resource_slots)
 
 
 class QuotaUsage(msgspec.Struct, frozen=True):
-    """Computes the usage of quotas over all resource groups from the kernels themselves, so that it cannot drift."""
+    """Computes the usage of quotas from the kernels in all resource groups, so that it always equals the real use."""
 
     sessions: SessionStore
     identities: IdentityStore

@@ -1,4 +1,4 @@
-"""Use cases on the resources that sessions can request: slots, variants of devices, presets."""
+"""Lists the slots, variants of devices and presets that sessions can request."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def merge_variants(agents: Iterable[Agent], devices: DeviceReader) -> list[Offer
 
 
 def _choices(preset: ResourcePreset, names: Collection[str], compiler: RequestCompiler) -> list[ResourceSlot]:
-    """Returns the known slots of a preset, by each of its device requests if these have amounts."""
+    """Returns the known slots of a preset, once for each device request of the preset with the amounts
+    of the request.
+    """
     slots = ResourceSlot({name: amount for name, amount in preset.resource_slots.items() if name in names})
     all_amounts = [compiler.compile(text).amounts for text in preset.device_requests]
     return [ResourceSlot({**slots, **amounts}) for amounts in all_amounts] or [slots]
@@ -75,11 +77,13 @@ class ResourceService(msgspec.Struct, frozen=True):
     request_compiler: RequestCompiler = msgspec.field(default_factory=RequestCompiler)
 
     def slot_types(self) -> Sequence[SlotTypeInfo]:
-        """Returns every slot that was ever reported, ordered by name."""
+        """Returns every slot that an agent has ever reported, ordered by name."""
         return tuple(self.slots.slot_types.values())
 
     async def offered_slots(self, caller: Caller, scaling_group: str) -> frozenset[str]:
-        """Returns the slots of the living agents of a resource group; none if the group is not open to the caller."""
+        """Returns the slots of the living agents of a resource group, or no slots if the caller may not
+        use the group.
+        """
         if scaling_group not in {group.name for group in await self.resource_groups.available(caller)}:
             return frozenset()
         agents = await self.agents.agents(scaling_group=scaling_group)
@@ -88,8 +92,9 @@ class ResourceService(msgspec.Struct, frozen=True):
         )
 
     async def variants(self, caller: Caller, scaling_group: str | None = None) -> Sequence[OfferedVariant]:
-        """Returns the properties of devices in one resource group, or in all that are open to the caller. Raises
-        NotFound: the resource group is not open to the caller."""
+        """Returns the properties of devices in one resource group, or in all resource groups that the caller may use.
+        Raises NotFound: the resource group is not open to the caller.
+        """
         open_groups = {group.name for group in await self.resource_groups.available(caller)}
         if scaling_group is not None and scaling_group not in open_groups:
             raise NotFound(f"There is no resource group {scaling_group[:64]!r} for you.")
@@ -98,17 +103,19 @@ class ResourceService(msgspec.Struct, frozen=True):
         return merge_variants(alive, self.devices)
 
     async def plugin_options(self, caller: Caller) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Maps accelerator plugins to the JSON Schemas of the options that sessions may give to them, of agents in
-        resource groups that are open to the caller."""
+        """Returns, by accelerator plugin, the JSON Schemas of the options that sessions may give to the plugin. Only
+        agents in resource groups that the caller may use count.
+        """
         open_groups = {group.name for group in await self.resource_groups.available(caller)}
         return schemas_of(agent for agent in await self.agents.agents() if agent.scaling_group in open_groups)
 
     async def check_presets(
         self, caller: Caller, *, group: str | None = None, scaling_group: str | None = None
     ) -> PresetCheck:
-        """Returns presets and quotas as the caller can use them now, in one resource group or in all that are open.
-        Slots that no agent ever offered are left out of presets (spec 03-07:809). Raises NotFound for a group or
-        resource group that is not open to the caller."""
+        """Returns presets and quotas as the caller can use them now. They are computed for one resource group, or for
+        all that the caller may use. Slots that no agent ever offered are left out of presets (spec 03-07:809). Raises
+        NotFound for a group or resource group that is not open to the caller.
+        """
         slot_names = list(self.slots.slot_types)
         no_slots = ResourceSlot(dict.fromkeys(slot_names, Decimal(0)))
         keypair_limits = policy_limits(slot_names, await self.identity.resource_policy(caller))

@@ -1,4 +1,4 @@
-"""The table and store of resource presets in SQL."""
+"""Defines the SQL table of resource presets and stores presets in SQL."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The scheduling loop, snapshots, fair share."""
+"""Schedules pending sessions, explains why sessions wait, and accounts fair shares."""

@@ -1,4 +1,4 @@
-"""Device claims in the scheduler's input and in its placements. Pure."""
+"""Adds device claims to the scheduler's input, and reads them from the scheduler's placements. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ai.backend.manager.sessions.model import Session
 
 
 class NamedClaims(msgspec.Struct, frozen=True):
-    """The claims that pending sessions name, and the live sessions that name them."""
+    """Holds the claims that pending sessions name, and the live sessions that name these claims."""
 
     by_id: Mapping[UUID, Claim] = msgspec.field(default_factory=dict)
     users: Mapping[UUID, Sequence[ClaimUser]] = msgspec.field(default_factory=dict)
@@ -42,8 +42,9 @@ class NamedClaims(msgspec.Struct, frozen=True):
 def with_claim(
     pending: core.PendingSession, session: Session, claims: NamedClaims, agents: Mapping[AgentId, core.AgentView]
 ) -> core.PendingSession:
-    """Returns a pending session with its claim: its first kernel asks for what the claim is to allocate; if the claim
-    has its devices already, the session goes to their agent."""
+    """Returns a pending session whose first kernel also requests the slots of the session's device claim. If the claim
+    already has its devices, the session goes to their agent instead.
+    """
     if session.claim_id is None:
         return pending
     claim = claims.of(session)
@@ -80,7 +81,7 @@ def with_claim(
 
 
 def problem_of(agent_id: AgentId, view: core.AgentView | None, devices: DeviceAllocation) -> str:
-    """Returns why the devices of a claim cannot be used now; empty if they can."""
+    """Returns why the devices of a claim cannot be used now, or an empty text if they can be used."""
     if view is None or not view.is_schedulable:
         return f"its agent {agent_id} is lost, or takes no sessions"
     listed = listed_devices(view.plugins)
@@ -97,8 +98,9 @@ def problem_of(agent_id: AgentId, view: core.AgentView | None, devices: DeviceAl
 def placed_claim(
     claim: Claim, placement: Placement, now: datetime
 ) -> tuple[ClaimChange | None, dict[KernelId, dict[str, Any]]]:
-    """Returns the change of a claim by the placement of its session, and the devices and slots of the kernels: each has
-    its own devices and those of the claim, and only its own slots."""
+    """Returns the change of a claim after its session was placed, and the devices and slots of each kernel. Each kernel
+    has its own devices and those of the claim, and only its own slots.
+    """
     first = placement.kernels[0]
     claimed: Mapping[str, Mapping[str, str]]
     if claim.status.holds:

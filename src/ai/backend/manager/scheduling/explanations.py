@@ -1,4 +1,4 @@
-"""Says what the scheduler would do with a request, and why sessions wait."""
+"""Predicts how the scheduler would treat a request, and explains why sessions wait."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ from ai.backend.manager.sessions.model import CreateSession, OwnerLimits, Sessio
 _MAX_LISTED, _MAX_NEAREST = 20, 3
 _MAX_HOLDING_AGENTS, _MAX_HOLDERS = 32, 200
 _MAX_QUEUE_FOR_NEAREST = 2_000
-"""Smaller requests are tried only with fewer waiting sessions than this, as each is a pass over the queue."""
+"""The number of waiting sessions from which smaller requests are not tried, as each costs a pass over the queue."""
 _MAX_KEPT = 512
 _REFUSALS = (ResourceError, LimitExceeded, ImageNotFound)
-"""Errors of a creation that say that the resources cannot be had; others are faults of the request."""
+"""Errors of a creation that mean a lack of resources; other errors mean a fault of the request."""
 _TIME = frozenset({SkipReason.NOT_YET, SkipReason.DEPENDENCY_UNFINISHED, SkipReason.BEHIND_ANOTHER})
 _OTHERS = frozenset({SkipReason.QUOTA_EXCEEDED, SkipReason.INSUFFICIENT_RESOURCE, SkipReason.CLAIM_IN_USE})
 
 
 def remedy_of(reason: SkipReason) -> Remedy:
-    """Returns what ends a wait for a reason."""
+    """Returns the remedy for a reason to wait: what could end the wait."""
     if reason in _TIME or reason is SkipReason.PREEMPTING:
         return "time"
     return "others" if reason in _OTHERS else "change"
 
 
 def message_of(reason: SkipReason, message: str, *, holder: Session | None) -> str:
-    """Returns the text of a reason without the name of another session, unless ``holder`` is one that may be seen."""
+    """Returns the text of a reason, which names another session only if the caller may see ``holder``."""
     if reason is SkipReason.BEHIND_ANOTHER and holder is None:
         return "waits behind another session, which came first"
     return message
@@ -116,7 +116,7 @@ class ExplanationService:
         )
 
     async def _check_owner_limits(self, session: Session, limits: OwnerLimits, count: int) -> None:
-        """Raises LimitExceeded as the insertion of the last of the sessions would."""
+        """Raises LimitExceeded if the insertion of the last of ``count`` sessions would exceed a limit of the owner."""
         sessions = self.queues.reader.sessions
         if limits.max_live is not None:
             live = (await sessions.count_live([session.access_key])).get(session.access_key, 0)
@@ -151,7 +151,7 @@ class ExplanationService:
         state: QueueState,
         count: int,
     ) -> list[NearestRequest]:
-        """Returns the proposals that a creation accepts and the scheduler would start at once."""
+        """Returns the proposals that would be accepted as requests and that the scheduler would start at once."""
         nearest: list[NearestRequest] = []
         for proposal in proposals:
             resources = proposal.slots.to_json()
@@ -265,7 +265,7 @@ class ExplanationService:
         return None
 
     async def _holders_on(self, caller: Caller, agents: Sequence[AgentId], requested: ResourceSlot) -> SessionCount:
-        """Returns the sessions that hold any wanted slot on the first of these agents."""
+        """Returns the sessions that occupy requested slots on the first of these agents."""
         sessions = self.queues.reader.sessions
         scarce = [name for name in requested.nonzero() if name not in ("cpu", "mem")] or list(requested.nonzero())
         holdings = await sessions.held(list(agents[:_MAX_HOLDING_AGENTS]))
@@ -281,7 +281,7 @@ class ExplanationService:
 
 
 def _copies(candidate: PendingSession, count: int) -> list[PendingSession]:
-    """Returns the session and as many others like it."""
+    """Returns ``count`` equal sessions, of which the first is the candidate and the others have new ids."""
     copies = [candidate]
     for _ in range(count - 1):
         kernels = tuple(replace(kernel, kernel_id=KernelId(uuid4())) for kernel in candidate.kernels)
@@ -294,7 +294,7 @@ def _total(session: Session) -> ResourceSlot:
 
 
 class _Request(TypedDict):
-    """The fields of an explanation that repeat the session or request that it is about."""
+    """Holds the fields of an explanation that repeat the session or request that is explained."""
 
     resource_group: str
     requested: dict[str, str]
@@ -360,6 +360,6 @@ def _ref(session: Session) -> SessionRef:
 
 
 def _count(caller: Caller, sessions: Sequence[Session], *, total: int | None = None) -> SessionCount:
-    """Counts sessions, and names the first of those that the caller may see."""
+    """Returns the number of sessions, and names the first sessions that the caller may see."""
     visible = [_ref(session) for session in sessions if sees(caller, session)][:_MAX_LISTED]
     return SessionCount(count=len(sessions) if total is None else total, visible=visible)

@@ -1,4 +1,4 @@
-"""Recent usage of scopes for fair share; stored, so that it survives restarts and changes of the leader."""
+"""Accounts the recent usage of scopes for fair share, and stores it so that it survives restarts."""
 
 from __future__ import annotations
 

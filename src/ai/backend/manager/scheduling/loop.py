@@ -45,7 +45,7 @@ _SLOW_PASS_S = 5.0
 _CAUSE = "schedule loop"
 COMPARE_EVERY = 100
 _REWORD_S, _MAX_REWORDED = 10.0, 200
-"""The age from which the text of an unchanged reason is stored again, and for how many sessions in one pass."""
+"""The age in seconds from which a reworded reason is stored again, and the maximum of sessions per pass."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class GroupState:
 
 @dataclass(eq=False, repr=False)
 class ScheduleLoop(PeriodicLoop):
-    """Schedules one resource group after the other; all placements of a group are one transaction."""
+    """Schedules one resource group after the other and stores all placements of a group in one transaction."""
 
     sessions: SessionStore
     agents: AgentStore
@@ -166,7 +166,7 @@ class ScheduleLoop(PeriodicLoop):
         await self._explain([*_without_strangers(plan, by_id), *without_network], by_id, now)
 
     async def _commit(self, changes: Sequence[Change]) -> None:
-        """Saves all changes at once; one by one if one of them has conflicted."""
+        """Saves all changes in one transaction, or one by one if one of the changes has conflicted."""
         if not changes:
             return
         try:
@@ -233,8 +233,9 @@ class ScheduleLoop(PeriodicLoop):
         await self._commit([change for change in changes if change is not None])
 
     async def _explain(self, skips: Iterable[Skip], sessions: Mapping[SessionId, Session], now: datetime) -> None:
-        """Stores why sessions wait, if the reason has changed; a mere change of amounts in its text, which every end of
-        a session causes, only once in a while and for some of them."""
+        """Stores why each session waits, if the reason has changed. If only the amounts in the text have changed, which
+        every end of a session causes, the text is stored less often and for a limited number of sessions.
+        """
         changes: list[Change] = []
         reworded_count = 0
         for skip in skips:
@@ -257,7 +258,7 @@ class ScheduleLoop(PeriodicLoop):
 
 
 def _without_strangers(plan: Plan, sessions: Mapping[SessionId, Session]) -> Iterable[Skip]:
-    """Yields the waiting sessions; the texts for their owners name no session of another user."""
+    """Yields the waiting sessions with a text for their owners that names no session of another user."""
     holders = {sessions[session_id].user_id for _, session_id in plan.reserved if session_id in sessions}
     for skip in plan.skips:
         session = sessions[skip.session_id]
@@ -266,7 +267,7 @@ def _without_strangers(plan: Plan, sessions: Mapping[SessionId, Session]) -> Ite
 
 
 def _is_old(session: Session, now: datetime) -> bool:
-    """Returns True if the explanation of a session was stored some time ago."""
+    """Returns True if the explanation of a session was stored at least ``_REWORD_S`` seconds ago."""
     stored_at = datetime.fromisoformat(session.status_data["scheduler"]["at"])
     return not timedelta() <= now - stored_at < timedelta(seconds=_REWORD_S)
 

@@ -1,4 +1,4 @@
-"""Replies about what the scheduler would do; their texts and numbers are those that the caller may see.
+"""Defines the replies about what the scheduler would do, with texts and numbers that the caller may see.
 
 Source: docs/howto/why-it-waits.md. Slots are maps of names to decimal text, as everywhere on the wire.
 """
@@ -11,7 +11,7 @@ import msgspec
 
 Slots = dict[str, str]
 Remedy = Literal["time", "others", "change"]
-"""The remedy of a wait: time alone, others that free resources, or a change of the request or of the cluster."""
+"""The remedy of a wait: time alone, other sessions that free resources, or a change of the request or cluster."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):

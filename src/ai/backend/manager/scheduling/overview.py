@@ -1,4 +1,4 @@
-"""Lists the queues of resource groups, and fair shares, as far as callers may see them."""
+"""Lists the queues and the fair shares of resource groups, restricted to what the caller may see."""
 
 from __future__ import annotations
 
@@ -82,8 +82,9 @@ class SchedulingOverview:
         )
 
     async def shares(self, caller: Caller, group_name: str) -> SharesView:
-        """Returns the shares of the caller's domain, projects and user, or of all in the scope of the caller's role.
-        Raises NotFound: the resource group is not open to the caller."""
+        """Returns the shares of the caller's domain, projects and user, or of all scopes that the caller's role may
+        see. Raises NotFound: the resource group is not open to the caller.
+        """
         group = await self._open_group(caller, group_name)
         used_lately, now_occupied, capacity, names = await self._usage_of(group)
         weights, own_groups = (
@@ -166,7 +167,7 @@ class SchedulingOverview:
         )
 
     async def _names_of_users(self, items: Iterable[ShareItem]) -> Mapping[str, str]:
-        """Returns the e-mail addresses of users that hold nothing now."""
+        """Returns the e-mail addresses of users who occupy no slots now."""
         names: dict[str, str] = {}
         nameless = {item.scope.rpartition("/")[2] for item in items if not item.name and item.level == "user"}
         for user_id in sorted(nameless)[:_MAX_NAMED_USERS]:
@@ -183,7 +184,9 @@ def _own_scopes(caller: Caller, projects: Iterable[str]) -> list[str]:
 
 
 def _sees_scope(caller: Caller, scope: str, own_projects: set[str]) -> bool:
-    """Returns whether a caller may see a share: of own scopes, or of those whose usage reports the caller may see."""
+    """Returns True if the caller may see the share of a scope. Callers see their own scopes, and scopes whose usage
+    reports they may see.
+    """
     domain, _, rest = scope.partition("/")
     project, _, user = rest.partition("/")
     if is_permitted(caller, Operation.SEE_USAGE, domain_name=domain):

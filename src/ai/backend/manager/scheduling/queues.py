@@ -1,4 +1,4 @@
-"""Keeps what the scheduler would do with each resource group, for at most a second."""
+"""Caches the scheduler's input and result for each resource group, for at most a second."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(eq=False, repr=False)
 class QueueState:
-    """A resource group as it was read, with its waiting sessions. Sessions that wait before another attempt are not in
-    ``snapshot``, as in the passes of the loop."""
+    """Holds the scheduler's input of a resource group as it was read, with the waiting sessions. Sessions that wait
+    before another attempt are not in ``snapshot``, as in the passes of the loop.
+    """
 
     name: str
     scheduler: TrialScheduler
@@ -44,10 +45,12 @@ class QueueState:
     sessions: Mapping[SessionId, Session] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     whole: Trial | None = None
-    """The pass over the queue as it is."""
+    """The result of a pass over the queue without other sessions."""
 
     def run(self, tried: Sequence[PendingSession] = (), quotas: Mapping[str, Quota] | None = None) -> Trial:
-        """Tries sessions at the end of the queue, with the quotas that count them."""
+        """Returns the result of a pass in which ``tried`` sessions wait at the end of the queue. ``quotas`` are the
+        quotas that count these sessions.
+        """
         assert self.snapshot is not None
         snapshot = self.snapshot
         if quotas:
@@ -55,12 +58,12 @@ class QueueState:
         return self._run(snapshot, tried=tried)
 
     def watch(self, session_id: SessionId) -> Trial:
-        """Runs a pass about a session of the queue."""
+        """Returns the result of a pass that reports on one waiting session of the queue."""
         assert self.snapshot is not None
         return self._run(self.snapshot, watched=[session_id])
 
     def pass_over(self) -> Trial:
-        """Returns the pass over the queue as it is."""
+        """Returns the result of a pass over the unchanged queue, which is computed only once."""
         if self.whole is None:
             assert self.snapshot is not None
             self.whole = self._run(self.snapshot)
@@ -76,7 +79,7 @@ class QueueState:
 
 
 def _merge_quotas(quotas: Mapping[str, Quota], others: Mapping[str, Quota]) -> dict[str, Quota]:
-    """Returns all quotas; of one name with the limits of both, since each has the slots that its sessions request."""
+    """Returns the quotas of both maps; a quota in both gets the limits of both, since each covers other slots."""
     merged = dict(quotas)
     for name, quota in others.items():
         known_quota = merged.get(name)
@@ -87,7 +90,7 @@ def _merge_quotas(quotas: Mapping[str, Quota], others: Mapping[str, Quota]) -> d
 
 @dataclass(eq=False, repr=False)
 class QueueReader:
-    """Reads the queues of resource groups; a reader waits for a read of the same group that is under way.
+    """Reads the queues of resource groups; simultaneous readers of one group share one read.
 
     Attributes:
         keep_s: how long what was read is used, in seconds.
@@ -100,7 +103,7 @@ class QueueReader:
     _node_classes: NodeClassCache = field(default_factory=NodeClassCache, init=False)
 
     async def state(self, group: str, *, images: frozenset[str] = frozenset(), anew: bool = False) -> QueueState:
-        """Returns the state of an existing resource group, for requests of these images; ``anew`` reads it again."""
+        """Returns the state of an existing resource group for requests of these images; ``anew`` forces a new read."""
         state = self._states.get(group)
         if state is None:
             state = self._states[group] = QueueState(group, TrialScheduler(self._node_classes))
@@ -127,7 +130,7 @@ class QueueReader:
         return await self.reader.quotas.quotas([session], claims.slots_of([session]))
 
     async def candidate(self, session: Session, quotas: Mapping[str, Quota]) -> PendingSession:
-        """Returns a session that is not in the queue in the scheduler's form."""
+        """Converts a session that is not in the queue to the form that the scheduler takes."""
         dependencies = {each.id: each for each in await self.reader.sessions.get_many(session.dependencies)}
         pending = pending_session(session, dependencies, [name for name in quota_names(session) if name in quotas])
         claims, snapshot = await self.reader.named_claims([session]), self._states[session.scaling_group].snapshot
@@ -136,6 +139,6 @@ class QueueReader:
 
 
 def is_delayed(session: Session, now: datetime) -> bool:
-    """Returns whether the loop leaves a session out because an attempt to start it failed shortly before."""
+    """Returns True if the loop skips a session because an attempt to start it failed shortly before."""
     not_before = session.not_before
     return not_before is not None and now < not_before <= now + timedelta(seconds=MAX_RETRY_AFTER_S)

@@ -1,4 +1,4 @@
-"""Reads the input of a scheduling decision from the stores: for the loop, and for those who ask what it would do."""
+"""Reads the input of a scheduling decision from the stores, for the scheduling loop and for predictions."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ _MAX_RUNTIME_S = 10 * 365 * 86_400.0
 
 
 def group_policy(group: ResourceGroup | None) -> Policy:
-    """Returns the policy of a resource group, with defaults for unknown words. An order or placement that is not built
-    in is the name of a plugin."""
+    """Returns the scheduling policy of a resource group, with the default for each unknown word in its options. An
+    order or placement that is not built in is the name of a plugin.
+    """
     if group is None:
         return Policy()
     options = read(group.scheduler_opts)

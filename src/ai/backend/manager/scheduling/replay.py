@@ -21,12 +21,14 @@ from ai.backend.manager.scheduling.model import ReplayedPass, ReplayedSession, R
 from ai.backend.manager.scheduling.queues import QueueReader, QueueState
 
 MAX_SESSIONS = 200
-"""Sessions that a reply names; all are counted."""
+"""The maximum number of sessions that a reply names; all sessions are counted."""
 
 
 @dataclass(eq=False, repr=False)
 class Replays:
-    """Dumps and replays; only for those who may change resource groups, as a dump has the sessions of everybody."""
+    """Dumps the scheduler's input and replays passes, for callers who may change resource groups. Other callers may
+    not, as a dump has the sessions of everybody.
+    """
 
     _queues: QueueReader
     _resource_groups: ResourceGroupService
@@ -38,7 +40,7 @@ class Replays:
         return await asyncio.to_thread(dump_json, replace(snapshot, policy=state.policy.dump()))
 
     async def replay(self, caller: Caller, group: str, *, order: str | None, placement: str | None) -> ReplayView:
-        """Returns what the next pass would do by the group's policy, and by another. Nothing is started.
+        """Returns the results of the next pass by the group's policy and by another policy. Nothing is started.
 
         Orders by use can be chosen only where the group has one, since the snapshot has no use otherwise.
 

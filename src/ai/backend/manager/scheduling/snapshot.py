@@ -1,4 +1,4 @@
-"""Builds the scheduler's snapshot from the manager's rows.
+"""Converts stored agents, sessions and claims into the input of the scheduler.
 
 Only :class:`DeviceReader` has state.
 """
@@ -27,7 +27,9 @@ NO_CLAIMS = NamedClaims()
 
 
 def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capabilities.DeviceReader) -> core.AgentView:
-    """Returns an agent for the scheduler. Slots of healthy devices that the agent does not offer are reserved."""
+    """Converts an agent to the form that the scheduler takes. Slots of healthy devices that the agent does not offer
+    are reserved.
+    """
     plugins = devices.plugins_of(agent)
     totals: dict[str, Decimal] = {}
     for plugin in plugins:
@@ -69,7 +71,7 @@ def scope_of(session: Session) -> tuple[str, str, str]:
 def held_by_scope(
     holdings: Iterable[KernelOccupancy], owners: Mapping[SessionId, Session]
 ) -> list[tuple[tuple[str, str, str], ResourceSlot]]:
-    """Returns what kernels and device claims hold, with their scopes; of kernels without a session nothing."""
+    """Returns the scope and slots of each kernel and device claim, without kernels whose session is unknown."""
     scopes = {session_id: scope_of(session) for session_id, session in owners.items()}
     return [
         (scope, holding.slots)

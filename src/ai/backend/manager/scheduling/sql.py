@@ -1,4 +1,4 @@
-"""Recent usage, in SQL and in memory."""
+"""Stores recent usage for fair share in SQL and in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The store of recent usage. One contract suite (tests/contract/store) runs on every implementation."""
+"""Declares the store of recent usage for fair share. One contract suite (tests/contract/store) runs on every
+implementation.
+"""
 
 from __future__ import annotations
 

@@ -14,12 +14,13 @@ log = logging.getLogger(__name__)
 _REGISTRIES_PREFIX = "config/docker/registry"
 _PASSWORD_KEY = re.compile(rf"{_REGISTRIES_PREFIX}/[^/]+/password")
 _SEALING_PLACE = f"{_REGISTRIES_PREFIX}:password"
-"""One place for all these keys, because `mgr etcd move-subtree` may move them."""
+"""The one sealing place of all keys of the shared configuration, because `mgr etcd move-subtree` may move keys."""
 
 
 class SealedConfigStore:
-    """Seals the passwords of container registries in a configuration store; with ``opens``, reads return them opened.
-    Values that are sealed already are written as they are, so that a backup can be restored."""
+    """Seals the passwords of container registries in a configuration store. If ``opens`` is True, reads return the
+    opened passwords. Values that are sealed already are written as they are, so that a backup can be restored.
+    """
 
     def __init__(self, inner: ConfigStore, sealer: Sealer, *, opens: bool) -> None:
         self._inner = inner
@@ -42,14 +43,14 @@ class SealedConfigStore:
         return await self._inner.delete(key, scope=scope, prefix=prefix)
 
     def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
-        """Yields changes with their values as they are stored, still sealed."""
+        """Yields changes with their values as stored, in which passwords are still sealed."""
         return self._inner.watch(prefix, after=after)
 
     async def revision(self) -> int:
         return await self._inner.revision()
 
     async def present(self) -> tuple[int, list[ConfigChange]]:
-        """Returns the revision and all values as they are stored, still sealed."""
+        """Returns the revision and all values as stored, in which passwords are still sealed."""
         return await self._inner.present()
 
     def _opened(self, key: str, value: str) -> str:
@@ -73,8 +74,9 @@ async def _registry_passwords(store: ConfigStore) -> dict[str, str]:
 
 
 async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
-    """Seals registry passwords that are plain or of older keys; returns their number. Raises InvalidInput, changing
-    nothing, if a key is missing."""
+    """Seals registry passwords that are plain or sealed with older keys, and returns the number of these passwords.
+    Raises InvalidInput, changing nothing, if a key is missing.
+    """
     if not sealer.is_on:
         return 0
     stale = {key: text for key, text in (await _registry_passwords(store)).items() if not sealer.is_current(text)}
@@ -94,7 +96,7 @@ async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
 
 
 async def forget_lost(store: ConfigStore, sealer: Sealer) -> int:
-    """Empties the registry passwords whose sealing key is missing; returns the number of these passwords."""
+    """Deletes the texts of registry passwords whose sealing key is missing, and returns their number."""
     lost = {
         key: "" for key, text in (await _registry_passwords(store)).items() if sealer.missing_key_id(text) is not None
     }

@@ -1,4 +1,4 @@
-"""Encrypts secrets in the database with a key that is not in it (decision 0180).
+"""Encrypts secrets in the database with a key that is stored outside of the database (decision 0180).
 
 A sealed secret reads ``gcm1:<key id>:<base64 of nonce, ciphertext and tag>``. Text without this beginning is plain: it
 was written without a key, or into the configuration by another program.
@@ -38,7 +38,9 @@ _KEY_FILE_COMMENT = "# Opens the secrets in the manager's database. Keep a copy 
 
 @dataclass(frozen=True, slots=True)
 class SealingKey:
-    """A key of 32 bytes. Its ``id`` is stored with each secret that it sealed, and does not reveal the key."""
+    """Holds a key of 32 bytes with which secrets are sealed. Its ``id`` is stored with each secret that it sealed, and
+    does not reveal the key.
+    """
 
     secret: bytes = field(repr=False)
 
@@ -80,7 +82,7 @@ class Sealer:
 
     @property
     def _newest(self) -> SealingKey | None:
-        """Returns the key that seals now."""
+        """Returns the key that seals new secrets, or None if there is no key."""
         if self._stamp is not None and self._clock() - self._checked_at >= _CHECK_S:
             self._checked_at = self._clock()
             stamp = self._stamp()
@@ -90,7 +92,7 @@ class Sealer:
         return self._newest_key
 
     def _load(self) -> None:
-        """Replaces the keys by those that ``reload`` returns."""
+        """Replaces the keys with the keys that ``reload`` returns."""
         try:
             keys = self._reload() if self._reload is not None else ()
         except (OSError, InvalidInput) as e:
@@ -103,15 +105,15 @@ class Sealer:
 
     @property
     def is_on(self) -> bool:
-        """Returns whether there is a key to seal with."""
+        """Returns True if there is a key to seal secrets with."""
         return self._newest is not None
 
     def newest_id(self) -> str:
-        """Returns the id of the key that seals now, or an empty text without any key."""
+        """Returns the id of the key that seals new secrets, or an empty text if there is no key."""
         return self._newest.id if self._newest is not None else ""
 
     def derive(self, purpose: bytes, key_id: str) -> bytes:
-        """Derives 32 bytes from the key ``key_id``, else from the newest, else from a key of this process."""
+        """Derives 32 bytes from the key ``key_id``, or from the newest key, or from a random key of this process."""
         key = self._find_key(key_id) if key_id else None
         return (key or self._newest or self._process_key).derive(b"purpose " + purpose)
 
@@ -125,8 +127,9 @@ class Sealer:
         return f"{CIPHER_PREFIX}:{key.id}:{base64.b64encode(nonce + ciphertext).decode()}"
 
     def open(self, stored: str, place: str) -> str:
-        """Decrypts a stored secret; returns plain text as it is. Raises InternalError if its key is missing, or it was
-        changed, or sealed for another place."""
+        """Decrypts a stored secret, and returns plain text unchanged. Raises InternalError if its key is missing, or it
+        was changed, or sealed for another place.
+        """
         parsed = _parse_sealed(stored)
         if parsed is None:
             return stored
@@ -142,7 +145,7 @@ class Sealer:
             raise InternalError("A sealed secret was damaged, or moved to another place.") from None
 
     def keyed_digests(self, text: str, place: str) -> list[str]:
-        """Returns digests by which a text is recognized, though nobody without the keys can test a guess.
+        """Returns digests that recognize a text, but with which nobody can test a guess without the keys.
 
         There is one under each key, newest first. The last is the text itself, as it is stored without a key.
         """
@@ -151,21 +154,23 @@ class Sealer:
         return [*digests, text]
 
     def is_sealed(self, stored: str) -> bool:
-        """Returns whether a text is sealed with a key that this sealer has."""
+        """Returns True if a text is sealed with a key that this sealer has."""
         parsed = _parse_sealed(stored)
         return parsed is not None and self._find_key(parsed[0]) is not None
 
     def is_current(self, stored: str) -> bool:
-        """Returns whether a text is sealed with the newest key."""
+        """Returns True if a text is sealed with the newest key."""
         return self._newest is None or stored.startswith(f"{CIPHER_PREFIX}:{self._newest.id}:")
 
     def missing_key_id(self, stored: str) -> str | None:
-        """Returns the id of the key that a sealed text needs, if this sealer does not have that key."""
+        """Returns the id of the key that sealed a text, if this sealer does not have the key."""
         parsed = _parse_sealed(stored)
         return parsed[0] if parsed is not None and parsed[0] not in self._keys else None
 
     def _find_key(self, key_id: str) -> SealingKey | None:
-        """Returns a key by its id; reads the key file again once if the key is missing, and whenever it changes."""
+        """Returns the key of an id; the key file is read again once for a missing key, and whenever the
+        file changes.
+        """
         if key_id not in self._keys:
             _ = self._newest
         if key_id not in self._keys and key_id not in self._missing_ids and self._reload is not None:
@@ -177,14 +182,16 @@ class Sealer:
 
 
 def _parse_sealed(stored: str) -> tuple[str, str] | None:
-    """Returns the key id and the encoded text of a sealed secret; None for plain text."""
+    """Returns the key id and the encoded text of a sealed secret, or None for plain text."""
     cipher, _, rest = stored.partition(":")
     key_id, _, text = rest.partition(":")
     return (key_id, text) if cipher == CIPHER_PREFIX and text else None
 
 
 def _cipher(key: SealingKey, place: str) -> AESGCM:
-    """Returns the cipher of one place. Random nonces allow 2**32 secrets a key, so each place has its own."""
+    """Returns the cipher that seals the secrets of one place. Random nonces allow 2**32 secrets a key, so each place
+    has its own.
+    """
     return AESGCM(key.derive(b"seal " + place.encode()))
 
 
@@ -193,43 +200,46 @@ def _associated_data(key_id: str, place: str) -> bytes:
 
 
 def sealed(sealer: Sealer, access_key: str, secret_key: str) -> str:
-    """Seals the secret key of a keypair for its row; it can be opened in that row only."""
+    """Seals the secret key of a keypair so that it can be opened in the row of the keypair only."""
     return sealer.seal(secret_key, f"keypairs.secret_key:{access_key}")
 
 
 def opened(sealer: Sealer, access_key: str, stored: str) -> str:
-    """Opens the secret key of a keypair. Raises InternalError if the key that sealed it is missing."""
+    """Opens the sealed secret key of a keypair. Raises InternalError if the key that sealed it is missing."""
     return sealer.open(stored, f"keypairs.secret_key:{access_key}")
 
 
 def sealed_totp(sealer: Sealer, user_id: UUID, key: str) -> str:
-    """Seals the key of a user's one-time passwords for its row."""
+    """Seals the key of a user's one-time passwords so that it can be opened in the user's row only."""
     return sealer.seal(key, f"totp_devices.key:{user_id}")
 
 
 def opened_totp(sealer: Sealer, user_id: UUID, stored: str) -> str:
-    """Opens the key of a user's one-time passwords. Raises InternalError if the key that sealed it is missing."""
+    """Opens the sealed key of a user's one-time passwords. Raises InternalError if the key that sealed
+    it is missing.
+    """
     return sealer.open(stored, f"totp_devices.key:{user_id}")
 
 
 def sealed_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[str, str]) -> dict[str, str]:
-    """Seals the credentials of an artifact registry for its row."""
+    """Seals the credentials of an artifact registry so that they can be opened in the registry's row only."""
     return {name: sealer.seal(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in credentials.items()}
 
 
 def opened_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, str]) -> dict[str, str]:
-    """Opens the credentials of an artifact registry. Raises InternalError if their key is missing."""
+    """Opens the sealed credentials of an artifact registry. Raises InternalError if their key is missing."""
     return {name: sealer.open(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in stored.items()}
 
 
 def sealed_environ(sealer: Sealer, environ: Mapping[str, str]) -> dict[str, str]:
-    """Seals environment variables, each for its name: what an endpoint has is copied to the sessions of its replicas as
-    it is."""
+    """Seals the values of environment variables, each for the name of its variable. The sealed values of an endpoint
+    can thus be copied to the sessions of its replicas.
+    """
     return {name: sealer.seal(text, f"{_ENVIRON_PLACE}:{name}") for name, text in environ.items()}
 
 
 def opened_environ(sealer: Sealer, stored: Mapping[str, str]) -> dict[str, str]:
-    """Opens environment variables. Raises InternalError if their key is missing."""
+    """Opens the sealed values of environment variables. Raises InternalError if their key is missing."""
     return {name: sealer.open(text, f"{_ENVIRON_PLACE}:{name}") for name, text in stored.items()}
 
 
@@ -237,7 +247,7 @@ def opened_environ(sealer: Sealer, stored: Mapping[str, str]) -> dict[str, str]:
 
 
 def new_key() -> SealingKey:
-    """Makes a random key to seal secrets with."""
+    """Returns a new random key to seal secrets with."""
     return SealingKey(secrets.token_bytes(_KEY_BYTES))
 
 
@@ -264,7 +274,7 @@ def read_keys(path: Path) -> list[SealingKey]:
 
 
 def load_or_make_keys(path: Path) -> list[SealingKey]:
-    """Reads a key file, which is created with one key first if it is missing. Raises as :func:`read_keys`."""
+    """Reads a key file; a missing file is first created with one key. Raises as :func:`read_keys`."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write_keys(path, [new_key()], replace=False)
@@ -272,16 +282,18 @@ def load_or_make_keys(path: Path) -> list[SealingKey]:
 
 
 def add_key(path: Path, *, is_standby: bool = False) -> SealingKey:
-    """Adds a new key before the existing ones, which still open secrets; a standby key comes after them, and opens what
-    other managers seal with it. Raises as :func:`read_keys`."""
+    """Adds a new key before the existing keys, which still open secrets. A standby key is added after them, and opens
+    what other managers seal with it. Raises as :func:`read_keys`.
+    """
     key, earlier = new_key(), read_keys(path) if path.exists() else []
     _write_keys(path, [*earlier, key] if is_standby else [key, *earlier], replace=True)
     return key
 
 
 def put_first(path: Path, key_id: str) -> None:
-    """Makes the key ``key_id`` of the file the one that seals. Raises InvalidInput if the file does not have it, and as
-    :func:`read_keys`."""
+    """Moves the key ``key_id`` to the front of the key file, so that it seals new secrets. Raises InvalidInput if the
+    file does not have it, and as :func:`read_keys`.
+    """
     keys = read_keys(path)
     if key_id not in {key.id for key in keys}:
         raise InvalidInput(f"{path} has no key {key_id[:64]!r}, but {', '.join(key.id for key in keys)}")
@@ -289,7 +301,7 @@ def put_first(path: Path, key_id: str) -> None:
 
 
 def stamp_of(path: Path) -> object:
-    """Returns what changes when the file of keys is replaced or written; None if it is away."""
+    """Returns a value that changes when the key file is replaced or written, or None if the file is missing."""
     with suppress(OSError):
         status = path.stat()
         return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
@@ -297,12 +309,12 @@ def stamp_of(path: Path) -> object:
 
 
 def keep_first_key(path: Path) -> None:
-    """Removes all keys but the first from the file. Raises as :func:`read_keys`."""
+    """Removes all keys except the first from the key file. Raises as :func:`read_keys`."""
     _write_keys(path, read_keys(path)[:1], replace=True)
 
 
 def _write_keys(path: Path, keys: Sequence[SealingKey], *, replace: bool) -> None:
-    """Writes keys to a file atomically; without ``replace``, an existing file stays."""
+    """Writes keys to a file atomically; an existing file is replaced only if ``replace`` is True."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

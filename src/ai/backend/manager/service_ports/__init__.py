@@ -1,1 +1,1 @@
-"""Services of sessions and tunnels to them."""
+"""Starts services of sessions, and opens tunnels to services."""

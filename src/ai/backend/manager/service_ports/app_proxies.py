@@ -1,4 +1,4 @@
-"""Lets browsers reach services by the app proxy of a session's resource group, and cuts ended sessions off there."""
+"""Lets browsers reach services through the app proxy of a resource group, and removes access to ended sessions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppAccess:
-    """The token for one browser and the coordinator's address, or the reason why there is none."""
+    """Holds a token for one browser and the coordinator's address, or the reason why there is no token."""
 
     token: str = field(default="", repr=False)
     wsproxy_addr: str = ""
@@ -30,14 +30,14 @@ class AppAccess:
 
 
 def coordinator_of(group: ResourceGroup | None) -> CoordinatorAddress | None:
-    """Returns the coordinator of a resource group; None without address or token."""
+    """Returns the coordinator of a resource group, or None if its address or token is not set."""
     if group is None or not group.wsproxy_addr or not group.wsproxy_api_token:
         return None
     return CoordinatorAddress(group.wsproxy_addr.rstrip("/"), group.wsproxy_api_token)
 
 
 class AppProxies:
-    """Opens routes to services for workers of app proxies."""
+    """Opens routes to services, through which workers of app proxies reach them."""
 
     def __init__(self, resource_groups: ResourceGroupStore, coordinators: CoordinatorGateway) -> None:
         self._resource_groups = resource_groups
@@ -45,8 +45,8 @@ class AppProxies:
         self._authorities: dict[CoordinatorAddress, str] = {}
 
     async def permit(self, session: Session, agent: AgentCommands, app: str, port: int) -> AppAccess | None:
-        """Returns how a browser reaches a port of the service that the user calls ``app``; None if the resource group
-        has no app proxy.
+        """Returns a token with which a browser reaches a port of the service ``app``. Returns None if the resource
+        group has no app proxy.
 
         Tunnels need no app proxy, so its failure is a reason in the result and no error.
         """
@@ -102,5 +102,5 @@ class EndedAppsLoop(PeriodicLoop):
             await self._coordinators.remove_sessions(coordinator, ended)
 
     async def _ended(self, ids: Sequence[SessionId]) -> list[SessionId]:
-        """Returns the sessions that have ended; unknown ones may be those of another manager."""
+        """Returns those of the sessions that have ended; sessions that are not stored may belong to another manager."""
         return [session.id for session in await self._sessions.get_many(ids) if session.status.is_final]

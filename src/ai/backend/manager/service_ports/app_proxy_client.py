@@ -73,8 +73,9 @@ class HttpCoordinators:
             self._http = None
 
     async def call(self, coordinator: CoordinatorAddress, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Returns the coordinator's reply. Raises Unavailable, PeerRefused; NotFound where it does not have what the
-        path names."""
+        """Sends a request to a coordinator and returns the reply. Raises Unavailable, PeerRefused; NotFound where it
+        does not have what the path names.
+        """
         if self._http is None or self._http.closed:
             self._http = aiohttp.ClientSession(timeout=_TIMEOUT, trace_configs=client_traces())
         headers = {TOKEN_HEADER: coordinator.secret, "Content-Type": "application/json"}

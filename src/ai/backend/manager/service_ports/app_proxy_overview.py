@@ -1,4 +1,4 @@
-"""Shows operators the app proxies of resource groups, their workers and circuits."""
+"""Shows operators the app proxies of resource groups, with workers and circuits."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ class AppProxyState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppProxyOverview(msgspec.Struct, frozen=True):
-    """Asks coordinators. Its callers see agents; to remove circuits takes the right to change resource groups."""
+    """Reads the workers and circuits of app proxies from their coordinators. Its callers see agents; to remove circuits
+    takes the right to change resource groups.
+    """
 
     _resource_groups: ResourceGroupStore
     _coordinators: CoordinatorGateway
 
     async def all(self, caller: Caller) -> list[AppProxyState]:
-        """Returns every coordinator that a resource group names, in the order of their URLs. Raises Forbidden."""
+        """Returns every coordinator that a resource group names, ordered by URL. Raises Forbidden."""
         require(caller, Operation.SEE_AGENTS)
         groups: dict[CoordinatorAddress, list[str]] = {}
         for group in await self._resource_groups.resource_groups():
@@ -48,7 +50,7 @@ class AppProxyOverview(msgspec.Struct, frozen=True):
         return await self._coordinators.circuits(await self._coordinator(group), worker_id)
 
     async def remove_circuit(self, caller: Caller, group: str, circuit_id: str) -> None:
-        """Cuts whoever uses a circuit off. Raises Forbidden, NotFound, Unavailable."""
+        """Removes a circuit, which disconnects its users. Raises Forbidden, NotFound, Unavailable."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         await self._coordinators.remove_circuit(await self._coordinator(group), circuit_id)
 

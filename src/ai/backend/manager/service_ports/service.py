@@ -23,8 +23,9 @@ _PRIVATE_PROTOCOL = "internal"
 
 
 class ServiceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to start a service, or to connect to it. ``port`` is one of the service's; a running service ignores
-    ``envs`` and ``arguments``."""
+    """Describes a request to start a service or to connect to a service. ``port`` is one of the service's; a running
+    service ignores ``envs`` and ``arguments``.
+    """
 
     app: str
     port: int | None = None
@@ -33,7 +34,7 @@ class ServiceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfferedService(msgspec.Struct, frozen=True, kw_only=True):
-    """A service with its declared ports, and its state if the session runs and its agent answers."""
+    """Describes a service with its declared ports. Its state is set if the session runs and its agent answers."""
 
     name: str
     protocol: str
@@ -42,14 +43,16 @@ class OfferedService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartedService(msgspec.Struct, frozen=True, kw_only=True):
-    """A running service. ``access`` is how a browser reaches it; None without an app proxy."""
+    """Describes a running service. ``access`` is how a browser reaches it; None without an app proxy."""
 
     state: ServiceState
     access: AppAccess | None = None
 
 
 class ServicePorts:
-    """Starts, stops and lists services. Every method raises SessionNotFound and TooManySessionsMatched."""
+    """Starts, stops and lists the services of sessions. Every method raises SessionNotFound and
+    TooManySessionsMatched.
+    """
 
     def __init__(self, finder: SessionFinder, gateway: AgentGateway, app_proxies: AppProxies) -> None:
         self._finder = finder
@@ -59,7 +62,7 @@ class ServicePorts:
     async def start(
         self, caller: Caller, ref: str, request: ServiceRequest, *, owner_access_key: str | None = None
     ) -> StartedService:
-        """Starts a service and returns once it listens; a running one stays.
+        """Starts a service and returns when it listens; a service that already runs is kept.
 
         Raises:
             NotFound: the session has no such service. InvalidInput: it takes no such argument, variable or port.
@@ -77,12 +80,14 @@ class ServicePorts:
         return StartedService(state=state, access=access)
 
     async def stop(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> None:
-        """Stops a service; no error if it does not run. Raises as :meth:`start`."""
+        """Stops a service, or does nothing if the service does not run. Raises as :meth:`start`."""
         session, agent = await self.running(caller, ref, owner_access_key)
         await agent.stop_service(StopService(kernel_id=str(session.main.id), name=session.service_name(name)))
 
     async def list(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Sequence[OfferedService]:
-        """Returns the services of a session in any state, also under their aliases, since clients check names."""
+        """Returns the services of a session in any status. A service with aliases is also listed under them, since
+        clients check names.
+        """
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, may_be_recent=True)
         states: dict[str, ServiceState] = {}
         if session.status in RUNNING_SESSION_STATUSES and session.main.agent is not None and session.service_ports:
@@ -106,7 +111,9 @@ class ServicePorts:
         return [*offered, *aliases]
 
     async def running(self, caller: Caller, ref: str, owner_access_key: str | None) -> tuple[Session, AgentCommands]:
-        """Returns a session that the caller controls, and its agent. Raises Conflict unless the session runs."""
+        """Returns a running session that the caller may change, and the commands of its agent. Raises Conflict unless
+        the session runs.
+        """
         session = await self._finder.one(
             caller, ref, owner_access_key=owner_access_key, to_change=True, may_be_recent=True
         )
@@ -132,12 +139,14 @@ async def start_service(session: Session, agent: AgentCommands, request: Service
 
 
 def is_private(port: Mapping[str, Any]) -> bool:
-    """Returns whether a declared service is for the platform only."""
+    """Returns True if only the platform may use a declared service."""
     return port.get("protocol") == _PRIVATE_PROTOCOL
 
 
 def chosen_port(state: ServiceState, declared: list[int], requested: int | None) -> int:
-    """Returns the actual port by its position among the declared ones, as the workload may have other ports."""
+    """Returns the actual port of a service for a declared port, by its position among the declared ports. The workload
+    may have other port numbers.
+    """
     if not state.ports:
         raise NotSupported(f"The service {state.name} has no port.")
     if requested is None:

@@ -1,4 +1,4 @@
-"""Tunnels: connections of users to the services of their sessions."""
+"""Opens tunnels, which are connections of users to the services of their sessions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ai.backend.manager.sessions.model import Session
 
 
 class Tunnel:
-    """A byte stream to a service, which counts among the tunnels of its session until it is closed."""
+    """Represents a byte stream to a service, which counts as a tunnel of its session until it is closed."""
 
     def __init__(
         self, stream: ByteStream, session: Session, counts: Counter[SessionId], activity: ActivityTracker
@@ -52,14 +52,14 @@ class Tunnel:
 
 
 def release(counts: Counter[SessionId], session: SessionId) -> None:
-    """Subtracts a closed tunnel from the count of a session's tunnels."""
+    """Subtracts one closed tunnel from the number of tunnels of a session."""
     counts[session] -= 1
     if counts[session] <= 0:
         del counts[session]
 
 
 class TunnelService:
-    """Opens tunnels; the caller transfers the bytes and closes."""
+    """Opens tunnels; the caller transfers the bytes and closes the tunnel."""
 
     def __init__(self, services: ServicePorts, settings: TunnelSettings, activity: ActivityTracker) -> None:
         self._services = services
@@ -75,7 +75,7 @@ class TunnelService:
     async def open(
         self, caller: Caller, ref: str, request: ServiceRequest, *, owner_access_key: str | None = None
     ) -> Tunnel:
-        """Connects to a service, which is started if it does not run. The caller closes the connection.
+        """Connects to a service, and starts the service first if it does not run. The caller closes the connection.
 
         Raises:
             SessionNotFound, TooManySessionsMatched, Forbidden: not the caller's session, or no services on its node.

@@ -1,1 +1,1 @@
-"""Model services: endpoints, their revisions and replicas."""
+"""Manages model services: endpoints with their revisions and replicas."""

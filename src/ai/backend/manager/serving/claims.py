@@ -1,4 +1,4 @@
-"""Checks that the replicas of an endpoint hold a device claim at once only where it may be used at once."""
+"""Prevents that replicas of an endpoint share a device claim which only one session may use at a time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _LIVE = _TARGETS | {ServedRevisionStatus.ACTIVE}
 
 
 class ClaimSharing(Protocol):
-    """Says whether several sessions may hold a claim at once."""
+    """Reports if several sessions may hold a device claim at once."""
 
     async def unshared_slot(self, user_id: UserId, group_id: GroupId, name: str) -> str | None:
-        """Returns a slot of a claim that workloads do not share on every agent of the claim's resource group; None if
-        sessions may use the claim at once. Raises NotFound."""
+        """Returns a slot of a claim that workloads cannot share on an agent of the claim's resource group. Returns None
+        if several sessions may use the claim at once. Raises NotFound.
+        """
 
 
 class _Cause(StrEnum):
@@ -32,13 +33,14 @@ class _Cause(StrEnum):
 
 
 class ReplicaClaims(msgspec.Struct, frozen=True):
-    """Refuses changes of endpoints by which replicas would wait for each other's claim for ever."""
+    """Refuses changes of endpoints after which two replicas would wait for the same device claim for ever."""
 
     sharing: ClaimSharing
 
     async def check(self, endpoint: Endpoint, revisions: Iterable[Revision], before: Service | None = None) -> None:
-        """Raises InvalidInput for an endpoint that would hold a claim several times, unless it did so before or the
-        claim may be used at once; NotFound for a claim that does not exist."""
+        """Raises InvalidInput if several replicas of an endpoint would need one claim that only one session may use. An
+        endpoint that already did so before the change is accepted. Raises NotFound for a claim that does not exist.
+        """
         earlier = _held_at_once(before.endpoint, before.revisions) if before is not None else frozenset()
         for name, cause in sorted(_held_at_once(endpoint, revisions) - earlier):
             slot = await self.sharing.unshared_slot(endpoint.user_id, endpoint.group_id, name)
@@ -55,14 +57,14 @@ class ReplicaClaims(msgspec.Struct, frozen=True):
             raise InvalidInput(message, data={"policy": "both revisions at once not with this claim"})
 
     async def check_change(self, service: Service, change: ServingChange) -> None:
-        """Checks a change of an endpoint as :meth:`check` does."""
+        """Checks the endpoint as it would be after a change, as :meth:`check` does."""
         changed_ids = {revision.id for revision in change.revisions}
         kept = [revision for revision in service.revisions if revision.id not in changed_ids]
         await self.check(change.endpoint, [*change.revisions, *kept], service)
 
 
 def _held_at_once(endpoint: Endpoint, revisions: Iterable[Revision]) -> frozenset[tuple[str, _Cause]]:
-    """Returns the claims that several replicas of an endpoint may come to need at the same time."""
+    """Returns the claims that several replicas of an endpoint may need at once, each with the cause."""
     live = [revision for revision in revisions if revision.status in _LIVE and revision.spec.claim]
     most = max(endpoint.desired, endpoint.scaling.max_replicas if endpoint.scaling is not None else 0)
     several = {(str(revision.spec.claim), _Cause.REPLICAS) for revision in live if most > 1}
@@ -73,5 +75,5 @@ def _held_at_once(endpoint: Endpoint, revisions: Iterable[Revision]) -> frozense
 
 
 def _is_in_turn(policy: RolloutPolicy) -> bool:
-    """Returns True if a replica of the old revision ends before one of the new revision starts."""
+    """Returns True if a roll-out ends a replica of the old revision before it starts one of the new revision."""
     return policy.kind is RolloutKind.ROLLING and policy.max_surge == 0 and policy.max_unavailable > 0

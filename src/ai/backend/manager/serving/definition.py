@@ -1,4 +1,5 @@
-"""Reads ``model-definition.yaml`` of a model folder, and the runtime variants; makes the command of a replica. Pure.
+"""Reads the ``model-definition.yaml`` of model folders and the runtime variants, and makes the command of replicas.
+Pure.
 
 The schema is described in docs/howto/serve-a-model.md. The file is a user's: it is small, has no aliases and no tags,
 and whatever it says is passed to a shell inside the replica's session as quoted words.
@@ -23,7 +24,7 @@ from ai.backend.infra.yaml_structure import structure_problem
 from ai.backend.manager.serving.model import HealthCheck, ServedModel
 
 DEFINITION_FILES = ("model-definition.yaml", "model-definition.yml")
-"""The names that are tried, in this order."""
+"""The file names of a definition, in the order in which they are tried."""
 MAX_DEFINITION_BYTES = 65_536
 _MAX_DEPTH = 12
 _MAX_COMMAND_BYTES = 16_384
@@ -36,7 +37,7 @@ _Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the parts of a definition: unknown fields are errors."""
+    """Serves as base of the parts of a definition and rejects unknown fields."""
 
 
 class _HealthCheckPart(_Strict, frozen=True, kw_only=True):
@@ -98,9 +99,10 @@ class _Definition(_Strict, frozen=True, kw_only=True):
 
 
 class RuntimeVariant(_Strict, frozen=True, kw_only=True):
-    """A kind of inference server, from a file in ``variants``. ``command`` is None if the user gives it; its words, and
-    the values of ``environ``, may have ``{model_path}``, ``{model_name}`` and, which each replica has its own of,
-    ``{port}``. The variables ``secrets`` are sealed when a user sets them, and shown to nobody."""
+    """Describes a kind of inference server, as read from a file in ``variants``. ``command`` is None if the user gives
+    it; its words, and the values of ``environ``, may have ``{model_path}``, ``{model_name}`` and, which each replica
+    has its own of, ``{port}``. The variables ``secrets`` are sealed when a user sets them, and shown to nobody.
+    """
 
     title: str
     command: list[str] | None = None
@@ -136,7 +138,7 @@ def _malformed(file: str, reason: str) -> InvalidInput:
 
 
 def read_definition(content: bytes, *, file: str, mount_destination: str, name: str | None = None) -> ServedModel:
-    """Returns what a definition serves: its only model, or the one called ``name``.
+    """Returns the model that a definition serves: the model called ``name``, or the only one if there is one model.
 
     Raises InvalidInput, which names the file and what is wrong in it.
     """
@@ -164,8 +166,9 @@ def read_definition(content: bytes, *, file: str, mount_destination: str, name: 
 def variant_service(
     variant: RuntimeVariant, *, name: str, mount_destination: str, command: str | None, port: int | None = None
 ) -> ServedModel:
-    """Returns what a runtime variant serves without a definition. ``command`` replaces the variant's. Raises
-    InvalidInput if neither has one."""
+    """Returns the model and command that a runtime variant serves without a definition. ``command`` replaces the
+    variant's. Raises InvalidInput if neither has one.
+    """
     values = {"model_path": mount_destination, "model_name": name}
     if command is None and variant.command is None:
         message = (
@@ -224,7 +227,7 @@ def _parse(content: bytes, file: str) -> _Definition:
 
 
 def _command(words: str | Sequence[str], file: str) -> str:
-    """Returns a command for a shell: a text as it is, words quoted."""
+    """Returns a command for a shell: a text unchanged, or a list of words with each word quoted."""
     if "\0" in "".join(words):
         raise _malformed(file, "a command has a NUL")
     return words if isinstance(words, str) else shlex.join(words)
@@ -245,7 +248,7 @@ def _step(action: _RunCommand | _MakeDirectory | _WriteFile, file: str) -> str:
 
 
 def _joined(steps: Sequence[str], command: str, shell: str, file: str) -> str:
-    """Returns one command that runs the steps in order, stops at the first failure, and becomes the server."""
+    """Returns one shell command that runs all steps in order, stops at a failure, and finally becomes the server."""
     script = "\n".join(["set -e", *steps, "set +e", f"exec {command}" if _is_simple(command) else command])
     if len(script.encode()) > _MAX_COMMAND_BYTES:
         raise _malformed(file, f"its commands are larger than {_MAX_COMMAND_BYTES} bytes")
@@ -253,5 +256,5 @@ def _joined(steps: Sequence[str], command: str, shell: str, file: str) -> str:
 
 
 def _is_simple(command: str) -> bool:
-    """Returns whether a command is one program with arguments, which may replace its shell."""
+    """Returns True if a command is one program with arguments, so that the program may replace its shell."""
     return not any(mark in command for mark in ";&|\n(){}<>`") and not command.lstrip().startswith("exec ")

@@ -1,4 +1,4 @@
-"""The use cases and the loop of model services in one value."""
+"""Builds the use cases and loops of model services, and holds them in one object."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ai.backend.manager.tasks.service import TaskService
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the use cases and the loops of endpoints."""
+    """Holds the services, the loops and the prober of model services."""
 
     service: ServingService
     scaling: ScalingService
@@ -47,8 +47,9 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     sessions: SessionStore
 
     async def obstacles(self, service: Service) -> dict[str, str]:
-        """Returns by id what each replica waits for: why its session does not run, or why its last probe failed, which
-        only the manager that runs the loop knows."""
+        """Returns, by the id of each replica that does not serve, why its session does not run or why its last probe
+        failed. Only the manager that runs the loop knows the results of probes.
+        """
         replicas = service.live_replicas
         texts = {str(each.id): self.prober.error_of(each.id) for each in replicas}
         for session in await self.sessions.get_many(each.id for each in replicas):
@@ -79,7 +80,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
         sealer: Sealer,
         stats: LiveMetrics,
     ) -> Serving:
-        """Builds the use cases on one store, the sessions and the coordinators of the app proxy."""
+        """Builds the services and loops of model services from stores, session services and gateways."""
         probe = AgentProbe(gateway)
         prober = Prober(probe, clock, lambda: None)
         service = ServingService(

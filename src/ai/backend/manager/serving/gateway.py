@@ -1,4 +1,4 @@
-"""Interfaces that model services need: coordinators of the app proxy, model folders, replicas."""
+"""Declares the interfaces that model services need: coordinators of the app proxy, model folders, replicas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class CoordinatorCalls(Protocol):
     async def authority(self, coordinator: CoordinatorAddress) -> str: ...
 
     async def call(self, coordinator: CoordinatorAddress, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Returns the coordinator's reply. Raises NotFound where it does not have what the path names."""
+        """Sends a request to a coordinator and returns the reply. Raises NotFound where it does not have what the path
+        names.
+        """
         ...
 
 
@@ -30,7 +32,7 @@ class EndpointCoordinators(Protocol):
     Unavailable, or PeerRefused with the coordinator's reason."""
 
     async def authority(self, coordinator: CoordinatorAddress) -> str:
-        """Returns the certificate (PEM) by which gateways of agents recognize its workers."""
+        """Returns the certificate (PEM) by which gateways of agents recognize the workers of a coordinator."""
         ...
 
     async def put_endpoint(
@@ -40,30 +42,30 @@ class EndpointCoordinators(Protocol):
         routes: Sequence[RouteInfo],
         serving: ServingOptions,
     ) -> str:
-        """Replaces the routes of an endpoint, which is created if need be; returns its URL once its worker serves
-        them."""
+        """Creates an endpoint or replaces its routes, and returns its URL once its worker serves the routes."""
         ...
 
     async def in_flight(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> Mapping[UUID, int] | None:
-        """Returns the open requests of an endpoint by session; None while no worker reports them."""
+        """Returns the number of open requests of an endpoint by session, or None if no worker has reported them."""
         ...
 
     async def loads(self, coordinator: CoordinatorAddress, *, since: int | None, wait_s: float) -> EndpointLoads:
-        """Returns the open and waiting requests of all endpoints; while the version is ``since``, after ``wait_s``
-        seconds at the latest."""
+        """Returns the open and waiting requests of all endpoints, as soon as they differ from version ``since``.
+        Without a change, the reply comes after ``wait_s`` seconds.
+        """
         ...
 
     async def usage(self, coordinator: CoordinatorAddress, *, after: int, limit: int) -> Sequence[UsageRow]:
-        """Returns the next reports about what tokens used at replicas after the one with the id ``after``."""
+        """Returns the coordinator's next reports of token use, which follow the report with the id ``after``."""
         ...
 
     async def remove_endpoint(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> None:
-        """Removes an endpoint; no error if there is none."""
+        """Removes an endpoint from a coordinator, or does nothing if the coordinator does not have it."""
 
     async def endpoint_token(
         self, coordinator: CoordinatorAddress, endpoint: Endpoint, user_id: UserId, valid_until: datetime
     ) -> str:
-        """Returns a token by which the endpoint is called."""
+        """Returns a token with which clients may call the endpoint."""
         ...
 
 
@@ -71,19 +73,23 @@ class ModelFolders(Protocol):
     """Reads small files of folders and artifacts that a caller may mount."""
 
     async def read(self, caller: Caller, ref: str, path: str, *, max_bytes: int) -> bytes:
-        """Returns the bytes of a file. Raises NotFound, Forbidden, LimitExceeded, Unavailable."""
+        """Returns the bytes of a file in a folder or artifact. Raises NotFound, Forbidden,
+        LimitExceeded, Unavailable.
+        """
         ...
 
 
 class ReplicaProbe(Protocol):
-    """Sends the health check of its endpoint to a replica."""
+    """Sends requests, such as the health check of an endpoint, to a replica."""
 
     async def probe(self, session: Session, replica: Replica, *, port: int, path: str, timeout_s: float) -> int:
-        """Returns the HTTP status that GET ``path`` at ``port`` of a replica is answered with. Raises Unavailable if
-        nothing answers in time, or not in HTTP."""
+        """Sends a GET of ``path`` to ``port`` of a replica and returns the HTTP status of the answer. Raises
+        Unavailable if nothing answers in time, or not in HTTP.
+        """
         ...
 
     async def read(self, session: Session, *, port: int, path: str, timeout_s: float, max_bytes: int) -> bytes:
-        """Returns the body of the answer to such a request. Raises Unavailable also for another status than 200 and for
-        a body of more than ``max_bytes``."""
+        """Sends a GET of ``path`` to ``port`` of a replica and returns the body of the answer. Raises Unavailable also
+        for another status than 200 and for a body of more than ``max_bytes``.
+        """
         ...

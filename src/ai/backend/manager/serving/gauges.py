@@ -1,5 +1,6 @@
-"""Reads the metrics that endpoints are scaled by beyond those of the app proxy: gauges of inference engines, statistics
-of kernels, and queries of Prometheus that the operator has set (serving anchors 7, 10)."""
+"""Reads metrics for autoscaling that the app proxy does not report, from engines, kernels and Prometheus. Prometheus is
+asked the queries that the operator has set (serving anchors 7, 10).
+"""
 
 from __future__ import annotations
 
@@ -45,19 +46,19 @@ _MAX_VALUE = 1e15
 
 
 class Reading(NamedTuple):
-    """A metric of an endpoint: the sum over the replicas that reported it, and how many those are."""
+    """Holds a metric of an endpoint as the sum over replicas, and the number of replicas that reported the metric."""
 
     total: float
     replicas: int
 
 
 class MetricReader(Protocol):
-    """Reads metrics of one source."""
+    """Reads the metrics of one source."""
 
     async def read(
         self, service: Service, sessions: Mapping[SessionId, Session], names: Collection[str]
     ) -> Mapping[str, Reading]:
-        """Returns the metrics that can be read now. Raises BackendError."""
+        """Returns those of the requested metrics that the source can deliver now. Raises BackendError."""
         ...
 
 
@@ -79,8 +80,9 @@ def _summed(readings: Iterable[Mapping[str, float]]) -> dict[str, Reading]:
 
 
 def gauges_of(text: str, names: Collection[str]) -> dict[str, float]:
-    """Returns these metrics of a page in the format of Prometheus, each summed up over its labels. What is no number,
-    and what cannot be read, is left out."""
+    """Returns the named metrics of a page in the Prometheus format, each summed up over its labels. What is no number,
+    and what cannot be read, is left out.
+    """
     starts = tuple(names)
     lines = [line for line in text.splitlines() if len(line) <= _MAX_LINE_LENGTH and line.startswith(starts)]
     values: dict[str, float] = {}
@@ -152,8 +154,9 @@ class KernelReader(msgspec.Struct, frozen=True):
 
 
 class PrometheusReader:
-    """Asks a server of Prometheus the queries that the operator has set. ``$endpoint`` and ``$name`` in them stand for
-    the id and the name of the endpoint: users choose a query, and write none, so that none reads what is of others."""
+    """Sends the queries that the operator has set to a Prometheus server. ``$endpoint`` and ``$name`` in them stand for
+    the id and the name of the endpoint: users choose a query, and write none, so that none reads what is of others.
+    """
 
     def __init__(self, settings: ServingSettings) -> None:
         self._url = (settings.prometheus_url or "").rstrip("/")
@@ -176,7 +179,9 @@ class PrometheusReader:
         return readings
 
     async def _ask(self, query: str) -> float | None:
-        """Returns the sum of what a query gives; None if that is nothing. Raises Unavailable."""
+        """Sends a query to Prometheus and returns the sum of the values, or None if there are no values. Raises
+        Unavailable.
+        """
         if self._http is None or self._http.closed:
             self._http = aiohttp.ClientSession(timeout=_HTTP_TIMEOUT)
         try:
@@ -195,7 +200,7 @@ class PrometheusReader:
 
 
 async def _read_whole(content: aiohttp.StreamReader) -> bytes:
-    """Returns a body. Raises ValueError if it is too large."""
+    """Reads the whole body of a reply of Prometheus. Raises ValueError if it is too large."""
     body = bytearray()
     async for chunk in content.iter_any():
         body += chunk
@@ -205,7 +210,7 @@ async def _read_whole(content: aiohttp.StreamReader) -> bytes:
 
 
 def values_of(reply: Mapping[str, Any]) -> list[float]:
-    """Returns the numbers of a reply of Prometheus. Raises ValueError for the reply to a wrong query."""
+    """Returns the finite numbers of a reply of Prometheus. Raises ValueError for the reply to a wrong query."""
     if reply.get("status") != "success":
         raise ValueError(f"it refuses the query: {str(reply.get('error'))[:200]}")
     data = reply["data"]
@@ -223,22 +228,23 @@ class _Gathered:
 
 @dataclass(eq=False, repr=False)
 class Gauges:
-    """Reads the metrics of endpoints periodically, and keeps what it has read. A source that cannot be read adds
-    nothing: what is missing or old changes no number of replicas."""
+    """Reads the metrics of endpoints periodically and keeps the samples. A source that cannot be read adds nothing:
+    what is missing or old changes no number of replicas.
+    """
 
     readers: Mapping[MetricSource, MetricReader]
     clock: Clock
     _gathered: dict[UUID, _Gathered] = field(default_factory=dict, init=False)
 
     def keep(self, endpoint_ids: Collection[UUID]) -> None:
-        """Forgets all endpoints but these."""
+        """Drops the samples and readings of all endpoints except these."""
         for endpoint_id in [each for each in self._gathered if each not in endpoint_ids]:
             task = self._gathered.pop(endpoint_id).task
             if task is not None:
                 task.cancel()
 
     def begin_due(self, service: Service, sessions: Mapping[SessionId, Session]) -> None:
-        """Begins to read the metrics of an endpoint, if that is due."""
+        """Starts to read the metrics of an endpoint if the period since the last reading has passed."""
         keys = [key for key in keys_of(service) if key[0] in self.readers]
         if not keys:
             return
@@ -277,7 +283,7 @@ class Gauges:
         return {}
 
     def samples(self, endpoint_id: UUID, key: MetricKey) -> list[Sample]:
-        """Returns what was read of a metric, oldest first."""
+        """Returns the kept samples of a metric of an endpoint, the oldest first."""
         gathered = self._gathered.get(endpoint_id)
         return list(gathered.samples.get(key, ())) if gathered is not None else []
 
@@ -286,7 +292,7 @@ class Gauges:
         await asyncio.gather(*self._tasks)
 
     async def stop(self) -> None:
-        """Cancels readings."""
+        """Cancels the running readings."""
         await cancel_all(*self._tasks)
         for reader in self.readers.values():
             if isinstance(reader, PrometheusReader):

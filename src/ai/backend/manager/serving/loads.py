@@ -1,5 +1,4 @@
-"""Keeps the loads of endpoints that the coordinators of the app proxy report, and decides from them how many replicas
-an endpoint is to have."""
+"""Keeps the loads of endpoints that coordinators of the app proxy report, and decides the number of replicas."""
 
 from __future__ import annotations
 
@@ -36,20 +35,22 @@ from ai.backend.manager.serving.model import Service
 
 log = logging.getLogger(__name__)
 GATHERED_METRICS = tuple(MetricName)
-"""The metrics of the app proxy that endpoints can be scaled by."""
+"""The metrics of the app proxy by which endpoints can be scaled."""
 MAX_WINDOW_S = 3600.0
-"""The longest window that loads are kept for."""
+"""The longest time in seconds for which loads are kept."""
 _WAIT_S = 2.0
-"""Seconds that a coordinator waits for a request that begins to wait before it replies: one sample in this time."""
+"""Seconds for which a coordinator may delay its reply until a request begins to wait; one sample in this time."""
 _MAX_SAMPLES = 2_048
 _TOKENS_S = 30.0
-"""Seconds that the rate of tokens is a mean of: those of an answer are counted when it ends."""
+"""Seconds over which the rate of tokens is averaged, since tokens of an answer are counted at its end."""
 _ROLLED_OUT = frozenset({ServedRevisionStatus.PENDING, ServedRevisionStatus.ROLLING_OUT})
 _MOVING = _ROLLED_OUT | {ServedRevisionStatus.ROLLING_BACK}
 
 
 class _Reported(msgspec.Struct, frozen=True):
-    """A load at a moment. ``requests_per_s`` is the mean since the report before, ``tokens_per_s`` that of 30 s."""
+    """Holds the load of an endpoint at one moment, with rates. ``requests_per_s`` is the mean since the report before,
+    ``tokens_per_s`` that of 30 s.
+    """
 
     at: float
     load: EndpointLoad
@@ -73,7 +74,9 @@ class _Reported(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Memory:
-    """The reports about one endpoint since it is scaled. ``since``: unix time from which its loads are known."""
+    """Holds the reports about one endpoint since it began to be scaled. ``since``: unix time from which its loads are
+    known.
+    """
 
     since: float
     reports: deque[_Reported] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
@@ -97,7 +100,9 @@ class Autoscaler:
         self._memories: dict[UUID, _Memory] = {}
 
     def begin_due(self, coordinators: Iterable[CoordinatorAddress], endpoint_ids: Collection[UUID]) -> None:
-        """Asks each coordinator that is not being asked, and forgets endpoints other than these."""
+        """Starts a request for loads to each coordinator without an open one, and forgets all
+        endpoints except these.
+        """
         now = self._clock.now().timestamp()
         memories = self._memories
         self.gauges.keep(endpoint_ids)
@@ -136,7 +141,7 @@ class Autoscaler:
             self.on_change()
 
     def decide(self, service: Service) -> ScalingDecision | None:
-        """Decides the replicas of a service; None if it is not scaled by its load."""
+        """Decides the number of replicas of a service, or returns None if the service is not scaled by its load."""
         policy, memory = service.endpoint.scaling, self._memories.get(service.endpoint.id)
         if policy is None or memory is None:
             return None
@@ -191,5 +196,5 @@ def _record(memory: _Memory, load: EndpointLoad, now: float) -> None:
 
 
 def _rate(grown: int, seconds: float) -> float:
-    """Returns a mean by the second; 0 for a count that began anew."""
+    """Returns the growth of a count per second, or 0 if the count has started anew."""
     return max(0, grown) / seconds if seconds > 0 else 0.0

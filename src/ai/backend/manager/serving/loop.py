@@ -1,4 +1,4 @@
-"""Carries out what endpoints need: sessions of replicas, routes at coordinators, probes, ends."""
+"""Creates and ends sessions of replicas, publishes routes to coordinators, and probes replicas."""
 
 from __future__ import annotations
 
@@ -65,13 +65,14 @@ from ai.backend.plugin.crash_points import crash_point
 log = logging.getLogger(__name__)
 _PROBED = frozenset({ReplicaStatus.WARMING, ReplicaStatus.READY, ReplicaStatus.UNHEALTHY})
 _MAX_STEPS = 16
-"""Changes of one endpoint in one round; what is left follows in the next one."""
+"""The maximum number of changes of one endpoint in one round; further changes follow in the next round."""
 _MAX_AT_ONCE = 16
 
 
 class ServingLoop(PeriodicLoop):
-    """Drives endpoints. Each step stores the next change of one endpoint, then makes the world follow what is stored;
-    whatever is done may be done again."""
+    """Moves endpoints towards their requested state, step by step. Each step stores the next change of one endpoint,
+    then makes the world follow what is stored; whatever is done may be done again.
+    """
 
     period_s = 1.0
 
@@ -114,7 +115,7 @@ class ServingLoop(PeriodicLoop):
                 self._drivers[key].add_done_callback(partial(self._on_done, key))
 
     async def _ask_loads(self, endpoints: Sequence[Endpoint]) -> None:
-        """Starts reading the loads of these endpoints, and forgets those of others."""
+        """Starts to read the loads of these endpoints, and drops the loads of other endpoints."""
         coordinators: list[CoordinatorAddress] = []
         for endpoint in {each.resource_group: each for each in endpoints}.values():
             try:
@@ -154,7 +155,9 @@ class ServingLoop(PeriodicLoop):
             log.exception("endpoint %s cannot go on for now", endpoint_id)
 
     async def _step(self, endpoint_id: UUID) -> bool:
-        """Makes one endpoint follow what is stored, then stores its next change; returns whether there was one."""
+        """Executes what the stored state of an endpoint requires, then stores its next change. Returns True if there
+        was a change.
+        """
         service = await self._store.get(endpoint_id)
         if service is None or service.endpoint.status is EndpointStatus.DESTROYED:
             return False
@@ -195,7 +198,9 @@ class ServingLoop(PeriodicLoop):
     async def _create_sessions(
         self, service: Service, sessions: Mapping[SessionId, Session], problems: list[str]
     ) -> dict[SessionId, str]:
-        """Creates the missing sessions of replicas that are provisioned. Returns why sessions are refused."""
+        """Creates the missing sessions of PROVISIONING replicas, and returns by replica why a session was refused for
+        good. Returns why sessions are refused.
+        """
         missing = [
             each
             for each in service.live_replicas
@@ -242,7 +247,7 @@ class ServingLoop(PeriodicLoop):
     async def _open_routes(
         self, service: Service, sessions: Mapping[SessionId, Session], problems: list[str]
     ) -> Service:
-        """Opens the routes of replicas that run, and stores where they are reached."""
+        """Opens routes to replicas that run, and stores the addresses of the routes."""
         opened: list[Replica] = []
         for replica in service.live_replicas:
             session = sessions.get(replica.id)
@@ -279,7 +284,7 @@ class ServingLoop(PeriodicLoop):
         return coordinator
 
     async def _publish(self, service: Service, problems: list[str]) -> Service:
-        """Sends the coordinator the routes of an endpoint if it has others, or removes the endpoint there."""
+        """Sends the routes of an endpoint to its coordinator if they have changed, or removes an endpoint that ends."""
         endpoint = service.endpoint
         try:
             if endpoint.status is EndpointStatus.DESTROYING and not service.live_replicas:
@@ -302,7 +307,7 @@ class ServingLoop(PeriodicLoop):
     # ---- notes ----
 
     def _probe(self, service: Service, sessions: Mapping[SessionId, Session]) -> dict[SessionId, ProbeOutcome]:
-        """Begins the probes that are due, and returns what earlier ones say."""
+        """Starts the probes that are due, and returns the outcome of earlier probes by replica."""
         probed: list[tuple[Replica, Session, ServedModel]] = []
         outcomes: dict[SessionId, ProbeOutcome] = {}
         for replica in service.live_replicas:
@@ -318,7 +323,9 @@ class ServingLoop(PeriodicLoop):
         return outcomes
 
     def _sample(self, service: Service) -> Mapping[UUID, RevisionSample]:
-        """Returns what the old and the new revision answered since the roll-out began, if a guard judges it."""
+        """Returns the answers of the old and the new revision since the roll-out began, if a guard evaluates the
+        roll-out.
+        """
         target = next((each for each in service.revisions if each.status is ServedRevisionStatus.ROLLING_OUT), None)
         if target is None or service.endpoint.policy.guard is None:
             return {}
@@ -329,7 +336,7 @@ class ServingLoop(PeriodicLoop):
         return self._samples.of(revisions, target.changed_at.timestamp(), now)
 
     async def _in_flight(self, service: Service) -> Mapping[UUID, int]:
-        """Returns the open requests of draining replicas, where the app proxy reports them."""
+        """Returns the number of open requests of draining replicas, if the app proxy reports it."""
         draining = [each.id for each in service.live_replicas if each.status is ReplicaStatus.DRAINING]
         if not draining:
             return {}
@@ -340,7 +347,7 @@ class ServingLoop(PeriodicLoop):
         return {each: counts.get(each, 0) for each in draining} if counts is not None else {}
 
     async def _last_words(self, service: Service, sessions: Mapping[SessionId, Session]) -> dict[SessionId, str]:
-        """Returns the last line that each replica has printed whose session has ended."""
+        """Returns, for each replica whose session has ended, the last line that the replica has printed."""
         lines: dict[SessionId, str] = {}
         for replica in service.live_replicas:
             session = sessions.get(replica.id)
@@ -351,7 +358,7 @@ class ServingLoop(PeriodicLoop):
         return lines
 
     async def _note_problems(self, service: Service, problems: list[str]) -> Service:
-        """Stores why a round could not do its work, for ``service why``."""
+        """Stores the problems of a round with the endpoint, for ``service why``."""
         problem = "; ".join(dict.fromkeys(problems))[:2000] or None
         if problem == service.endpoint.problem:
             return service

@@ -12,7 +12,7 @@ from ai.backend.manager.serving.model import Endpoint, UseGroup, UseGrouping, Us
 
 
 class MemoryEndpointUsageStore:
-    """Implements :class:`ai.backend.manager.serving.store.EndpointUsageStore` beside the endpoints."""
+    """Implements :class:`ai.backend.manager.serving.store.EndpointUsageStore` in memory, beside the endpoints."""
 
     def __init__(self, serving: MemoryServingStore) -> None:
         self._serving = serving

@@ -1,4 +1,4 @@
-"""Model services: an endpoint with its revisions and replicas.
+"""Defines endpoints with their revisions, replicas, scaling rules, tokens and use.
 
 An :class:`Endpoint` with its revisions and replicas is one aggregate, guarded by the endpoint's ``version``. A replica
 is a session of type inference; both have the same id, so that a session is created once whoever was killed meanwhile.
@@ -23,15 +23,16 @@ from ai.backend.core.serving.model import RolloutPolicy
 from ai.backend.manager.query.model import ListQuery
 
 KEPT_REVISIONS = 16
-"""Ended revisions of an endpoint that are kept, to be rolled out again."""
+"""The number of ended revisions of an endpoint that are kept, so that they can be rolled out again."""
 KEPT_REPLICAS = 64
-"""Ended replicas of an endpoint that are kept, for ``service why``."""
+"""The number of ended replicas of an endpoint that are kept for ``service why``."""
 
 
 class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """How a replica is probed: GET ``path`` every ``interval`` seconds, which must answer ``expected_status_code``
-    within ``max_wait_time`` seconds. ``max_retries`` failures in a row make it unhealthy; failures of a replica that
-    was never ready count only ``initial_delay`` seconds after its session has started."""
+    """Describes how a replica is probed: by a GET of ``path`` every ``interval`` seconds. The replica must answer
+    ``expected_status_code`` within ``max_wait_time`` seconds. ``max_retries`` failures in a row make it unhealthy;
+    failures of a replica that was never ready count only ``initial_delay`` seconds after its session has started.
+    """
 
     path: str = "/health"
     interval: float = 10.0
@@ -42,7 +43,7 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The server of a replica: ``command`` is a line for a shell, ``port`` is where it listens on 127.0.0.1.
+    """Describes the server of a replica: ``command`` is a shell command, ``port`` its port on 127.0.0.1.
 
     Without a ``port`` each replica gets one of its own, by which replicas do not disturb each other on nodes whose
     sessions share a network; ``{port}`` in the command and in ``environ`` stands for it.
@@ -61,19 +62,20 @@ _PORT_PLACE = re.compile(r"(?<!\$)\{port\}")
 
 
 def port_of(served: ServedModel, replica_id: UUID) -> int:
-    """Returns the port at which a replica listens."""
+    """Returns the port on which the server of a replica listens."""
     return served.port or _FIRST_PORT + replica_id.int % _PORTS
 
 
 def with_port(text: str, port: int) -> str:
-    """Returns a text with the port for ``{port}``, but not for a shell's ``${port}``."""
+    """Returns a text in which the port replaces ``{port}``, but not the ``${port}`` of a shell."""
     return _PORT_PLACE.sub(str(port), text)
 
 
 class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the replicas of a revision. ``model`` is the name or id of a folder, or an artifact as
-    ``artifact:NAME[@VERSION]``; ``environ`` is the user's, and :attr:`ServedModel.environ` is added to it.
-    ``sealed_environ`` are the user's secrets, which nobody is shown."""
+    """Describes the sessions and the server of the replicas of a revision. ``model`` is the name or id of a folder, or
+    an artifact as ``artifact:NAME[@VERSION]``; ``environ`` is the user's, and :attr:`ServedModel.environ` is added to
+    it. ``sealed_environ`` are the user's secrets, which nobody is shown.
+    """
 
     image: str
     architecture: str | None = None
@@ -100,7 +102,9 @@ class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """The address at which a worker of the app proxy reaches a replica, see ``common.wire.execution.RouteOpened``."""
+    """Holds the address at which a worker of the app proxy reaches a replica, see
+    ``common.wire.execution.RouteOpened``.
+    """
 
     name: str
     host: str
@@ -109,7 +113,7 @@ class ReplicaRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of what an endpoint serves, numbered from 1.
+    """Represents one version of what an endpoint serves, numbered from 1.
 
     Attributes:
         failures, failed_at: failed replicas since one became ready last, and the last of them.
@@ -134,7 +138,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica of a revision: the session of the same id.
+    """Represents a replica of a revision, which is the session of the same id.
 
     Attributes:
         traffic_ratio: its weight within its revision; 0 keeps it without requests.
@@ -167,7 +171,7 @@ class AutoscalingRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingNote(msgspec.Struct, frozen=True, kw_only=True):
-    """The last decision that changed the number of replicas, with the inputs that it follows from."""
+    """Holds the last decision that changed the number of replicas, with the inputs of the decision."""
 
     at: datetime
     before: int
@@ -226,7 +230,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint with its revisions, newest first, its replicas and the rules of its autoscaling, oldest first."""
+    """Holds an endpoint with its revisions (newest first), replicas and scaling rules (both oldest first)."""
 
     endpoint: Endpoint
     revisions: tuple[Revision, ...]
@@ -238,7 +242,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def current(self) -> Revision:
-        """The revision that is shown as the endpoint's: the active one, else the newest."""
+        """Returns the revision that is shown for the endpoint: the active revision, or the newest if none is active."""
         active = (each for each in self.revisions if each.status is ServedRevisionStatus.ACTIVE)
         return next(active, self.revisions[0])
 
@@ -248,8 +252,9 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServingEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of an endpoint that ``service history`` shows. ``subject`` is ``endpoint``, ``revision 2`` or
-    ``replica 1a2b3c4d``; ``data`` are the inputs of a decision."""
+    """Represents a change of an endpoint, as ``service history`` shows it. ``subject`` is ``endpoint``, ``revision 2``
+    or ``replica 1a2b3c4d``; ``data`` are the inputs of a decision.
+    """
 
     endpoint_id: UUID
     at: datetime
@@ -261,7 +266,7 @@ class ServingEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token of an endpoint, which the manager does not keep: only who made it, and until when it is valid."""
+    """Describes a token of an endpoint by its maker and its expiry; the manager does not store the token itself."""
 
     id: UUID
     endpoint_id: UUID
@@ -273,8 +278,9 @@ class EndpointToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServingChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A write of one service: ``endpoint`` replaces the one of ``version``; revisions, replicas and rules are added or
-    replaced, and ``dropped`` ones are deleted."""
+    """Describes a write of one service: ``endpoint`` replaces the stored one if that has ``version``. Revisions,
+    replicas and rules are added or replaced, and ``dropped`` ones are deleted.
+    """
 
     version: int
     endpoint: Endpoint
@@ -286,7 +292,9 @@ class ServingChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointQuery(ListQuery, frozen=True, kw_only=True):
-    """Selects endpoints, newest first; None selects any. Destroyed ones only with ``destroyed``."""
+    """Selects endpoints, newest first; a field that is None does not restrict the selection. Destroyed ones only with
+    ``destroyed``.
+    """
 
     user_id: UserId | None = None
     access_key: str | None = None
@@ -297,8 +305,9 @@ class EndpointQuery(ListQuery, frozen=True, kw_only=True):
 
 
 class UseKey(NamedTuple):
-    """Identifies the use of a replica by a token in an hour. ``hour`` is unix time divided by 3,600;
-    ``token`` is a hash of the token's id, empty for requests without one; ``user_id`` is whom it was issued for."""
+    """Identifies the use of a replica by one token in one hour. ``hour`` is unix time divided by 3,600; ``token`` is a
+    hash of the token's id, empty for requests without one; ``user_id`` is whom it was issued for.
+    """
 
     endpoint_id: UUID
     hour: int
@@ -309,8 +318,9 @@ class UseKey(NamedTuple):
 
 
 class UseSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums up what requests cost. ``estimated`` requests are those whose engine named no tokens; ``busy_ms`` is the
-    time of all requests."""
+    """Sums up the requests, errors, tokens and busy time of requests. ``estimated`` requests are those whose engine
+    named no tokens; ``busy_ms`` is the time of all requests.
+    """
 
     requests: int = 0
     errors: int = 0
@@ -338,8 +348,9 @@ class UseGrouping(StrEnum):
 
 
 class UseQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects the use of endpoints in the hours from ``since`` to before ``until``; None selects any. ``user_id`` and
-    ``domain_name`` are those of the endpoint's owner."""
+    """Selects the use in the hours from ``since`` to before ``until``; a field that is None does not restrict.
+    ``user_id`` and ``domain_name`` are those of the endpoint's owner.
+    """
 
     since: int
     until: int
@@ -351,8 +362,9 @@ class UseQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UseGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The sums of one group. ``key`` is an id, a hash of a token, or an hour or a day since 1970; None where it is not
-    known. ``name`` is that of an endpoint."""
+    """Holds the key and the sums of one group of use. ``key`` is an id, a hash of a token, or an hour or a day since
+    1970; None where it is not known. ``name`` is that of an endpoint.
+    """
 
     key: str | int | UUID | None
     name: str | None = None
@@ -360,7 +372,9 @@ class UseGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UseReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups, the most tokens first or in order of time, and the sums of all, of those beyond the limit too."""
+    """Holds groups of use, and the total of all groups. Groups are sorted by tokens, most first, or by time. The total
+    includes the groups beyond the limit.
+    """
 
     groups: Sequence[UseGroup]
     total: UseSums

@@ -23,14 +23,14 @@ from ai.backend.manager.sessions.model import Session
 
 log = logging.getLogger(__name__)
 _WARMING_INTERVAL_S = 0.5
-"""Seconds between the probes of a replica that is not ready yet, unless its check says less."""
+"""Seconds between the probes of a replica that is not ready yet; a smaller interval of its check takes precedence."""
 _PASSES_UNTIL_READY = 2
 _MAX_HEAD_BYTES = 65_536
 _MAX_PROBES_AT_ONCE = 64
 
 
 class _ResponseReader:
-    """Reads the status of a response, and its body, as llhttp parses them."""
+    """Reads the status and the body of an HTTP response, as parsed by llhttp."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -47,7 +47,7 @@ class _ResponseReader:
         self.is_complete = True
 
     def feed(self, data: bytes) -> None:
-        """Raises Unavailable if that is no HTTP."""
+        """Parses more bytes of the response, and raises Unavailable if the bytes are no HTTP."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as e:
@@ -59,7 +59,7 @@ class _ResponseReader:
 
 
 class AgentProbe:
-    """Implements :class:`ai.backend.manager.serving.gateway.ReplicaProbe` by connections through agents."""
+    """Implements :class:`ai.backend.manager.serving.gateway.ReplicaProbe` with connections through agents."""
 
     def __init__(self, gateway: AgentGateway) -> None:
         self._gateway = gateway
@@ -76,7 +76,7 @@ class AgentProbe:
     async def _ask(
         self, session: Session, port: int, path: str, timeout_s: float, *, max_bytes: int | None
     ) -> _ResponseReader:
-        """Returns the response as far as it was read: its head, and if ``max_bytes`` is given its body."""
+        """Sends a GET to a replica and returns the head of the response, and its body if ``max_bytes`` is given."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._exchange(session, port, path, max_bytes)
@@ -122,8 +122,8 @@ class _Record:
 
 @dataclass(eq=False, repr=False)
 class Prober:
-    """Probes replicas periodically, and counts. What it has counted is in memory: after a restart a ready replica stays
-    ready until its probes fail as often as its health check says.
+    """Probes replicas periodically, and counts passed and failed probes. What it has counted is in memory: after a
+    restart a ready replica stays ready until its probes fail as often as its health check says.
 
     ``on_change`` is called when the outcome for a replica changes.
     """
@@ -135,7 +135,7 @@ class Prober:
     _running: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def keep(self, ids: Iterable[SessionId]) -> None:
-        """Forgets all replicas but these."""
+        """Drops the results and running probes of all replicas except these."""
         kept = frozenset(ids)
         for replica_id in [each for each in self._records if each not in kept]:
             task = self._records.pop(replica_id).task
@@ -143,12 +143,12 @@ class Prober:
                 task.cancel()
 
     def error_of(self, replica_id: SessionId) -> str:
-        """Returns why the last probe of a replica failed; empty if it passed."""
+        """Returns why the last probe of a replica failed, or an empty text if it passed."""
         record = self._records.get(replica_id)
         return record.last_error if record is not None else ""
 
     def outcome(self, replica: Replica, check: HealthCheck) -> ProbeOutcome | None:
-        """Returns what the probes of a replica say; None if they do not say anything yet."""
+        """Returns the outcome of the probes of a replica, or None if too few probes have passed or failed."""
         record = self._records.get(replica.id)
         if record is None:
             return None
@@ -163,7 +163,7 @@ class Prober:
         return ProbeOutcome.FAILED
 
     def begin_due(self, replicas: Iterable[tuple[Replica, Session, ServedModel]]) -> None:
-        """Begins the probes that are due."""
+        """Starts the probes whose interval has passed."""
         now = self.clock.monotonic()
         for replica, session, served in replicas:
             record = self._records.setdefault(replica.id, _Record())

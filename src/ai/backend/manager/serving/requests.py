@@ -1,4 +1,4 @@
-"""Requests about model services, as the API has parsed them."""
+"""Defines requests about model services, as the API has parsed them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from ai.backend.common.states import ClusterMode
 
 
 class RevisionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts that replicas are to have (client wire contract 2.8). ``model`` is the name or id of a folder, or an
-    artifact as ``artifact:NAME[@VERSION]``. ``model_name`` chooses one of the models of its definition, or, without a
-    definition, names the model. ``resources`` are as the user wrote them. ``sealed_environ`` are the
-    secrets of the revision before. An empty ``claim`` is none. ``variant_requirements`` and ``device_requests`` are
-    those of each replica's session."""
+    """Describes the replicas that a request wants (client wire contract 2.8). ``model`` is the name or id of a folder,
+    or an artifact as ``artifact:NAME[@VERSION]``. ``model_name`` chooses one of the models of its definition, or,
+    without a definition, names the model. ``resources`` are as the user wrote them. ``sealed_environ`` are the secrets
+    of the revision before. An empty ``claim`` is none. ``variant_requirements`` and ``device_requests`` are those of
+    each replica's session.
+    """
 
     image: str
     model: str
@@ -56,8 +57,9 @@ class CreateService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModifyService(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes of an endpoint; what is None stays. ``revision`` are fields of :class:`RevisionRequest`: any of them
-    makes a new revision, which is rolled out."""
+    """Describes changes of an endpoint; a field that is None leaves its value unchanged. ``revision`` are fields of
+    :class:`RevisionRequest`: any of them makes a new revision, which is rolled out.
+    """
 
     replicas: int | None = None
     name: str | None = None

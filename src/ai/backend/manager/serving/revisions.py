@@ -1,4 +1,4 @@
-"""Makes revisions of endpoints from requests, and sessions from revisions."""
+"""Builds revisions of endpoints from requests, and requests for sessions from revisions."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SESSION_FIELDS = (
     *("image", "architecture", "cluster_size", "cluster_mode", "tag", "bootstrap_script", "callback_url"),
     *("claim", "variant_requirements", "device_requests"),
 )
-"""The fields of a revision that are those of the sessions of its replicas."""
+"""The fields of a revision that are copied to the sessions of its replicas."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RevisionBuilder:
-    """Checks requests for revisions as far as that is possible before a replica runs."""
+    """Checks requests for revisions, as far as checks are possible before a replica runs."""
 
     folders: ModelFolders
     factory: SessionFactory
@@ -49,8 +49,8 @@ class RevisionBuilder:
     async def build(
         self, caller: Caller, owner: Caller, request: RevisionRequest, place: Mapping[str, str | None]
     ) -> tuple[RevisionSpec, Session]:
-        """Returns a revision, and a session that its replicas are like. ``place`` has ``group``, ``domain`` and
-        ``scaling_group``.
+        """Returns a revision, and a session like those that its replicas will have. ``place`` has ``group``, ``domain``
+        and ``scaling_group``.
 
         Raises InvalidInput, which names the field or the file; Forbidden; and as ``SessionFactory.build``.
         """
@@ -87,8 +87,9 @@ class RevisionBuilder:
         return spec, session
 
     def _environ(self, request: RevisionRequest, variant: RuntimeVariant) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns the environment that is shown, and the one that is sealed. A secret stays until it is replaced; an
-        empty one removes it."""
+        """Returns the visible environment variables, and the sealed ones, which are secrets of the runtime variant. A
+        secret stays until it is replaced; an empty one removes it.
+        """
         environ = check_environ(request.environ, max_bytes=self.factory.settings.max_environ_bytes)
         secrets = {name: environ[name] for name in variant.secrets if name in environ}
         shown = {name: text for name, text in environ.items() if name not in secrets}
@@ -112,8 +113,9 @@ class RevisionBuilder:
         return variant_service(variant, name=name, mount_destination=destination, command=command, port=request.port)
 
     async def _definition(self, owner: Caller, request: RevisionRequest) -> tuple[str, bytes] | None:
-        """Returns the name and the bytes of the definition in the model folder; None if there is none, and none is
-        named."""
+        """Returns the name and bytes of the definition in the model folder, or None if the folder has none. A
+        definition that the request names must exist.
+        """
         if is_artifact(request.model) or request.startup_command is not None:
             return None
         names = (request.model_definition_path,) if request.model_definition_path else DEFINITION_FILES
@@ -130,20 +132,20 @@ class RevisionBuilder:
 
 
 def request_of(spec: RevisionSpec) -> RevisionRequest:
-    """Returns the request that makes the same revision again."""
+    """Returns a request from which the same revision would be built again."""
     names = set(RevisionRequest.__struct_fields__) & {*RevisionSpec.__struct_fields__}
     return RevisionRequest(**{name: getattr(spec, name) for name in names}, port=spec.served.port)
 
 
 def changed_request(spec: RevisionSpec, changes: Mapping[str, Any]) -> RevisionRequest:
-    """Returns the request of a revision with other values for some fields."""
+    """Returns the request of a revision in which ``changes`` replace the values of some fields."""
     return replace(request_of(spec), **changes)
 
 
 def trial_request(
     spec: RevisionSpec, place: Mapping[str, str | None], replica_id: UUID = _NO_ENDPOINT
 ) -> CreateSession:
-    """Returns the request for a session like those of a revision's replicas."""
+    """Returns a request for a session that runs the server of a revision but belongs to no endpoint."""
     port = port_of(spec.served, replica_id)
     return CreateSession(
         **{name: getattr(spec, name) for name in SESSION_FIELDS},
@@ -177,7 +179,7 @@ def replica_request(endpoint: Endpoint, spec: RevisionSpec, replica: Replica) ->
 
 
 def replica_environ(spec: RevisionSpec, port: int) -> dict[str, str]:
-    """Returns the environment of a replica: the variant's, the user's, and the settings for its server."""
+    """Returns the environment of a replica: the variables of the runtime variant and the user, and server settings."""
     return {
         **{name: with_port(text, port) for name, text in spec.served.environ.items()},
         **spec.environ,

@@ -1,4 +1,4 @@
-"""Decides the next change of a service from the states of its sessions and probes. Pure.
+"""Decides the next change of a service from the states of its sessions and the outcomes of probes. Pure.
 
 Level-triggered: whatever was done, or was not because the manager was killed, the next change follows from what is
 stored. Replicas are stored before their sessions are created, under the same id, so that none is lost or doubled.
@@ -51,11 +51,11 @@ R, V = ReplicaStatus, ServedRevisionStatus
 _HELD_REQUESTS = 100
 _ROUTED = frozenset({R.READY, R.DRAINING})
 _PUBLISHED_FIRST = frozenset({ReplicaTrigger.END_REQUESTED, ReplicaTrigger.DRAINED, ReplicaTrigger.DRAIN_TIMED_OUT})
-"""Triggers that end the service of a replica: the coordinator has the present routes before."""
+"""Triggers that end the service of a replica, and wait until the coordinator has the present routes."""
 
 
 class ProbeOutcome(StrEnum):
-    """The result of the probes of a replica: it serves; it fails; it has failed for too long since it started."""
+    """Names the outcome of a replica's probes: it serves, it fails, or it never served for too long after its start."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -63,10 +63,11 @@ class ProbeOutcome(StrEnum):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a service's replicas: their sessions, their probes, and their open requests where the app proxy
-    reports them. ``refused``: why sessions could not be created; ``logs``: the last lines
+    """Holds the observed state of a service's replicas: their sessions, probes and open requests. Open requests are
+    present where the app proxy reports them. ``refused``: why sessions could not be created; ``logs``: the last lines
     that ended sessions have printed; ``scaling``: the replicas that autoscaling wants; ``samples``: what revisions
-    answered during a roll-out."""
+    answered during a roll-out.
+    """
 
     sessions: Mapping[SessionId, Session]
     probes: Mapping[SessionId, ProbeOutcome] = msgspec.field(default_factory=dict)
@@ -78,8 +79,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def routes_of(service: Service) -> list[RouteInfo]:
-    """Returns the routes that the coordinator is to have: those of ready replicas with the share of their revision, and
-    those of draining ones without new requests."""
+    """Returns the routes for the coordinator: ready replicas with their revision's share, draining ones without
+    requests.
+    """
     revisions = {revision.id: revision for revision in service.revisions}
     routed = [each for each in service.replicas if each.status in _ROUTED]
     is_weighed = any(revisions[each.revision_id].weight > 0 for each in routed if each.status is R.READY)
@@ -104,8 +106,9 @@ def routes_of(service: Service) -> list[RouteInfo]:
 
 
 def serving_of(service: Service) -> ServingOptions:
-    """Returns how the worker of the app proxy serves requests to an endpoint. They wait for a replica
-    while one is wanted, or where the first of them starts one."""
+    """Returns the options by which the worker of the app proxy serves an endpoint. They wait for a replica while one is
+    wanted, or where the first of them starts one.
+    """
     endpoint = service.endpoint
     served = [each for each in service.revisions if each.weight > 0] or [service.current]
     models = sorted({each.spec.served.name for each in served})
@@ -114,20 +117,21 @@ def serving_of(service: Service) -> ServingOptions:
 
 
 def is_woken(service: Service) -> bool:
-    """Returns whether a request may start a replica where there is none."""
+    """Returns True if a request may start the first replica of an endpoint that has none."""
     scaling = service.endpoint.scaling
     return scaling is not None and scaling.max_replicas > 0
 
 
 def digest_of(service: Service) -> str:
-    """Returns the digest of the routes that the coordinator should have of a service."""
+    """Returns a digest of the routes and options that the coordinator should have for a service."""
     content = msgspec.json.encode((routes_of(service), serving_of(service), service.endpoint.open_to_public))
     return hashlib.sha256(content).hexdigest()
 
 
 def is_published(service: Service) -> bool:
-    """Returns whether the coordinator has the present routes; True also for a service that never had any,
-    unless a request is to start its first replica."""
+    """Returns True if the coordinator has the present routes, or if a service without routes needs none there. A
+    service whose first replica is started by a request needs its entry at the coordinator.
+    """
     endpoint = service.endpoint
     if endpoint.published == digest_of(service):
         return True
@@ -136,12 +140,12 @@ def is_published(service: Service) -> bool:
 
 
 def next_change(service: Service, seen: Observation, now: datetime, ids: IdGenerator) -> ServingChange | None:
-    """Returns the next change of a service; None if there is none."""
+    """Returns the next change of a service, or None if nothing is to change."""
     return _Round(service, seen, now, ids).run()
 
 
 def destroyed(service: Service, now: datetime) -> ServingChange:
-    """Returns the end of a service whose replicas have ended and whose circuit is removed."""
+    """Returns the change to DESTROYED of a service whose replicas have ended and whose circuit is removed."""
     endpoint = service.endpoint
     state, _, _ = step_endpoint(Served(endpoint.status, endpoint.reason), EndpointTrigger.EMPTIED)
     ended = replace(
@@ -175,7 +179,7 @@ def _event(
 
 
 class _Round:
-    """Collects one change of a service."""
+    """Collects the parts of one change of a service."""
 
     def __init__(self, service: Service, seen: Observation, now: datetime, ids: IdGenerator) -> None:
         self._service, self._seen, self._now, self._ids = service, seen, now, ids
@@ -271,12 +275,12 @@ class _Round:
     # ---- what is to be done ----
 
     def _in(self, *statuses: ServedRevisionStatus) -> list[Revision]:
-        """Returns the revisions of these statuses, newest first."""
+        """Returns the revisions in these statuses, the newest first."""
         revisions = (each for each in self._revisions.values() if each.status in statuses)
         return sorted(revisions, key=lambda each: -each.number)
 
     def _begin_rollout(self) -> None:
-        """Begins to roll out the newest waiting revision, which supersedes others that wait or are rolled out."""
+        """Begins to roll out the newest waiting revision, and ends waiting and running roll-outs of other revisions."""
         pending = self._in(V.PENDING)
         if not pending:
             return
@@ -290,7 +294,7 @@ class _Round:
             self._step_revision(begun, RevisionTrigger.ROLLOUT_STARTED)
 
     def _scale(self) -> None:
-        """Takes over the number of replicas that autoscaling has decided on, with the inputs of the decision."""
+        """Sets the number of replicas that autoscaling has decided, and records the decision with its inputs."""
         decision, endpoint = self._seen.scaling, self._endpoint
         if decision is None or decision.reason is None or decision.desired == endpoint.desired:
             return
@@ -385,8 +389,11 @@ class _Round:
             self._events.append(_event(self._endpoint, self._now, f"replica {str(replica.id)[:8]}", state, None, data))
 
     def _step_as_planned(self, replica: Replica, trigger: ReplicaTrigger, reason: ServingReason) -> None:
-        """Steps a replica as planned. One that serves stays until the coordinator has the routes of those that take its
-        place, and one that drains until it is known there that it does."""
+        """Applies a trigger to a replica, unless the coordinator must first get the present routes. A replica that
+        serves waits until the coordinator has the routes of its replacement. A draining replica waits until the
+        coordinator knows that it drains. One that serves stays until the coordinator has the routes of those that take
+        its place, and one that drains until it is known there that it does.
+        """
         is_routed = replica.status in _ROUTED
         is_leaving = self._endpoint.status is EndpointStatus.DESTROYING
         if is_routed and trigger in _PUBLISHED_FIRST and not self._is_published and not is_leaving:
@@ -429,7 +436,7 @@ class _Round:
         )
 
     def _dropped(self) -> list[UUID]:
-        """Returns the ended replicas and revisions that are too old to be kept."""
+        """Returns the ids of ended replicas and revisions that exceed the number of kept ones."""
         ended = [each for each in self._service.replicas if each.status is R.TERMINATED]
         ended = sorted(ended, key=lambda each: each.changed_at, reverse=True)
         dropped: list[UUID] = [each.id for each in ended[KEPT_REPLICAS:]]

@@ -1,4 +1,4 @@
-"""Sums up what the revisions of endpoints answered lately, for the guards of roll-outs (serving anchors 8)."""
+"""Sums up the recent answers of revisions of endpoints, for the guards of roll-outs (serving anchors 8)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.core.serving.model import RevisionSample
 from ai.backend.core.serving.usage import quantile_s
 
 WINDOW_S = 300.0
-"""The longest time that guards look back."""
+"""The longest time in seconds over which guards evaluate answers."""
 _TTFT_PART = 0.9
 
 
@@ -21,7 +21,7 @@ def _do_nothing() -> None: ...
 
 @dataclass(slots=True)
 class _Sums:
-    """The reports about one revision that came at one moment."""
+    """Sums up the reports about one revision that arrived at one moment."""
 
     requests: int = 0
     errors: int = 0
@@ -40,8 +40,8 @@ class _Sums:
 
 @dataclass(eq=False, repr=False)
 class RevisionSamples:
-    """Keeps the reports of the last minutes by revision, and the time at which they came: every revision is judged by
-    the same window. They are in memory: after a restart of the manager a guard judges what comes from then on.
+    """Keeps the reports of the last minutes by revision and arrival time, so that all revisions have the same window.
+    They are in memory: after a restart of the manager a guard judges what comes from then on.
 
     ``ask`` is called when a guard needs newer reports.
     """
@@ -50,7 +50,7 @@ class RevisionSamples:
     _sums: dict[UUID, deque[tuple[float, _Sums]]] = field(default_factory=dict, init=False)
 
     def record(self, reports: Iterable[InferenceUsage], now: float) -> None:
-        """Adds reports that came at ``now`` (unix time), but late ones, and forgets those before the window."""
+        """Adds reports that arrived at ``now`` (unix time), except late ones, and drops reports before the window."""
         sums: dict[UUID, _Sums] = defaultdict(_Sums)
         for usage in reports:
             if usage.revision is not None and usage.minute >= (now - WINDOW_S) // 60:
@@ -64,7 +64,7 @@ class RevisionSamples:
                 del self._sums[revision]
 
     def of(self, revisions: Collection[UUID], since: float, now: float) -> dict[UUID, RevisionSample]:
-        """Returns what these revisions answered since a moment, of the window at most."""
+        """Returns the sums of the answers of these revisions since a moment, at most since the start of the window."""
         begin = max(since, now - WINDOW_S)
         return {
             revision: _sample_of([sums for at, sums in self._sums.get(revision, ()) if at > begin])

@@ -1,4 +1,4 @@
-"""The use cases of autoscaling: how endpoints are scaled, and the rules of the published client."""
+"""Implements the use cases of autoscaling, and of the scaling rules of the published client."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from ai.backend.manager.serving.model import AutoscalingRule, Endpoint, Service,
 from ai.backend.manager.serving.service import ServingService, event_of, with_requested_change
 
 MAX_RULES = 32
-"""Rules of one endpoint."""
+"""The maximum number of scaling rules of one endpoint."""
 _MAX_THRESHOLD = 1e15
 _METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:.-]*")
 _SUBJECT = "autoscaling"
 _RULE_FIELDS = {"metric_source": "source", "metric_name": "metric", "cooldown_seconds": "cooldown_s"}
-"""Fields of the API -> those of :class:`ScalingRule`, where they differ."""
+"""Maps fields of the API to fields of :class:`ScalingRule`, where their names differ."""
 
 
 class ScalingService(msgspec.Struct, frozen=True):
-    """Changes how endpoints are scaled. Each method raises as :meth:`ServingService.modify`, and InvalidInput."""
+    """Sets, changes and ends the autoscaling of endpoints. Each method raises as :meth:`ServingService.modify`, and
+    InvalidInput.
+    """
 
     services: ServingService
 
     async def set(self, caller: Caller, ref: str | UUID, changes: Mapping[str, Any]) -> Service:
-        """Begins to scale an endpoint by its load, or changes how; ``changes`` are fields of the API."""
+        """Starts or changes the autoscaling of an endpoint; ``changes`` are fields of the API."""
 
         def change(service: Service, now: datetime) -> ServingChange:
             endpoint = with_requested_change(service.endpoint, now)
@@ -50,7 +52,7 @@ class ScalingService(msgspec.Struct, frozen=True):
         return await self.services.apply(caller, ref, change)
 
     async def end(self, caller: Caller, ref: str | UUID) -> Service:
-        """Ends autoscaling with all rules; the present number of replicas stays."""
+        """Ends the autoscaling of an endpoint and deletes its rules; the number of replicas stays."""
 
         def change(service: Service, now: datetime) -> ServingChange | None:
             if service.endpoint.scaling is None and not service.rules:
@@ -62,8 +64,9 @@ class ScalingService(msgspec.Struct, frozen=True):
         return await self.services.apply(caller, ref, change)
 
     async def add_rule(self, caller: Caller, ref: str | UUID, values: Mapping[str, Any]) -> AutoscalingRule:
-        """Adds a rule. The first one begins autoscaling, with one replica at least unless the rule says 0. Raises
-        LimitExceeded."""
+        """Adds a scaling rule to an endpoint. The first one begins autoscaling, with one replica at least unless the
+        rule says 0. Raises LimitExceeded.
+        """
         rule_id = self.services.id_generator.uuid()
         rule = ScalingRule(id=rule_id, **_of_rule(values))
         self._check_rule(rule)
@@ -83,7 +86,7 @@ class ScalingService(msgspec.Struct, frozen=True):
     async def modify_rule(
         self, caller: Caller, ref: str | UUID, rule_id: UUID, changes: Mapping[str, Any]
     ) -> AutoscalingRule:
-        """Changes a rule. Raises NotFound."""
+        """Changes a scaling rule of an endpoint. Raises NotFound."""
 
         def change(service: Service, now: datetime) -> ServingChange:
             stored = _rule(service, rule_id)
@@ -94,7 +97,7 @@ class ScalingService(msgspec.Struct, frozen=True):
         return _rule(await self.services.apply(caller, ref, change), rule_id)
 
     async def remove_rule(self, caller: Caller, ref: str | UUID, rule_id: UUID) -> None:
-        """Removes a rule. Raises NotFound."""
+        """Removes a scaling rule from its endpoint. Raises NotFound."""
 
         def change(service: Service, now: datetime) -> ServingChange:
             removed = _rule(service, rule_id)
@@ -105,7 +108,9 @@ class ScalingService(msgspec.Struct, frozen=True):
         await self.services.apply(caller, ref, change)
 
     async def of_rule(self, caller: Caller, rule_id: UUID) -> Service:
-        """Returns the service that has a rule. Raises NotFound also for an endpoint that the caller does not see."""
+        """Returns the service to which a scaling rule belongs. Raises NotFound also for an endpoint that the caller
+        does not see.
+        """
         service = await self.services.store.of_rule(rule_id)
         if service is None:
             raise no_rule(rule_id)
@@ -148,7 +153,7 @@ class ScalingService(msgspec.Struct, frozen=True):
             raise InvalidInput(message, data={"max_replicas": "out of range"})
 
     def _check_metric(self, source: MetricSource, metric: str) -> None:
-        """Raises InvalidInput for a metric that cannot be there: its rule would never do anything."""
+        """Raises InvalidInput for a rule whose metric can never be measured, since the rule would have no effect."""
         names: Collection[str] | None = None
         if source is MetricSource.PROXY:
             names = GATHERED_METRICS
@@ -177,7 +182,7 @@ class ScalingService(msgspec.Struct, frozen=True):
 
 
 def no_rule(rule_id: UUID | str) -> NotFound:
-    """Returns the error for a rule that the endpoint does not have."""
+    """Returns the error for a scaling rule that the endpoint does not have."""
     return NotFound(f"There is no rule {str(rule_id)[:64]!r} of autoscaling.", data={"rule": "unknown"})
 
 

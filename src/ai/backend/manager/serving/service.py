@@ -1,4 +1,4 @@
-"""The use cases of model services: creation, reading, changing, tokens, removal."""
+"""Implements the use cases of model services: creation, reading, changing, tokens and removal."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ _POLICY_FIELDS = set(RolloutPolicy.__struct_fields__)
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ServingService:
-    """Use cases of endpoints. ``ref`` is an id, or the name of the caller's own living endpoint; another user's
-    endpoint is NotFound unless the caller's role sees it."""
+    """Creates, reads, changes and destroys endpoints on behalf of callers. ``ref`` is an id, or the name of the
+    caller's own living endpoint; another user's endpoint is NotFound unless the caller's role sees it.
+    """
 
     store: ServingStore
     revisions: RevisionBuilder
@@ -153,7 +154,9 @@ class ServingService:
         )
 
     def _policy(self, policy: RolloutPolicy, changes: Mapping[str, Any]) -> RolloutPolicy:
-        """Returns a policy with other values. Raises InvalidInput for an unknown field or a wrong value."""
+        """Returns a roll-out policy in which ``changes`` replace some values. Raises InvalidInput for an unknown field
+        or a wrong value.
+        """
         unknown = sorted(set(changes) - _POLICY_FIELDS)
         if unknown:
             options = ", ".join(sorted(_POLICY_FIELDS))
@@ -184,11 +187,13 @@ class ServingService:
     # ---- reading ----
 
     async def get(self, caller: Caller, ref: str | UUID) -> Service:
-        """Returns an endpoint; a destroyed one only by its id. Raises NotFound."""
+        """Returns the endpoint of a name or id; a destroyed endpoint is returned only by its id. Raises NotFound."""
         return await self.one(caller, ref, Operation.SEE_ENDPOINTS)
 
     async def search(self, caller: Caller, query: EndpointQuery) -> Page[Service]:
-        """Returns endpoints: users see their own, admins those of their domain, superadmins all."""
+        """Returns the endpoints that the caller's role may see. Users see their own endpoints, admins those of their
+        domain, superadmins all.
+        """
         if query.name is not None and not query.name.isprintable():
             return Page(items=(), total_count=0)
         return await self.store.search(replace(query, **bounds_of(caller, Operation.SEE_ENDPOINTS)))
@@ -203,7 +208,10 @@ class ServingService:
         return await self.store.tokens(service.endpoint.id, limit=limit, offset=offset)
 
     async def one(self, caller: Caller, ref: str | UUID, operation: Operation) -> Service:
-        """Returns an endpoint for an operation. Raises NotFound, or Forbidden for one that the caller only sees."""
+        """Returns the endpoint of a name or id if the caller may perform ``operation`` on it. Raises NotFound, or
+        Forbidden for an endpoint that the caller may only see. Raises NotFound, or Forbidden for one that the caller
+        only sees.
+        """
         try:
             service = await self.store.get(ref if isinstance(ref, UUID) else UUID(ref))
         except ValueError:
@@ -216,7 +224,9 @@ class ServingService:
         return self._visible(caller, service, operation)
 
     def _visible(self, caller: Caller, service: Service, operation: Operation) -> Service:
-        """Returns the service if the caller may do that. Raises NotFound, or Forbidden for one that the caller sees."""
+        """Returns the service if the caller may perform ``operation`` on it. Raises NotFound, or Forbidden for one that
+        the caller sees.
+        """
         endpoint = service.endpoint
         owner: dict[str, Any] = {
             "domain_name": endpoint.domain_name,
@@ -235,7 +245,7 @@ class ServingService:
         return await self.modify(caller, ref, ModifyService(replicas=replicas))
 
     async def modify(self, caller: Caller, ref: str | UUID, request: ModifyService) -> Service:
-        """Changes an endpoint; a change of what its replicas are made of is rolled out as a new revision.
+        """Changes an endpoint; changes that affect its replicas are rolled out as a new revision.
 
         Raises as :meth:`create`; Conflict: it is being destroyed.
         """
@@ -284,7 +294,7 @@ class ServingService:
         return (await self.revisions.build(caller, owner, changed_request(newest.spec, changes), place))[0]
 
     async def sync(self, caller: Caller, ref: str) -> Service:
-        """Triggers the loop, which compares the endpoint with the coordinator and sends its routes again."""
+        """Wakes the loop, which compares the endpoint with the coordinator and sends its routes again."""
 
         def change(service: Service, now: datetime) -> ServingChange:
             endpoint = replace(with_requested_change(service.endpoint, now), published="")
@@ -336,7 +346,7 @@ class ServingService:
         return await self.apply(caller, ref, change)
 
     async def set_traffic_ratio(self, caller: Caller, ref: str, replica_id: UUID, ratio: float) -> Service:
-        """Changes the weight of a replica among those of its revision. Raises NotFound."""
+        """Changes the weight of a replica among the replicas of its revision. Raises NotFound."""
 
         def change(service: Service, now: datetime) -> ServingChange:
             replica = replace(_replica(service, replica_id), traffic_ratio=ratio)
@@ -349,7 +359,9 @@ class ServingService:
         return await self.apply(caller, ref, change)
 
     async def remove_replica(self, caller: Caller, ref: str, replica_id: UUID) -> Service:
-        """Ends one replica, and lowers the desired number by one. Raises NotFound; Conflict if it is ending."""
+        """Ends one replica and lowers the desired number of replicas by one. Raises NotFound;
+        Conflict if it is ending.
+        """
 
         def change(service: Service, now: datetime) -> ServingChange:
             replica = _replica(service, replica_id)
@@ -366,7 +378,9 @@ class ServingService:
         return await self.apply(caller, ref, change)
 
     async def destroy(self, caller: Caller, ref: str) -> Service:
-        """Ends all replicas, then gives up the URL; replies before that is done. Repeating it is harmless."""
+        """Requests the end of an endpoint and returns at once. The loop ends all replicas, then releases the URL.
+        Repeating the request is harmless. Repeating it is harmless.
+        """
 
         def change(service: Service, now: datetime) -> ServingChange | None:
             endpoint = service.endpoint
@@ -381,7 +395,7 @@ class ServingService:
         return await self.apply(caller, ref, change)
 
     async def apply(self, caller: Caller, ref: str | UUID, change: Any) -> Service:
-        """Applies a change to the newest version, again while others are faster, and wakes the loop."""
+        """Stores a change of an endpoint, retries with the newest version after conflicts, and wakes the loop."""
         for _ in range(_MAX_TRIES):
             service = await self.one(caller, ref, Operation.CHANGE_ENDPOINTS)
             step = change(service, self.clock.now())
@@ -399,8 +413,9 @@ class ServingService:
     # ---- tokens ----
 
     async def make_token(self, caller: Caller, ref: str, *, valid_until: datetime) -> tuple[str, EndpointToken]:
-        """Returns a new token by which an endpoint is called, which is not stored. Raises InvalidInput for a time in
-        the past or too far away; Conflict before the endpoint has a URL; Unavailable."""
+        """Returns a new token with which clients may call an endpoint; the token itself is not stored. Raises
+        InvalidInput for a time in the past or too far away; Conflict before the endpoint has a URL; Unavailable.
+        """
         service = await self.one(caller, ref, Operation.CHANGE_ENDPOINTS)
         endpoint, now = service.endpoint, self.clock.now()
         if not now < valid_until <= now + timedelta(days=self.settings.max_token_days):
@@ -437,7 +452,7 @@ def event_of(
     reason: str | None = None,
     detail: str | None = None,
 ) -> ServingEvent:
-    """Returns an event with the status and reason of ``served``, by default of the endpoint."""
+    """Returns an event with the status and reason of ``served``, or of the endpoint if ``served`` is None."""
     state = served or Served(endpoint.status, endpoint.reason)
     return ServingEvent(
         endpoint_id=endpoint.id,
@@ -455,15 +470,16 @@ def _subject(replica_id: UUID) -> str:
 
 
 def with_requested_change(endpoint: Endpoint, now: datetime) -> Endpoint:
-    """Returns the endpoint in the status that follows a change by its user. Raises InvalidTransition if it is being
-    destroyed."""
+    """Returns the endpoint in the status that a requested change leads to. Raises InvalidTransition if it is being
+    destroyed.
+    """
     state = Served(endpoint.status, endpoint.reason)
     stepped, _, _ = step_endpoint(state, EndpointTrigger.CHANGE_REQUESTED)
     return replace(endpoint, status=stepped.status, reason=stepped.reason, changed_at=now)
 
 
 def _check_bounds(endpoint: Endpoint, replicas: int) -> None:
-    """Raises Conflict for a number of replicas that autoscaling would take back at once."""
+    """Raises Conflict if the number of replicas is outside the bounds of the endpoint's autoscaling."""
     scaling = endpoint.scaling
     if scaling is not None and not scaling.min_replicas <= replicas <= scaling.max_replicas:
         message = (

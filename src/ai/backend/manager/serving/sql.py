@@ -166,7 +166,9 @@ def _write(
 
 
 class RevisionSecrets:
-    """The sealed environment variables of revisions, as :class:`ai.backend.manager.maintenance.sql.OtherSecrets`."""
+    """Gives access to the sealed environment variables of revisions, as
+    :class:`ai.backend.manager.maintenance.sql.OtherSecrets`.
+    """
 
     def texts(self, s: Connection) -> Iterable[str]:
         return [text for _, spec in self._specs(s) for text in spec.sealed_environ.values()]
@@ -192,7 +194,7 @@ class RevisionSecrets:
 
 
 def _load(conn: Connection, conditions: Sequence[ColumnElement[bool]]) -> list[Service]:
-    """Returns the endpoints that meet the conditions with all that belongs to them, oldest first."""
+    """Returns the endpoints that meet the conditions, with their revisions, replicas and rules, oldest first."""
     order = (_ENDPOINTS.c.created_at, _ENDPOINTS.c.id)
     endpoints = [
         Endpoint(**row._mapping) for row in conn.execute(select(_ENDPOINTS).where(*conditions).order_by(*order))

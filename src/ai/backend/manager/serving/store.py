@@ -1,4 +1,5 @@
-"""The store of model services. One contract suite (tests/contract/store) runs on every implementation.
+"""Declares the stores of model services and of their use. One contract suite (tests/contract/store) runs on every
+implementation.
 
 Every method is one transaction.
 """
@@ -29,16 +30,18 @@ class ServingStore(Protocol):
     """Stores endpoints with their revisions, replicas and rules, their tokens and their history."""
 
     async def insert(self, service: Service, event: ServingEvent, *, limit: int) -> None:
-        """Writes a new endpoint, or nothing. Raises Conflict if its id or, among living endpoints of its user, its
-        name is taken (``data.name``), and LimitExceeded for a user with ``limit`` living endpoints."""
+        """Writes a new endpoint with all its rows, or writes nothing. Raises Conflict if its id or, among living
+        endpoints of its user, its name is taken (``data.name``), and LimitExceeded for a user with ``limit`` living
+        endpoints.
+        """
 
     async def save(self, change: ServingChange) -> None:
-        """Applies a change as a whole. Raises StaleVersion if the endpoint was changed meanwhile."""
+        """Stores all parts of a change, or none. Raises StaleVersion if the endpoint was changed meanwhile."""
 
     async def get(self, endpoint_id: UUID) -> Service | None: ...
 
     async def of_rule(self, rule_id: UUID) -> Service | None:
-        """Returns the service that has a rule of autoscaling."""
+        """Returns the service to which a scaling rule belongs."""
         ...
 
     async def live(self) -> list[Service]:
@@ -63,28 +66,30 @@ class ServingStore(Protocol):
 
 
 class EndpointUsageStore(Protocol):
-    """Stores what tokens used at replicas, hour by hour. The use of an endpoint is deleted with the endpoint."""
+    """Stores the hourly use of replicas by tokens. The use of an endpoint is deleted with the endpoint."""
 
     async def position(self, source: str) -> int:
-        """Returns the last report of a coordinator that was added; 0 before the first."""
+        """Returns the number of the last report of a coordinator that was stored, or 0 before the first."""
         ...
 
     async def add(self, source: str, *, after: int, last: int, use: Mapping[UseKey, UseSums]) -> None:
-        """Adds the use in a coordinator's reports after ``after`` up to ``last``. Use of endpoints that are not stored
-        is dropped. Raises StaleVersion, and adds nothing, if ``after`` is not the last report that was added."""
+        """Adds the use in a coordinator's reports with numbers after ``after`` up to ``last``. Use of endpoints that
+        are not stored is dropped. Raises StaleVersion, and adds nothing, if ``after`` is not the last report that was
+        added.
+        """
 
     async def usage(self, query: UseQuery) -> UseReport: ...
 
     async def purge_usage(self, *, before_hour: int) -> int:
-        """Deletes the use in earlier hours; returns the number of rows."""
+        """Deletes the use in hours before ``before_hour``, and returns the number of deleted rows."""
         ...
 
 
 def name_taken(name: str) -> Conflict:
-    """Returns the error for an endpoint whose name another living one of its user has."""
+    """Returns the error for a new endpoint whose name another live endpoint of its user already has."""
     return Conflict(f"You have an endpoint {name!r} already.", data={"name": "taken"})
 
 
 def too_many_endpoints(limit: int) -> LimitExceeded:
-    """Returns the error for the endpoint beyond a user's limit."""
+    """Returns the error for an endpoint with which its user would exceed the limit of endpoints."""
     return LimitExceeded(f"A user has at most {limit} endpoints.", data={"endpoints": limit})

@@ -1,4 +1,4 @@
-"""Tables of model services."""
+"""Defines the SQL tables of model services."""
 
 from __future__ import annotations
 

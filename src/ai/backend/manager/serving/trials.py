@@ -1,4 +1,4 @@
-"""Tries a request for an endpoint: starts one replica, probes it, and ends it (client wire contract 2.8, ``try``)."""
+"""Tries a request for an endpoint by starting, probing and ending one replica (client wire contract 2.8, ``try``)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _START_TIMEOUT_S = 1800.0
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TrialService:
-    """Runs trials as background tasks of their callers."""
+    """Runs trials of endpoint requests as background tasks of the callers."""
 
     services: ServingService
     sessions: SessionService
@@ -43,7 +43,9 @@ class TrialService:
     clock: Clock
 
     async def start(self, caller: Caller, request: CreateService) -> TaskId:
-        """Starts a trial; its task succeeds once the replica answers. Raises as ``ServingService.create``."""
+        """Starts a trial as a background task, which succeeds once the replica answers its health check. Raises as
+        ``ServingService.create``.
+        """
         spec = await self.services.check(caller, request)
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
         place = {"group": request.group, "domain": request.domain, "scaling_group": request.scaling_group}
@@ -105,7 +107,7 @@ class TrialService:
                 )
 
     async def _problem(self, session: Session, replica: Replica, spec: RevisionSpec) -> str:
-        """Returns why a probe fails; empty if it passes."""
+        """Probes a replica and returns why the probe fails, or an empty text if it passes."""
         check = spec.served.health
         try:
             status = await self.probe.probe(

@@ -1,4 +1,4 @@
-"""Collects the use of endpoints from the coordinators of the app proxy, and reports it (serving anchors 9)."""
+"""Collects the use of endpoints from coordinators of the app proxy, and reports it to users (serving anchors 9)."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ _MAX_HOURS = 400 * _HOURS_PER_DAY
 _DEFAULT_HOURS = 30 * _HOURS_PER_DAY
 _ROWS = 5_000
 _MAX_PAGES = 20
-"""Pages of one coordinator in one round; the next round goes on."""
+"""The maximum number of pages that one round reads from one coordinator; the next round continues."""
 
 
 class UsageLoop(PeriodicLoop):
-    """Adds what coordinators report to the stored use. A report is added once, whichever managers read it: the last
-    added one of each coordinator is stored with the use itself."""
+    """Reads the use of endpoints from coordinators and adds it to the stored use. A report is added once, whichever
+    managers read it: the last added one of each coordinator is stored with the use itself.
+    """
 
     period_s = 10.0
 
@@ -94,7 +95,7 @@ class UsageLoop(PeriodicLoop):
 
 
 def summed(rows: Iterable[UsageRow], endpoint_ids: Collection[UUID]) -> dict[UseKey, UseSums]:
-    """Returns the use of these endpoints by hour, token, revision and replica."""
+    """Returns the sums of use of these endpoints by hour, token, revision and replica."""
     use: dict[UseKey, UseSums] = defaultdict(UseSums)
     for row in rows:
         report = row.usage
@@ -118,23 +119,25 @@ def _key_of(endpoint_id: UUID, report: InferenceUsage) -> UseKey:
 
 
 class UsageService:
-    """Reports the use of endpoints to those who see them."""
+    """Reports the use of endpoints to callers who may see the endpoints."""
 
     def __init__(self, store: EndpointUsageStore, services: ServingService, clock: Clock) -> None:
         self._store, self._services, self._clock = store, services, clock
 
     async def of_endpoint(self, caller: Caller, ref: str, query: UseQuery) -> tuple[Service, UseReport]:
-        """Returns an endpoint and its use; of a destroyed one only by its id. Raises NotFound."""
+        """Returns an endpoint and its use; a destroyed endpoint is found only by its id. Raises NotFound."""
         service = await self._services.get(caller, ref)
         return service, await self._store.usage(replace(query, endpoint_id=service.endpoint.id))
 
     async def of_all(self, caller: Caller, query: UseQuery) -> UseReport:
-        """Returns the use of all endpoints that the caller sees."""
+        """Returns the use of all endpoints that the caller may see."""
         return await self._store.usage(replace(query, **bounds_of(caller, Operation.SEE_ENDPOINTS)))
 
     def query(self, *, since: int | None, until: int | None, by: UseGrouping, limit: int) -> UseQuery:
-        """Returns a query for a period in unix time, by default of 30 days until now; the hours in which it begins and
-        ends are part of it. Raises InvalidInput for one that is empty or longer than 400 days."""
+        """Returns a query for the hours from ``since`` to ``until`` (unix time), by default for the last 30 days. The
+        hours in which the period begins and ends are part of it. Raises InvalidInput for one that is empty or longer
+        than 400 days.
+        """
         end = until if until is not None else int(self._clock.now().timestamp()) + 1
         last = -(-end // HOUR_S)
         first = since // HOUR_S if since is not None else last - _DEFAULT_HOURS

@@ -1,4 +1,4 @@
-"""Services in the form of the REST API."""
+"""Converts model services from and to the form of the REST API."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _REVISION_FIELDS = (
     ),
 )
 _PLAIN_REVISION = RevisionRequest(image="", model="")
-"""A revision with the default of each field that has one."""
+"""A revision in which each optional field has its default."""
 
 
 def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -> CreateService:
-    """Returns the request of a body."""
+    """Returns the creation request that a request body describes."""
     config = body.config
     revision = RevisionRequest(
         image=body.image,
@@ -85,13 +85,13 @@ def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -
 
 
 def given_fields(body: msgspec.Struct) -> dict[str, Any]:
-    """Returns the values of a body's fields, without those that were not sent and have no default."""
+    """Returns the fields of a body, except fields that were not sent and have no default."""
     values = {name: getattr(body, name) for name in body.__struct_fields__}
     return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 
 
 def modification_of(body: schemas.ModifyServiceBody) -> ModifyService:
-    """Returns the request of a body; what is null gets the value that it has in a request without it."""
+    """Returns the change request of a body; a field that is null gets its default."""
     given = given_fields(body)
     revision = {name: given[name] for name in _REVISION_FIELDS if name in given}
     cleared = [name for name, value in revision.items() if value is None]
@@ -108,7 +108,7 @@ def modification_of(body: schemas.ModifyServiceBody) -> ModifyService:
 
 
 def service_item(service: Service) -> schemas.ServiceItem:
-    """Returns a service as an item of a list."""
+    """Converts a service to an item of a list."""
     endpoint = service.endpoint
     return {
         "id": endpoint.id,
@@ -123,7 +123,7 @@ def service_item(service: Service) -> schemas.ServiceItem:
 
 
 def route_item(service: Service, replica: Replica) -> schemas.RouteItem:
-    """Returns a replica as a route."""
+    """Converts a replica to a route of the API."""
     return {
         "route_id": replica.id,
         "session_id": replica.id,
@@ -136,7 +136,7 @@ def route_item(service: Service, replica: Replica) -> schemas.RouteItem:
 
 
 def service_reply(service: Service, tokens_per_s: float | None = None) -> schemas.ServiceReply:
-    """Returns a service with its replicas and revisions, and how many tokens it used lately."""
+    """Returns a service with its replicas and revisions, and the number of tokens that it used recently."""
     endpoint, spec = service.endpoint, service.current.spec
     policy: dict[str, Any] = msgspec.to_builtins(endpoint.policy)
     return schemas.ServiceReply(
@@ -196,7 +196,7 @@ def service_reply(service: Service, tokens_per_s: float | None = None) -> schema
 
 
 def why_reply(service: Service, obstacles: dict[str, str]) -> schemas.WhyReply:
-    """Returns why a service is as it is; ``obstacles`` are what replicas wait for, by id."""
+    """Returns the explanation of a service's state; ``obstacles`` maps ids of replicas to what they wait for."""
     endpoint = service.endpoint
     return schemas.WhyReply(
         name=endpoint.name,
@@ -211,7 +211,7 @@ def why_reply(service: Service, obstacles: dict[str, str]) -> schemas.WhyReply:
 
 
 def rule_item(stored: AutoscalingRule) -> schemas.ScalingRuleItem:
-    """Returns a rule of autoscaling."""
+    """Converts a scaling rule to an item of a list."""
     rule = stored.rule
     triggered_at = rule.last_triggered_at
     return {
@@ -230,7 +230,7 @@ def rule_item(stored: AutoscalingRule) -> schemas.ScalingRuleItem:
 
 
 def scaling_reply(service: Service) -> schemas.ScalingReply:
-    """Returns how an endpoint is scaled by its load, and the last decision."""
+    """Returns the autoscaling settings of an endpoint, and the last decision."""
     endpoint = service.endpoint
     policy, note = endpoint.scaling, endpoint.scaled
     target: schemas.TargetItem | None = None
@@ -270,7 +270,7 @@ def scaling_reply(service: Service) -> schemas.ScalingReply:
 
 
 def event_item(event: ServingEvent) -> schemas.EventItem:
-    """Returns a change of an endpoint."""
+    """Converts a change of an endpoint to an item of its history."""
     return {
         "at": iso(event.at) or "",
         "subject": event.subject,
@@ -284,7 +284,7 @@ def event_item(event: ServingEvent) -> schemas.EventItem:
 def usage_reply(
     query: UseQuery, report: UseReport, now: datetime, revisions: Sequence[Revision] = ()
 ) -> schemas.UsageReply:
-    """Returns the use of endpoints, with the numbers of these revisions."""
+    """Returns the use of endpoints, with the numbers of the revisions concerned."""
     numbers = {each.id: str(each.number) for each in revisions}
     return {
         "since": _hour_text(query.since),
@@ -303,12 +303,12 @@ def usage_reply(
 
 
 def total_rate(query: UseQuery, report: UseReport, now: datetime) -> float:
-    """Returns the tokens of a report by the second."""
+    """Returns the tokens per second over the whole period of a report."""
     return use_item(report.total, _seconds(query, now))["tokens_per_s"]
 
 
 def _seconds(query: UseQuery, now: datetime, key: str | int | UUID | None = None) -> float:
-    """Returns how long a period, or an hour or a day of it, has lasted until now."""
+    """Returns how many seconds of a period have passed until now, or of the hour or day of ``key`` in the period."""
     begin, end = query.since, query.until
     if isinstance(key, int):
         hours = 24 if query.by is UseGrouping.DAY else 1
@@ -317,7 +317,7 @@ def _seconds(query: UseQuery, now: datetime, key: str | int | UUID | None = None
 
 
 def use_item(sums: UseSums, seconds: float) -> schemas.UseItem:
-    """Returns the sums of use in so many seconds."""
+    """Converts sums of use in a period of ``seconds`` to an item of the API."""
     tokens = sums.prompt_tokens + sums.output_tokens
     return {
         "requests": sums.requests,

@@ -1,1 +1,1 @@
-"""Sessions with their kernels: creation, life cycle, stores and API."""
+"""Creates sessions with their kernels, moves them through their life cycle, stores them and serves their API."""

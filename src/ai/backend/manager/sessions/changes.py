@@ -1,4 +1,4 @@
-"""Changes of sessions, with the events and webhooks that report them.
+"""Defines changes of sessions, with the events and webhooks that report the changes to clients.
 
 The slots of agents follow from the kernels alone: a store computes :func:`slot_deltas` of every change and applies them
 in the same transaction, so recorded slots cannot drift. Source of the events: client wire contract 2.4, peer facts 4.9
@@ -21,7 +21,7 @@ from ai.backend.manager.sessions.model import Session
 
 
 class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that is not stored yet, written in the transaction of the change that it reports."""
+    """Represents an event without an id, to be written in the transaction of the change that it reports."""
 
     name: str
     session_id: SessionId
@@ -104,11 +104,12 @@ def webhook_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Replaces ``old`` by ``new`` if the stored version is still that of ``old``. ``events`` are for the clients;
-    ``commands`` are executed once the change is stored. The store sets ``new.version`` to ``old.version + 1``. Side
-    fields (``num_queries``, ``last_stat``) that a loop does not change must be equal in both. ``cause`` is the
-    ``traceparent`` of the span in which an agent observed what changes. ``claim`` changes the session's device claim in
-    the same transaction."""
+    """Replaces the session ``old`` by ``new`` if the stored version still equals the version of ``old``. ``events`` are
+    for the clients; ``commands`` are executed once the change is stored. The store sets ``new.version`` to
+    ``old.version + 1``. Side fields (``num_queries``, ``last_stat``) that a loop does not change must be equal in both.
+    ``cause`` is the ``traceparent`` of the span in which an agent observed what changes. ``claim`` changes the
+    session's device claim in the same transaction.
+    """
 
     old: Session
     new: Session
@@ -119,7 +120,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_stored(self) -> bool:
-        """True if the change must be saved; False if it has only commands to execute."""
+        """Returns True if the change must be saved, and False if it only has commands to execute."""
         return self.new is not self.old or bool(self.events) or self.claim is not None
 
 

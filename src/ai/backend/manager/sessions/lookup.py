@@ -80,9 +80,11 @@ class SessionFinder:
         to_change: bool = False,
         may_be_recent: bool = False,
     ) -> Session:
-        """Returns a live session; an ended session only by its full id, or as the newest of its name.
-        ``ref`` is a name, id or prefix. ``to_change`` requires that the caller controls the session; with
-        ``may_be_recent`` a cached copy is sufficient. Raises SessionNotFound, TooManySessionsMatched and Forbidden."""
+        """Returns the live session that a user names. An ended session is returned only by its full id, or as the
+        newest of its name. ``ref`` is a name, id or prefix. ``to_change`` requires that the caller controls the
+        session; with ``may_be_recent`` a cached copy is sufficient. Raises SessionNotFound, TooManySessionsMatched and
+        Forbidden.
+        """
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         scope = caller if owner_access_key is None else owner
         session = await self._find(scope, owner, ref, may_be_recent=may_be_recent)
@@ -121,6 +123,8 @@ class SessionFinder:
         return matches[0] if matches else await self._store.newest_named(owner.access_key, ref)
 
     async def several(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[Session]:
-        """Returns the owner's live sessions whose name or id starts with ``ref``, or only the exact match."""
+        """Returns an owner's live session whose name or id is ``ref``; without one, those whose name or id starts with
+        it.
+        """
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return await self._store.find_live(owner.access_key, ref, limit=MAX_MATCHES)

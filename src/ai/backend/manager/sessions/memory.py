@@ -1,4 +1,4 @@
-"""Sessions in memory, with the semantics of the SQL store and exactly repeatable."""
+"""Stores sessions in memory, with the semantics of the SQL store and in an order that is repeatable."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ class MemorySessionStore(MemoryClaims):
 
 
 def _with_side_fields(change: Change, stored: model.Session) -> model.Session:
-    """Returns the changed session; counts and statistics of ``bump`` stay unless the change sets others."""
+    """Returns the changed session with the stored query count, and stored statistics that the change did not set."""
     stats = {kernel.id: kernel.last_stat for kernel in stored.kernels}
     old_stats = {kernel.id: kernel.last_stat for kernel in change.old.kernels}
     kernels = tuple(

@@ -1,4 +1,4 @@
-"""Sessions and their kernels.
+"""Defines sessions, their kernels and the requests and replies of sessions.
 
 A :class:`Session` with its kernels is one aggregate: read, changed and written as a whole, guarded by ``version``.
 Source of the fields: spec 03-09 (ComputeSession, ComputeContainer), client wire contract 3.3, peer facts 4.4.
@@ -30,7 +30,7 @@ STARTED_OVER = "started_over"
 
 
 def line_between(first: ids.AgentId, second: ids.AgentId) -> str:
-    """Returns the name of the connection between two agents; the same in both orders."""
+    """Returns the name of the connection between two agents, which does not depend on the order of the agents."""
     return " ".join(sorted((first, second)))
 
 
@@ -65,7 +65,7 @@ class SessionNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lasting(network: SessionNetwork, status: states.SessionStatus) -> SessionNetwork:
-    """Returns the part of a network that later sessions may share: without the lines of a session that is ending."""
+    """Returns a session's network for later sessions, without its connections if the session is TERMINATING."""
     return replace(network, lines={}) if status is states.SessionStatus.TERMINATING else network
 
 
@@ -115,7 +115,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> ResourceSlot:
-        """The slots that the kernel takes on :attr:`agent` in its present status."""
+        """Returns the slots that the kernel occupies on :attr:`agent` in its present status."""
         return self.occupied_slots if self.agent is not None and self.status in HOLDING else ResourceSlot()
 
 
@@ -221,7 +221,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def main(self) -> Kernel:
-        """The kernel that runs the user's code; its id equals the session's (spec 03-09)."""
+        """Returns the kernel that runs the user's code; its id equals the session's (spec 03-09)."""
         return self.kernels[0]
 
     @property
@@ -325,8 +325,9 @@ class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of all sessions of an owner; None is no limit. ``max_pending_slots``: the slots that all waiting
-    sessions may request; slots without an entry are unbounded."""
+    """Holds the limits of all sessions of an owner; a limit that is None does not restrict. ``max_pending_slots``: the
+    slots that all waiting sessions may request; slots without an entry are unbounded.
+    """
 
     max_live: int | None = None
     max_pending: int | None = None
@@ -337,7 +338,7 @@ class OwnerLimits(msgspec.Struct, frozen=True, kw_only=True):
         return self.max_pending is not None or len(self.max_pending_slots) > 0
 
     def check_pending(self, count: int, slots: ResourceSlot) -> None:
-        """Raises LimitExceeded if so many waiting sessions, or so many slots, exceed the limits."""
+        """Raises LimitExceeded if this number of waiting sessions, or their slots, exceed the limits."""
         if self.max_pending is not None and count > self.max_pending:
             message = f"Your policy allows {self.max_pending} sessions to wait at a time."
             raise LimitExceeded(message, data={"pending": self.max_pending})
@@ -364,9 +365,10 @@ class SessionMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DestroyReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply to the end of a session; ``session`` is as it is after the request. ``stats`` is version 2 of the
-    client wire contract 2.1.3: metric name -> metric of the main kernel, with ``status`` and
-    ``version`` beside them."""
+    """Holds the reply to a request to end a session; ``session`` is the session after the request. ``stats`` is version
+    2 of the client wire contract 2.1.3: metric name -> metric of the main kernel, with ``status`` and ``version``
+    beside them.
+    """
 
     session: Session
     stats: Mapping[str, Any]
@@ -379,8 +381,9 @@ class DependencyNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of :meth:`SessionStore.audit`; all empty if the recorded slots are right. ``drift``: agent ->
-    (recorded, recomputed). ``orphans``: kernels without a session."""
+    """Holds the result of :meth:`SessionStore.audit`; all fields are empty if the recorded slots are right. ``drift``:
+    agent -> (recorded, recomputed). ``orphans``: kernels without a session.
+    """
 
     drift: Mapping[ids.AgentId, tuple[ResourceSlot, ResourceSlot]] = msgspec.field(default_factory=dict)
     orphans: tuple[ids.KernelId, ...] = ()
@@ -391,12 +394,14 @@ class SlotAudit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def too_many_sessions(limit: int) -> LimitExceeded:
-    """Returns the error for the session beyond the owner's limit."""
+    """Returns the error for a session with which its owner would exceed the limit of sessions."""
     return LimitExceeded(f"Your policy allows {limit} sessions at a time.", data={"concurrency": limit})
 
 
 class SessionQuery(ListQuery, frozen=True, kw_only=True):
-    """Selects sessions; None selects any. The role of the caller restricts every query."""
+    """Selects sessions; a field that is None does not restrict the selection. The role of the caller restricts every
+    query.
+    """
 
     statuses: tuple[states.SessionStatus, ...] | None = None
     access_key: str | None = None

@@ -1,4 +1,4 @@
-"""Networks of sessions over several agents: numbers, addresses and keys that all agents share. Pure.
+"""Assigns networks over several agents to sessions, with the numbers, addresses and keys that the agents share. Pure.
 
 A network is assigned when the session is scheduled: a number (VXLAN) and addresses that no other live session has. A
 session that is scheduled again gets new ones, so that packets of the previous attempt cannot reach it.
@@ -25,7 +25,7 @@ Derive = Callable[[bytes, str], bytes]
 
 
 def no_secret(purpose: bytes, key_id: str) -> bytes:
-    """Raises LookupError: a :data:`Derive` for managers whose sessions have no networks over several agents."""
+    """Raises LookupError; serves as :data:`Derive` in managers whose sessions have no networks over several agents."""
     raise LookupError(f"there is no secret to derive {purpose.decode()!r} from")
 
 
@@ -87,8 +87,10 @@ def assign_network(
 def _line_nonces(
     members: Collection[AgentId], taken: Iterable[tuple[int, SessionNetwork]], rng: random.Random, key_id: str
 ) -> dict[str, str]:
-    """Returns line name -> nonce with key id for each two agents: the nonce of live sessions, or a new one. A
-    new line counts packets from zero and must not reuse a key; a line keeps its key while a session uses it."""
+    """Returns, by the name of a connection, the nonce and key id of each two agents. The nonce is that of live
+    sessions, or a new one. A new line counts packets from zero and must not reuse a key; a line keeps its key while a
+    session uses it.
+    """
     existing_nonces = {line: nonce for _, network in taken for line, nonce in network.lines.items()}
     line_names = (line_between(*agent_pair) for agent_pair in combinations(members, 2))
     return {line: existing_nonces.get(line) or f"{key_id}:{rng.getrandbits(64):016x}" for line in line_names}

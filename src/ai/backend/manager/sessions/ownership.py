@@ -1,4 +1,4 @@
-"""Live sessions for the features that own them: counting and ending them by keypair, group and resource group."""
+"""Counts and ends live sessions of keypairs, projects and resource groups, for the features that own these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The use cases of sessions: creation, reading, renaming, restart, destruction."""
+"""Implements the use cases of sessions: creation, reading, renaming, restart and destruction."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ def _hook_request(owner: Caller, session: model.Session) -> SessionRequest:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SessionService:
-    """Use cases of sessions. ``ref`` is a name, an id or an unambiguous prefix of an id. Another user's session is
-    SessionNotFound unless the caller's role sees it. Every method takes ``owner_access_key`` as
-    IdentityService.resolve_owner does."""
+    """Creates, reads, renames, restarts and destroys sessions on behalf of callers. ``ref`` is a name, an id or an
+    unambiguous prefix of an id. Another user's session is SessionNotFound unless the caller's role sees it. Every
+    method takes ``owner_access_key`` as IdentityService.resolve_owner does.
+    """
 
     store: SessionStore
     writer: SessionWriter
@@ -72,7 +73,7 @@ class SessionService:
     async def create(
         self, caller: Caller, request: model.CreateSession, *, call_id: UUID | None = None
     ) -> model.CreateReply:
-        """Enqueues a session and, unless ``enqueue_only``, waits until it has started, failed or the wait ran out.
+        """Enqueues a session and waits until it has started or failed, unless ``enqueue_only`` or the wait times out.
 
         ``call_id`` becomes the id of the session. Two calls with the same ``call_id`` or the same name give one
         session; the later one gets ``created=False``, for a name only if ``reuse_if_exists`` and the image is the same.
@@ -142,15 +143,16 @@ class SessionService:
         return with_live_statistics(session, self.stats)
 
     async def search(self, caller: Caller, query: model.SessionQuery) -> Page[model.Session]:
-        """Returns sessions with live statistics: users see their own, admins their domain, superadmins all. Raises
-        Forbidden for a plain user who names another access key."""
+        """Returns sessions with live statistics, as far as the caller's role permits. Users see their own sessions,
+        admins those of their domain, superadmins all. Raises Forbidden for a plain user who names another access key.
+        """
         page = await self.store.search(await self._visible(caller, query))
         return Page(
             items=[with_live_statistics(session, self.stats) for session in page.items], total_count=page.total_count
         )
 
     async def _visible(self, caller: Caller, query: model.SessionQuery) -> model.SessionQuery:
-        """Returns the query in the scope of the caller. Raises Forbidden as :meth:`search`."""
+        """Returns the query, restricted to the sessions that the caller may see. Raises Forbidden as :meth:`search`."""
         scope = scope_of(caller, Operation.SEE_SESSIONS)
         if scope is Scope.DOMAIN:
             return replace(query, domain_name=caller.domain_name)
@@ -163,29 +165,32 @@ class SessionService:
     async def metric_history(
         self, caller: Caller, ref: str, span: Span, *, owner_access_key: str | None = None
     ) -> Mapping[KernelId, Series]:
-        """Returns what each kernel of a session used lately. Raises as :meth:`get`."""
+        """Returns the recent use of resources by each kernel of a session. Raises as :meth:`get`."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
         return {kernel.id: self.stats.history_of_kernel(kernel.id, span) for kernel in session.kernels}
 
     async def count_by_status(self, caller: Caller, query: model.SessionQuery) -> Mapping[str, int]:
-        """Returns how many sessions of a query there are in each status, whatever statuses the query names; of the
-        sessions that :meth:`search` returns."""
+        """Returns the number of sessions in each status, among the sessions of a query that :meth:`search` would
+        return. The statuses that the query names are ignored.
+        """
         return await self.store.count_by_status(await self._visible(caller, query))
 
     async def of_kernel(self, caller: Caller, kernel_id: KernelId) -> model.Session | None:
-        """Returns the session of a kernel with live statistics; None if the caller does not see it."""
+        """Returns the session of a kernel with live statistics, or None if the caller may not see the session."""
         sessions = await self.store.of_kernels([kernel_id])
         return next((with_live_statistics(session, self.stats) for session in sessions if sees(caller, session)), None)
 
     async def match(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[model.SessionMatch]:
-        """Returns at most 10 live sessions whose name or id starts with ``ref``, or only the exact match."""
+        """Returns the live session whose name or id is ``ref``; without one, at most 10 whose name or id starts with
+        it.
+        """
         sessions = await self.finder.several(caller, ref, owner_access_key=owner_access_key)
         return [model.SessionMatch(id=session.id, name=session.name, status=session.status) for session in sessions]
 
     async def kernels_of_agent(
         self, caller: Caller, agent_id: str, *, statuses: tuple[str, ...] = ()
     ) -> list[model.Kernel]:
-        """Returns the kernels of live sessions on an agent; an empty list for users who do not see all."""
+        """Returns the kernels of live sessions on an agent, or an empty list if the caller may not see all sessions."""
         if not is_permitted(caller, Operation.SEE_AGENTS):
             return []
         sessions = await self.store.on_agent(AgentId(agent_id))
@@ -274,8 +279,9 @@ class SessionService:
         forced: bool = False,
         recursive: bool = False,
     ) -> model.DestroyReply:
-        """Ends a session and waits a few seconds: PENDING becomes CANCELLED at once, any other status TERMINATING.
-        ``recursive`` also ends every live session that depends on it. Repeating it is harmless."""
+        """Ends a session and waits a few seconds for its end. PENDING becomes CANCELLED at once, any other status
+        TERMINATING. ``recursive`` also ends every live session that depends on it. Repeating it is harmless.
+        """
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
         sessions = [*(await self._dependents(session) if recursive else ()), session]
         reason = KernelEventReason.FORCE_TERMINATED if forced else KernelEventReason.USER_REQUESTED

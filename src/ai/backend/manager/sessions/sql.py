@@ -1,4 +1,4 @@
-"""Sessions in SQL."""
+"""Stores sessions in SQL."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _KERNEL_FIELDS = tuple(field for field in model.Kernel.__struct_fields__ if fiel
 _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KERNEL_FIELDS)
 _SESSION_COLUMNS, _KERNEL_COLUMNS = tables.sessions.c.keys(), tables.kernels.c.keys()
 MAX_COUNTED = 10_000
-"""The sessions after a page that its total counts at most (docs/decisions/0255)."""
+"""The maximum number of sessions after a page that the total of the page counts (docs/decisions/0255)."""
 _HIDDEN = frozenset({"environ", "sealed_environ", "network", "bootstrap_script", "callback_url", "version"})
 
 
@@ -101,7 +101,7 @@ def _equalities(query: model.SessionQuery, *columns: ColumnElement[Any]) -> list
 
 
 def _conditions(query: model.SessionQuery) -> list[ColumnElement[bool]]:
-    """Returns the conditions of a query but for its statuses."""
+    """Returns the SQL conditions of a query, except the condition on statuses."""
     cols = tables.sessions.c
     conditions = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN)
     return [*conditions, *_equalities(query, cols.access_key, cols.domain_name, cols.group_id)]
@@ -178,7 +178,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
             raise _already_exists(e, existing.id) from None
 
     async def _insert_batch(self, batch: Sequence[_NewSession]) -> Sequence[BaseException | None]:
-        """Inserts all sessions; if that fails, each in a transaction of its own, so that each gets its own error."""
+        """Inserts all sessions in one transaction; if that fails, each in its own, so that each gets its own error."""
         try:
             await self._insert_all(batch)
         except Unavailable:
@@ -197,7 +197,9 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
         limits: model.OwnerLimits,
         first: Callable[[Connection], None],
     ) -> None:
-        """Inserts sessions of one owner in one transaction, all or none, after ``first``; errors as :meth:`insert`."""
+        """Inserts all or none of an owner's sessions in one transaction, in which ``first`` is called first. Errors are
+        those of :meth:`insert`.
+        """
         try:
             await self._insert_all([_NewSession(session, [event], limits) for session, event in sessions], first)
         except IntegrityError as e:

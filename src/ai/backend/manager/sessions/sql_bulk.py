@@ -1,4 +1,4 @@
-"""Writes of many sessions in few statements, so that one commit holds hundreds of them."""
+"""Writes many sessions with few statements, so that one commit holds hundreds of sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events, webhooks, acknowledged observations and kernel logs in SQL."""
+"""Stores events, webhooks, acknowledged observations and kernel logs in SQL."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def insert_events(conn: Connection, batch: Sequence[SessionEvents]) -> None:
 
 
 def acknowledge(conn: Connection, ack: ObservationAck) -> None:
-    """Records, in the caller's transaction, up to where the observations of an agent are applied."""
+    """Stores, in the caller's transaction, the epoch and number up to which an agent's observations are applied."""
     statement = updating(tables.agent_acks, ("agent_id",), ("epoch", "seq"))
     new_values = {"agent_id": ack.agent_id, "new_epoch": ack.epoch, "new_seq": ack.seq}
     if statement.execute(conn, new_values) == 0:

@@ -1,4 +1,4 @@
-"""The store of sessions. One contract suite (tests/contract/store) runs on every implementation.
+"""Declares the store of sessions. One contract suite (tests/contract/store) runs on every implementation.
 
 Every method is one transaction.
 """
@@ -32,14 +32,16 @@ class SessionStore(ClaimStore, Protocol):
     """Stores sessions with their kernels, the outbox of events, and logs."""
 
     async def insert(self, session: Session, *, events: Sequence[EventDraft], limits: OwnerLimits = UNLIMITED) -> None:
-        """Writes a new session, or nothing. Raises SessionAlreadyExists for an existing id, or a live session of the
-        owner with that name (``data.existingSessionId``), LimitExceeded, and NotFound for a device claim that does not
-        exist or is to be deleted."""
+        """Writes a new session with all its rows, or writes nothing. Raises SessionAlreadyExists for an existing id, or
+        a live session of the owner with that name (``data.existingSessionId``), LimitExceeded, and NotFound for a
+        device claim that does not exist or is to be deleted.
+        """
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
-        """Applies all changes or none, with the slots of their agents. Raises StaleVersion if a session was changed
-        meanwhile or its network's number is taken, InsufficientResource if an agent would hold more than it has,
-        SessionAlreadyExists for a rename to the name of a live session."""
+        """Stores all changes or none, together with the occupied slots of the agents concerned. Raises StaleVersion if
+        a session was changed meanwhile or its network's number is taken, InsufficientResource if an agent would hold
+        more than it has, SessionAlreadyExists for a rename to the name of a live session.
+        """
 
     async def get(self, session_id: SessionId) -> Session | None: ...
     async def get_many(self, ids: Iterable[SessionId]) -> list[Session]: ...
@@ -47,8 +49,10 @@ class SessionStore(ClaimStore, Protocol):
     async def live_named(self, access_key: AccessKey, name: str) -> Session | None: ...
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
-        """Returns live sessions of an owner, or of any for None, whose name or id is ``ref``, else whose name or id
-        starts with it."""
+        """Returns the live sessions that ``ref`` names, of one owner or, if ``access_key`` is None, of every owner.
+        ``ref`` names a session by its name or id. If no session has this name or id, the sessions are returned whose
+        name or id starts with ``ref``.
+        """
         ...
 
     async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
@@ -62,7 +66,9 @@ class SessionStore(ClaimStore, Protocol):
     async def refreshed(
         self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
-        """Returns sessions as ``by_status``, but reads none that ``cached`` returns at the stored version."""
+        """Returns the sessions in these statuses, oldest first, and reads only those whose stored version is not in
+        ``cached``.
+        """
         ...
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]: ...
@@ -72,12 +78,13 @@ class SessionStore(ClaimStore, Protocol):
         ...
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
-        """Returns the kernels and the device claims that occupy slots of these agents; those of a claim are not among
-        those of the kernels that hold it."""
+        """Returns the kernels and device claims that occupy slots of these agents. The slots of a claim are not counted
+        again in the kernels that hold the claim.
+        """
         ...
 
     async def workloads(self) -> list[KernelWorkload]:
-        """Returns the workloads of live kernels whose agent has told their id, by kernel."""
+        """Returns, by kernel, the workloads of live kernels whose agent has reported the id of the workload."""
         ...
 
     async def networks(self) -> list[tuple[int, SessionNetwork]]:
@@ -88,8 +95,9 @@ class SessionStore(ClaimStore, Protocol):
     async def search(self, query: SessionQuery) -> Page[Session]: ...
 
     async def count_by_status(self, query: SessionQuery) -> Mapping[str, int]:
-        """Returns the numbers of the sessions of a query by status, without regard to its statuses and page; of the
-        first 10,000 that there are."""
+        """Returns the number of sessions in each status, among the first 10,000 sessions that match a query. The
+        statuses and the page of the query are ignored.
+        """
         ...
 
     async def dependents(self, session_id: SessionId) -> list[Session]:
@@ -97,8 +105,9 @@ class SessionStore(ClaimStore, Protocol):
         ...
 
     async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime]]:
-        """Counts the live sessions in each status, and returns since when the oldest is in it, or since when it may
-        start, which may be a time to come."""
+        """Returns, for each live status, the number of sessions in the status and the time since which the oldest has
+        it. For a session with a start time this is the start time, which may lie in the future.
+        """
         ...
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]: ...
@@ -110,8 +119,9 @@ class SessionStore(ClaimStore, Protocol):
         group_id: GroupId | None = None,
         domain_name: DomainName | None = None,
     ) -> ResourceSlot:
-        """Returns the slots that kernels and device claims of an access key, group and domain occupy; None does not
-        restrict."""
+        """Returns the slots that the kernels and device claims of an access key, project and domain occupy. An argument
+        that is None does not restrict.
+        """
         ...
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
@@ -121,12 +131,13 @@ class SessionStore(ClaimStore, Protocol):
     async def get_log(self, kernel_id: KernelId) -> bytes | None: ...
 
     async def acked(self, agent_id: AgentId) -> ObservationAck | None:
-        """Returns up to where the observations of an agent are applied, and of which epoch; None before the first."""
+        """Returns the epoch and the number up to which an agent's observations are applied, or None
+        before the first.
+        """
         ...
 
     async def audit(self) -> SlotAudit:
-        """Recomputes every agent's occupied slots from the kernels and claims, and compares them with the recorded
-        ones."""
+        """Computes every agent's occupied slots from kernels and claims, and compares them with the stored slots."""
         ...
 
     async def purge(self, *, before: datetime) -> int:
@@ -141,8 +152,9 @@ class SessionStore(ClaimStore, Protocol):
     async def last_event_id(self) -> int: ...
 
     async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
-        """Returns the first pending webhook of each session, if it is due; ``insert`` and ``save`` write webhooks with
-        the events."""
+        """Returns the first pending webhook of each session, unless it is not due yet. ``insert`` and ``save`` write
+        webhooks with the events.
+        """
         ...
 
     async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None: ...

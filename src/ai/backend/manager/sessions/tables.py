@@ -1,4 +1,4 @@
-"""Tables of sessions."""
+"""Defines the SQL tables of sessions."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ sessions = Table(
 )
 
 LIVE_SESSIONS = select(sessions.c.id, sessions.c.name).where(LIVE)
-"""Handed to the stores of folders and artifacts, which refuse to remove what a live session mounts."""
+"""The table of live sessions for the stores of folders and artifacts, which do not remove mounted data."""
 
 kernels = Table(
     "kernels",

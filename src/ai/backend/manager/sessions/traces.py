@@ -10,7 +10,7 @@ from ai.backend.manager.sessions.changes import Change
 
 
 def trace_statuses(changes: Iterable[Change]) -> None:
-    """Records, for each session that has left a status, how long it was in it, linked with what ended that.
+    """Records, for each session that left a status, a span of the time in that status, with a link to the cause.
 
     A session that was created without a tracer has no trace.
     """

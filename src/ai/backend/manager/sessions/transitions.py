@@ -1,5 +1,4 @@
-"""Applies the state machines of ``core.lifecycle`` to sessions; slots and events of a step become part of the change.
-Pure."""
+"""Applies the state machines of ``core.lifecycle`` to sessions and returns the changes with slots and events. Pure."""
 
 from __future__ import annotations
 
@@ -81,7 +80,7 @@ def _largest_amounts(slots: ResourceSlot, device_requests: Sequence[str]) -> Res
 
 
 def with_largest_amounts(session: Session) -> Session:
-    """Returns a session whose kernels request what they requested before it was placed."""
+    """Returns a session whose kernels request the same slots again as before the session was placed."""
     if not session.device_requests:
         return session
     kernels = tuple(
@@ -92,12 +91,12 @@ def with_largest_amounts(session: Session) -> Session:
 
 
 def _spent(session: Session) -> int:
-    """Returns the number of attempts before the session started over, which count no more."""
+    """Returns the number of attempts that do not count any more, since the session has started over after them."""
     return int(session.status_data.get(STARTED_OVER, {}).get("attempts", 0))
 
 
 def _start_over(session: Session) -> Session:
-    """Resets a preempted session, as if it had not started."""
+    """Returns a preempted session without its start times, and counts that it starts over."""
     restart_count = int(session.status_data.get(STARTED_OVER, {}).get("times", 0)) + 1
     counts = {"times": restart_count, "attempts": max(kernel.attempt for kernel in session.kernels)}
     status_data = {**session.status_data, STARTED_OVER: counts}
@@ -105,7 +104,7 @@ def _start_over(session: Session) -> Session:
 
 
 def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | None:
-    """Returns the reason of a change; the stored text if neither status nor reason changed."""
+    """Returns the text for ``status_info``: the new reason, or the stored text if status and reason did not change."""
     is_changed = (state.status, state.reason) != (old.status, old.reason)
     if is_changed and state.status == "RUNNING" and state.reason is KernelEventReason.RESTARTING:
         return None  # the restart is over
@@ -279,9 +278,10 @@ def enqueued_event(session: Session) -> EventDraft:
 def with_health(
     session: Session, kernel_id: KernelId, failed: Sequence[UnhealthyDevice]
 ) -> tuple[Session, tuple[EventDraft, ...]]:
-    """Returns the session with a kernel's failed devices, and the events if they changed.
+    """Returns the session with the failed devices of a kernel, and the events that report new or recovered devices.
     ``status_data["unhealthy_devices"]`` of the kernel lists those that it holds, that of the session those of all its
-    kernels. The events are ``session_device_unhealthy`` and ``session_device_recovered``."""
+    kernels. The events are ``session_device_unhealthy`` and ``session_device_recovered``.
+    """
     kernel = _kernel_of(session, kernel_id)
     if kernel.status.is_final:
         return session, ()

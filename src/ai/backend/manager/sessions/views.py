@@ -1,4 +1,4 @@
-"""Requests and replies of sessions in the form of the REST API."""
+"""Converts requests and replies of sessions from and to the form of the REST API."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def creation_of(body: CreateSessionBody) -> CreateSession:
 
 
 def audited_fields(request: CreateSession) -> dict[str, Any]:
-    """Returns what the audit trail says of a creation: the devices that an administrator looks into."""
+    """Returns the part of a creation request for the audit trail: the devices that an administrator diagnoses."""
     if not request.diagnosed_devices:
         return {}
     devices = {name: list(device_ids) for name, device_ids in request.diagnosed_devices.items()}
@@ -75,7 +75,7 @@ def audited_fields(request: CreateSession) -> dict[str, Any]:
 
 
 def _requested_slots(body: CreateSessionBody) -> Mapping[str, str | int | float] | None:
-    """Returns the requested slots, completed by the deprecated fields where a slot is not given."""
+    """Returns the requested slots; a deprecated field counts only if the request does not name its slot."""
     config = body.config
     legacy_slots: dict[str, str | int | float] = {}
     if config.instanceCores is not None:

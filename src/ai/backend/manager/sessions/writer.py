@@ -53,17 +53,17 @@ class SessionWriter:
     _recent: OrderedDict[SessionId, Session] = field(default_factory=OrderedDict, init=False)
     _running: OrderedDict[SessionId, Session] = field(default_factory=OrderedDict, init=False)
     _agents: OrderedDict[KernelId, tuple[SessionId, AgentId]] = field(default_factory=OrderedDict, init=False)
-    """The sessions and agents of kernels that have an agent."""
+    """The session and the agent of each kernel that has an agent."""
     _waiting: dict[SessionId, set[asyncio.Future[Session]]] = field(default_factory=dict, init=False)
 
     # ---- reading ----
 
     def recent(self, session_id: SessionId) -> Session | None:
-        """Returns the cached session; None where other managers write as well."""
+        """Returns the cached session, or None if other managers write sessions as well."""
         return None if self.is_shared else self.written(session_id)
 
     def written(self, session_id: SessionId) -> Session | None:
-        """Returns the cached session, for changes whose save checks the version."""
+        """Returns the cached session even if it may be old, for a change whose save checks the version."""
         if session_id in self._running:
             self._running.move_to_end(session_id)
         return self._recent.get(session_id) or self._running.get(session_id)
@@ -73,7 +73,7 @@ class SessionWriter:
         return self.written(session_and_agent[0]) if session_and_agent is not None else None
 
     def is_on(self, kernel_id: KernelId, agent_id: AgentId) -> bool:
-        """Returns True if that agent has the kernel, by the cache."""
+        """Returns True if the cache says that the kernel is on that agent."""
         return self._agents.get(kernel_id, (None, None))[1] == agent_id
 
     async def load(self, session_id: SessionId, *, fresh: bool = False) -> Session:
@@ -219,8 +219,9 @@ class SessionWriter:
     async def wait_until(
         self, session_id: SessionId, reached: Callable[[Session], bool], *, timeout_s: float | None
     ) -> Session | None:
-        """Returns the session once ``reached`` holds for it; None when the time ran out. A change made by this process
-        is seen at once, one by another manager within half a second."""
+        """Waits until ``reached`` returns True for a session and returns the session, or None after ``timeout_s``. A
+        change made by this process is seen at once, one by another manager within half a second.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s if timeout_s is not None else math.inf
         poll_s = _POLL_SHARED_S if self.is_shared else _POLL_S

@@ -15,26 +15,28 @@ _MAX_NESTING = 16
 
 
 class ConfigService:
-    """Lets superadmins read and change the shared configuration's global scope; others get Forbidden."""
+    """Lets superadmins read and change the global scope of the shared configuration. Other callers get Forbidden."""
 
     def __init__(self, store: ConfigStore) -> None:
         self._store = store
 
     async def get(self, caller: Caller, key: str, *, prefix: bool = False) -> Any:
-        """Returns the value of a key or None; with ``prefix`` the keys below it as nested objects, with the key's own
-        value under the empty name."""
+        """Returns the value of a key, or None. With ``prefix`` it returns the keys below it as nested objects, with the
+        key's own value under the empty name.
+        """
         require(caller, Operation.CONFIGURE)
         if not prefix:
             return await self._store.get(key)
         return nested(key, await self._store.get_prefix(key.rstrip("/")))
 
     async def is_true(self, key: str) -> bool:
-        """Returns whether a key is ``true``, for the manager itself."""
+        """Returns True if the value of a key is ``true``; used by the manager itself, without a caller."""
         return (await self._store.get(key) or "").strip().lower() == "true"
 
     async def set(self, caller: Caller, key: str, value: Any) -> None:
-        """Sets one key; an object sets all keys in it below the key. Raises InvalidInput for lists, null, and deep
-        nesting."""
+        """Sets the value of one key; the entries of an object are set as keys below the key. Raises InvalidInput for
+        lists, null, and deep nesting.
+        """
         require(caller, Operation.CONFIGURE)
         values = dict(flattened(key, value))
         if not values:
@@ -42,7 +44,7 @@ class ConfigService:
         await self._store.put_many(values)
 
     async def delete(self, caller: Caller, key: str, *, prefix: bool = False) -> int:
-        """Removes a key, or with ``prefix`` all keys at and below; returns the number of removed keys.
+        """Removes a key, or with ``prefix`` all keys at and below it. Returns the number of removed keys.
 
         Raises:
             InvalidInput: the key is the root, below which is the whole configuration.
@@ -54,7 +56,7 @@ class ConfigService:
 
 
 def nested(key: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the values at and below ``key`` as nested objects; the value of an inner key is under the empty name."""
+    """Returns the values at and below ``key`` as nested objects; the value of an inner key gets the empty name."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
         node, parts = tree, [part for part in path.removeprefix(key.rstrip("/")).split("/") if part]

@@ -1,4 +1,4 @@
-"""The settings of this manager as they are in force, and the permissions of roles, for operators."""
+"""Lists the settings of this manager that are in force, and the permissions of roles, for operators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SettingInForce(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings_in_force(settings: BaseModel) -> list[SettingInForce]:
-    """Returns every setting, those of inner tables by their paths."""
+    """Returns every setting of this manager; settings of inner tables are named by their paths."""
     reasons = dict(keys_without_effect(settings))
     return list(_walk(settings, "", reasons))
 
@@ -59,7 +59,9 @@ def _walk(settings: BaseModel, prefix: str, reasons: dict[str, str]) -> Iterator
 
 
 def _shown(key: str, value: Any) -> Any:
-    """Returns a value as JSON. Whatever may hold a secret is hidden: by its type, its name, or a password in a URL."""
+    """Converts the value of a setting to JSON. Whatever may hold a secret is hidden: by its type, its name, or a
+    password in a URL.
+    """
     if isinstance(value, SecretStr):
         return HIDDEN if value.get_secret_value() else ""
     if any(word in key.lower() for word in _SECRET_WORDS):

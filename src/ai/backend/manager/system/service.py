@@ -1,4 +1,6 @@
-"""The status of the installation and the announcement, both in the shared configuration (peer facts 4.5)."""
+"""Reads and changes the status of the installation and the announcement in the shared configuration
+(peer facts 4.5).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from ai.backend.manager.access.permissions import Operation
 STATUS_KEY, ANNOUNCEMENT_KEY = "manager/status", "manager/announcement"
 RUNNING, FROZEN = "running", "frozen"
 _STATUS_CACHE_S = 1.0
-"""How old the cached status may be when a session is created."""
+"""The largest age in seconds of the cached status when a session is created."""
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -31,12 +33,12 @@ class LiveSessions(Protocol):
 
     async def count_active(self) -> int: ...
     async def destroy_all(self, caller: Caller) -> int:
-        """Ends every live session by force and returns how many there were. Raises Forbidden."""
+        """Ends every live session by force, and returns the number of these sessions. Raises Forbidden."""
         ...
 
 
 class ManagerState:
-    """Reads and changes the status and the announcement; only superadmins may change them."""
+    """Reads and changes the status and the announcement of the installation; only superadmins may change them."""
 
     def __init__(self, store: ConfigStore, clock: Clock) -> None:
         self._store = store
@@ -44,14 +46,14 @@ class ManagerState:
         self._cached_status: tuple[float, str] | None = None
 
     async def status(self) -> str:
-        """Returns ``running`` or ``frozen``."""
+        """Returns the status of the installation, ``running`` or ``frozen``."""
         value = await self._store.get(STATUS_KEY)
         status = FROZEN if value == FROZEN else RUNNING
         self._cached_status = (self._clock.monotonic(), status)
         return status
 
     async def check_running(self) -> None:
-        """Raises ServerFrozen while no new sessions are taken; another manager's change is seen within a second."""
+        """Raises ServerFrozen if the installation is frozen; a change by another manager has effect within a second."""
         now = self._clock.monotonic()
         cached = self._cached_status
         status = cached[1] if cached is not None and now - cached[0] < _STATUS_CACHE_S else await self.status()
@@ -59,13 +61,13 @@ class ManagerState:
             raise ServerFrozen("This installation takes no new sessions now.")
 
     async def set_status(self, caller: Caller, status: str) -> None:
-        """Sets the status. Existing sessions go on, waiting ones as well."""
+        """Sets the status of the installation. Existing sessions go on, waiting ones as well."""
         require(caller, Operation.CHANGE_STATE)
         await self._store.put_many({STATUS_KEY: status})
         self._cached_status = (self._clock.monotonic(), status)
 
     async def announcement(self, fallback: str = "") -> Announcement:
-        """Returns the announcement; ``fallback`` until an administrator has set one."""
+        """Returns the announcement, or ``fallback`` if no administrator has set an announcement."""
         stored = await self._store.get_prefix(ANNOUNCEMENT_KEY)
         if f"{ANNOUNCEMENT_KEY}/enabled" not in stored:
             return Announcement(bool(fallback), fallback)

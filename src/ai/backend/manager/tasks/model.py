@@ -1,4 +1,4 @@
-"""Background tasks and their statuses."""
+"""Defines background tasks and their statuses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TaskStatus(StrEnum):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A background task; ``status`` is also the name of the event that announces it."""
+    """Represents a background task; ``status`` is also the name of the event that announces the status."""
 
     id: TaskId
     name: str
@@ -36,11 +36,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     manager: str = ""
-    """The id of the manager that runs it."""
+    """The id of the manager that runs the task."""
     subject: str = ""
-    """The object that it works on, if no other task may do so at the same time."""
+    """The name of the object on which the task works, if only one task may work on the object at a time."""
 
 
 def busy_with(subject: str, task_id: TaskId) -> Conflict:
-    """Returns the error for a second task on the same subject."""
+    """Returns the error for a second task on a subject on which a task already works."""
     return Conflict(f"A background task on {subject} is under way.", data={"status": "ongoing", "task": str(task_id)})

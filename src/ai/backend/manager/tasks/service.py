@@ -1,4 +1,4 @@
-"""Runs background tasks and lets their owners follow and cancel them."""
+"""Runs background tasks, and lets their owners follow and cancel them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ TASKS = "manager.tasks"
 CANCEL_REQUESTS = "manager.unwanted-tasks"
 """Bus topic: a background task of some manager is to be cancelled."""
 RECHECK_S = 5.0
-"""How long a subscriber waits for a hint before it reads the store."""
+"""Seconds for which a subscriber waits for a message before it reads the store again."""
 
 
 async def wait_for_hint(subscription: Subscription, timeout_s: float) -> None:
-    """Waits for a message until the timeout, and drops further messages that wait."""
+    """Waits until a message comes or the timeout ends, and drops further waiting messages."""
     try:
         async with asyncio.timeout(timeout_s):
             await subscription.get()
@@ -48,7 +48,7 @@ class TaskProgress:
     task: Task
 
     async def update(self, current: float, total: float | None = None, message: str | None = None) -> None:
-        """Records how much of the task is done; None keeps the previous value."""
+        """Records how much of the task is done; a value that is None keeps the previous value."""
         await self.service.advance(
             self,
             status=TaskStatus.UPDATED,
@@ -68,18 +68,20 @@ class TaskService:
     clock: Clock
     id_generator: IdGenerator
     manager: str = field(default="", init=False)
-    """The id of this process, if several managers share the store."""
+    """The id of this process if several managers share the store."""
     _running: dict[TaskId, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     async def recover(self, *, living: Collection[str] = ()) -> None:
-        """Marks the unfinished tasks as failed, except those of the managers in ``living``, which are alive."""
+        """Marks unfinished tasks as failed, except tasks of the managers in ``living``."""
         await self.store.fail_open_tasks(at=self.clock.now(), message="the manager was restarted", living=living)
 
     async def start(
         self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]], *, subject: str = ""
     ) -> TaskId:
-        """Runs ``body`` in the background; its result is the final message. No other task of any manager works on the
-        ``subject`` at the same time: raises Conflict, with the other's id as ``task`` in the data."""
+        """Starts a background task that runs ``body``; the result of ``body`` is the final message of the task. No
+        other task of any manager works on the ``subject`` at the same time: raises Conflict, with the other's id as
+        ``task`` in the data.
+        """
         return await asyncio.shield(self._start(caller, name, body, subject))  # a task that has been stored must be run
 
     async def _start(
@@ -117,7 +119,9 @@ class TaskService:
             await self._end(progress, TaskStatus.DONE, message)
 
     async def _end(self, progress: TaskProgress, status: TaskStatus, message: str) -> None:
-        """Records the end of a task, retrying while the store is unavailable: an open task blocks its subject."""
+        """Records the end of a task, and retries while the store is unavailable, since an open task
+        blocks its subject.
+        """
         while True:
             try:
                 return await self.advance(progress, status=status, message=message)
@@ -139,7 +143,7 @@ class TaskService:
         return task
 
     async def subscribe(self, caller: Caller, task_id: TaskId) -> AsyncIterator[Task]:
-        """Yields a task in its current and each later state, until the final state."""
+        """Yields a task in its current state and in each later state, until the final state."""
         with self.bus.subscribe(TASKS) as subscription:
             last_state: Task | None = None
             while last_state is None or not last_state.status.is_final:
@@ -151,11 +155,11 @@ class TaskService:
                 await wait_for_hint(subscription, RECHECK_S)
 
     async def is_under_way(self, subject: str) -> bool:
-        """Returns True if an open task of any manager works on the subject."""
+        """Returns True if an unfinished task of any manager works on the subject."""
         return await self.store.open_task(subject) is not None
 
     async def cancel(self, caller: Caller, task_id: TaskId) -> None:
-        """Cancels a task on whichever manager it runs; does nothing if it has ended."""
+        """Cancels a task, on whichever manager it runs, or does nothing if the task has ended."""
         task = await self.get(caller, task_id)
         running = self._running.get(task_id)
         if running is not None:
@@ -165,7 +169,7 @@ class TaskService:
             self.bus.publish(CANCEL_REQUESTS)
 
     async def run(self) -> None:
-        """Cancels the tasks of this process that were requested to be cancelled elsewhere; runs until cancelled."""
+        """Cancels tasks of this process when other managers have requested it; runs until it is cancelled."""
         with self.bus.subscribe(CANCEL_REQUESTS) as subscription:
             while True:
                 await wait_for_hint(subscription, RECHECK_S)

@@ -1,4 +1,4 @@
-"""The store of background tasks in SQL."""
+"""Stores background tasks in SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port of the store of background tasks."""
+"""Declares the store of background tasks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class TaskStore(Protocol):
     async def request_cancel(self, task_id: TaskId) -> None: ...
 
     async def cancel_requested(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
-        """Returns those of the tasks that are requested to be cancelled."""
+        """Returns those of the given tasks whose cancellation was requested."""
         ...
 
     async def fail_open_tasks(self, *, at: datetime, message: str, living: Collection[str] = ()) -> int:
-        """Marks the open tasks as failed, except those of the managers in ``living``, and returns their number."""
+        """Marks open tasks as failed, except tasks of the managers in ``living``, and returns their number."""
         ...

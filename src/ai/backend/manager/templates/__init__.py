@@ -1,1 +1,1 @@
-"""Session and cluster templates, and sessions created from them."""
+"""Manages session and cluster templates, and creates sessions from templates."""

@@ -17,7 +17,7 @@ from ai.backend.infra.yaml_structure import structure_problem
 
 MAX_PAYLOAD_BYTES = 262_144
 MAX_TEMPLATES = 50
-"""Templates in one payload."""
+"""The maximum number of templates in one payload."""
 _MAX_DEPTH = 16
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -28,8 +28,9 @@ def _malformed(reason: str) -> InvalidInput:
 
 
 def read_documents(payload: str) -> list[Mapping[str, Any]]:
-    """Parses the templates of a payload: JSON or YAML, whose documents are templates or lists of templates. Raises
-    InvalidInput if it is malformed, too large, nested too deeply, or has aliases."""
+    """Parses the templates of a payload in JSON or YAML, whose documents are templates or lists of templates. Raises
+    InvalidInput if it is malformed, too large, nested too deeply, or has aliases.
+    """
     if len(payload.encode(errors="replace")) > MAX_PAYLOAD_BYTES:
         raise _malformed(f"it exceeds {MAX_PAYLOAD_BYTES} bytes")
     templates: list[Any] = []

@@ -1,4 +1,4 @@
-"""Session and cluster templates (spec 03-01 "Session templates", 03-11)."""
+"""Defines session and cluster templates (spec 03-01 "Session templates", 03-11)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ai.backend.common.ids import DomainName, GroupId, TemplateId, UserId
 
 
 class TemplateKind(StrEnum):
-    """The kinds of templates; cluster templates refer to session templates."""
+    """Names the kinds of templates; cluster templates refer to session templates."""
 
     SESSION = "session"
     CLUSTER = "cluster"
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):
-    """A template of a user.
+    """Represents a template of a user.
 
     ``document`` is the template as its author wrote it, read by :mod:`ai.backend.manager.templates.syntax`;
     ``group_id`` is the project of its sessions if the request names none.

@@ -28,9 +28,9 @@ from ai.backend.manager.templates.syntax import ClusterTemplate, SessionTemplate
 
 _COPIED_FIELDS = ("scaling_group", "cluster_size", "cluster_mode", "priority", "starts_at", "runtime_class", "claim")
 _SHARED_FIELDS = ("claim", "variant_requirements", "device_requests", "plugin_options")
-"""Fields that all kernels of a session have from the template of main."""
+"""Fields of the template of ``main`` that apply to all kernels of a session."""
 _MERGED_MAPS = ("environ", "resources", "resource_opts")
-"""Fields of which a request replaces single entries."""
+"""Fields whose single entries a request can replace."""
 
 
 @dataclass(eq=False, slots=True)
@@ -54,8 +54,9 @@ class TemplateService:
         domain: str | None = None,
         owner_access_key: str | None = None,
     ) -> Sequence[Template]:
-        """Stores every template of a payload, or none. Raises InvalidInput for a malformed one, NotFound for the group,
-        Forbidden for the owner."""
+        """Stores all templates of a payload, or none. Raises InvalidInput for a malformed one, NotFound for the group,
+        Forbidden for the owner.
+        """
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         project = await self._find_group(owner, group or "default", domain)
         now = self._clock.now()
@@ -91,7 +92,7 @@ class TemplateService:
         raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group_name": "unknown"})
 
     async def _check_document(self, caller: Caller, kind: TemplateKind, document: Mapping[str, Any]) -> str:
-        """Checks a document and the templates that the document refers to; returns the name of the template."""
+        """Checks a document and the templates to which it refers, and returns the name of the template."""
         if kind is TemplateKind.SESSION:
             return read_template(document, SessionTemplate).metadata.name
         cluster = read_template(document, ClusterTemplate)
@@ -104,7 +105,7 @@ class TemplateService:
         return cluster.metadata.name
 
     async def list(self, caller: Caller, kind: TemplateKind, *, is_all: bool = False) -> Sequence[Template]:
-        """Returns the caller's templates; with ``is_all`` also those of others that the caller may see."""
+        """Returns the caller's templates, and with ``is_all`` also templates of others that the caller may see."""
         bounds = bounds_of(caller, Operation.SEE_TEMPLATES) if is_all else {"user_id": caller.user_id}
         return await self._store.templates(kind, **bounds)
 
@@ -118,7 +119,7 @@ class TemplateService:
     async def text(
         self, caller: Caller, kind: TemplateKind, template_id: TemplateId, form: Literal["yaml", "json"]
     ) -> str:
-        """Returns the text of a template, without the comments and layout of the original."""
+        """Returns the text of a template; comments and layout of the uploaded text are lost."""
         return write_document((await self.get(caller, kind, template_id)).document, form)
 
     async def update(self, caller: Caller, kind: TemplateKind, template_id: TemplateId, payload: str) -> Template:
@@ -268,8 +269,9 @@ def _kernel_role(name: str, replicas: int, template: SessionTemplate) -> KernelR
 
 
 def _check_roles(cluster: ClusterTemplate, templates: Sequence[SessionTemplate]) -> None:
-    """Raises InvalidInput for a role whose template says something else of devices than that of main: all kernels of a
-    session have one device claim, and the same requests for devices."""
+    """Raises InvalidInput if a role's template requests other devices than the template of ``main``. All kernels of a
+    session have one device claim, and the same requests for devices.
+    """
     main = templates[0].spec
     for node, template in zip(cluster.nodes, templates, strict=True):
         for name in _SHARED_FIELDS:
@@ -283,7 +285,7 @@ def _check_roles(cluster: ClusterTemplate, templates: Sequence[SessionTemplate])
 
 
 def _session_request(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> CreateSession:
-    """Returns the request for a session: the values of the template, overridden by those of the request."""
+    """Returns the request for a session, in which values of the request override values of the template."""
     result = {**values, **overrides}
     for name in _MERGED_MAPS:
         if name in overrides:

@@ -1,4 +1,4 @@
-"""Interface of the store of templates."""
+"""Declares the store of templates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class TemplateStore(Protocol):
     """Stores templates. Every method is one transaction."""
 
     async def add_templates(self, templates: Sequence[Template]) -> None:
-        """Inserts all of the templates, or none."""
+        """Inserts all of the given templates, or none."""
 
     async def template(self, template_id: TemplateId) -> Template | None: ...
 
     async def templates(
         self, kind: TemplateKind, *, user_id: UserId | None = None, domain_name: str | None = None
     ) -> list[Template]:
-        """Returns the templates of a kind, of a user or of a domain, by name."""
+        """Returns the templates of a kind that belong to a user or a domain, ordered by name."""
         ...
 
     async def put_template(self, template: Template) -> bool:

@@ -1,4 +1,4 @@
-"""The syntax of templates (spec 03-11, "Full syntax for task template"; roles of clusters: spec 03-09). Pure.
+"""Defines the syntax of templates (spec 03-11, "Full syntax for task template"; roles of clusters: spec 03-09). Pure.
 
 Unknown fields are refused with their path, so that misspelt ones are noticed at the upload. All scalars of documents
 are text (see :mod:`.documents`), so numbers are read from text.
@@ -46,7 +46,7 @@ _FIELD_SPELLINGS = {
     "runtimeClass": "runtime_class",
 }
 _FREE_KEYS = ("environ", "mounts", "resources", "resource_opts", "mount_options", "plugin_options")
-"""Objects whose keys the author chooses."""
+"""Fields with objects whose keys the author of the template chooses."""
 
 Text = Annotated[str, Meta(max_length=512, pattern=_NO_NUL_PATTERN)]
 Script = Annotated[str, Meta(max_length=65_536, pattern=_NO_NUL_PATTERN)]
@@ -55,7 +55,7 @@ ClaimName = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_
 
 
 class _TemplatePart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base of the objects in a template's document."""
+    """Serves as base of the objects in a template's document."""
 
 
 class Metadata(_TemplatePart, frozen=True):
@@ -205,7 +205,7 @@ def read_template(document: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def _respelled(document: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Returns a document with canonical field names, without empty fields; lists of names become objects."""
+    """Returns a document with canonical field names and without empty fields; lists of names become objects."""
     result: dict[str, Any] = {}
     for key, value in document.items():
         name = _FIELD_SPELLINGS.get(key, key)

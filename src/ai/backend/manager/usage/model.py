@@ -20,16 +20,16 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelStatus
 
 MAX_LISTED = 10_000
-"""Maximum number of kernels that a report lists; its sums count all."""
+"""The maximum number of kernels that a report lists; the sums of the report count all kernels."""
 BIN = timedelta(minutes=15)
 BINS = 2_880
-"""Number of bins in the statistics of a month, which are 30 days."""
+"""The number of bins in the statistics of a month, which are 30 days."""
 _ZERO = Decimal(0)
 _COUNTER_LIMIT = 2**63
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects kernels that ran at any time from ``start`` until before ``end``; None does not restrict."""
+    """Selects kernels that ran between ``start`` and ``end``; a field that is None does not restrict the selection."""
 
     start: datetime
     end: datetime
@@ -39,14 +39,16 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
-    """The last kernel of a page: kernels that have ended come first, by their ends, then those that run."""
+    """Identifies the last kernel of a page. Kernels that have ended come first, by their ends, then running kernels."""
 
     terminated_at: datetime | None
     kernel_id: UUID
 
 
 class UsedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel that ran; the fields are those of Kernel and Session. ``is_main``: it counts for its session."""
+    """Describes a kernel that ran; the fields are those of Kernel and Session. ``is_main``: it counts
+    for its session.
+    """
 
     kernel_id: KernelId
     session_id: SessionId
@@ -76,7 +78,7 @@ class UsedKernel(msgspec.Struct, frozen=True, kw_only=True):
         return Cursor(terminated_at=self.terminated_at, kernel_id=self.kernel_id)
 
     def metric(self, name: str, part: str = "current") -> Decimal:
-        """Returns a part of a metric; zero if it is missing or no number of 64 bits, since agents write it."""
+        """Returns a value of a metric, or zero if the value is missing or not a valid number, since agents write it."""
         metric = (self.last_stat or {}).get(name)
         try:
             value = (
@@ -88,7 +90,7 @@ class UsedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def devices(self) -> ResourceSlot:
-        """The slots other than processors and memory."""
+        """Returns the slots of the kernel other than processors and memory."""
         return ResourceSlot({name: amount for name, amount in self.slots.items() if name not in ("cpu", "mem")})
 
     def seconds_within(self, start: datetime, end: datetime, now: datetime) -> Decimal:
@@ -97,7 +99,7 @@ class UsedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation of a device claim, whether a session used it or not; the fields are those of Claim."""
+    """Describes an allocation of a device claim, even one without a session; the fields are those of Claim."""
 
     domain_name: DomainName
     group_id: GroupId
@@ -107,7 +109,7 @@ class UsedClaim(msgspec.Struct, frozen=True, kw_only=True):
     terminated_at: datetime | None
 
     def seconds_within(self, start: datetime, end: datetime, now: datetime) -> Decimal:
-        """Returns the seconds for which it was held between ``start`` and ``end``."""
+        """Returns the seconds for which the claim was held between ``start`` and ``end``."""
         return _seconds_within(self.started_at, self.terminated_at, start, end, now)
 
 
@@ -118,8 +120,9 @@ def _seconds_within(began: datetime, ended: datetime | None, start: datetime, en
 
 @dataclass(slots=True, kw_only=True)
 class GroupUsage:
-    """Accumulates what the sessions and device claims of one group used in a period. ``slot_seconds``: for each slot
-    its quantity times the seconds for which it was held within the period."""
+    """Sums up the use by sessions and device claims of one group in a period. ``slot_seconds``: for each slot its
+    quantity times the seconds for which it was held within the period.
+    """
 
     group_id: GroupId
     group_name: str
@@ -139,7 +142,7 @@ class GroupUsage:
             self.metrics[name] = self.metrics.get(name, _ZERO) + kernel.metric(metric, part)
 
     def add_claim(self, claim: UsedClaim, query: UsageQuery, now: datetime) -> None:
-        """Adds the slots of a claim, which is no kernel."""
+        """Adds the slots of a device claim to the sums, without counting a kernel."""
         self._add_slots(claim, query, now)
 
     def _add_slots(self, holder: UsedKernel | UsedClaim, query: UsageQuery, now: datetime) -> None:
@@ -160,14 +163,15 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "io_write": ("io_write", "current"),
     "disk_used": ("io_scratch_size", "stats.max"),
 }
-"""Name in reports -> metric and value of it that are summed up. ``cpu_used`` is in milliseconds."""
+"""Maps a name in reports to the metric, and its value, that is summed up. ``cpu_used`` is in milliseconds."""
 
 _SERIES = ("num_sessions", "cpu", "mem", "devices", "io_read", "io_write", "disk_used")
 
 
 class Timeline:
-    """Accumulates the usage in each quarter of an hour of the last 30 days. Every kernel adds its amounts to the bin of
-    its start and subtracts them after the bin of its end; the prefix sums are the values."""
+    """Sums up the usage in each quarter of an hour of the last 30 days. Every kernel adds its amounts to the bin of its
+    start and subtracts them after the bin of its end; the prefix sums are the values.
+    """
 
     def __init__(self, now: datetime) -> None:
         self.now = now

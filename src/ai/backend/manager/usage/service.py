@@ -1,4 +1,4 @@
-"""Use cases of usage reports (client wire contract 2.9)."""
+"""Makes usage reports for administrators and users (client wire contract 2.9)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from ai.backend.manager.usage.model import MAX_LISTED, Cursor, GroupUsage, Timel
 
 MAX_PERIOD = timedelta(days=100)
 MAX_CONCURRENT = 2
-"""Concurrent reports in one manager for administrators, and as many for others; as many again may wait. A caller may
-have one."""
+"""The maximum number of concurrent reports in one manager for administrators, and the same for others. As many again
+may wait. A caller may have one.
+"""
 _PAGE_ROWS = 1_000
 
 
 @dataclass(slots=True)
 class _Limiter:
-    """Limits concurrent reports. ``users`` have a report that is made or waits."""
+    """Limits the number of reports that are made at the same time. ``users`` have a report that is made or waits."""
 
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
     users: set[UserId] = field(default_factory=set)
@@ -36,17 +37,18 @@ class UsageStore(Protocol):
     """Reads the history of kernels and of device claims."""
 
     async def used(self, query: UsageQuery, *, after: Cursor | None = None, limit: int = 1_000) -> Sequence[UsedKernel]:
-        """Returns a page of the kernels that match, those that have ended first; empty at the end. No kernel is
-        returned twice. One that ends between two pages may be missed."""
+        """Returns a page of the kernels that a query selects, ended kernels first. The page after the last one is
+        empty. No kernel is returned twice. One that ends between two pages may be missed.
+        """
         ...
 
     async def claimed(self, query: UsageQuery) -> Sequence[UsedClaim]:
-        """Returns what device claims held at any time in the period."""
+        """Returns the allocations that device claims had at any time in the period."""
         ...
 
 
 class UsageService:
-    """Reports usage: superadmins and monitors see every group, administrators those of their domain."""
+    """Reports the usage of groups. Superadmins and monitors see every group, administrators those of their domain."""
 
     def __init__(self, store: UsageStore, identity: IdentityService, clock: Clock) -> None:
         self._store = store
@@ -55,15 +57,17 @@ class UsageService:
         self._administrators, self._others = _Limiter(), _Limiter()
 
     async def of_month(self, caller: Caller, month: str, group_ids: Sequence[GroupId] | None) -> list[GroupUsage]:
-        """Returns the usage of groups in a month (``YYYYMM``, UTC), without those that used nothing; by default of all
-        groups that the caller sees. Raises InvalidInput, Forbidden, NotFound and RateLimitExceeded."""
+        """Returns the usage of groups in a month (``YYYYMM``, UTC), by default of all groups that the caller sees.
+        Groups without usage are left out. Raises InvalidInput, Forbidden, NotFound and RateLimitExceeded.
+        """
         start = _parse_day(month + "01", "month")
         end = (start + timedelta(days=32)).replace(day=1)
         return await self._report(caller, start, end, group_ids)
 
     async def of_period(self, caller: Caller, group_id: GroupId, first_day: str, last_day: str) -> GroupUsage | None:
-        """Returns the usage of a group between two days (``YYYYMMDD``, UTC), both included; None if there is none.
-        Raises as :meth:`of_month`."""
+        """Returns the usage of a group from one day to another (``YYYYMMDD``, UTC), both included. Returns None if
+        there is none. Raises as :meth:`of_month`.
+        """
         start, end = _parse_day(first_day, "start_date"), _parse_day(last_day, "end_date") + timedelta(days=1)
         if end <= start:
             raise InvalidInput("The period ends before it begins.", data={"end_date": "before start_date"})
@@ -76,7 +80,9 @@ class UsageService:
         return await self._timeline(caller, user_id=caller.user_id)
 
     async def timeline(self, caller: Caller) -> Timeline:
-        """Returns the timeline of all sessions or of the caller's domain. Raises Forbidden, RateLimitExceeded."""
+        """Returns the timeline of all sessions, or of the sessions in the caller's domain. Raises Forbidden,
+        RateLimitExceeded.
+        """
         require_any(caller, Operation.SEE_USAGE)
         return await self._timeline(caller, domain_name=_domain_of(caller))
 
@@ -129,8 +135,9 @@ class UsageService:
         add: Callable[[UsedKernel], None],
         add_claim: Callable[[UsedClaim], None],
     ) -> None:
-        """Calls ``add`` for all kernels page by page, which bounds memory, and ``add_claim`` for what device claims
-        held. Raises RateLimitExceeded."""
+        """Calls ``add`` for all kernels, page by page to bound memory, and ``add_claim`` for allocations of device
+        claims. Raises RateLimitExceeded.
+        """
         is_administrator = scope_of(caller, Operation.SEE_USAGE) is not Scope.NONE
         limiter = self._administrators if is_administrator else self._others
         if caller.user_id in limiter.users:

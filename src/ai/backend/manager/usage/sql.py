@@ -1,4 +1,6 @@
-"""The history of kernels in SQL. The index ``ix_kernels_span`` finds the kernels of a period in order."""
+"""Reads the history of kernels and device claims in SQL. The index ``ix_kernels_span`` finds the kernels of a period in
+order.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ class SqlUsageStore:
 
 
 def _owners(columns: Any, query: UsageQuery) -> list[ColumnElement[bool]]:
-    """Returns the conditions of a query on owners."""
+    """Returns the SQL conditions of a query on groups, domain and user."""
     conditions: list[ColumnElement[bool]] = []
     if query.group_ids is not None:
         conditions.append(columns.group_id.in_(query.group_ids))

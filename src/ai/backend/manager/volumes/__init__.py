@@ -1,1 +1,1 @@
-"""Storage hosts (volumes of the storage proxies) and the permissions on them."""
+"""Describes storage hosts (volumes of the storage proxies) and the permissions on them."""

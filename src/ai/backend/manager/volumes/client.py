@@ -1,4 +1,4 @@
-"""Volumes of the storage proxies, read over HTTP."""
+"""Reads the volumes of the storage proxies over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Port to the volumes of the storage proxies."""
+"""Declares the interface to the volumes of the storage proxies."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from ai.backend.manager.volumes.model import Volume, VolumeHealth, VolumeMount
 
 
 class VolumeGateway(Protocol):
-    """Describes volumes; a host is ``proxy:volume``. Raises Unavailable while its proxy does not answer, and
-    NotFound."""
+    """Describes the volumes of storage proxies; a host is written ``proxy:volume``. Raises Unavailable while its proxy
+    does not answer, and NotFound.
+    """
 
     async def volumes(self) -> Mapping[str, Volume]:
-        """Returns host -> volume for every proxy that answers."""
+        """Returns the volumes of every proxy that answers, by host."""
         ...
 
     async def default_host(self) -> str | None:
-        """Returns the host of folders whose request names none."""
+        """Returns the host for new folders whose request names no host, or None."""
         ...
 
     async def blocked(self) -> Mapping[str, frozenset[str]]:
-        """Returns host -> operations that nobody may use there: HostPermission values and ``clone-vfolder``."""
+        """Returns, by host, the operations that nobody may use there: HostPermission values and ``clone-vfolder``."""
         ...
 
     async def volume_health(self, host: str) -> VolumeHealth: ...
     async def volume_usage(self, host: str) -> Mapping[str, int]:
-        """Returns ``capacity_bytes`` and ``used_bytes``."""
+        """Returns the ``capacity_bytes`` and the ``used_bytes`` of a volume."""
         ...
 
     async def volume_metric(self, host: str) -> Mapping[str, float]:
-        """Returns I/O counters. Raises BackendError where the volume measures nothing."""
+        """Returns the I/O counters of a volume. Raises BackendError where the volume measures nothing."""
         ...
 
     async def mounts(self) -> Mapping[str, Sequence[VolumeMount]]:
-        """Returns proxy -> the file systems under its volumes, for every proxy that answers."""
+        """Returns, by proxy, the file systems under its volumes, for every proxy that answers."""
         ...

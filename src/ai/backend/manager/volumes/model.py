@@ -1,4 +1,4 @@
-"""Volumes and the operations that are allowed on their hosts."""
+"""Defines volumes and the operations that are allowed on storage hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from ai.backend.common.folders import HostPermission
 
 HostRights = Mapping[str, frozenset[HostPermission]]
-"""Host -> allowed operations."""
+"""Maps a storage host to the operations that are allowed on it."""
 
 
 class VolumeMount(msgspec.Struct, frozen=True, kw_only=True):

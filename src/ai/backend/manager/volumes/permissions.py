@@ -1,4 +1,4 @@
-"""Permissions on storage hosts (spec 03-01, "Volume-level permissions")."""
+"""Computes the permissions on storage hosts (spec 03-01, "Volume-level permissions")."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def merge_rights(allowed: Iterable[Mapping[str, Any]]) -> HostRights:
 
 
 CLONE = "clone-vfolder"
-"""Can be blocked on a volume like a HostPermission, but no policy grants it."""
+"""The operation of cloning folders, which can be blocked on a volume, but which no policy grants."""
 
 
 def require(allowed: Collection[HostPermission], permission: HostPermission, host: str) -> None:
-    """Raises Forbidden with the host and the missing permission unless ``permission`` is allowed."""
+    """Raises Forbidden with the host and the missing permission if ``permission`` is not allowed."""
     if permission not in allowed:
         raise Forbidden(
             f"You may not {_ACTION_OF_PERMISSION[permission]} on {host[:128]!r}.",
@@ -54,7 +54,7 @@ def require(allowed: Collection[HostPermission], permission: HostPermission, hos
 
 
 class FolderScope(msgspec.Struct, frozen=True):
-    """The groups, permissions and limits that apply to the folders of a caller.
+    """Holds the groups, permissions and limits that apply to the folders of a caller.
 
     Attributes:
         groups: the caller's groups.
@@ -76,11 +76,13 @@ class FolderScope(msgspec.Struct, frozen=True):
 
     @property
     def all_groups(self) -> frozenset[GroupId]:
-        """The groups whose folders the caller may read."""
+        """Returns the groups whose folders the caller may read."""
         return self.groups | frozenset(self.stores)
 
     def allowed(self, host: str, group_id: GroupId | None = None) -> frozenset[HostPermission]:
-        """Returns the operations allowed on a host, for folders of ``group_id`` if that is a model store."""
+        """Returns the operations that the caller may perform on a host. If ``group_id`` is a model store, its
+        permissions are added.
+        """
         allowed = self.rights.get(host, frozenset())
         if group_id is not None and group_id in self.stores:
             allowed |= self.stores[group_id].get(host, frozenset())
@@ -89,14 +91,16 @@ class FolderScope(msgspec.Struct, frozen=True):
 
 
 class FolderScopes:
-    """Builds the scope of a caller from domain, groups, policies and the operations blocked on volumes."""
+    """Computes the scope of a caller from domain, groups, policies, and the operations that are blocked on volumes."""
 
     def __init__(self, identities: IdentityStore, volumes: VolumeGateway) -> None:
         self._identities = identities
         self._volumes = volumes
 
     async def administered(self, caller: Caller) -> frozenset[GroupId]:
-        """Returns the groups in which the caller makes folders as an administrator, member or not."""
+        """Returns the groups in which the caller may create folders as an administrator, even without
+        being a member.
+        """
         scope = scope_of(caller, Operation.CREATE_GROUP_FOLDERS)
         if scope is Scope.NONE:
             return frozenset()
@@ -104,7 +108,9 @@ class FolderScopes:
         return frozenset(group.id for group in await self._identities.groups(domain_name=domain_name))
 
     async def of(self, caller: Caller, group_id: GroupId | None = None) -> FolderScope:
-        """Returns the scope of a caller; ``group_id`` adds the rights of a group that the caller is not in."""
+        """Returns the scope of a caller; ``group_id`` adds the rights of a group to which the caller
+        does not belong.
+        """
         user_scope = await self._identities.user_scope(caller.domain_name, caller.user_id, caller.resource_policy)
         groups = list(user_scope.groups)
         own_ids = frozenset(group.id for group in groups)

@@ -1,4 +1,4 @@
-"""Storage volumes for superadmins (client wire contract 3.1, ``storage_volume``)."""
+"""Shows storage volumes to superadmins (client wire contract 3.1, ``storage_volume``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ai.backend.manager.volumes.model import Volume, VolumeHealth, VolumeMount
 
 
 class VolumeService:
-    """Describes volumes to superadmins and raises Forbidden for others. A host is ``proxy:volume``."""
+    """Describes volumes to superadmins, and raises Forbidden for other callers. A host is ``proxy:volume``."""
 
     def __init__(self, volumes: VolumeGateway) -> None:
         self._volumes = volumes
@@ -35,7 +35,7 @@ class VolumeService:
         return await self._volumes.volume_health((await self.get(caller, host)).host)
 
     async def usage(self, caller: Caller, host: str) -> Mapping[str, int]:
-        """Returns capacity and used bytes of a volume."""
+        """Returns the capacity and the used bytes of a volume."""
         return await self._volumes.volume_usage((await self.get(caller, host)).host)
 
     async def metric(self, caller: Caller, host: str) -> Mapping[str, float]:
@@ -43,6 +43,6 @@ class VolumeService:
         return await self._volumes.volume_metric((await self.get(caller, host)).host)
 
     async def mounts(self, caller: Caller) -> Mapping[str, Sequence[VolumeMount]]:
-        """Returns storage proxy -> mounts of its volumes; proxies that do not answer are omitted."""
+        """Returns the mounts of volumes by storage proxy; proxies that do not answer are left out."""
         await self.all(caller)
         return await self._volumes.mounts()

@@ -1,1 +1,1 @@
-"""Clients of container registries: Docker's own (the OCI distribution API) and Harbor 2."""
+"""Reads container registries: Docker's own (the OCI distribution API) and Harbor 2."""

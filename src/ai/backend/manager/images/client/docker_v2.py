@@ -38,7 +38,7 @@ class DockerTags(msgspec.Struct, frozen=True):
     http: RegistryHttp
 
     async def tags(self) -> list[Tag]:
-        """Returns all tags. Raises BackendError."""
+        """Returns all tags of the registry. Raises BackendError."""
         tags: list[Tag] = []
         async for repository, names in bounded(await self._repositories(), self._tags_of, CONCURRENCY):
             tags += [Tag(f"{repository}:{name}", partial(self._images, repository, name)) for name in names]
@@ -53,7 +53,7 @@ class DockerTags(msgspec.Struct, frozen=True):
         )
 
     async def _repositories(self) -> list[str]:
-        """Returns the repositories of the projects, sorted; the projects themselves if the registry lists none."""
+        """Returns the sorted repositories of the projects, or the projects themselves if the registry cannot list."""
         try:
             listed = await self._pages(f"/v2/_catalog?n={_PAGE_ITEMS}", "registry:catalog:*")
         except (NotFound, RegistryRefused):
@@ -80,7 +80,7 @@ class DockerTags(msgspec.Struct, frozen=True):
         raise RegistryUnavailable(f"{self.registry.name} lists without end.")
 
     def _next_url(self, link: str, current: URL) -> URL:
-        """Returns the URL of the next page, always on the host of this registry."""
+        """Returns the URL of the next page, on the host of this registry even if the link names another host."""
         try:
             target = current.join(URL(link))
         except ValueError:

@@ -1,4 +1,4 @@
-"""Reads Harbor 2 by its own API, which has labels and architectures without fetching manifests."""
+"""Reads Harbor 2 by its own API, which reports labels and architectures without fetching manifests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class HarborTags(msgspec.Struct, frozen=True):
     http: RegistryHttp
 
     async def tags(self) -> list[Tag]:
-        """Returns all tags. Raises BackendError."""
+        """Returns all tags of the registry. Raises BackendError."""
         projects = list(self.registry.projects) or [
             listed_project.name for listed_project in await self._pages(f"{_API_PATH}/projects", _NamedItem)
         ]

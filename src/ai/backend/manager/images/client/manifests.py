@@ -26,7 +26,7 @@ _MAX_IMAGE_BYTES = 1 << 50
 
 
 class Unreadable(Exception):
-    """The image cannot be used by sessions; the message is the reason."""
+    """Raised for an image that sessions cannot use; the message is the reason."""
 
 
 class Child(msgspec.Struct, frozen=True):
@@ -69,13 +69,13 @@ def digest_of(body: bytes) -> str:
 
 
 def check_digest(body: bytes, digest: str) -> None:
-    """Raises Unreadable unless the content has the digest."""
+    """Raises Unreadable if the content does not have the digest."""
     if digest.startswith("sha256:") and digest_of(body) != digest:
         raise Unreadable("the registry gives another content than it announces")
 
 
 def read_manifest(body: bytes) -> Manifest | list[Child]:
-    """Returns an image, or the images of an index that Linux can run. Raises Unreadable."""
+    """Returns the image of a manifest, or those images of an index that run on Linux. Raises Unreadable."""
     document = _decode(body, _ManifestDocument, "manifest")
     if document.schemaVersion == 1:
         raise Unreadable("its manifest is of schema 1, which engines do not read any more")
@@ -112,7 +112,7 @@ def _children(descriptors: list[_Descriptor]) -> list[Child]:
 
 
 def read_config(body: bytes) -> tuple[str, dict[str, str]]:
-    """Returns architecture and labels. Raises Unreadable."""
+    """Returns the architecture and the labels of an image's configuration. Raises Unreadable."""
     document = _decode(body, _ImageConfig, "configuration")
     if document.os != "linux":
         raise Unreadable(f"it is for {document.os[:32]}")
@@ -121,7 +121,7 @@ def read_config(body: bytes) -> tuple[str, dict[str, str]]:
 
 
 def clean_labels(labels: dict[str, Any]) -> dict[str, str]:
-    """Returns the labels with text values. Raises Unreadable if they are too large."""
+    """Returns the labels of an image whose values are texts. Raises Unreadable if they are too large."""
     clean = {key: text for key, text in labels.items() if isinstance(text, str)}
     if sum(len(key) + len(text) for key, text in clean.items()) > MAX_LABELS_LENGTH:
         raise Unreadable("its labels are too large")
@@ -129,7 +129,9 @@ def clean_labels(labels: dict[str, Any]) -> dict[str, str]:
 
 
 class Tag(NamedTuple):
-    """A tag of a registry; ``read`` fetches its images, one per architecture. Raises Unreadable or BackendError."""
+    """Represents a tag of a registry; ``read`` fetches its images, of which there is one per architecture. Raises
+    Unreadable or BackendError.
+    """
 
     name: str
     read: Callable[[], Awaitable[Sequence[ScannedImage]]]

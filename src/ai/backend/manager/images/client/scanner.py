@@ -1,4 +1,4 @@
-"""Scans a registry by the client of its type: counts its tags, and ends when the registry is down."""
+"""Scans a registry with the client for its type, counts its tags, and stops if the registry is down."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ai.backend.manager.images.client.manifests import Tag, Unreadable
 from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, ScannedImage, ScanStep
 
 _MAX_CONSECUTIVE_FAILURES = 10
-"""Failures in a row after which a registry counts as down."""
+"""The number of failures in a row after which a registry counts as down."""
 
 
 async def scan_registry(registry: ContainerRegistry) -> AsyncIterator[ScanStep]:
-    """Yields a step for every tag, in no particular order. Raises RegistryRefused: the registry rejects the credentials
-    or the request; RegistryUnavailable: it does not answer, or not as specified."""
+    """Yields one step for every tag of a registry, in no particular order. Raises RegistryRefused: the registry rejects
+    the credentials or the request; RegistryUnavailable: it does not answer, or not as specified.
+    """
     kind = HarborTags if registry.type is ContainerRegistryType.HARBOR2 else DockerTags
     async with RegistryHttp(registry) as http:
         tags = await kind(registry, http).tags()

@@ -1,1 +1,1 @@
-"""Device claims: devices that stay allocated to their owner between sessions."""
+"""Manages device claims, whose devices stay allocated to an owner between the owner's sessions."""

@@ -44,9 +44,10 @@ class ClaimFactory(msgspec.Struct, frozen=True):
     sessions: SessionFactory
 
     async def build(self, caller: Caller, owner: Caller, request: CreateClaim) -> tuple[Claim, int | None]:
-        """Returns a claim and the number of claims that its owner may have, None for any. Raises InvalidInput,
-        InvalidName, InvalidQuantity, UnsupportedResource, InsufficientResource, LimitExceeded, NotFound and
-        Forbidden."""
+        """Returns a new claim, and the number of claims that its owner may have (None if the number is not limited).
+        Raises InvalidInput, InvalidName, InvalidQuantity, UnsupportedResource, InsufficientResource, LimitExceeded,
+        NotFound and Forbidden.
+        """
         factory = self.sessions
         await factory.state.check_running()
         check_slug(request.name, what="name", max_length=64, allow_dots=True)
@@ -103,7 +104,9 @@ class ClaimFactory(msgspec.Struct, frozen=True):
         return claim, max_claims or factory.settings.max_claims or None
 
     def _idle_timeout(self, requested_s: float | None, policy: ResourcePolicy | None) -> float | None:
-        """Returns after how many idle seconds the devices are returned; None for never. Raises InvalidInput."""
+        """Returns the seconds after which an idle claim gives its devices back, or None if it never does. Raises
+        InvalidInput.
+        """
         longest_s = float(policy.max_claim_idle_time) if policy is not None else 0.0
         if requested_s is None:
             default_s = self.sessions.settings.claim_idle_timeout_s
@@ -117,7 +120,7 @@ class ClaimFactory(msgspec.Struct, frozen=True):
 
 
 def _check_amounts(slots: ResourceSlot, policy: ResourcePolicy | None) -> None:
-    """Raises LimitExceeded for a claim that exceeds the limits of its owner even if nothing else is held."""
+    """Raises LimitExceeded if a claim alone exceeds the limits that its owner's policy sets for slots."""
     excess = next((name for name in sorted(slots) if policy is not None and slots[name] > policy.limit_of(name)), None)
     if policy is not None and excess is not None:
         message = f"Your policy allows {policy.limit_of(excess)} of {excess} in all; the claim needs {slots[excess]}."

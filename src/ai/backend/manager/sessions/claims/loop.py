@@ -1,4 +1,4 @@
-"""Ends allocations of device claims that are due to end, and deletes claims that nobody names any more."""
+"""Ends allocations of device claims that are due to end, and deletes unwanted claims that no session names."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ _OWNERS_EVERY_S = 60.0
 
 @dataclass(eq=False, repr=False)
 class ClaimLoop(PeriodicLoop):
-    """Compares every claim with the sessions that name it, its idle time and its agent. Level-triggered: what a crash
-    leaves undone the next round does."""
+    """Ends the allocation of a device claim if its sessions, idle time, owner or agent require the end.
+    Level-triggered: what a crash leaves undone the next round does.
+    """
 
     period_s = 5.0
 
@@ -93,7 +94,7 @@ class ClaimLoop(PeriodicLoop):
         is_orphan: bool,
         is_locked_out: bool = False,
     ) -> ClaimChange | None:
-        """Returns the change that is due, or None."""
+        """Returns the change of a claim that its sessions, owner or agent make due, or None if no change is due."""
         new = claim
         if is_orphan and not claim.is_deleting:
             new = self._advance(new, ClaimTrigger.DELETE_REQUESTED)
@@ -114,7 +115,9 @@ class ClaimLoop(PeriodicLoop):
         return change.new if change is not None else claim
 
     def _due_end(self, claim: Claim, agents: Mapping[AgentId, Agent]) -> tuple[ClaimTrigger, str] | None:
-        """Returns why an idle claim returns its devices now; None if it keeps them."""
+        """Returns the trigger and the reason with which an idle claim returns its devices now, or None if it keeps
+        them.
+        """
         assert claim.agent is not None
         assert claim.idle_since is not None
         now, agent = self.clock.now(), agents.get(claim.agent)
@@ -134,8 +137,9 @@ class ClaimLoop(PeriodicLoop):
         return None
 
     def _gone_device(self, claim: Claim, agent: Agent) -> str:
-        """Returns a device that the agent has not listed for so long that it counts as removed; plugins may list theirs
-        some time after a restart."""
+        """Returns a device of a claim that counts as removed, since its agent has not listed the device for long; else
+        "". Plugins may list their devices some time after a restart.
+        """
         listed = listed_devices(self.devices.plugins_of(agent)).keys()
         held = {DeviceId(device_id) for devices in claim.devices.values() for device_id in devices}
         missing = sorted(held - listed)
@@ -146,8 +150,9 @@ class ClaimLoop(PeriodicLoop):
         return missing[0] if self.clock.monotonic() - since > self.agent_settings.abandon_s else ""
 
     async def _without_owner(self, claims: Sequence[Claim]) -> tuple[set[UUID], set[UUID]]:
-        """Returns the claims of users that do not exist any more, and those of keypairs that are not active; looked up
-        once in a while."""
+        """Returns the ids of claims whose user was deleted, and the ids of claims whose keypair is not active. The
+        owners are looked up only after some time has passed since the last look-up; otherwise both sets are empty.
+        """
         if self.clock.monotonic() - self._owners_at < _OWNERS_EVERY_S:
             return set(), set()
         self._owners_at = self.clock.monotonic()

@@ -1,4 +1,4 @@
-"""Device claims in memory, with the semantics of the SQL store."""
+"""Stores device claims in memory, with the semantics of the SQL store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ai.backend.manager.sessions.model import Session
 
 
 class ClaimMemory(Protocol):
-    """The data that the stores in memory share."""
+    """Holds the data that the claim store shares with the other stores in memory."""
 
     claims: dict[UUID, Claim]
 
@@ -48,10 +48,12 @@ class MemoryClaims(ABC):
 
     @abstractmethod
     def _agents_with_deltas(self, deltas: Mapping[AgentId, ResourceSlot]) -> dict[AgentId, Agent]:
-        """Returns the agents whose occupied slots grow by ``deltas``, with them."""
+        """Returns the agents of ``deltas`` after the change of their occupied slots, by agent id."""
 
     def check_claims(self, changes: Iterable[ClaimChange]) -> None:
-        """Raises StaleVersion if a claim was changed meanwhile, or a live session names one that is deleted."""
+        """Raises StaleVersion if a claim was changed meanwhile, or if a live session names a claim that is to be
+        deleted.
+        """
         for change in changes:
             stored = self._memory.claims.get(change.old.id)
             if stored is None or stored.version != change.old.version:
@@ -61,7 +63,7 @@ class MemoryClaims(ABC):
                 raise StaleVersion(f"a session names the claim {change.old.id}")
 
     def put_claims(self, changes: Iterable[ClaimChange]) -> None:
-        """Stores checked changes."""
+        """Stores changes of claims that :meth:`check_claims` has accepted."""
         for change in changes:
             if change.new.status is ClaimStatus.DELETED:
                 del self._memory.claims[change.old.id]

@@ -1,4 +1,4 @@
-"""Device claims and their changes. Pure."""
+"""Defines device claims, their changes and their state machine. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scope(self) -> tuple[str, str, str]:
-        """Its domain, project and user."""
+        """Returns the domain, project and user of the claim."""
         return self.domain_name, str(self.group_id), str(self.user_id)
 
 
@@ -94,7 +94,7 @@ class ClaimUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim with the live sessions that name it, and why its devices cannot be used now (empty if they can)."""
+    """Holds a claim, the live sessions that name it, and why its devices cannot be used now (empty if they can)."""
 
     claim: Claim
     users: Sequence[ClaimUser] = ()
@@ -102,7 +102,9 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimQuery(ListQuery, frozen=True, kw_only=True):
-    """Selects claims, the newest first; None selects any. ``is_held``: those that hold devices."""
+    """Selects claims and lists the newest first; a field that is None does not restrict the selection. ``is_held``:
+    those that hold devices.
+    """
 
     ids: Sequence[UUID] | None = None
     user_id: UserId | None = None
@@ -146,7 +148,9 @@ def advance(
 
 
 def bind_claim(claim: Claim, devices: Mapping[str, Mapping[str, str]], now: datetime) -> ClaimChange | None:
-    """Returns the change of a claim by a session that runs with these devices; None if it is bound already."""
+    """Returns the change that gives an ALLOCATING claim its part of the devices of a running session. Returns None for
+    a claim in any other status.
+    """
     if claim.status is not ClaimStatus.ALLOCATING:
         return None
     claimed = {slot: of_slot for slot, of_slot in devices.items() if claim.occupied_slots[slot]}

@@ -37,7 +37,9 @@ class ClaimNaming(msgspec.Struct, frozen=True):
         return claim
 
     def check(self, request: CreateSession, claim: Claim, agents: Sequence[Agent]) -> None:
-        """Checks that a session may use a claim. Raises InvalidInput."""
+        """Raises InvalidInput if a session's request contradicts the device claim that it names. Raises
+        InvalidInput.
+        """
         requested = {
             name
             for resources in (request.resources, *(role.resources for role in request.roles))
@@ -70,8 +72,9 @@ class ClaimNaming(msgspec.Struct, frozen=True):
             raise InvalidInput(message, data={"clusterSize": "not with this claim"})
 
     def unshared_slot(self, claim: Claim, agents: Sequence[Agent]) -> str | None:
-        """Returns a slot of a claim that workloads do not share on one of the agents; None if they may hold the claim
-        at once on every one."""
+        """Returns a slot of a claim that several workloads cannot share on one of the agents, or None if all can be
+        shared.
+        """
         for agent in agents:
             plugins = self.devices.plugins_of(agent)
             shareable = {
@@ -95,7 +98,7 @@ class ClaimNaming(msgspec.Struct, frozen=True):
 
 
 def check_identity(devices: DeviceReader, agents: Sequence[Agent], slots: ResourceSlot, *, field: str) -> None:
-    """Checks that some agent can give a claim the same devices again. Raises InvalidInput."""
+    """Checks that at least one agent can give a claim the same devices again. Raises InvalidInput."""
     names = [name for name in slots.nonzero() if name not in HOST_PLUGINS]
     plugins_of_agent = [devices.plugins_of(agent) for agent in agents]
     for name in names:
@@ -113,8 +116,9 @@ def check_identity(devices: DeviceReader, agents: Sequence[Agent], slots: Resour
 
 
 def own_slots(slots: ResourceSlot, claim: Claim, image: Image) -> ResourceSlot:
-    """Returns the slots of a kernel without accelerators, which its claim provides. Raises InvalidInput if the image
-    needs more than that."""
+    """Returns a kernel's slots without the accelerators, since the claim of its session provides the accelerators.
+    Raises InvalidInput if the image needs more than that.
+    """
     for name, minimum in image.min_slots.items():
         if name not in HOST_PLUGINS and minimum > claim.requested_slots[name]:
             message = f"The image {image.name} needs at least {minimum} of {name}, and the claim has less."

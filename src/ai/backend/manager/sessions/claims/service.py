@@ -1,4 +1,4 @@
-"""The use cases of device claims: creation, reading, release, deletion."""
+"""Implements the use cases of device claims: creation, reading, release and deletion."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ _MAX_TRIES = 20
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ClaimService:
-    """Use cases of device claims. ``ref`` is the id of a claim, or the name of one of the owner's; another user's claim
-    is NotFound unless the caller's role sees it. ``owner_access_key`` as in IdentityService.resolve_owner."""
+    """Creates, reads, releases and deletes device claims on behalf of callers. ``ref`` is the id of a claim, or the
+    name of one of the owner's; another user's claim is NotFound unless the caller's role sees it. ``owner_access_key``
+    as in IdentityService.resolve_owner.
+    """
 
     store: ClaimStore
     factory: ClaimFactory
@@ -72,12 +74,16 @@ class ClaimService:
         return (await self._views([claim]))[0]
 
     async def release(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> ClaimView:
-        """Returns the devices of a claim, which remains. Raises Conflict while a session holds it."""
+        """Gives the devices of a claim back to their agent and keeps the claim. Raises Conflict while a session holds
+        it.
+        """
         return await self._change(caller, ref, owner_access_key, ClaimTrigger.RELEASE_REQUESTED)
 
     async def delete(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> ClaimView:
-        """Deletes a claim, with the end of the last live session that names it; no new session may name it. Returns it
-        as it is then, DELETED or to be deleted. Repeating it is harmless while it is there."""
+        """Deletes a claim now, or marks it for deletion while live sessions name it. A claim that is marked accepts no
+        new session, and goes with the end of its last session. Returns the claim as it is then. Repeating the call is
+        harmless while the claim exists.
+        """
         view = await self._change(caller, ref, owner_access_key, ClaimTrigger.DELETE_REQUESTED)
         if view.users:
             return view
@@ -111,7 +117,7 @@ class ClaimService:
         raise StaleVersion(f"the claim {ref[:64]} changes too fast")
 
     async def _after_sessions(self, claim: Claim) -> Claim:
-        """Returns a claim as it is once the loop has seen that the last session has left it."""
+        """Returns a claim as idle if it is stored as IN_USE but no session holds its devices any more."""
         if claim.status is ClaimStatus.IN_USE and not any(u.holds for u in await self.store.claim_users([claim.id])):
             change = advance(claim, ClaimTrigger.LEFT, now=self.clock.now())
             return change.new if change is not None else claim

@@ -1,4 +1,4 @@
-"""Device claims in SQL."""
+"""Stores device claims in SQL."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _claim(row: Any) -> Claim:
 
 
 def write_claims(conn: Connection, changes: Sequence[ClaimChange]) -> None:
-    """Updates claims in the caller's transaction; the slots of agents are the caller's. Raises StaleVersion."""
+    """Updates claims in the caller's transaction. The caller updates the slots of agents. Raises StaleVersion."""
     for change in changes:
         values = {**_row(change.new), "version": change.old.version + 1}
         is_current = (_C.id == change.old.id, _C.version == change.old.version)
@@ -74,14 +74,14 @@ def _ended_span(change: ClaimChange) -> dict[str, Any] | None:
 
 
 def check_named_claims(conn: Connection, claim_ids: Collection[UUID]) -> None:
-    """Raises NotFound unless new sessions may name these claims; a deletion waits for the caller's transaction."""
+    """Raises NotFound if one of these claims does not exist or is being deleted, and locks the rows of the claims."""
     rows = conn.execute(select(_C.id, _C.is_deleting).where(_C.id.in_(claim_ids)).with_for_update()).all()
     if {row.id for row in rows if not row.is_deleting} != set(claim_ids):
         raise no_such_claim()
 
 
 def held_claims(conn: Connection, agent_ids: Collection[AgentId] | None = None) -> list[Claim]:
-    """Returns the claims that hold devices, of all agents or of these."""
+    """Returns the claims that hold devices of the given agents, or of all agents if ``agent_ids`` is None."""
     rows = _HELD.all(conn) if agent_ids is None else _HELD_ON.all(conn, {"agents": agent_ids})
     return [_claim(row) for row in rows]
 

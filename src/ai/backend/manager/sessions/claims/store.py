@@ -1,4 +1,4 @@
-"""The store of device claims. Every method is one transaction."""
+"""Declares the store of device claims. Every method is one transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the device requests of a new session, and what its kernels take by each of them."""
+"""Checks the device requests of a new session, and computes the slots that its kernels take by each request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Alternatives(msgspec.Struct, frozen=True):
     texts: tuple[str, ...] = ()
 
     def kernels_by(self, planned: Sequence[PlannedKernel]) -> list[Sequence[PlannedKernel]]:
-        """Returns the kernels by each alternative; as they are if these have no amounts."""
+        """Returns the planned kernels once for each alternative, or once in all if the alternatives name no amounts."""
         amount_slots = amounts.named_slots(self.requests)
         if not amount_slots:
             return [planned]
@@ -47,7 +47,8 @@ def check_alternatives(
     compiler: RequestCompiler,
     slot_types: SlotTypes,
 ) -> tuple[Alternatives, ResourceSlot, tuple[PlannedKernel, ...]]:
-    """Returns the alternatives of a request, each once, and its slots and kernels with the largest amounts of them.
+    """Returns a request's distinct alternatives, and its slots and kernels with the largest amounts of the
+    alternatives.
 
     Raises InvalidInput for malformed ones, for amounts that contradict the resources or the image, and if no kernel
     requests an accelerator that they could concern; UnsupportedResource for a slot that no agent has ever offered.
@@ -83,7 +84,7 @@ def check_alternatives(
 
 
 def _largest(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> ResourceSlot:
-    """Returns slots with the largest amounts, also of slots that they do not name."""
+    """Returns slots that have, for each slot name, the largest amount that a device request or ``slots`` names."""
     return amounts.largest(slots.nonzero() + requests[0].amounts, requests)
 
 
@@ -104,7 +105,7 @@ def _check_slots(requests: Sequence[DeviceRequest], slot_types: SlotTypes) -> No
 
 
 def _plain_amounts(concerned: Sequence[PlannedKernel], amount_slots: frozenset[str]) -> dict[str, Decimal]:
-    """Returns what every kernel requests of the slots with amounts, but for the alternatives."""
+    """Returns the amounts, outside the alternatives, that all kernels request of the slots in ``amount_slots``."""
     plain: dict[str, Decimal] = {}
     for name in sorted(amount_slots):
         quantities = {kernel.slots[name] for kernel in concerned}

@@ -152,8 +152,10 @@ class SessionFactory:
     async def _candidates(
         self, caller: Caller, owner: Caller, request: CreateSession
     ) -> tuple[feasibility.Candidates, Claim | None]:
-        """Returns the candidates for a session, in the resource group of its device claim, and that claim. Raises as
-        :meth:`FeasibilityChecker.find`, NotFound, and InvalidInput if the request names another group."""
+        """Returns the candidates for a session, and the device claim that the session names (None without a claim). The
+        candidates are in the resource group of the claim. Raises as :meth:`FeasibilityChecker.find`, NotFound, and
+        InvalidInput if the request names another group.
+        """
         if request.claim is None:
             return await self.checker.find(caller, owner, request), None
         located, _ = await self.checker.locate(caller, owner, request)
@@ -165,13 +167,16 @@ class SessionFactory:
         return await self.checker.find(caller, owner, request), claim
 
     async def unshared_slot(self, user_id: UserId, group_id: GroupId, name: str) -> str | None:
-        """Returns a slot of a claim that workloads do not share on every agent of the claim's resource group; None if
-        sessions may use the claim at once. Raises NotFound."""
+        """Returns a slot of a claim that workloads cannot share on an agent of the claim's resource group. Returns None
+        if several sessions may use the claim at once. Raises NotFound.
+        """
         claim = await self._naming.find(user_id, group_id, name)
         return self._naming.unshared_slot(claim, await self.agents.agents(scaling_group=claim.scaling_group))
 
     def _environ(self, owner: Caller, requested: Mapping[str, str]) -> dict[str, str]:
-        """Returns the checked variables of a session; only an administrator says that its user may become root."""
+        """Returns the checked environment of a session. An administrator's setting of the owner, not the request,
+        decides if the session's user may become root.
+        """
         environ = dict(checks.check_environ(requested, max_bytes=self.settings.max_environ_bytes))
         environ.pop(_SUDO_VARIABLE, None)
         return {**environ, _SUDO_VARIABLE: "1"} if owner.sudo_session_enabled else environ
@@ -239,8 +244,9 @@ class SessionFactory:
     async def _check_policy(
         self, owner: Caller, request: CreateSession, planned: Sequence[feasibility.PlannedKernel]
     ) -> OwnerLimits:
-        """Returns the limits of the owner, which the insertion of the session checks. Raises LimitExceeded for a
-        session that would exceed them even if it were the only one, since it would wait forever (spec 03-08:333)."""
+        """Returns the owner's limits, which are checked again when the session is inserted. Raises LimitExceeded for a
+        session that would exceed them even if it were the only one, since it would wait forever (spec 03-08:333).
+        """
         policies = await self.identities.policies(name=owner.resource_policy)
         limits = self._owner_limits(owner, policies)
         if not policies:
@@ -259,7 +265,7 @@ class SessionFactory:
         return limits
 
     async def limits_of(self, owner: Caller) -> OwnerLimits:
-        """Returns the limits of an owner, which the insertion of sessions checks."""
+        """Returns the limits of an owner, which are checked when sessions are inserted."""
         return self._owner_limits(owner, await self.identities.policies(name=owner.resource_policy))
 
     def _owner_limits(self, owner: Caller, policies: Sequence[ResourcePolicy]) -> OwnerLimits:

@@ -34,8 +34,7 @@ DEFAULT_SLOTS = {SlotName("cpu"): Decimal(1), SlotName("mem"): Decimal(268_435_4
 
 
 def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: DeviceReader) -> None:
-    """Raises ResourceError for slots that fit the sums of an agent but never its devices, as a share larger than a
-    device."""
+    """Raises ResourceError if no agent's devices can serve the slots, as with a share larger than a device."""
     if all(name in DEFAULT_SLOTS for name in slots.nonzero()):
         return
     placement_error: errors.ResourceError | None = None
@@ -56,15 +55,16 @@ def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: Device
 
 
 def _slot_names(agent: Agent, devices: DeviceReader) -> frozenset[str]:
-    """Returns every slot of an agent, also those of unhealthy devices."""
+    """Returns the names of all slots of an agent, including the slots of unhealthy devices."""
     return frozenset(
         slot.slot_name for plugin in devices.plugins_of(agent) for device in plugin.devices for slot in device.slots
     )
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """The project, resource group and agents for a session. ``open_groups``: all resource groups that its owner may
-    use. ``uses_host_network``: the resource group gives sessions the network of their node."""
+    """Holds the project, the resource group and the agents that a session may use. ``open_groups``: all resource groups
+    that its owner may use. ``uses_host_network``: the resource group gives sessions the network of their node.
+    """
 
     domain: DomainName
     group: Group
@@ -87,12 +87,13 @@ class PlannedKernel(msgspec.Struct, frozen=True):
 
 
 DEFAULT_GROUP = "default"
-"""The group of a request that names none (spec 03-08:262); the published client names it always."""
+"""The name of the project of a request without a project (spec 03-08:262); the published client always names it."""
 
 
 def _choose_group(name: str, own: Sequence[Group], others: Sequence[Group]) -> Group:
-    """Returns the group of this name or id. A user who is not in the default group gets their only group instead of it.
-    Raises NotFound; InvalidInput for a user of several groups, who must choose (spec 03-01:275)."""
+    """Returns the project that has this name or id. A user who is not in the default group gets their only group
+    instead of it. Raises NotFound; InvalidInput for a user of several groups, who must choose (spec 03-01:275).
+    """
     group = next((group for group in (*own, *others) if name in (group.name, str(group.id))), None)
     if group is not None and group.is_active:
         return group
@@ -157,7 +158,7 @@ class FeasibilityChecker:
         return replace(candidates, priority=_check_options(caller, request, resource_group))
 
     async def locate(self, caller: Caller, owner: Caller, request: CreateSession) -> tuple[Candidates, ResourceGroup]:
-        """Returns what :meth:`find` does, whatever the resource group says of types and priorities, and the group."""
+        """Returns candidates as :meth:`find` does, but without checking type and priority, and the resource group."""
         domain = DomainName(request.domain or owner.domain_name)
         if domain != owner.domain_name and scope_of(caller, Operation.USE_GROUPS) is not Scope.ALL:
             raise errors.NotFound(f"There is no domain {domain[:64]!r} for you.", data={"domain": "unknown"})
@@ -204,9 +205,10 @@ class FeasibilityChecker:
     async def check_fits(
         self, request: CreateSession, choices: Sequence[Sequence[PlannedKernel]], candidates: Candidates
     ) -> None:
-        """Refuses a request of which no agent could hold the kernels by any choice even if it were empty, as it would
-        wait forever. Raises, for the first choice, ImageNotFound (no agent has this architecture), UnsupportedResource
-        (no agent has such a slot), InsufficientResource, or what the allocator raises."""
+        """Refuses a request whose kernels could not fit even on empty agents, since the session would wait forever.
+        Raises, for the first choice, ImageNotFound (no agent has this architecture), UnsupportedResource (no agent has
+        such a slot), InsufficientResource, or what the allocator raises.
+        """
         refusal: errors.BackendError | None = None
         for planned in choices:
             try:
@@ -255,7 +257,9 @@ class FeasibilityChecker:
         )
 
     async def _check_offered(self, slots: ResourceSlot, agents: Sequence[Agent], candidates: Candidates) -> None:
-        """Refuses a slot that these agents lack; the error names other resource groups that the owner may use."""
+        """Raises UnsupportedResource for a slot that none of these agents has. The error names other resource groups
+        that have the slot and are open to the owner.
+        """
         offered_slots = {name for agent in agents for name in _slot_names(agent, self.devices)}
         missing = next((name for name in sorted(slots.nonzero()) if name not in offered_slots), None)
         if missing is None:

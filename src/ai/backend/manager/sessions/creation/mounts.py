@@ -12,7 +12,7 @@ from ai.backend.manager.folders.mounts import MountResolver, check_mounts_are_ap
 
 
 class SessionMounts:
-    """Resolves mounts of folders, and of artifacts where the manager has them."""
+    """Resolves mounts of virtual folders, and mounts of artifacts if the manager has artifacts."""
 
     def __init__(self, folders: MountResolver, artifacts: ArtifactMounts | None) -> None:
         self._folders = folders
@@ -21,7 +21,7 @@ class SessionMounts:
     async def resolve(
         self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
     ) -> tuple[FolderMount, ...]:
-        """Resolves mounts of every kind, as :meth:`MountResolver.resolve`."""
+        """Resolves the mounts of folders and artifacts, with arguments and errors of :meth:`MountResolver.resolve`."""
         if self._artifacts is None or not any(map(is_artifact, (*mounts, *mount_map, *options))):
             return await self._folders.resolve(owner, mounts, mount_map, options)
         references = [mount for mount in mounts if is_artifact(mount)]
@@ -37,7 +37,7 @@ class SessionMounts:
 
 
 def _without_mounts(values: Mapping[str, Any], mounts: Sequence[str]) -> dict[str, Any]:
-    """Returns the entries of other mounts than ``mounts``; folders refuse entries of unknown mounts."""
+    """Returns ``values`` without the entries of these mounts, since folders refuse entries of unknown mounts."""
     return {name: value for name, value in values.items() if not any(_is_of_mount(name, mount) for mount in mounts)}
 
 

@@ -1,4 +1,4 @@
-"""Checks of a session request that need no other data."""
+"""Checks a request for a session as far as no stored data is needed."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def check_requirements(requirement_texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_ports(ports: Sequence[int]) -> tuple[int, ...]:
-    """Returns the ports if a session may open them at its start. Raises InvalidInput."""
+    """Returns the ports that the request wants to open at the start of the session. Raises InvalidInput."""
     if len(ports) > _MAX_PORTS or len(set(ports)) != len(ports) or any(not 1024 <= port <= 65535 for port in ports):
         message = f"preopen_ports takes up to {_MAX_PORTS} different ports of 1024 to 65535"
         raise InvalidInput(message, data={"config.preopen_ports": "out of range"})
@@ -112,7 +112,9 @@ def check_ports(ports: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_shape(request: CreateSession, settings: SessionSettings) -> None:
-    """Refuses a request that no cluster could serve. Raises InvalidInput with the field."""
+    """Checks the form of a request: names, sizes, times, type and texts, without stored data. Raises InvalidInput with
+    the field.
+    """
     if request.name is not None:
         check_session_name(request.name)
     if not 1 <= request.cluster_size <= settings.max_cluster_size:

@@ -77,9 +77,10 @@ def kernel_spec(
     secrets: Mapping[str, str] = _NO_SECRETS,
     claim: Claim | None = None,
 ) -> KernelSpec:
-    """Returns what an agent needs to create the kernel's current attempt; ``derive`` is for networks over agents,
-    ``secrets`` are its sealed environment variables, opened. ``claim``: the session's device claim, whose slots and
-    devices are the kernel's for its agent."""
+    """Returns the specification from which an agent creates the current attempt of a kernel. ``derive`` makes the keys
+    of a network over several agents. ``secrets`` are the kernel's sealed environment variables, opened. The slots and
+    devices of ``claim``, the session's device claim, are added to the slots of the kernel.
+    """
     is_main = kernel.id == session.main.id
     slots = kernel.requested_slots if claim is None else kernel.requested_slots + claim.occupied_slots
     return KernelSpec(

@@ -43,10 +43,13 @@ from ai.backend.plugin.crash_points import crash_point
 log = logging.getLogger(__name__)
 
 _PERMANENT = errors.CreationDenied, errors.UnsupportedResource, errors.InvalidInput, errors.NotFound, errors.PluginError
-"""Refusals that another try cannot change. Any other one sends the session back to the scheduler, a few times."""
+"""Errors of an agent after which a second try to create the kernel would fail again. Any other one sends the session
+back to the scheduler, a few times.
+"""
 _REQUIREMENTS = "requirements"
-"""Key in the data of an UnsupportedResource if the slot exists, but no device meets the requirements any more; the
-session goes back to the scheduler."""
+"""The key in the data of UnsupportedResource that says that no device meets the session's requirements any more. The
+session goes back to the scheduler.
+"""
 _CAUSE = "launch loop"
 _FIRST_REPORT_S = 0.1
 """How long the first report of an agent that has accepted a session is awaited."""
@@ -147,11 +150,11 @@ class LaunchLoop(PeriodicLoop):
         return None
 
     async def _kept_claims(self, agent_id: AgentId) -> dict[UUID, Claim]:
-        """Returns the device claims that have devices on an agent."""
+        """Returns the device claims that hold devices of an agent, by their ids."""
         return {claim.id: claim for claim in await self.store.claims_on(agent_id)}
 
     async def _mark_dispatched(self, session_id: SessionId, attempts: Mapping[KernelId, int]) -> None:
-        """Moves the session to PREPARING, unless the agents' observations were faster."""
+        """Moves a SCHEDULED session to PREPARING if no report of an agent has changed its status first."""
 
         def make_change(session: Session) -> Change | None:
             if session.status is not SessionStatus.SCHEDULED or not _same_attempts(session, attempts):
@@ -172,7 +175,7 @@ class LaunchLoop(PeriodicLoop):
         failed: frozenset[KernelId],
         refused: Mapping[AgentId, errors.BackendError],
     ) -> None:
-        """Records the refusals of agents: the worst on the session, each agent's on its ``failed`` kernels."""
+        """Stores the worst refusal of the agents with the session, and each agent's refusal with its failed kernels."""
         denier = next(
             (agent for agent, e in refused.items() if isinstance(e, _PERMANENT) and _REQUIREMENTS not in e.data),
             None,

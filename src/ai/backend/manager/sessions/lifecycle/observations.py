@@ -51,9 +51,10 @@ def _as_kernel_id(text: str) -> KernelId | None:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ObservationService:
-    """Applies the reports of agents; heartbeats go to the registry of agents. Implements
+    """Applies the observations and statistics of agents, and passes heartbeats to the registry of agents. Implements
     :class:`ai.backend.common.wire.link.ManagerReports`. The transport has checked that ``agent_id`` is the peer's
-    before it calls."""
+    before it calls.
+    """
 
     sessions: SessionStore
     registry: AgentRegistry
@@ -70,7 +71,7 @@ class ObservationService:
         return await self.registry.heartbeat(report)
 
     async def beat(self, report: BeatReport) -> BeatReply:
-        """Counts heartbeats without news."""
+        """Passes a heartbeat that reports no change to the registry of agents."""
         return await self.registry.beat(report)
 
     # ---- observations ----
@@ -176,7 +177,7 @@ class ObservationService:
                     log.exception("could not store the log of kernel %s", kernel_id)
 
     async def kept_devices(self, req: KeptDevicesOf) -> KeptDevices:
-        """Returns what device claims have on an agent, in use or idle."""
+        """Returns the devices of an agent that device claims hold, by the id of the claim."""
         claims = await self.sessions.claims_on(AgentId(req.agent_id))
         return KeptDevices(
             devices={
@@ -187,7 +188,7 @@ class ObservationService:
     # ---- statistics ----
 
     async def report_stats(self, report: StatReport) -> None:
-        """Holds the latest statistics in memory; those of kernels that are not on the agent are ignored."""
+        """Keeps an agent's latest statistics in memory, except those of kernels that are not on the agent."""
         agent = AgentId(report.agent_id)
         by_name = {name: kernel_id for name in report.kernels if (kernel_id := _as_kernel_id(name)) is not None}
         unknown_ids = [kernel_id for kernel_id in by_name.values() if not self.writer.is_on(kernel_id, agent)]
@@ -223,7 +224,7 @@ def _observed_change(
 
 
 def _hook_troubles(observed: KernelObservation) -> dict[str, dict[str, Any]]:
-    """Returns the latest trouble of each hook, by plugin and method."""
+    """Returns the latest fault of each hook, by plugin and method."""
     return {
         f"{t.plugin}.{t.method}"[:200]: {"state": t.state, "message": t.message[:500], "since": t.since}
         for t in observed.hook_troubles[:100]
@@ -231,7 +232,7 @@ def _hook_troubles(observed: KernelObservation) -> dict[str, dict[str, Any]]:
 
 
 def _with_details(session: Session, kernel: Kernel, observed: KernelObservation) -> Session:
-    """Returns the session with the observed details of a kernel other than its status."""
+    """Returns the session with the details that an agent observed of a kernel, except the kernel's status."""
     details: dict[str, Any] = {
         "container_id": observed.workload_id,
         "devices": observed.devices,

@@ -33,11 +33,11 @@ from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
 _BEFORE_RUNNING = frozenset({*PROGRESS, KernelStatus.RESTARTING})
-"""Statuses of rows whose kernel may run already."""
+"""Statuses in which a stored kernel may already run on its agent."""
 
 
 class KernelReconciler:
-    """Compares an agent's kernels with the stored kernels at each heartbeat; a kernel missing twice is lost."""
+    """Compares an agent's kernels with the stored kernels, and gives up a kernel that two reports lacked."""
 
     def __init__(self, store: SessionStore, writer: SessionWriter, clock: Clock, settings: AgentSettings) -> None:
         self._store = store
@@ -53,8 +53,9 @@ class KernelReconciler:
     async def compare(
         self, agent_id: AgentId, reported: Sequence[KernelPresence], epoch: int, observed: int | None
     ) -> PresenceDifferences:
-        """Fails kernels that two reports lacked; returns reported kernels that the agent should not have, and those
-        whose start the manager has not seen although two reports say that they run.
+        """Fails stored kernels that two reports lacked, and returns how the reported kernels differ from the stored
+        ones. It returns reported kernels that the agent should not have, and kernels whose start the manager has not
+        seen although two reports say that they run.
 
         A report that is older than an observation that was applied may lack kernels which started since: it is not
         counted.
@@ -111,7 +112,7 @@ class KernelReconciler:
     def _twice_unobserved(
         self, agent_id: AgentId, reported: Sequence[KernelPresence], expected: Mapping[str, KernelOccupancy]
     ) -> list[KernelPresence]:
-        """Returns kernels that run by this and the last report, while their rows are about to."""
+        """Returns kernels that run by this and the last report, although their stored status is before RUNNING."""
         unobserved = {
             (presence.kernel_id, presence.attempt): presence
             for presence in reported
@@ -130,13 +131,13 @@ class KernelReconciler:
         self._earlier_epochs.clear()
 
     def _should_exist(self, occupancy: KernelOccupancy) -> bool:
-        """Returns True if the agent should have the kernel by now; SCHEDULED kernels belong to the launch loop."""
+        """Returns True if the agent must have the kernel by now; a SCHEDULED kernel may still be unsent."""
         # An age below zero means that the wall clock was set back.
         grace, age = timedelta(seconds=self._settings.presence_grace_s), self._clock.now() - occupancy.status_changed
         return occupancy.status is not KernelStatus.SCHEDULED and not timedelta() <= age <= grace
 
     async def _orphans(self, agent_id: AgentId, suspects: Sequence[KernelPresence]) -> list[KernelPresence]:
-        """Returns the suspects that no session has by the newest rows: a session may have been placed meanwhile."""
+        """Returns the suspected kernels that belong to no session by freshly read rows."""
         kernel_ids = [kernel_id for presence in suspects if (kernel_id := _kernel_id(presence)) is not None]
         kernels = {
             str(kernel.id): kernel for session in await self._store.of_kernels(kernel_ids) for kernel in session.kernels
@@ -146,8 +147,9 @@ class KernelReconciler:
         ]
 
     async def _raise_attempt(self, occupancy: KernelOccupancy, attempt: int) -> None:
-        """Gives a kernel the attempt that its agent has. Attempts are stored before agents hear of them, so the row is
-        older than what was stored once."""
+        """Sets the stored attempt of a kernel to the attempt that its agent reports. Attempts are stored before agents
+        hear of them, so the row is older than what was stored once.
+        """
         log.warning("the row of kernel %s is older than its attempt %d on the agent", occupancy.kernel_id, attempt)
 
         def make_change(session: Session) -> Change | None:

@@ -1,4 +1,4 @@
-"""Ends kernels: those of TERMINATING sessions, and older attempts that are left over.
+"""Ends the kernels of TERMINATING sessions, and older attempts of kernels that still run on an agent.
 
 A kernel in TERMINATING is asked to end until its agent reports that nothing is left. The end is forced when the
 deadline has passed, and the kernel is given up when its agent is lost or the deadline has passed three times.
@@ -35,7 +35,7 @@ _RESEND_S = 1.0
 
 @dataclass(eq=False, repr=False)
 class TerminateLoop(PeriodicLoop):
-    """Ends the kernels of TERMINATING sessions and gives up those whose agents do not answer."""
+    """Ends the kernels of TERMINATING sessions, and gives up kernels whose agents do not answer."""
 
     period_s = 5.0
 

@@ -102,7 +102,9 @@ class WatchdogLoop(PeriodicLoop):
     def _due_event(
         self, session: Session, agents: dict[AgentId, Agent], pending_limits: dict[str, float]
     ) -> events.SessionEvent | None:
-        """Returns the event that is due for a session, or None."""
+        """Returns the event that the age of a session's status or a lost agent causes, or None if there is no such
+        event.
+        """
         age_s = self._ages.of(session.id, session.status_changed)
         if session.status is S.PENDING:
             waiting_since = max(session.created_at, session.starts_at or session.created_at)
@@ -176,7 +178,7 @@ class WatchdogLoop(PeriodicLoop):
 
 
 def _explained(change: Change, given_up: frozenset[KernelId]) -> Change:
-    """Adds to a session and its kernels that were given up what their user has lost with the agent."""
+    """Adds to a session and its abandoned kernels a message that says which files are lost with the agent."""
 
     def details_of(agent: AgentId | None) -> dict[str, Any]:
         message = (
