@@ -246,7 +246,7 @@ class StoreContract:
         a = make_session("alpha", id=UUID("aaaaaaaa-0000-4000-8000-000000000001"))
         b = make_session("alpha-2", at=NOW + timedelta(seconds=1))
         c = make_session("al_ha")
-        theirs = make_session("alpine", access_key=AccessKey("AKIAOTHER"), at=NOW + timedelta(seconds=2))
+        theirs = make_session(str(b.id), access_key=AccessKey("AKIAOTHER"), at=NOW + timedelta(seconds=2))
         for s in (a, b, c, theirs):
             await stores.sessions.insert(s, events=[])
         assert await stores.sessions.find_live(KEY, "alpha") == [a], "an exact name wins over prefixes"
@@ -255,7 +255,7 @@ class StoreContract:
         assert await stores.sessions.find_live(KEY, str(a.id)) == [a]
         assert await stores.sessions.find_live(KEY, "al_h") == [c], "wildcards of a pattern mean themselves"
         assert await stores.sessions.find_live(KEY, "%") == []
-        assert await stores.sessions.find_live(None, "alpi") == [theirs]
+        assert [await stores.sessions.find_live(None, ref) for ref in ("alph", str(b.id))] == [[a, b], [b, theirs]]
         assert await stores.sessions.count_live() == {KEY: 3, "AKIAOTHER": 1}
         assert await stores.sessions.live_statuses() == {SessionStatus.PENDING: (4, a.starts_at)}
         await stores.sessions.save([ended(a)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -316,7 +317,10 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
             session = await self.live_named(access_key, ref)
             exact_matches = [session] if session is not None else []
         else:
-            exact_matches = await self._select(tables.LIVE, cols.name == ref, limit=limit)
+            is_exact = cols.name == ref
+            with suppress(ValueError):  # a session that is named as another's id may not hide it
+                is_exact = or_(is_exact, cols.id == UUID(ref))
+            exact_matches = await self._select(tables.LIVE, is_exact, limit=limit)
         if exact_matches or not ref:
             return exact_matches
         as_text = sql_cast(cols.id, String)
