@@ -1,4 +1,4 @@
-"""Field types and formats that requests and replies share."""
+"""Defines field types and formats that requests and replies share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FileName = Annotated[
 
 
 class EmptyReply(TypedDict):
-    """An object without fields, for clients that parse the reply."""
+    """Represents a reply without fields, for clients that parse the reply."""
 
 
 class Success(TypedDict):
