@@ -1,4 +1,4 @@
-"""Artifacts: models, packages and images that come from registries (spec 03-17)."""
+"""Defines the vocabulary of artifacts: models, packages and images from registries (spec 03-17)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RegistryType(StrEnum):
 
 
 class RevisionStatus(StrEnum):
-    """The progress of a revision from the registry into this installation."""
+    """Describes the progress of a revision from the registry into this installation."""
 
     SCANNED = "SCANNED"
     PULLING = "PULLING"

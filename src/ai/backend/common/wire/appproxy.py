@@ -1,4 +1,4 @@
-"""Values and messages of the app proxy: coordinator, workers and managers (spec 03-14).
+"""Defines values and messages of the app proxy: coordinator, workers and managers (spec 03-14).
 
 The worker link is a WebSocket that a worker opens at ``GET /api/worker/{worker_id}/link?node=NODE`` with the header
 ``X-BackendAI-Token``. Its frames are JSON texts. The coordinator sends :class:`State`, :class:`Change`,
@@ -55,7 +55,7 @@ class ProxyProtocol(StrEnum):
 
 
 class GatewayRoute(Wire, frozen=True, kw_only=True):
-    """A route of an agent's service gateway: its TLS server name and the PEM of the gateway's certificate."""
+    """Names a route of an agent's service gateway, by its TLS server name and the PEM of the gateway's certificate."""
 
     name: str
     certificate: str
@@ -70,7 +70,10 @@ class RevisionShare(Wire, frozen=True, kw_only=True):
 
 
 class RouteInfo(Wire, frozen=True, kw_only=True):
-    """The target of a circuit (spec 03-14, RouteInfo). With ``gateway``, host and port are those of the gateway."""
+    """Describes the target of a circuit (spec 03-14, RouteInfo).
+
+    With ``gateway``, host and port are those of the gateway.
+    """
 
     session_id: UUID
     session_name: str | None = None
@@ -94,7 +97,7 @@ Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class TokenKind(StrEnum):
-    """The tokens that a limit counts: of prompts, of answers, or both."""
+    """Lists which tokens a limit counts: prompt tokens, response tokens, or both."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -102,14 +105,14 @@ class TokenKind(StrEnum):
 
 
 class RequestWindow(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """At most ``amount`` requests in any ``seconds``."""
+    """Permits at most ``amount`` requests in any ``seconds``."""
 
     amount: Amount
     seconds: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400)] = 60
 
 
 class TokenWindow(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """At most ``amount`` tokens of a kind in any ``seconds``."""
+    """Permits at most ``amount`` tokens of a kind in any ``seconds``."""
 
     amount: Amount
     seconds: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400)] = 60
@@ -117,8 +120,10 @@ class TokenWindow(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class InferenceLimits(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of one token, or of each token of an endpoint. ``concurrent``: open requests. Each node of a worker counts
-    by itself."""
+    """Holds the limits of one API token, or of each API token of an endpoint.
+
+    ``concurrent``: open requests. Each node of a worker counts by itself.
+    """
 
     requests: Annotated[list[RequestWindow], msgspec.Meta(max_length=8)] = []
     tokens: Annotated[list[TokenWindow], msgspec.Meta(max_length=8)] = []
@@ -130,7 +135,7 @@ class InferenceLimits(Wire, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ServingOptions(Wire, frozen=True, kw_only=True):
-    """How requests to an endpoint of a model service are served.
+    """Describes how requests to an endpoint of a model service are served.
 
     ``models`` are the names by which the base URL of a worker finds it; without any, its name is used. While it has no
     route, ``hold_requests`` wait for one for up to ``hold_s``, with ``hold_bytes`` of bodies together. ``limits`` are
@@ -148,7 +153,7 @@ class ServingOptions(Wire, frozen=True, kw_only=True):
 
 
 class Circuit(Wire, frozen=True, kw_only=True):
-    """A connection of a slot of a worker with services of sessions (spec 03-14, SerializableCircuit).
+    """Connects a slot of a worker with services of sessions (spec 03-14, SerializableCircuit).
 
     ``user_id`` may use an interactive circuit; with ``open_to_public`` anyone may. ``allowed_client_ips`` are networks
     separated by commas; None permits any address. Times are in ISO 8601.
@@ -176,7 +181,11 @@ class Circuit(Wire, frozen=True, kw_only=True):
 
 
 class AppFilter(Wire, frozen=True, kw_only=True):
-    """A worker with ``filtered_apps_only`` serves sessions with one of its filters; see the coordinator's reference."""
+    """Selects sessions by a property.
+
+    A worker with ``filtered_apps_only`` serves only sessions that match one of its filters. See the coordinator's
+    reference.
+    """
 
     key: str
     value: str
@@ -242,18 +251,18 @@ class WorkerInfo(Wire, frozen=True, kw_only=True):
 
 
 class Frame(Wire, frozen=True, kw_only=True, tag_field="frame"):
-    """Base of the frames of the worker link."""
+    """Serves as the base of the frames of the worker link."""
 
 
 class State(Frame, frozen=True, kw_only=True, tag="state"):
-    """All circuits of the worker at ``version``; replaces what the worker has."""
+    """Holds all circuits of the worker at ``version``. The frame replaces all circuits that the worker has."""
 
     version: int
     circuits: list[Circuit]
 
 
 class Change(Frame, frozen=True, kw_only=True, tag="change"):
-    """The circuits that are new or changed since the previous version, and the ids of those that are removed."""
+    """Holds the circuits that are new or changed since the previous version, and the ids of removed circuits."""
 
     version: int
     set: list[Circuit] = []
@@ -261,14 +270,18 @@ class Change(Frame, frozen=True, kw_only=True, tag="change"):
 
 
 class Ack(Frame, frozen=True, kw_only=True, tag="ack"):
-    """The worker serves ``version``. ``failed`` are circuits of it that cannot be served, with the reason."""
+    """Reports that the worker serves ``version``.
+
+    ``failed`` are circuits of it that cannot be served, with the reason.
+    """
 
     version: int
     failed: dict[UUID, str] = {}
 
 
 class CircuitUsage(Wire, frozen=True, kw_only=True):
-    """Requests since the previous counted report; ``last_used`` is unix time, ``open`` counts open connections.
+    """Counts the requests of a circuit since the previous counted report. ``last_used`` is unix time, ``open`` counts
+    open connections.
 
     Of endpoints: ``queued`` requests wait for a route now, ``in_flight`` are with the routes of these sessions now;
     ``waits`` is how often requests began to wait since the previous counted report.
@@ -288,7 +301,7 @@ FIRST_BYTE_BOUNDS_S = (*(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 
 
 
 class InferenceUsage(Wire, frozen=True, kw_only=True):
-    """The use of one replica of an endpoint by one token in one minute, since the previous counted report.
+    """Counts the use of one endpoint replica by one API token in one minute, since the previous counted report.
 
     ``minute`` is unix time divided by 60; ``token`` is a hash of the token's id, empty for requests without one;
     ``user`` is whom it was issued for. ``first_bytes`` counts responses by :data:`FIRST_BYTE_BOUNDS_S` and one bucket
@@ -315,7 +328,8 @@ class InferenceUsage(Wire, frozen=True, kw_only=True):
 
 
 class Usage(Frame, frozen=True, kw_only=True, tag="usage"):
-    """A report of a worker's node. ``sequence`` grows by one from 1; it is sent again until it is counted.
+    """Reports the use of all circuits at one node of a worker. ``sequence`` grows by one from 1; it is sent again until
+    it is counted.
 
     ``time`` is the worker's clock, by which the coordinator reads ``last_used``.
     """
@@ -327,8 +341,10 @@ class Usage(Frame, frozen=True, kw_only=True, tag="usage"):
 
 
 class EndpointLoad(Wire, frozen=True, kw_only=True):
-    """An endpoint as all nodes of its worker reported it last. ``in_flight`` are open requests by session; ``requests``
-    and ``tokens``, those of prompts and answers, only grow."""
+    """Describes the load of an endpoint, as all nodes of its worker reported it last.
+
+    ``in_flight`` are open requests by session; ``requests`` and ``tokens``, those of prompts and answers, only grow.
+    """
 
     endpoint_id: UUID
     queued: int = 0
@@ -346,7 +362,7 @@ class EndpointLoads(Wire, frozen=True, kw_only=True):
 
 
 class UsageRow(Wire, frozen=True, kw_only=True):
-    """A report about an endpoint; ``id`` grows, and names it for ever."""
+    """Holds a usage report about an endpoint. The growing ``id`` identifies the report for ever."""
 
     id: int
     usage: InferenceUsage
@@ -359,7 +375,7 @@ class UsageRows(Wire, frozen=True, kw_only=True):
 
 
 class Counted(Frame, frozen=True, kw_only=True, tag="counted"):
-    """The reply to :class:`Usage`: all reports up to this sequence are counted."""
+    """Replies to :class:`Usage`: all reports up to this sequence number are counted."""
 
     sequence: int
 
@@ -396,5 +412,8 @@ class InferenceToken(Wire, frozen=True, kw_only=True):
 
 
 def purpose_key(secret: str, purpose: str) -> bytes:
-    """Returns the key of one purpose of a shared secret: tokens of one purpose are worth nothing for another."""
+    """Returns the key that is derived from a shared secret for one purpose.
+
+    A token of one purpose is invalid for other purposes.
+    """
     return hmac.digest(secret.encode(), purpose.encode(), hashlib.sha256)

@@ -41,7 +41,7 @@ FileName = Annotated[
 
 
 class EmptyReply(TypedDict):
-    """Represents a reply without fields, for clients that parse the reply."""
+    """An object without fields, for clients that parse the reply."""
 
 
 class Success(TypedDict):
