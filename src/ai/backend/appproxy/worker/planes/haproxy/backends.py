@@ -159,7 +159,8 @@ class Backends:
         return commands
 
     def leave(self, circuit: UUID, *, now: float, drain_s: float) -> list[str]:
-        """Drains a circuit and returns the HAProxy commands.
+        """Drains a circuit, and returns the necessary commands. Its backends get no new connections, and open
+        connections end by themselves.
 
         Backends get no new connections, open connections end by themselves. Its backends get no new connections, and
         open connections end by themselves.
