@@ -23,7 +23,7 @@ class RegistryType(StrEnum):
 
 
 class RevisionStatus(StrEnum):
-    """Describes the progress of a revision from the registry into this installation."""
+    """The progress of a revision from the registry into this installation."""
 
     SCANNED = "SCANNED"
     PULLING = "PULLING"

@@ -242,7 +242,7 @@ class OperateDevice(Wire, frozen=True, kw_only=True):
 
 
 class DeviceOperation(Wire, frozen=True, kw_only=True):
-    """Describes the device after an operation, or the new device that the operation created."""
+    """The device after an operation, or the new device that it created."""
 
     device_id: str
 

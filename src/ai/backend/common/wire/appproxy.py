@@ -55,7 +55,7 @@ class ProxyProtocol(StrEnum):
 
 
 class GatewayRoute(Wire, frozen=True, kw_only=True):
-    """Names a route of an agent's service gateway, by its TLS server name and the PEM of the gateway's certificate."""
+    """A route of an agent's service gateway: its TLS server name and the PEM of the gateway's certificate."""
 
     name: str
     certificate: str
@@ -70,10 +70,7 @@ class RevisionShare(Wire, frozen=True, kw_only=True):
 
 
 class RouteInfo(Wire, frozen=True, kw_only=True):
-    """Describes the target of a circuit (spec 03-14, RouteInfo).
-
-    With ``gateway``, host and port are those of the gateway.
-    """
+    """The target of a circuit (spec 03-14, RouteInfo). With ``gateway``, host and port are those of the gateway."""
 
     session_id: UUID
     session_name: str | None = None
@@ -97,7 +94,7 @@ Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class TokenKind(StrEnum):
-    """Lists which tokens a limit counts: prompt tokens, response tokens, or both."""
+    """The tokens that a limit counts: of prompts, of answers, or both."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -105,14 +102,14 @@ class TokenKind(StrEnum):
 
 
 class RequestWindow(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Permits at most ``amount`` requests in any ``seconds``."""
+    """At most ``amount`` requests in any ``seconds``."""
 
     amount: Amount
     seconds: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400)] = 60
 
 
 class TokenWindow(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Permits at most ``amount`` tokens of a kind in any ``seconds``."""
+    """At most ``amount`` tokens of a kind in any ``seconds``."""
 
     amount: Amount
     seconds: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400)] = 60
@@ -120,10 +117,8 @@ class TokenWindow(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class InferenceLimits(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the limits of one API token, or of each API token of an endpoint.
-
-    ``concurrent``: open requests. Each node of a worker counts by itself.
-    """
+    """Limits of one token, or of each token of an endpoint. ``concurrent``: open requests. Each node of a worker counts
+    by itself."""
 
     requests: Annotated[list[RequestWindow], msgspec.Meta(max_length=8)] = []
     tokens: Annotated[list[TokenWindow], msgspec.Meta(max_length=8)] = []
@@ -135,7 +130,7 @@ class InferenceLimits(Wire, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ServingOptions(Wire, frozen=True, kw_only=True):
-    """Describes how requests to an endpoint of a model service are served.
+    """How requests to an endpoint of a model service are served.
 
     ``models`` are the names by which the base URL of a worker finds it; without any, its name is used. While it has no
     route, ``hold_requests`` wait for one for up to ``hold_s``, with ``hold_bytes`` of bodies together. ``limits`` are
@@ -153,7 +148,7 @@ class ServingOptions(Wire, frozen=True, kw_only=True):
 
 
 class Circuit(Wire, frozen=True, kw_only=True):
-    """Connects a slot of a worker with services of sessions (spec 03-14, SerializableCircuit).
+    """A connection of a slot of a worker with services of sessions (spec 03-14, SerializableCircuit).
 
     ``user_id`` may use an interactive circuit; with ``open_to_public`` anyone may. ``allowed_client_ips`` are networks
     separated by commas; None permits any address. Times are in ISO 8601.
@@ -181,11 +176,7 @@ class Circuit(Wire, frozen=True, kw_only=True):
 
 
 class AppFilter(Wire, frozen=True, kw_only=True):
-    """Selects sessions by a property.
-
-    A worker with ``filtered_apps_only`` serves only sessions that match one of its filters. See the coordinator's
-    reference.
-    """
+    """A worker with ``filtered_apps_only`` serves sessions with one of its filters; see the coordinator's reference."""
 
     key: str
     value: str
@@ -301,7 +292,7 @@ FIRST_BYTE_BOUNDS_S = (*(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 
 
 
 class InferenceUsage(Wire, frozen=True, kw_only=True):
-    """Counts the use of one endpoint replica by one API token in one minute, since the previous counted report.
+    """The use of one replica of an endpoint by one token in one minute, since the previous counted report.
 
     ``minute`` is unix time divided by 60; ``token`` is a hash of the token's id, empty for requests without one;
     ``user`` is whom it was issued for. ``first_bytes`` counts responses by :data:`FIRST_BYTE_BOUNDS_S` and one bucket
@@ -328,8 +319,7 @@ class InferenceUsage(Wire, frozen=True, kw_only=True):
 
 
 class Usage(Frame, frozen=True, kw_only=True, tag="usage"):
-    """Reports the use of all circuits at one node of a worker. ``sequence`` grows by one from 1; it is sent again until
-    it is counted.
+    """A report of a worker's node. ``sequence`` grows by one from 1; it is sent again until it is counted.
 
     ``time`` is the worker's clock, by which the coordinator reads ``last_used``.
     """
@@ -341,10 +331,8 @@ class Usage(Frame, frozen=True, kw_only=True, tag="usage"):
 
 
 class EndpointLoad(Wire, frozen=True, kw_only=True):
-    """Describes the load of an endpoint, as all nodes of its worker reported it last.
-
-    ``in_flight`` are open requests by session; ``requests`` and ``tokens``, those of prompts and answers, only grow.
-    """
+    """An endpoint as all nodes of its worker reported it last. ``in_flight`` are open requests by session; ``requests``
+    and ``tokens``, those of prompts and answers, only grow."""
 
     endpoint_id: UUID
     queued: int = 0
@@ -362,7 +350,7 @@ class EndpointLoads(Wire, frozen=True, kw_only=True):
 
 
 class UsageRow(Wire, frozen=True, kw_only=True):
-    """Holds a usage report about an endpoint. The growing ``id`` identifies the report for ever."""
+    """A report about an endpoint; ``id`` grows, and names it for ever."""
 
     id: int
     usage: InferenceUsage
