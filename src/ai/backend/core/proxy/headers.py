@@ -87,8 +87,8 @@ def _listed(headers: Iterable[Header]) -> frozenset[bytes]:
 
 
 def request_fields(headers: Sequence[Header], *, hidden: frozenset[bytes] = frozenset()) -> list[bytes]:
-    """Returns the lines of the client's header fields that are passed to the app. ``hidden``: further names that it
-    does not.
+    """Returns the lines of the client's header fields that are passed to the app. ``hidden``:
+    further names that are not passed.
 
     Fields that Connection names go, so do names with underscores, which some servers read as hyphens.
     """

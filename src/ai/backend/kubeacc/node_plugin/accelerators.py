@@ -114,7 +114,8 @@ class AcceleratorReports(PeriodicLoop):
     def withheld(self, key: DeviceKey) -> str:
         """Returns why a device is given to no new workload.
 
-        Returns an empty text if it may be given. One whose object cannot be decoded is not: an operation may hold it.
+        Returns an empty text if it may be given. A device whose object cannot be
+        decoded is withheld, because an operation may hold it.
         """
         if other := self._tracker.other_plugin(key):
             return f"the plugin {other} has the device"

@@ -341,7 +341,8 @@ class ModelExchange(Exchange):
     def _count(self) -> None:
         """Counts the tokens and the time that the request cost.
 
-        One that no replica has begun to answer costs nothing.
+        A request that no replica has begun to
+        answer costs nothing.
         """
         cost = self._reader.cost if self._reader is not None else Cost()
         self._endpoint.complete(self._reservation, cost)

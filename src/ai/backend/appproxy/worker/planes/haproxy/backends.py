@@ -159,11 +159,9 @@ class Backends:
         return commands
 
     def leave(self, circuit: UUID, *, now: float, drain_s: float) -> list[str]:
-        """Drains a circuit, and returns the necessary commands. Its backends get no new connections, and open
-        connections end by themselves.
+        """Drains a circuit, and returns the necessary commands.
 
-        Backends get no new connections, open connections end by themselves. Its backends get no new connections, and
-        open connections end by themselves.
+        Its backends get no new connections, and open connections end by themselves.
         """
         backend = self._current.pop(circuit, None)
         return [] if backend is None else self._drain(backend, keep=(), deadline=now + drain_s)
