@@ -1,4 +1,4 @@
-"""The transport of asyncio programs, on aiohttp: requests, streams and WebSockets."""
+"""Implements the transport of asyncio programs on aiohttp: requests, streams and WebSockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 class AiohttpTransport(Transport):
-    """Belongs to one event loop; open it there."""
+    """Sends requests by aiohttp. It belongs to one event loop and must be opened there."""
 
     never_sent_errors = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
     broken_errors = (aiohttp.ClientError, TimeoutError, ConnectionError)
@@ -41,7 +41,7 @@ class AiohttpTransport(Transport):
         await super().open()
 
     def _unlimited(self) -> aiohttp.ClientSession:
-        """Returns the HTTP session of long-lived connections, whose number must not limit requests."""
+        """Returns the HTTP session for long-lived connections, whose number must not limit requests."""
         if self._tunnels is None:
             connector = aiohttp.TCPConnector(ssl=not self.config.skip_sslcert_validation, limit=0)
             self._tunnels = aiohttp.ClientSession(connector=connector, timeout=self.session.timeout)

@@ -1,4 +1,4 @@
-"""The endpoints and credentials of API sessions (spec 03-11 "Client configuration", 03-12 "Configuration").
+"""Holds the endpoints and credentials of API sessions (spec 03-11 "Client configuration", 03-12 "Configuration").
 
 Every setting is an argument of :class:`APIConfig`, else the variable ``BACKEND_<NAME>`` (or the older
 ``SORNA_<NAME>``), else a default. Files are not read.
@@ -41,7 +41,7 @@ _FALSE_TEXTS = frozenset({"", "0", "f", "false", "n", "no", "off"})
 
 
 def get_env(key: str, default: Any = undefined, *, clean: Callable[[Any], T] = lambda value: value) -> T:
-    """Returns the value of ``BACKEND_<KEY>``, else ``SORNA_<KEY>``, else ``default``; passed through ``clean``.
+    """Returns the value of ``BACKEND_<KEY>``, or else ``SORNA_<KEY>``, or else ``default``, converted by ``clean``.
 
     Raises:
         KeyError: no variable is set and there is no default.
@@ -172,19 +172,19 @@ class APIConfig:
 
     @property
     def endpoint_url(self) -> str:
-        """The URL of the endpoint in use."""
+        """Returns the URL of the endpoint in use."""
         return self.endpoint_urls[self._current]
 
     @property
     def endpoints(self) -> Sequence[URL]:
-        """The endpoints as objects, for programs that take URLs apart."""
+        """Returns the endpoints as URL objects, for programs that read the parts of URLs."""
         from yarl import URL
 
         return [URL(url) for url in self.endpoint_urls]
 
     @property
     def endpoint(self) -> URL:
-        """The endpoint in use as an object."""
+        """Returns the URL object of the endpoint in use."""
         return self.endpoints[self._current]
 
     def fail_over(self) -> None:
@@ -193,7 +193,7 @@ class APIConfig:
 
     @property
     def is_anonymous(self) -> bool:
-        """True if requests are unsigned because the access key was deliberately set to nothing."""
+        """Returns True if requests are unsigned because the access key was deliberately set to an empty text."""
         return self._access_key == ""
 
     @property
@@ -202,14 +202,14 @@ class APIConfig:
 
     @property
     def access_key(self) -> str:
-        """The access key. Raises MissingCredentials if none is configured."""
+        """Returns the access key. Raises MissingCredentials if none is configured."""
         if self._access_key is None:
             raise MissingCredentials("no access key is configured")
         return self._access_key
 
     @property
     def secret_key(self) -> str:
-        """The secret key. Raises MissingCredentials if none is configured."""
+        """Returns the secret key. Raises MissingCredentials if none is configured."""
         if not self._secret_key:
             raise MissingCredentials("no secret key is configured")
         return self._secret_key
@@ -219,7 +219,7 @@ _config: APIConfig | None = None
 
 
 def get_config() -> APIConfig:
-    """Returns the configuration of this process; by default it is made from the environment."""
+    """Returns the configuration of this process. The default is made from the environment."""
     global _config  # noqa: PLW0603  # the process-wide default is the published interface
     if _config is None:
         _config = APIConfig()
@@ -227,6 +227,6 @@ def get_config() -> APIConfig:
 
 
 def set_config(conf: APIConfig | None) -> None:
-    """Sets the configuration of this process; after None the environment is read again."""
+    """Sets the configuration of this process. After None, the environment is read again."""
     global _config  # noqa: PLW0603  # the process-wide default is the published interface
     _config = conf

@@ -1,4 +1,4 @@
-"""Server-Sent Events: the parser and the stream that survives lost connections (client wire contract 1.8)."""
+"""Parses Server-Sent Events, and follows a stream across lost connections (client wire contract 1.8)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The name of an event, its data as text, and its id where the server sent one."""
+    """Holds the name of an event, its data as text, and its id if the server sent one."""
 
     name: str
     text: str
@@ -33,7 +33,7 @@ class Event:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The decoded data; an empty object if it is not a JSON object."""
+        """Returns the decoded data. Returns an empty object if the data is not a JSON object."""
         try:
             value = json.loads(self.text)
         except ValueError:
@@ -42,7 +42,7 @@ class Event:
 
 
 class Parser:
-    """Parses events from lines without their line ends."""
+    """Parses events from lines. The lines have no line ends."""
 
     def __init__(self) -> None:
         self.last_id: str | None = None
@@ -51,7 +51,7 @@ class Parser:
         self._data: list[str] = []
 
     def feed(self, line: str) -> Event | None:
-        """Takes a line; returns the event of the lines before it if the line is empty."""
+        """Reads a line. After an empty line, returns the event that the lines before it describe."""
         if not line:
             event = Event(self._name or "message", "\n".join(self._data), self.last_id) if self._data else None
             self._name, self._data = "", []

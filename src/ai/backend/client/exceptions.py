@@ -1,4 +1,4 @@
-"""The exceptions of the SDK.
+"""Defines the exceptions of the SDK.
 
 BackendError
 ├── BackendAPIError          the server answered, and the answer is no
@@ -15,11 +15,11 @@ from typing import Any
 
 
 class BackendError(Exception):
-    """Base of all errors of the SDK."""
+    """Serves as the base of all errors of the SDK."""
 
 
 class BackendAPIError(BackendError):
-    """A problem document of the server (RFC 7807).
+    """Raised for a problem document of the server (RFC 7807).
 
     Attributes:
         status: the HTTP status.
@@ -37,7 +37,7 @@ class BackendAPIError(BackendError):
 
     @property
     def code(self) -> str:
-        """The last part of the problem's type, such as ``session-already-exists``."""
+        """Returns the last part of the problem's type, such as ``session-already-exists``."""
         return str(self.data["type"]).rstrip("/").rsplit("/", 1)[-1]
 
     def __str__(self) -> str:
@@ -51,16 +51,16 @@ class BackendAPIError(BackendError):
 
 
 class BackendClientError(BackendError):
-    """A failure of the client or of its connection."""
+    """Raised for a failure of the client or of its connection."""
 
 
 class MissingCredentials(BackendClientError):
-    """No access key or no secret key is configured."""
+    """Raised when no access key or no secret key is configured."""
 
 
 class EndpointUnreachable(BackendClientError):
-    """No configured endpoint accepted the request."""
+    """Raised when no configured endpoint accepted the request."""
 
 
 class UnusableReply(BackendClientError):
-    """The server's answer is no valid reply of this API."""
+    """Raised when the server's answer is not a valid reply of this API."""

@@ -1,4 +1,4 @@
-"""Files on the wire: multipart uploads and downloads of tar archives (client wire contract 2.1.4)."""
+"""Encodes and decodes multipart uploads and downloads of tar archives (client wire contract 2.1.4)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def upload_form(files: Iterable[tuple[str, bytes]]) -> aiohttp.MultipartWriter:
 
 
 async def tar_parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yields every part of a multipart answer, whole. Raises UnusableReply if the answer is not multipart."""
+    """Yields the content of each part of a multipart answer. Raises UnusableReply if the answer is not multipart."""
     if not response.content_type.startswith("multipart/"):
         raise UnusableReply(f"a download is {response.content_type}, not multipart")
     reader = multipart.MultipartReader.from_response(response)
@@ -54,7 +54,7 @@ async def tar_parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def extract(archive: IO[bytes], dest: Path) -> list[Path]:
-    """Unpacks an archive below ``dest``; no member can be written outside.
+    """Unpacks an archive below ``dest``. No member can be written outside of ``dest``.
 
     Raises BackendClientError if it tries, or it is not a tar archive.
     """

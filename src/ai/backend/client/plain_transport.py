@@ -1,4 +1,4 @@
-"""Requests of one thread by the standard library, for programs that make a few of them and end.
+"""Sends requests from one thread by the standard library, for programs that send a few requests and end.
 
 The coroutines of the SDK never wait on this transport, so that :func:`run_plain` completes them without an event loop.
 """
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class NotConnected(OSError):
-    """No connection was made, so that nothing was sent."""
+    """Raised when no connection was made, so that nothing was sent."""
 
 
 class _Connection(HTTPConnection):
@@ -38,7 +38,10 @@ class _Connection(HTTPConnection):
 
 
 class PlainTransport(Transport):
-    """Keeps one connection for the next request. Not for several threads at once."""
+    """Sends requests by the standard library, and keeps one connection for the next request.
+
+    Not for several threads at once.
+    """
 
     never_sent_errors = (NotConnected,)
     broken_errors = (OSError, HTTPException)
@@ -111,7 +114,7 @@ def _secure_connection(config: APIConfig, host: str, port: int | None) -> HTTPCo
 
 
 def run_plain(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of a coroutine of the SDK over a plain transport.
+    """Runs a coroutine of the SDK over a plain transport, and returns its result.
 
     Raises BackendClientError if it waits for something else than requests.
     """

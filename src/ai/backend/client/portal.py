@@ -1,4 +1,4 @@
-"""The blocking form of the asyncio SDK: objects whose methods run on an event loop in a thread of its own."""
+"""Makes asyncio objects of the SDK blocking. Their methods run on an event loop in a separate thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class Portal:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Returns the result of a coroutine. An interrupt of the waiting thread (Ctrl-C) cancels the coroutine."""
+        """Runs a coroutine on the portal's thread and returns its result.
+
+        An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
+        """
         import asyncio
 
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -37,7 +40,7 @@ class Portal:
             raise
 
     def block(self, value: Any) -> Any:
-        """Returns the blocking form of what an asynchronous method returned."""
+        """Returns the blocking form of an asynchronous method's return value."""
         if inspect.iscoroutine(value):
             return self.block(self.run(value))
         if inspect.isasyncgen(value):
@@ -83,7 +86,7 @@ class Portal:
 
 
 class Blocking(Generic[T]):
-    """The blocking form of an object of the SDK, with the same attributes and methods.
+    """Represents the blocking form of an SDK object, with the same attributes and methods.
 
     Coroutine methods wait for their results, asynchronous generators are iterators, asynchronous contexts are entered
     with ``with``, and the handles and streams that these return are blocking too.

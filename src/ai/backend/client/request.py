@@ -1,4 +1,4 @@
-"""Requests of the caller's own, signed and sent by the open API session (spec 03-12, "Request API").
+"""Sends requests of the caller's own, signed, over the open API session (spec 03-12, "Request API").
 
 request = Request("GET", "/config/resource-slots")
 async with request.fetch() as response:        # inside `async with AsyncSession()`
@@ -18,7 +18,7 @@ from ai.backend.client.wire import Call, Reply, new_token
 
 
 class Response:
-    """A whole HTTP response, for blocking programs."""
+    """Holds a whole HTTP response, for blocking programs."""
 
     def __init__(self, reply: Reply) -> None:
         self.status = reply.status
@@ -36,7 +36,7 @@ class Response:
 
 
 class AsyncResponse:
-    """A whole HTTP response, for asyncio programs."""
+    """Holds a whole HTTP response, for asyncio programs."""
 
     def __init__(self, reply: Reply) -> None:
         self.status = reply.status

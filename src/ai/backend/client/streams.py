@@ -17,7 +17,7 @@ _INPUT_PIECE_BYTES = 64 * 1024
 
 
 class ExecuteStream(Remote):
-    """Streams the results of a run: decoded by :meth:`results`, or as WebSocket messages by iteration (published)."""
+    """Streams the results of a run, decoded by :meth:`results` or, by iteration, as published WebSocket messages."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -49,7 +49,7 @@ class ExecuteStream(Remote):
 
 
 class PtyStream(Remote):
-    """Input and output of a terminal in a session."""
+    """Carries input and output of a terminal in a session."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -61,7 +61,7 @@ class PtyStream(Remote):
         await self._socket.send_json({"type": "resize", "rows": rows, "cols": cols})
 
     async def ping(self) -> None:
-        """Keeps the session from being taken for idle."""
+        """Prevents that the session counts as idle."""
         await self._socket.send_json({"type": "ping"})
 
     async def restart(self) -> None:
@@ -86,13 +86,16 @@ class PtyStream(Remote):
 
 
 class ProgramStream(Remote):
-    """Input and output of a program in a session. One task reads and one writes."""
+    """Carries input and output of a program in a session. One task reads and one writes."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
 
     async def write(self, data: bytes) -> None:
-        """Sends input; waits while the program does not read. Does nothing once the program has ended."""
+        """Sends input to the program.
+
+        Waits while the program does not read. Does nothing once the program has ended.
+        """
         for start in range(0, len(data), _INPUT_PIECE_BYTES):
             with suppress(ConnectionError):
                 await self._socket.send_bytes(b"\0" + data[start : start + _INPUT_PIECE_BYTES])
@@ -112,7 +115,7 @@ class ProgramStream(Remote):
             await self._socket.send_json(message)
 
     async def output(self) -> AsyncIterator[tuple[Literal["stdout", "stderr", "exit"], bytes | int]]:
-        """Yields pieces of output with the name of their stream, and ``exit`` with the exit code at the end.
+        """Yields pieces of output with the name of their stream. The last item is ``exit`` with the exit code.
 
         Raises BackendAPIError if the program cannot be started or was cut off. EndpointUnreachable: the stream was cut.
         """

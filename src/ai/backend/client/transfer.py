@@ -1,4 +1,4 @@
-"""Large files between this computer and a storage proxy: tus uploads and ranged downloads that go on where they broke.
+"""Transfers large files to and from a storage proxy, by tus uploads and ranged downloads that resume after a break.
 
 Source: tus 1.0.0 (https://tus.io), RFC 9110 14 (ranges), docs/reference/storage-proxy-api.md.
 """
@@ -37,7 +37,7 @@ TicketSource = Callable[[], Awaitable["Ticket"]]
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The storage proxy's URL for one file; a presigned URL needs no token."""
+    """Holds the storage proxy's URL for one file, and its token. A presigned URL needs no token."""
 
     url: str
     token: str = ""
@@ -90,7 +90,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> BackendAPIError:
 
 
 class _Retries:
-    """Waits longer after each failed try."""
+    """Waits between tries, longer after each failed try."""
 
     def __init__(self) -> None:
         self.failures = 0
@@ -127,7 +127,7 @@ class Transfers:
         chunk_size: int = CHUNK,
         progress: Progress | None = None,
     ) -> None:
-        """Sends ``size`` bytes of a file; resumes the upload that ``record`` holds.
+        """Sends ``size`` bytes of a file. Resumes the upload that ``record`` describes.
 
         Raises:
             BackendAPIError: the storage proxy refuses.
@@ -158,7 +158,7 @@ class Transfers:
     async def _attempt(
         self, method: str, url: URL, expected: Collection[int], retried: Collection[int] = _RETRIED, **options: Any
     ) -> aiohttp.ClientResponse | Exception:
-        """Sends a request once; returns the response, or the failure if another try may succeed.
+        """Sends a request once. Returns the response, or the failure if another try may succeed.
 
         Raises BackendAPIError if the status is neither expected nor one that is retried.
         """
@@ -177,7 +177,7 @@ class Transfers:
         return refusal
 
     async def _patch(self, ticket: Ticket, offset: int, chunk: bytes) -> int:
-        """Sends a chunk; returns the offset at which the upload goes on."""
+        """Sends a chunk, and returns the offset at which the upload continues."""
         headers = {**_TUS_HEADERS, "Upload-Offset": str(offset), "Content-Type": "application/offset+octet-stream"}
         retries = _Retries()
         while True:
@@ -193,7 +193,7 @@ class Transfers:
                 return stored_bytes
 
     async def _offset(self, ticket: Ticket) -> int | None:
-        """Returns the number of bytes that the proxy has stored; None for an unknown upload."""
+        """Returns the number of bytes that the proxy has stored. Returns None for an unknown upload."""
         retries = _Retries()
         while True:
             reply = await self._attempt("HEAD", ticket.target, {200, 204, *_GONE_STATUSES}, headers=_TUS_HEADERS)
@@ -225,7 +225,7 @@ class Transfers:
     async def download(
         self, path: str, target: Path, tickets: TicketSource, *, progress: Progress | None = None
     ) -> None:
-        """Fetches a file; ``target`` is replaced once all of it has arrived.
+        """Fetches a file. ``target`` is replaced once the whole file has arrived.
 
         A part is stored beside it and completed by the next call, if the file is still the same one.
 
@@ -279,7 +279,7 @@ class Transfers:
 
 
 class Partial:
-    """A partial download, hidden beside its target, with the version (ETag) of the file."""
+    """Represents a partial download, hidden beside its target, with the version (ETag) of the file."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -288,7 +288,7 @@ class Partial:
 
     @property
     def size(self) -> int:
-        """The number of bytes fetched."""
+        """Returns the number of bytes fetched so far."""
         try:
             return self._part.stat().st_size
         except OSError:
@@ -296,7 +296,7 @@ class Partial:
 
     @property
     def version(self) -> str:
-        """The version of the file; empty if it is not known."""
+        """Returns the version of the file. Returns an empty text if the version is unknown."""
         try:
             return self._mark.read_text()
         except OSError:
@@ -343,7 +343,10 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 async def in_parallel(works: Iterable[Awaitable[Any]], parallel: int) -> list[Any]:
-    """Awaits ``works``, ``parallel`` at a time, and returns the results in order; the first failure ends the rest."""
+    """Awaits ``works``, at most ``parallel`` at a time, and returns the results in order.
+
+    The first failure ends the rest.
+    """
 
     import asyncio
 
@@ -367,7 +370,7 @@ async def in_parallel(works: Iterable[Awaitable[Any]], parallel: int) -> list[An
 
 
 def inside(base: Path, path: str) -> Path:
-    """Returns the local path of a file; always inside of ``base``, whatever name a server sent."""
+    """Returns the local path of a file. The path is always inside of ``base``, whatever name a server sent."""
     path_parts = PurePosixPath(path).parts
     if ".." in path_parts or path.startswith("/") or "\0" in path:
         raise BackendClientError(f"{path!r} would be written outside of {base}")

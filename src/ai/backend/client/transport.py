@@ -1,4 +1,5 @@
-"""The port between the API and the network, and what its two adapters share: endpoints, retries and errors.
+"""Defines the port between the API and the network, and the common parts of its adapters: endpoints, retries and
+errors.
 
 Retries (an endpoint that fails is left for the next one):
 
@@ -47,7 +48,7 @@ class Transport(Remote, ABC):
         self.config = config
 
     async def open(self) -> None:
-        """Opens the transport at one of the endpoints, by chance."""
+        """Opens the transport at a randomly chosen endpoint."""
         for _ in range(random.randrange(len(self.config.endpoint_urls))):
             self.config.fail_over()
 
@@ -111,11 +112,11 @@ class Transport(Remote, ABC):
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The HTTP session underneath, for unsigned requests to other servers."""
+        """Returns the underlying HTTP session, for unsigned requests to other servers."""
         raise BackendClientError("transfers need an asynchronous transport")
 
     def stream(self, call: Call) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Yields the answer to ``call`` with its body unread; errors as :meth:`request`."""
+        """Sends a call and yields its answer with the body unread. Errors are as in :meth:`request`."""
         raise BackendClientError("streams need an asynchronous transport")
 
     def websocket(

@@ -1,4 +1,4 @@
-"""Connections to services of a session, and local ports that lead to them (client wire contract 2.3)."""
+"""Connects to services of a session, also through local ports (client wire contract 2.3)."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def tunnel_query(
 
 
 class AppStream(Remote):
-    """A connection to a service; each direction ends independently. One task reads and one writes."""
+    """Represents a connection to a service. Each direction ends independently. One task reads and one writes."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._has_read_all = False
 
     async def read(self) -> bytes:
-        """Returns received bytes; empty after the service has closed its direction.
+        """Returns received bytes. Returns an empty result after the service has closed its direction.
 
         Raises EndpointUnreachable if the connection was cut, with the server's reason.
         """
@@ -64,12 +64,12 @@ class AppStream(Remote):
         raise EndpointUnreachable(f"the connection was cut: {self._socket.exception() or message.type.name}")
 
     async def write(self, data: bytes) -> None:
-        """Sends bytes; raises EndpointUnreachable if the connection was cut."""
+        """Sends bytes to the service. Raises EndpointUnreachable if the connection was cut."""
         if data:
             await self._send(data)
 
     async def write_eof(self) -> None:
-        """Ends the direction to the service; received bytes can still be read."""
+        """Ends the direction to the service. Received bytes can still be read."""
         await self._send(b"")
 
     async def _send(self, data: bytes) -> None:

@@ -1,4 +1,5 @@
-"""A value that says that no value was given (spec 03-12:703), and what blocking programs recognise areas by."""
+"""Defines the value of an argument that was not given (spec 03-12:703), and the base of SDK objects that
+make requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests before they have a connection, with their signed headers.
+"""Represents requests and their signed headers before a connection exists.
 
 This module does without the HTTP library, whose import costs more than most calls.
 """
@@ -28,14 +28,17 @@ PROOF_HEADER = "X-BackendAI-Proof"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer with a 2xx or 3xx status."""
+    """Holds a whole answer with a 2xx or 3xx status."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """Returns the decoded body; an empty object without a body. Raises UnusableReply if it is not JSON."""
+        """Returns the decoded body.
+
+        Returns an empty object if there is no body. Raises UnusableReply if it is not JSON.
+        """
         if not self.body:
             return {}
         try:
@@ -53,7 +56,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request before it has an endpoint, a date and a signature.
+    """Represents a request before it has an endpoint, a date and a signature.
 
     ``json`` is encoded if it is not None; ``form`` (a factory, because a form can be sent once) makes a multipart body.
     """
@@ -141,7 +144,7 @@ def problem(status: int, reason: str, body: bytes) -> BackendAPIError:
 
 
 def trace_headers() -> Mapping[str, str]:
-    """Returns the header ``traceparent`` (W3C Trace Context) of a request that is part of a trace; none outside of one.
+    """Returns the header ``traceparent`` (W3C Trace Context) of a traced request. Returns no header outside of a trace.
 
     A program that traces itself with OpenTelemetry has it from its current span; any other one from the variable
     ``TRACEPARENT``, as build systems and sessions set it. Nothing is imported for it.

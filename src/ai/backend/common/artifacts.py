@@ -1,4 +1,4 @@
-"""Artifacts: models, packages and images that come from registries (spec 03-17)."""
+"""Defines the vocabulary of artifacts: models, packages and images from registries (spec 03-17)."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ class OperationPhase(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True if the operation has ended and holds no device."""
+        """Returns True if the operation has ended and holds no device."""
         return self in FINAL_OPERATION_PHASES
 
     @property
     def holds_device(self) -> bool:
-        """True if no other operation may touch the device."""
+        """Returns True if no other operation may use the device."""
         return self in HOLDING_OPERATION_PHASES
 
 

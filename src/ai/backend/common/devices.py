@@ -1,5 +1,7 @@
-"""Devices, their links, and allocations of them, as plain data. Fields follow BEP-1000 (peer facts 1.1) with topology
-added."""
+"""Describes devices, their links and their allocations as plain data.
+
+Fields follow BEP-1000 (peer facts 1.1) with topology added.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The error taxonomy: one class for each kind of failure. Errors cross daemons as (code, message, data)."""
+"""Defines the error classes of the platform, one class for each kind of failure.
+
+Errors cross daemons as (code, message, data).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class Blame(StrEnum):
 
 
 class BackendError(Exception):
-    """Base of every error that crosses a package boundary. A subclass inherits what it does not set.
+    """Serves as the base of every error that crosses a package boundary. A subclass inherits what it does not set.
 
     Attributes:
         code: stable slug, the last part of the problem's ``type`` URI.
@@ -313,7 +316,7 @@ class ObjectStorageUnavailable(
 
 
 def waiting_time(delay: object) -> float:
-    """Returns the seconds that a plugin asked to wait; one for an invalid number."""
+    """Returns the number of seconds that a plugin asked to wait. An invalid number counts as one second."""
     try:
         seconds = float(delay)  # type: ignore[arg-type]  # whatever it is
     except (TypeError, ValueError, OverflowError):
@@ -335,7 +338,7 @@ class CreationDeferred(
 
 
 def _classes_by_code(cls: type[BackendError]) -> dict[str, type[BackendError]]:
-    """Returns an error class and its subclasses by code, without those that inherit their code."""
+    """Maps codes to an error class and its subclasses. Classes that inherit their code are left out."""
     classes = {cls.code: cls} if "code" in vars(cls) else {}
     for subclass in cls.__subclasses__():
         classes |= _classes_by_code(subclass)

@@ -1,5 +1,4 @@
-"""Virtual folders: statuses, permissions, names and addresses (spec 03-01 "Storage Management", 03-07, 03-08, peer
-facts 5)."""
+"""Defines the vocabulary of virtual folders (spec 03-01 "Storage Management", 03-07, 03-08, peer facts 5)."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class FolderStatus(StrEnum):
 
     @property
     def is_live(self) -> bool:
-        """True if the folder has a name and counts against its owner's limit."""
+        """Returns True if the folder has a name and counts against its owner's limit."""
         return self not in DELETED_FOLDER_STATUSES
 
 
@@ -97,7 +96,7 @@ class FolderKey:
 
     @property
     def vfid(self) -> str:
-        """``<quota scope>/<32 hex digits>``."""
+        """Returns ``<quota scope>/<32 hex digits>``."""
         return f"{self.quota_scope}/{self.folder_id.hex}"
 
 
@@ -107,7 +106,8 @@ _FOLDER_ID_PATTERN = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-f
 
 
 def check_folder_name(name: str) -> str:
-    """Returns a name in Unicode's composed form. Raises InvalidName unless it is letters, digits and ``_ . - ( ) + @``.
+    """Returns a folder name in Unicode's composed form. Raises InvalidName unless it is letters, digits and ``_ . - ( )
+    + @``.
 
     It becomes the name of a directory in sessions, so it is no path, no id, and no file that a shell reads at its
     start; a leading dot mounts the folder into every session of its owner.
@@ -125,12 +125,12 @@ def check_folder_name(name: str) -> str:
 
 
 def parse_folder_id(text: str) -> FolderId | None:
-    """Parses a folder id with or without dashes; None if the text is no id."""
+    """Parses a folder id with or without dashes. Returns None if the text is no id."""
     return FolderId(UUID(text)) if _FOLDER_ID_PATTERN.fullmatch(text) else None
 
 
 def parse_host(host: str) -> tuple[str, str]:
-    """Splits ``proxy:volume``. Raises InvalidInput for any other form."""
+    """Splits a storage host ``proxy:volume`` into its two names. Raises InvalidInput for any other form."""
     proxy, colon, volume = host.partition(":")
     if not (proxy and colon and volume) or len(host) > 128 or not host.isprintable():
         raise InvalidInput(

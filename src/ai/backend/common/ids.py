@@ -1,4 +1,4 @@
-"""Identifiers of the domain as distinct types. UUIDs travel as their canonical 36-character text."""
+"""Defines the identifiers of the domain as distinct types. UUIDs travel as their canonical 36-character text."""
 
 from __future__ import annotations
 

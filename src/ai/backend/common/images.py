@@ -1,4 +1,4 @@
-"""Names and labels of container images (spec 03-05 "Metadata Labels")."""
+"""Parses names and labels of container images (spec 03-05 "Metadata Labels")."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ImageName:
 
     @property
     def repository(self) -> str:
-        """The name without its tag."""
+        """Returns the image name without its tag."""
         return f"{self.registry}/{self.path}" if self.registry else self.path
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class ImageName:
 
 
 def registry_of(name: str) -> str:
-    """Returns the registry in an image's name; empty if there is none, or the name is invalid."""
+    """Returns the registry in an image's name. Returns an empty text if there is no registry or the name is invalid."""
     try:
         return ImageName.parse(name).registry
     except InvalidInput:
@@ -105,14 +105,14 @@ def is_digest(text: str) -> bool:
 
 
 def check_registry_name(name: str) -> str:
-    """Returns the host of a registry. Raises InvalidInput for an invalid name."""
+    """Checks and returns the host name of an image registry. Raises InvalidInput for an invalid name."""
     if not _REGISTRY_PATTERN.fullmatch(name):
         raise InvalidInput(f"{name[:128]!r} is no name of a registry: a host, and perhaps :PORT.")
     return name
 
 
 def check_alias(alias: str) -> str:
-    """Returns the alias of an image. Raises InvalidInput for characters that image names do not allow."""
+    """Checks and returns the alias of an image. Raises InvalidInput for characters that image names do not allow."""
     if not _ALIAS_PATTERN.fullmatch(alias):
         raise InvalidInput(f"{alias[:128]!r} is no alias of an image.", data={"alias": "malformed"})
     return alias
@@ -124,7 +124,10 @@ def standard_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def label_problem(labels: Mapping[str, str]) -> str | None:
-    """Returns why sessions cannot use an image with these labels; None if they can. A missing label is no problem."""
+    """Returns why sessions cannot use an image with these labels.
+
+    Returns None if sessions can use the image. A missing label is no problem.
+    """
     kernelspec = labels.get("ai.backend.kernelspec", KERNELSPEC_VERSION)
     if kernelspec != KERNELSPEC_VERSION:
         return f"ai.backend.kernelspec is {kernelspec[:32]!r}, and only {KERNELSPEC_VERSION} is known"
@@ -152,7 +155,7 @@ def _minimum_problem(name: str, text: str) -> str | None:
 
 
 def split_image(canonical: str) -> tuple[str, str, str]:
-    """Splits an image's full name into registry, name and tag; the registry is empty for the images of a node.
+    """Splits an image's full name into registry, name and tag. The registry is empty for images of a node.
 
     >>> split_image("cr.example.org:5000/stable/python:3.11")
     ('cr.example.org:5000', 'stable/python', '3.11')

@@ -1,4 +1,4 @@
-"""Rules for names that users choose (spec 03-07 "JSON Value Types", 03-08, client wire contract 2.1.1)."""
+"""Checks names that users choose (spec 03-07 "JSON Value Types", 03-08, client wire contract 2.1.1)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _UUID_PATTERN = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IG
 
 
 def check_slug(name: str, *, what: str, min_length: int = 1, max_length: int = 64, allow_dots: bool = False) -> str:
-    """Returns a name of ASCII letters and digits, with hyphens and underscores only between them. Raises
-    InvalidName."""
+    """Checks and returns a name of ASCII letters and digits, with hyphens and underscores only between them.
+
+    Raises InvalidName.
+    """
     pattern = _DOTTED_SLUG_PATTERN if allow_dots else _SLUG_PATTERN
     if not min_length <= len(name) <= max_length or pattern.fullmatch(name) is None:
         allowed = "letters, digits, hyphens, underscores" + (" and dots" if allow_dots else "")

@@ -8,7 +8,8 @@ _DISTRIBUTIONS = ("backendai", "backendai-slim")
 
 
 def release_version() -> str:
-    """Returns the version of the distribution that has these files: the whole, or the one with requirements by part.
+    """Returns the version of the installed distribution that contains these files. It is the whole platform, or the
+    distribution with the requirements of one part.
 
     Raises PackageNotFoundError where neither is installed.
     """

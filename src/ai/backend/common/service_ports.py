@@ -1,5 +1,5 @@
-"""The services of a kernel: the image's, the user's preopened ports, and the platform's own (spec 03-05, peer facts
-3.2, 3.4)."""
+"""Describes the services of a kernel: the image's, the user's preopened ports, and the platform's own (spec 03-05, peer
+facts 3.2, 3.4)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ _BETWEEN_PORTS = re.compile(r",(?![^\[]*\])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePort:
-    """A service of a kernel with its ports inside the workload, which templates of the definition use as
-    ``{ports[0]}``.
+    """Describes a service of a kernel and its ports inside the workload. Service definitions can use ``{ports[0]}``.
 
     ``protocol`` is one of :data:`PROTOCOLS`; a ``preopen`` service is started by the user or the image's bootstrap.
     """
@@ -89,7 +88,7 @@ def _check_services(ports: Sequence[ServicePort]) -> None:
 
 
 def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
-    """Returns the services of an image; those of endpoints are marked. Raises InvalidInput."""
+    """Returns the services that an image declares. Services of endpoints are marked. Raises InvalidInput."""
     services = parse_declarations(labels.get(PORTS_LABEL, ""))
     endpoints = {name for name in (part.strip() for part in labels.get(ENDPOINTS_LABEL, "").split(",")) if name}
     missing_names = endpoints - {service.name for service in services}

@@ -1,4 +1,4 @@
-"""HMAC signing of API requests.
+"""Signs API requests by HMAC, and verifies the signatures.
 
 Source: spec 03-07 ("API 요청 서명") and client wire contract 1.2, which wins where they differ: the published client
 never hashes the body, so a verifier accepts the digest of the empty string as well as that of the body.
@@ -25,7 +25,7 @@ _EMPTY_DIGESTS = {name: hashlib.new(name, b"").hexdigest() for name in HASH_NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """The parsed ``Authorization`` header."""
+    """Holds the parsed ``Authorization`` header."""
 
     hash_name: str
     access_key: str
@@ -34,7 +34,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedParts:
-    """The parts of a request that a signature covers.
+    """Holds the parts of a request that a signature covers.
 
     Attributes:
         method: the method on the wire, upper case.
@@ -70,7 +70,7 @@ def parse_authorization(header: str) -> Credential:
 
 
 def parse_date(text: str) -> datetime:
-    """Parses an ISO 8601 or RFC 7231 date, in UTC if it names no zone. Raises AuthenticationFailed."""
+    """Parses an ISO 8601 or RFC 7231 date. A date without a zone is in UTC. Raises AuthenticationFailed."""
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             parsed = parse(text)
@@ -81,7 +81,7 @@ def parse_date(text: str) -> datetime:
 
 
 def day_of(date: datetime) -> str:
-    """Returns the day of a date in UTC, as the signing key is derived from it: ``YYYYmmdd``."""
+    """Returns the UTC day of a date as ``YYYYmmdd``, from which the signing key is derived."""
     return f"{date.year:04}{date.month:02}{date.day:02}"  # a quarter of the time of strftime
 
 
@@ -101,12 +101,15 @@ def _hmac_digest(key: bytes, message: str, hash_name: str) -> bytes:
 
 
 def derive_key(secret_key: str, day: str, host: str, hash_name: str = "sha256") -> bytes:
-    """Derives the signing key of one UTC day (``YYYYmmdd``) and one authority; a verifier may cache it for the day."""
+    """Derives the signing key for one UTC day (``YYYYmmdd``) and one authority.
+
+    A verifier may cache the key for the day.
+    """
     return _hmac_digest(_hmac_digest(secret_key.encode(), day, hash_name), host.strip().lower(), hash_name)
 
 
 def sign_with_key(parts: SignedParts, key: bytes, *, hash_name: str = "sha256", body: bytes = b"") -> str:
-    """Returns the hex signature of a request under a key of :func:`derive_key`."""
+    """Returns the hex signature of a request under a key that :func:`derive_key` returned."""
     text = (
         f"{parts.method}\n{parts.raw_target}\n{parts.date}\nhost:{parts.host.strip().lower()}\n"
         f"content-type:{parts.content_type}\nx-backendai-version:{parts.version}\n"
@@ -116,7 +119,7 @@ def sign_with_key(parts: SignedParts, key: bytes, *, hash_name: str = "sha256", 
 
 
 def sign(parts: SignedParts, secret_key: str, *, hash_name: str = "sha256", body: bytes = b"") -> str:
-    """Returns the hex signature of a request; leave ``body`` empty to sign as the published client does."""
+    """Returns the hex signature of a request. Leave ``body`` empty to sign as the published client does."""
     day = day_of(parse_date(parts.date))
     key = derive_key(secret_key, day, parts.host, hash_name)
     return sign_with_key(parts, key, hash_name=hash_name, body=body)

@@ -1,4 +1,4 @@
-"""Exact arithmetic of resource quantities (spec 03-07 "Resource Slot Object", 03-01)."""
+"""Computes exactly with resource quantities (spec 03-07 "Resource Slot Object", 03-01)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BinarySize(int):
         return cls(int(value))
 
     def __str__(self) -> str:
-        """Returns the shortest exact form with at most two decimals, else plain bytes."""
+        """Returns the shortest exact form with at most two decimals. If there is none, returns plain bytes."""
         byte_count = int(self)
         for suffix, unit in _UNITS:
             if byte_count >= unit and (byte_count * 100) % unit == 0:
@@ -199,7 +199,10 @@ class ResourceSlot(Mapping[str, Decimal]):
         return other < self
 
     def shortage(self, available: ResourceSlot) -> ResourceSlot:
-        """Returns the amount that ``available`` lacks for this request, by slot; empty if it fits."""
+        """Returns by slot the amount that ``available`` lacks for this request.
+
+        The result is empty if the request fits.
+        """
         return ResourceSlot._unchecked({k: v - available[k] for k, v in self._data.items() if v > available[k]})
 
     def nonzero(self) -> ResourceSlot:

@@ -23,7 +23,7 @@ class SessionStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True if the session has ended and holds nothing."""
+        """Returns True if the session has ended and holds no resources."""
         return self in FINAL_SESSION_STATUSES
 
 
@@ -46,7 +46,7 @@ class KernelStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True if the kernel has ended and holds nothing."""
+        """Returns True if the kernel has ended and holds no resources."""
         return self in FINAL_KERNEL_STATUSES
 
 
@@ -83,7 +83,7 @@ class ClaimStatus(StrEnum):
 
     @property
     def holds(self) -> bool:
-        """True if the claim holds devices."""
+        """Returns True if the claim holds devices."""
         return self in HOLDING_CLAIM_STATUSES
 
 

@@ -1,4 +1,4 @@
-"""The copy of a value with changes, for structs and dataclasses.
+"""Copies values with changes, both structs and dataclasses.
 
 Values are frozen classes of :class:`msgspec.Struct`; those of the plugin interface, and those with a field that no text
 may show, are dataclasses (docs/decisions/0743).

@@ -1,4 +1,5 @@
-"""Quota scopes, folders and paths in them (spec 03-01 "Quota scopes", peer facts 5 "Path", "VFolderID")."""
+"""Parses quota scopes, folder ids and paths in folders (spec 03-01 "Quota scopes", peer facts 5 "Path",
+"VFolderID")."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ class QuotaScopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaScopeId:
-    """The user or project whose quota a folder uses: ``user:<uuid>`` or ``project:<uuid>``."""
+    """Names the user or project whose quota a folder uses: ``user:<uuid>`` or ``project:<uuid>``."""
 
     kind: QuotaScopeKind
     id: UUID
 
     @classmethod
     def parse(cls, text: str) -> QuotaScopeId:
-        """Parses a scope. Raises InvalidInput if it is not ``user:<uuid>`` or ``project:<uuid>``."""
+        """Parses a quota scope id. Raises InvalidInput if it is not ``user:<uuid>`` or ``project:<uuid>``."""
         kind, _, id_ = text.partition(":")
         try:
             return cls(QuotaScopeKind(kind), UUID(id_))
@@ -39,14 +40,14 @@ class QuotaScopeId:
 
 @dataclass(frozen=True, slots=True)
 class VFolderId:
-    """A virtual folder on a volume: ``<quota scope>/<32 hex digits>``."""
+    """Names a virtual folder on a volume: ``<quota scope>/<32 hex digits>``."""
 
     scope: QuotaScopeId
     id: UUID
 
     @classmethod
     def parse(cls, text: str) -> VFolderId:
-        """Parses an id. Raises InvalidInput without a quota scope or a UUID after it."""
+        """Parses a virtual folder id. Raises InvalidInput without a quota scope or a UUID after it."""
         scope, _, id_ = text.partition("/")
         try:
             return cls(QuotaScopeId.parse(scope), UUID(id_))
@@ -59,13 +60,19 @@ class VFolderId:
 
 @dataclass(frozen=True, slots=True)
 class FolderPath:
-    """A path inside a folder, as its parts; empty for the folder itself. Only ``.`` and ``//`` are removed."""
+    """Holds a path inside a folder as a sequence of parts.
+
+    The path of the folder itself is empty. Only ``.`` and ``//`` are removed.
+    """
 
     parts: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> FolderPath:
-        """Parses a path. Raises InvalidPath if it is absolute or too long, or has ``..``, NUL or a lone surrogate."""
+        """Parses a path inside a folder.
+
+        Raises InvalidPath if it is absolute or too long, or has ``..``, NUL or a lone surrogate.
+        """
         if text.startswith("/"):
             raise InvalidPath("A path inside a folder does not begin with a slash.", data={"path": text[:256]})
         parts = tuple(part for part in text.split("/") if part not in ("", "."))
@@ -81,7 +88,10 @@ class FolderPath:
 
     @classmethod
     def name(cls, text: str) -> str:
-        """Returns the path if it is a single part, as new names are. Raises InvalidPath."""
+        """Checks that the path is a single part, as names of new entries are, and returns the path.
+
+        Raises InvalidPath.
+        """
         path = cls.parse(text)
         if path.parts != (text,):
             raise InvalidPath("A name has no slash, and is neither empty nor '.'.", data={"name": text[:256]})

@@ -1,1 +1,1 @@
-"""Decisions: what the platform does, as pure functions over frozen data. No IO, no clock, no randomness, no logging."""
+"""Decides what the platform does, in pure functions over frozen data. No IO, no clock, no randomness, no logging."""

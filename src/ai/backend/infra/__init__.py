@@ -1,1 +1,1 @@
-"""Infrastructure that daemons share: settings, database, bus, config store, HTTP, RPC, telemetry."""
+"""Provides the infrastructure that daemons share: settings, database, bus, config store, HTTP, RPC, telemetry."""

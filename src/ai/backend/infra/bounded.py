@@ -13,7 +13,10 @@ R = TypeVar("R")
 
 
 async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: int) -> AsyncIterator[R]:
-    """Yields the results of ``work`` in order of completion, with at most ``limit`` running. Raises the first error."""
+    """Yields the results of the coroutines in ``work`` in order of completion.
+
+    At most ``limit`` coroutines run at a time. Raises the first error.
+    """
     item_iterator = iter(items)
     tasks: set[asyncio.Task[R]] = set()
     finished_tasks: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()

@@ -1,5 +1,7 @@
-"""An in-process bus of notifications that make loops run sooner. A notification may be lost; nothing may depend on
-it."""
+"""Provides an in-process bus of notifications, which make loops run sooner.
+
+A notification may be lost; nothing may depend on it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class Subscription:
         return await self._queue.get()
 
     def drain(self) -> list[tuple[str, Any]]:
-        """Returns everything that has arrived, without waiting."""
+        """Returns all messages that have arrived, without waiting."""
         return [self._queue.get_nowait() for _ in range(self._queue.qsize())]
 
     def __aiter__(self) -> AsyncIterator[tuple[str, Any]]:
@@ -46,7 +48,10 @@ class Bus:
 
     @contextmanager
     def subscribe(self, *topics: str, limit: int = 256) -> Iterator[Subscription]:
-        """Receives the topics until the block ends; beyond ``limit`` unread messages the oldest are dropped."""
+        """Subscribes to the topics until the block ends.
+
+        Beyond ``limit`` unread messages, the oldest messages are dropped.
+        """
         subscription = Subscription(limit)
         for topic in topics:
             self._subscriptions.setdefault(topic, set()).add(subscription)
@@ -61,7 +66,7 @@ class Bus:
 
 
 class Signal:
-    """A flag for one waiter: any number of ``set`` calls wake it once.
+    """Wakes one waiter. Any number of ``set`` calls before a wait count as one.
 
     A wait costs one future and one timer, and no cancellation: a process has thousands of loops that wait most of the
     time.

@@ -1,4 +1,4 @@
-"""Interfaces of time and random ids, and their implementations."""
+"""Defines interfaces of time and of random ids, and implements the interfaces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class IdGenerator(Protocol):
 
     def uuid(self) -> UUID: ...
     def token(self, length: int) -> str:
-        """Returns letters and digits from a cryptographic source."""
+        """Returns a text of random letters and digits from a cryptographic source."""
 
 
 class SystemClock:
@@ -63,7 +63,7 @@ class Ages:
         self._current: dict[tuple[Hashable, datetime], float] = {}
 
     def next_round(self) -> None:
-        """Forgets the moments that were not queried since the last round."""
+        """Forgets the moments that were not queried since the last call."""
         self._previous, self._current = self._current, {}
 
     def of(self, subject: Hashable, moment: datetime) -> float:

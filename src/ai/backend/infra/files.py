@@ -7,8 +7,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replaces a file: readers find the old or the new content, also after a crash. Not for simultaneous writers of one
-    file."""
+    """Replaces a file so that readers find either the old or the new content, even after a crash.
+
+    Not for simultaneous writers of one file.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -17,7 +19,7 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names of a folder's files durable."""
+    """Makes the file names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

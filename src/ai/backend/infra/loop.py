@@ -1,4 +1,4 @@
-"""Loops that repeat a round of work until they are cancelled, and groups of tasks that end together."""
+"""Repeats rounds of work until cancelled, and runs groups of tasks that end together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PeriodicLoop(ABC):
 
     period_s: float = 5.0
     failures: int = 0
-    """The rounds that have failed."""
+    """The number of rounds that have failed."""
     succeeded_at: float = 0.0
     """When the last round succeeded, in seconds of the epoch; before that when the loop began, and 0 before then."""
 
@@ -49,7 +49,7 @@ class PeriodicLoop(ABC):
 
     @abstractmethod
     async def once(self) -> None:
-        """Runs one round."""
+        """Runs one round of work."""
 
     async def run(self) -> None:
         """Repeats ``once`` until cancelled."""
@@ -69,7 +69,7 @@ class PeriodicLoop(ABC):
 
 
 class PeriodicCall(PeriodicLoop):
-    """A loop whose round calls a function."""
+    """Calls a function in each round of the loop."""
 
     def __init__(self, name: str, period_s: float, function: Callable[[], Awaitable[None]]) -> None:
         super().__init__()
@@ -93,8 +93,11 @@ async def cancel_all(*futures: asyncio.Future[Any]) -> None:
 
 
 async def all_or_none(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Runs coroutines at the same time until all have ended. Cancels the others and waits for their end when one fails;
-    raises its exception, and no group of exceptions as a TaskGroup does."""
+    """Runs coroutines at the same time until all coroutines have ended.
+
+    Cancels the others and waits for their end when one fails; raises its exception, and no group of exceptions as a
+    TaskGroup does.
+    """
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*tasks)

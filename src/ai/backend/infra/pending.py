@@ -6,7 +6,10 @@ import asyncio
 
 
 class PendingConnections:
-    """Tracks the tasks of such connections, by address, oldest first. Over a limit the oldest is cancelled."""
+    """Tracks the tasks of unauthenticated connections by address, the oldest first.
+
+    Over a limit the oldest is cancelled.
+    """
 
     def __init__(self, max_total: int, max_of_address: int) -> None:
         self._max_total = max_total
@@ -15,8 +18,10 @@ class PendingConnections:
         self._count = 0
 
     def add(self, address: str, task: asyncio.Task[None]) -> None:
-        """Adds a connection. Evicts one of the same address if that has too many, else one of the address with the
-        most."""
+        """Adds an unauthenticated connection, and cancels an old one if there are too many.
+
+        Evicts one of the same address if that has too many, else one of the address with the most.
+        """
         self._tasks.setdefault(address, {})[task] = None
         self._count += 1
         task.add_done_callback(lambda _: self._remove(address, task))

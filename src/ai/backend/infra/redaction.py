@@ -1,4 +1,4 @@
-"""Removes secrets from texts that leave the installation: support bundles, and what monitors send."""
+"""Removes secrets from texts that leave the installation, such as support bundles and reports of monitors."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _MIN_SECRET_LENGTH = 4
 
 
 def secrets_in(value: Any) -> Iterator[str]:
-    """Yields the secret values of settings, however deep: also the passwords in URLs, and what has a telling key in the
-    tables of plugins."""
+    """Yields the secret values of settings at any depth: secrets, passwords in URLs, and plugin values with secret-like
+    keys."""
     if isinstance(value, SecretStr):
         yield value.get_secret_value()
     elif isinstance(value, str) and "://" in value:
@@ -52,7 +52,7 @@ def secrets_in(value: Any) -> Iterator[str]:
 
 
 def _forms_of(secret: str) -> Iterator[str]:
-    """Yields a secret as it is, and as JSON, Python, URLs and base64 write it."""
+    """Yields a secret in each form in which it may be written: plain, JSON, Python, URL and base64."""
     yield secret
     yield json.dumps(secret)[1:-1]
     yield json.dumps(secret, ensure_ascii=False)[1:-1]
@@ -78,7 +78,10 @@ class Cleaner:
         self._known = sorted(forms, key=len, reverse=True)
 
     def clean(self, text: str, *, has_values: bool = True) -> str:
-        """Returns the text without secrets; a text of names and numbers alone loses only the known ones."""
+        """Returns the text without secrets.
+
+        A text of names and numbers alone (``has_values`` is False) loses only known secrets.
+        """
         for secret in self._known:
             text = text.replace(secret, _REMOVED)
         for pattern in _PATTERNS if has_values else ():

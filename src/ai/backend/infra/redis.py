@@ -62,7 +62,7 @@ def connect(url: str, *, timeout_s: float = 2.0) -> Redis:
 
 
 class RedisBus(Bus):
-    """Publishes like :class:`Bus` in this process; other processes get the topic, and None as payload.
+    """Publishes like :class:`Bus` in this process. Other processes receive the topic, and None as payload.
 
     A payload may be stale when it arrives in another process, so receivers read the store instead. While Redis is
     unavailable notifications stay in this process; once it is back every topic is published, for whatever was missed.
@@ -80,11 +80,11 @@ class RedisBus(Bus):
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Starts to receive and to send; Redis may become available later."""
+        """Starts to receive and to send. Redis may become available later."""
         self._tasks = [asyncio.create_task(self._receive_forever()), asyncio.create_task(self._send_forever())]
 
     async def stop(self) -> None:
-        """Sends what is pending, if that is quick, and disconnects. Safe without ``start`` and twice."""
+        """Sends pending messages if sending is quick, and disconnects. Safe without ``start`` and twice."""
         running_tasks: set[asyncio.Task[None]] = set(self._tasks)
         while running_tasks:  # repeatedly: the client loses a cancellation that meets a reply
             for task in running_tasks:
@@ -145,7 +145,8 @@ class RedisBus(Bus):
             await backoff.wait()
 
     async def _join_stream(self) -> None:
-        """Creates this process's group, which begins with the next message, and removes those of dead processes."""
+        """Creates this process's consumer group, which begins with the next message, and removes groups of dead
+        processes."""
         try:
             await self._reader.xgroup_create(self._stream, self._own_id, id="$", mkstream=True)
         except ResponseError as e:
@@ -180,7 +181,8 @@ def _text(value: Any) -> str:
 
 
 class RedisRateLimiter:
-    """Counts the requests of all managers by the clock of Redis; a :class:`~ai.backend.infra.http.ratelimit.Limiter`.
+    """Counts the requests of all managers by the clock of Redis. Implements
+    :class:`~ai.backend.infra.http.ratelimit.Limiter`.
 
     While Redis is unavailable each process counts its own requests, so a caller has the limit in each of them.
     """

@@ -1,4 +1,4 @@
-"""Delays between attempts: each is longer than the one before, up to a maximum, until an attempt succeeds."""
+"""Computes delays between attempts. Delays grow up to a maximum until an attempt succeeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from dataclasses import KW_ONLY, dataclass, field
 
 _SHARED_RNG = random.Random()
-"""Of every Backoff without one of its own: the state of a generator takes longer to make than most attempts."""
+"""Used by each Backoff without a generator of its own, because creating a generator takes longer than most attempts."""
 
 
 @dataclass(eq=False)

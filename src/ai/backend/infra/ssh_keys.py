@@ -1,4 +1,4 @@
-"""SSH keys in the file formats of OpenSSH."""
+"""Makes and reads SSH keys in the file formats of OpenSSH."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = frozenset(
 
 
 class SshKeyPair(NamedTuple):
-    """A public key as a line of ``authorized_keys``, and a private key in PEM without a passphrase."""
+    """Holds a public key as a line of ``authorized_keys``, and a private key in PEM without a passphrase."""
 
     public: str
     private: str

@@ -1,1 +1,1 @@
-"""kube-acc: one framework for the accelerators of a Kubernetes cluster (spec 02)."""
+"""Implements kube-acc, one framework for the accelerators of a Kubernetes cluster (spec 02)."""

@@ -1,4 +1,4 @@
-"""Wires the controllers of kube-acc: one process of several leads, by a Lease."""
+"""Connects the controllers of kube-acc. If several processes run, a Lease selects the one that leads."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ def connect(kubeconfig: Path | None, context_name: str = "") -> KubeApi:
 
 
 def load_driver(name: str, table: Mapping[str, Any] | None = None) -> AbstractAcceleratorDriver:
-    """Makes the driver of an entry point from its table of the settings. Raises InvalidInput: there is none of this
-    name, it cannot be made, or its settings are wrong."""
+    """Creates the driver of an entry point from the driver's table in the settings.
+
+    Raises InvalidInput: there is none of this name, it cannot be made, or its settings are wrong.
+    """
     entries = {entry.name: entry for entry in entry_points(group=DRIVER_GROUP)}
     if name not in entries:
         names = ", ".join(sorted(entries)) or "none"
@@ -61,8 +63,10 @@ async def run_controllers(
     drivers: Sequence[AbstractAcceleratorDriver] = (),
     settings: ControllerSettings | None = None,
 ) -> None:
-    """Leads or waits to lead until ``stop`` is set. Raises InvalidInput: the cluster cannot be named, or a file of the
-    settings cannot be read."""
+    """Leads, or waits to lead, until ``stop`` is set.
+
+    Raises InvalidInput: the cluster cannot be named, or a file of the settings cannot be read.
+    """
     settings = settings or ControllerSettings()
     remote = RemoteImages(settings.artifacts, settings.image_cache)
     sources = dict(remote.sources)

@@ -1,1 +1,1 @@
-"""Public, versioned interfaces for third parties: accelerator, runtime; ``testing`` holds their conformance suites."""
+"""Defines public, versioned interfaces for third parties. ``testing`` contains their conformance suites."""

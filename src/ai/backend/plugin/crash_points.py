@@ -16,7 +16,7 @@ _passage_counts: dict[str, int] = {}
 
 
 def crash_point(name: str) -> None:
-    """Ends this process with SIGKILL if the environment names this place and this passage."""
+    """Ends this process with SIGKILL if the environment names this place and this number of the passage."""
     global _setting  # noqa: PLW0603  # of the process, as its environment is
     if _setting is None:
         _setting = os.environ.get(VARIABLE, "")

@@ -28,8 +28,10 @@ LEGACY_GROUPS = ("backendai_accelerator_v21", "backendai_accelerator_v20")
 
 
 def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin]:
-    """Returns the plugin class of a module or class: itself, its ``Plugin``, or the only subclass that it shows. Raises
-    PluginError: there is none, or more than one."""
+    """Returns the plugin class of a module or class: the class itself, its ``Plugin``, or the only visible subclass.
+
+    Raises PluginError: there is none, or more than one.
+    """
     if inspect.isclass(module_or_class) and issubclass(module_or_class, AbstractComputePlugin):
         return module_or_class
     plugin_attribute = getattr(module_or_class, "Plugin", None)
@@ -49,7 +51,7 @@ def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin
 
 
 def _abstract_text(candidates: Sequence[object]) -> str:
-    """Returns which methods the plugin classes lack that cannot be made; empty if there is no such class."""
+    """Returns which abstract methods prevent the plugin classes from being created. Empty if there is no such class."""
     lacking = {
         f"{item.__name__} lacks {', '.join(sorted(item.__abstractmethods__))}"
         for item in candidates
@@ -93,8 +95,10 @@ def _missing_text(reference: str, module: str) -> str:
 
 
 def make_plugin(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> AbstractComputePlugin:
-    """Makes a plugin with its settings. Raises InvalidInput for wrong ones, each named ``plugins.<device>.<key>``, and
-    anything that the constructor raises."""
+    """Creates a plugin with its settings.
+
+    Raises InvalidInput for wrong ones, each named ``plugins.<device>.<key>``, and anything that the constructor raises.
+    """
     return cls(_settings(cls, values))
 
 
@@ -138,7 +142,8 @@ class PluginSource:
 def find_plugins(
     allowed: Sequence[str], blocked: Sequence[str], intrinsic: Sequence[str], in_process: Sequence[str] = ("*",)
 ) -> list[PluginSource]:
-    """Returns the plugins to load: the intrinsic and the allowed ones, less the blocked ones. Nothing is imported.
+    """Returns the plugins to load: the intrinsic and the allowed plugins, without the blocked ones. Nothing is
+    imported.
 
     A name is the absolute path of an executable (:mod:`.programs`), a package path, an entry point of
     ``backendai_accelerator_v30``, or else of a v1 plugin; that and an executable always get a host process. A package
@@ -189,7 +194,7 @@ def _is_within(package: str, root: str) -> bool:
 
 
 def _is_importable(name: str) -> bool:
-    """Returns True if the first package of the name exists; the rest is unknown before an import."""
+    """Returns True if the first package of the name exists. The rest of the name is unknown before an import."""
     first = name.partition(":")[0].partition(".")[0]
     try:
         return first.isidentifier() and importlib.util.find_spec(first) is not None

@@ -39,7 +39,10 @@ def load_class(group: str, name: str, base: Any) -> Any:
 
 
 def settings_for(cls: Any, values: Mapping[str, Any], *, place: str) -> BaseModel | None:
-    """Returns the settings of a plugin class; ``place`` is their key in the file. Raises InvalidInput."""
+    """Returns the settings object of a plugin class.
+
+    ``place`` is the key of the settings in the file. Raises InvalidInput.
+    """
     model = cls.settings_model
     if model is None:
         if values:
@@ -55,7 +58,10 @@ def settings_for(cls: Any, values: Mapping[str, Any], *, place: str) -> BaseMode
 
 
 def check_class(loaded: Any, name: str, base: Any) -> Any:
-    """Returns a plugin class of ``base`` in its version. Raises PluginError."""
+    """Checks that a class is a plugin of ``base`` in the supported version, and returns the class.
+
+    Raises PluginError.
+    """
     if not inspect.isclass(loaded) or not issubclass(loaded, base):
         raise PluginError(f"{name!r} is no subclass of {base.__module__}.{base.__name__}.")
     expected, written_for = getattr(base, "spi_version", None), getattr(loaded, "spi_version", None)

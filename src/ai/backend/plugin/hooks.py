@@ -1,4 +1,4 @@
-"""The public interface of hook plugins of the manager: sign-on of a site, and policies (spec 03-01).
+"""Defines the public interface of the manager's hook plugins: sign-on of a site, and policies (spec 03-01).
 
 A plugin is a subclass of :class:`AbstractHook` under the entry point group :data:`ENTRY_POINT_GROUP`; ``[hooks]`` of
 the manager's settings enables it by name and has its settings. :mod:`ai.backend.plugin.testing.hooks` tests an
@@ -21,12 +21,15 @@ ENTRY_POINT_GROUP = "backendai_hook_v10"
 
 
 class HookDenied(Exception):
-    """Raised by a plugin to refuse a request; the text is shown to the user."""
+    """Raised by a plugin to refuse a request. The text is shown to the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignOn:
-    """A request to sign in, from the client at ``address``. ``name`` and ``secret`` are as the user gave them."""
+    """Describes a request to sign in, from the client at ``address``.
+
+    ``name`` and ``secret`` are as the user gave them.
+    """
 
     name: str
     secret: str = field(repr=False)
@@ -35,7 +38,7 @@ class SignOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteUser:
-    """A user as a directory or identity provider of the site knows them.
+    """Describes a user as a directory or identity provider of the site knows the user.
 
     It has no role: roles are given in the installation. The manager signs the user in whose e-mail address it is.
 
@@ -62,8 +65,10 @@ class SiteUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedirectStart:
-    """The address to which a browser is sent to sign in. ``secret`` comes back to the plugin with the browser, and
-    nobody can read or change it in between."""
+    """Holds the address to which a browser is sent to sign in.
+
+    ``secret`` comes back to the plugin with the browser, and nobody can read or change it in between.
+    """
 
     url: str
     secret: str = field(repr=False)
@@ -71,8 +76,10 @@ class RedirectStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSignOn:
-    """A request to sign in by a token that another site of the organisation gave to the browser, from the client at
-    ``address``. ``token`` is as the browser gave it."""
+    """Describes a request to sign in by a token that another site of the organisation gave to the browser.
+
+    ``address`` is that of the client. ``token`` is as the browser gave it.
+    """
 
     token: str = field(repr=False)
     address: str
@@ -80,7 +87,7 @@ class TokenSignOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUser:
-    """The user whom a valid token names.
+    """Describes the user whom a valid token names.
 
     Attributes:
         user: as of any other sign-on.
@@ -96,7 +103,7 @@ class TokenUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignUpRequest:
-    """A request for an account, from the client at ``address``. None of its values is verified."""
+    """Describes a request for an account, from the client at ``address``. None of its values is verified."""
 
     email: str
     username: str
@@ -107,7 +114,7 @@ class SignUpRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """An active user of the installation."""
+    """Describes an active user of the installation."""
 
     email: str
     username: str
@@ -117,8 +124,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRequest:
-    """A session before it is enqueued, with names and amounts as they were resolved. ``slots`` are those of each kernel
-    of the main role; ``mounts`` are names of folders and artifacts."""
+    """Describes a session before it is enqueued, with resolved names and amounts.
+
+    ``slots`` are those of each kernel of the main role; ``mounts`` are names of folders and artifacts.
+    """
 
     owner: Account
     name: str
@@ -133,7 +142,7 @@ class SessionRequest:
 
 
 class AbstractHook:
-    """Decides questions of the manager in the methods that it overrides; the others change nothing.
+    """Decides questions of the manager in the methods that a plugin overrides. The other methods change nothing.
 
     Every method may be called any number of times and by several managers. An error other than :class:`HookDenied`, or
     no answer in time, refuses the request as unavailable; in :meth:`sign_on` it is logged and the next plugin is asked.
@@ -146,54 +155,71 @@ class AbstractHook:
         self.settings = settings
 
     async def start(self) -> None:
-        """Prepares the plugin, once, before any other call."""
+        """Prepares the plugin once, before any other call."""
 
     async def stop(self) -> None:
-        """Releases what it has."""
+        """Releases the resources of the plugin."""
 
     async def sign_on(self, request: SignOn) -> str | None:
-        """Returns the e-mail address of the user whose secret it is, who is then signed in without a password of the
-        manager; None: it cannot say, and the next plugin or the manager's own passwords decide. Raises HookDenied: the
-        user must not sign in, whatever the others say."""
+        """Returns the e-mail address of the user who has this secret.
+
+        That user is signed in without a manager's password. Returns None if the plugin cannot decide: the next plugin
+        or the manager's own passwords decide then. Raises HookDenied: the user must not sign in, whatever the others
+        say.
+        """
         return None
 
     async def sign_on_user(self, request: SignOn) -> SiteUser | None:
-        """Returns the user who signs on, like :meth:`sign_on`, with what the site knows of them. By default it has only
-        the e-mail address that :meth:`sign_on` returns, and users of any role may sign on by it."""
+        """Returns the user who signs on, like :meth:`sign_on`, with the site's facts about the user.
+
+        By default it has only the e-mail address that :meth:`sign_on` returns, and users of any role may sign on by it.
+        """
         email = await self.sign_on(request)
         return None if email is None else SiteUser(email=email, may_be_admin=True)
 
     async def sign_on_token(self, request: TokenSignOn) -> TokenUser | None:
-        """Returns the user whom a token of another site names; None: it is no token of this plugin's. Raises
-        HookDenied: it is one, and is forged or too old, or its user must not sign in."""
+        """Returns the user whom a token of another site names.
+
+        Returns None if the token is not for this plugin. Raises HookDenied: it is one, and is forged or too old, or its
+        user must not sign in.
+        """
         return None
 
     async def begin_redirect(self, return_url: str) -> RedirectStart | None:
-        """Returns where a browser signs in that then comes back to ``return_url``; None: the plugin leads browsers
-        nowhere. Raises HookDenied: not to that URL."""
+        """Returns the address where a browser signs in and then comes back to ``return_url``.
+
+        Returns None if the plugin sends browsers nowhere. Raises HookDenied: not to that URL.
+        """
         return None
 
     async def finish_redirect(self, secret: str, return_url: str, parameters: Mapping[str, str]) -> SiteUser:
-        """Returns who signed in. ``secret`` is that of :meth:`begin_redirect` of the same browser, ``parameters`` are
-        the query of the URL at which it came back. Raises HookDenied."""
+        """Returns the user who signed in after the redirect.
+
+        ``secret`` is that of :meth:`begin_redirect` of the same browser, ``parameters`` are the query of the URL at
+        which it came back. Raises HookDenied.
+        """
         raise HookDenied("This plugin leads browsers nowhere.")
 
     async def admit_sign_up(self, request: SignUpRequest) -> bool:
-        """Returns True if somebody may sign up, False if others are to decide. Raises HookDenied: nobody
-        else's word counts."""
+        """Returns True if the person may sign up, and False if the decision is left to others.
+
+        Raises HookDenied: nobody else's word counts.
+        """
         return False
 
     async def deliver_verification(self, request: SignUpRequest, token: str) -> bool:
-        """Sends the token of a new account to its e-mail address, for ``POST /auth/verify-email``; returns False if the
-        plugin sends nothing. It is called with an empty token for an address that has an account already: it should
-        take as long, and may tell the owner."""
+        """Sends the token of a new account to the account's e-mail address, for ``POST /auth/verify-email``.
+
+        Returns False if the plugin sends nothing. It is called with an empty token for an address that has an account
+        already: it should take as long, and may tell the owner.
+        """
         return False
 
     async def check_password(self, account: Account, password: str) -> None:
-        """Raises HookDenied: the user may not have this password."""
+        """Checks a new password. Raises HookDenied: the user may not have this password."""
 
     async def check_sign_on(self, account: Account, address: str) -> None:
-        """Raises HookDenied: the user, whose secret was right, may not sign in now or from there."""
+        """Checks a sign-on with the right secret. Raises HookDenied: the user may not sign in now or from there."""
 
     async def check_session(self, request: SessionRequest) -> None:
-        """Raises HookDenied: the session may not be created."""
+        """Checks a session before its creation. Raises HookDenied: the session may not be created."""

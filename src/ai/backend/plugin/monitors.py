@@ -1,4 +1,5 @@
-"""The public interface of monitors: services that daemons report their errors and figures to (spec 03-02).
+"""Defines the public interface of monitors, which are services that receive daemons' errors and statistics (spec
+03-02).
 
 A plugin is a subclass of :class:`AbstractErrorMonitor` under the entry point group :data:`ERROR_MONITOR_GROUP`, or of
 :class:`AbstractStatsMonitor` under :data:`STATS_MONITOR_GROUP`. ``[monitors]`` of a daemon's settings enables it by
@@ -23,7 +24,7 @@ STATS_MONITOR_GROUP = "backendai_stats_monitor_v20"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A place in a program that an exception passed."""
+    """Describes a place in a program that an exception passed."""
 
     module: str
     function: str
@@ -33,7 +34,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception: its type, its text, and where it came from, the outermost frame first. No variable is in it."""
+    """Describes an exception: its type, its text, and its call stack, the outermost frame first.
+
+    No variable is in it.
+    """
 
     type: str
     module: str
@@ -43,7 +47,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReport:
-    """An error that a daemon has logged.
+    """Describes an error that a daemon has logged.
 
     Attributes:
         at: seconds since 1970.
@@ -65,7 +69,7 @@ class ErrorReport:
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A figure of a daemon: the present value of a gauge, or how much a counter has grown since the last report."""
+    """Holds a statistic of a daemon: a gauge's present value, or a counter's growth since the last report."""
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -74,7 +78,10 @@ class Statistic:
 
 
 class AbstractMonitor:
-    """The base of both kinds of monitors. ``daemon`` is the name of the daemon, ``version`` that of this program."""
+    """Serves as the base of error monitors and statistics monitors.
+
+    ``daemon`` is the name of the daemon, ``version`` that of this program.
+    """
 
     spi_version: ClassVar[int] = SPI_VERSION
     settings_model: ClassVar[type[BaseModel] | None] = None
@@ -84,20 +91,20 @@ class AbstractMonitor:
         self.daemon, self.version = daemon, version
 
     def close(self, timeout_s: float) -> None:
-        """Sends what waits, within ``timeout_s`` seconds, and releases what it has."""
+        """Sends the waiting reports within ``timeout_s`` seconds, and releases the monitor's resources."""
 
 
 class AbstractErrorMonitor(AbstractMonitor):
     """Reports errors to a service."""
 
     def report(self, error: ErrorReport) -> None:
-        """Sends an error, or has it sent later."""
+        """Sends an error to the service, or queues it for sending."""
         raise NotImplementedError
 
 
 class AbstractStatsMonitor(AbstractMonitor):
-    """Reports figures to a service."""
+    """Reports statistics to a service."""
 
     def report(self, statistics: Sequence[Statistic]) -> None:
-        """Sends the figures of one moment."""
+        """Sends the statistics of one moment to the service."""
         raise NotImplementedError

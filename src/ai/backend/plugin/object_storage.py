@@ -1,4 +1,5 @@
-"""The SPI of object storages: named byte strings that appear as a whole, for artifacts (spec 03-17).
+"""Defines the SPI of object storages for artifacts. An object is a named byte string that appears as a whole (spec
+03-17).
 
 A storage proxy decides which keys there are and who may read them; the storage keeps bytes.
 :mod:`ai.backend.plugin.testing.object_storage` tests what it promises. A key is a relative path: parts joined by
@@ -29,9 +30,11 @@ CHUNK_BYTES = 1 << 18
 
 
 class ObjectCapability(StrEnum):
-    """Optional features of an object storage. ``mount``: hosts see objects as files, so
-    :meth:`ObjectStorage.mount_path` and :meth:`ObjectStorage.open_file` work. ``presign``: it makes URLs that work
-    without us, :meth:`ObjectStorage.presign`."""
+    """Lists the optional features of an object storage.
+
+    ``mount``: hosts see objects as files, so :meth:`ObjectStorage.mount_path` and :meth:`ObjectStorage.open_file` work.
+    ``presign``: it makes URLs that work without us, :meth:`ObjectStorage.presign`.
+    """
 
     MOUNT = "mount"
     PRESIGN = "presign"
@@ -48,7 +51,10 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPage:
-    """A part of a listing, sorted by the UTF-8 bytes of the key. ``cursor`` leads to the next one; None: the last."""
+    """Holds a part of a listing, sorted by the UTF-8 bytes of the key.
+
+    ``cursor`` leads to the next one; None: the last.
+    """
 
     objects: Sequence[ObjectInfo]
     cursor: str | None
@@ -63,7 +69,7 @@ class StorageContext:
 
 
 def check_key(key: str) -> str:
-    """Returns ``key``. Raises InvalidPath if the text is no valid key of an object."""
+    """Checks and returns the key of an object. Raises InvalidPath if the text is no valid key of an object."""
     path = FolderPath.parse(key)
     if not key or "/".join(path.parts) != key or len(key.encode()) > MAX_KEY or _CONTROL_CHARACTERS.search(key):
         raise InvalidPath("A key is a relative path without '.', '//' and control characters.", data={"key": key[:256]})
@@ -71,7 +77,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Returns ``prefix``: a key and a slash, or nothing at all, which means every key. Raises InvalidPath."""
+    """Checks and returns a prefix, which is a key and a slash. The empty prefix means every key. Raises InvalidPath."""
     if prefix:
         check_key(prefix.removesuffix("/"))
         if not prefix.endswith("/"):
@@ -80,22 +86,25 @@ def check_prefix(prefix: str) -> str:
 
 
 class ObjectUpload(ABC):
-    """An object on its way, which nobody sees before :meth:`publish`. ``offset`` counts the bytes that are there; after
-    the process died, an upload of the same key goes on at most at that place."""
+    """Represents an unfinished upload of an object, which nobody sees before :meth:`publish`.
+
+    ``offset`` counts the bytes that are there; after the process died, an upload of the same key goes on at most at
+    that place.
+    """
 
     offset: int
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
-        """Appends bytes, in memory that does not grow with the object. Raises StorageFull."""
+        """Appends bytes. The memory in use does not grow with the object. Raises StorageFull."""
 
     @abstractmethod
     async def publish(self) -> None:
-        """Makes the upload the object of its key, durably and as a whole, in place of an existing object."""
+        """Makes the upload the object of its key, durably and as a whole. An existing object is replaced."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Closes the upload, which can go on later. Does nothing after :meth:`publish` or :meth:`abort`."""
+        """Closes the upload. The upload can be continued later. Does nothing after :meth:`publish` or :meth:`abort`."""
 
     @abstractmethod
     async def abort(self) -> None:
@@ -130,7 +139,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     async def check(self) -> str | None:
-        """Returns the present fault of the storage, or None."""
+        """Returns the present fault of the storage. Returns None if there is no fault."""
 
     @abstractmethod
     async def stat(self, key: str) -> ObjectInfo:
@@ -138,37 +147,49 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
-        """Yields the bytes of an object from ``offset`` on, at most ``count``; what is beyond the end is not there.
-        Close it. Raises NoSuchFile: before the first part."""
+        """Yields at most ``count`` bytes of an object from ``offset`` on.
+
+        Bytes beyond the end are left out. Close it. Raises NoSuchFile: before the first part.
+        """
 
     @abstractmethod
     async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:
-        """Begins an upload, or continues the one of this key; some storages choose the size of parts by ``size``, if it
-        is known. Raises UploadIsBeingWritten where the storage notices it; elsewhere the last publisher wins."""
+        """Begins an upload, or continues the upload of this key.
+
+        A known ``size`` may decide the size of parts. Raises UploadIsBeingWritten where the storage notices it;
+        elsewhere the last publisher wins.
+        """
 
     @abstractmethod
     async def list(self, prefix: str = "", *, limit: int = 1000, cursor: str | None = None) -> ObjectPage: ...
 
     @abstractmethod
     async def delete(self, keys: Sequence[str]) -> None:
-        """Deletes objects; missing ones are no error."""
+        """Deletes objects. A missing object is no error."""
 
     @abstractmethod
     async def abort_uploads(self, prefix: str) -> None:
-        """Discards the uploads of objects below ``prefix``; nobody may be writing to them."""
+        """Discards the uploads of objects below ``prefix``. Nobody may be writing to these uploads."""
 
     @abstractmethod
     async def move(self, source: str, target: str) -> None:
-        """Renames an object, replacing ``target``, which appears as a whole. Raises NoSuchFile."""
+        """Renames an object.
+
+        An existing ``target`` is replaced, and the target appears as a whole. Raises NoSuchFile.
+        """
 
     async def presign(self, key: str, *, expires_s: int, put_size: int | None = None) -> str:
-        """Returns a URL to GET an object, or to PUT one of ``put_size`` bytes. With ``presign``; else raises
-        NotSupported."""
+        """Returns a URL that permits to GET an object, or to PUT an object of ``put_size`` bytes.
+
+        With ``presign``; else raises NotSupported.
+        """
         raise NotSupported(f"The object storage {self.name} makes no URLs.")
 
     async def mount_path(self, prefix: str) -> Path:
-        """Returns the absolute directory of the objects below ``prefix``, on hosts too. With ``mount``. Raises
-        NoSuchFile."""
+        """Returns the absolute directory of the objects below ``prefix``, which is the same on hosts.
+
+        With ``mount``. Raises NoSuchFile.
+        """
         raise NotSupported(f"The object storage {self.name} is not mounted.")
 
     async def open_file(self, key: str) -> OpenFile:
@@ -176,7 +197,7 @@ class ObjectStorage(ABC):
         raise NotSupported(f"The object storage {self.name} is not mounted.")
 
     async def put(self, key: str, parts: bytes | AsyncIterable[bytes], *, size: int | None = None) -> None:
-        """Stores a new object; if the parts break off or it cannot be stored, nothing of it is left."""
+        """Stores a new object from parts. After a failure, nothing of the object remains."""
         upload = await self.open_upload(key, size=len(parts) if isinstance(parts, bytes) else size)
         try:
             if upload.offset:
@@ -196,7 +217,7 @@ class ObjectStorage(ABC):
             raise
 
     async def get(self, key: str, *, limit: int) -> bytes:
-        """Returns a small object. Raises NoSuchFile; InvalidPath if it has more than ``limit`` bytes."""
+        """Returns the content of a small object. Raises NoSuchFile; InvalidPath if it has more than ``limit`` bytes."""
         content = bytearray()
         async for part in self.read(key):
             content += part
@@ -205,7 +226,7 @@ class ObjectStorage(ABC):
         return bytes(content)
 
     async def delete_prefix(self, prefix: str) -> None:
-        """Removes all objects below ``prefix``, also unfinished uploads."""
+        """Removes all objects and unfinished uploads below ``prefix``."""
         await self.abort_uploads(prefix)
         while (page := await self.list(prefix)).objects:
             await self.delete([info.key for info in page.objects])

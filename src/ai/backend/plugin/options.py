@@ -1,4 +1,4 @@
-"""Options of a session for accelerator plugins: their JSON Schema, and what is wrong with given ones.
+"""Checks a session's options for accelerator plugins against their JSON Schema.
 
 A schema comes from a plugin and the options from a user. References that leave the schema are not followed, and what
 the schema cannot judge is refused.
@@ -24,14 +24,17 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class PluginOptions(BaseModel):
-    """Base of a model of options: frozen, unknown names refused. Give each field a description with its unit: users
-    read the JSON Schema that is made of it. Names are those of the fields."""
+    """Serves as the base of option models.
+
+    Models are frozen, and unknown names are refused. Give each field a description with its unit: users read the JSON
+    Schema that is made of it. Names are those of the fields.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def schema_of(model: type[BaseModel] | None) -> dict[str, Any] | None:
-    """Returns the JSON Schema of a model of options, None without a model. Raises ValueError for one that is too
+    """Returns the JSON Schema of an option model. Returns None without a model. Raises ValueError for one that is too
     large.
 
     What pydantic makes of a model is a JSON Schema, so it is not compiled: the compiler takes three mebibytes.
@@ -44,8 +47,10 @@ def schema_of(model: type[BaseModel] | None) -> dict[str, Any] | None:
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
-    """Raises ValueError for what is no JSON Schema of an object, has more than 64 KiB, or has references that lead in a
-    circle or to another document."""
+    """Raises ValueError if a schema is no JSON Schema of an object, or has more than 64 KiB.
+
+    Also raises it for references in a circle or to another document.
+    """
     _check_size(schema)
     if schema.get("type") != "object":
         raise ValueError("the schema of its options is not one of an object")
@@ -67,8 +72,10 @@ def _check_size(schema: Mapping[str, Any]) -> None:
 
 
 def problems_of_options(options: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what is wrong with options by their place, such as ``{"threads": "0 is less than the minimum of 1"}``;
-    empty if the schema allows them. The place of the whole is empty."""
+    """Returns the problems of options by their place, such as ``{"threads": "0 is less than the minimum of 1"}``.
+
+    Empty if the schema allows the options. The place of the whole is empty.
+    """
     try:
         size_bytes = len(json.dumps(options, allow_nan=False).encode())
         if size_bytes > MAX_OPTIONS_BYTES:
@@ -87,7 +94,7 @@ def problems_of_options(options: Mapping[str, Any], schema: Mapping[str, Any]) -
 
 
 def _count_parts(node: Any, root: Mapping[str, Any], counts: dict[str, int]) -> int:
-    """Returns the number of parts, of which ``counts`` has those behind each reference.
+    """Returns the number of parts of a schema. ``counts`` holds the number of parts behind each reference.
 
     Raises ValueError for a reference that leads back to itself, nowhere, or to another document; RecursionError.
     """
@@ -124,16 +131,21 @@ def _referred(reference: str, root: Mapping[str, Any]) -> Any:
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:
-    """Compiles a schema. Nothing is fetched for its references, and its patterns take linear time: a schema of a plugin
-    and a text of a user together cannot stop the daemon that judges. Raises ValueError."""
+    """Returns the compiled validator of a schema.
+
+    Nothing is fetched for its references, and its patterns take linear time: a schema of a plugin and a text of a user
+    together cannot stop the daemon that judges. Raises ValueError.
+    """
     from jsonschema_rs import Draft202012Validator, RegexOptions
 
     return Draft202012Validator(dict(schema), offline=True, pattern_options=RegexOptions())
 
 
 def _of_value(error: Any) -> Any:
-    """Returns the error of the only alternative that is not ``null``, as the schema of an optional field has; None for
-    other errors."""
+    """Returns the error of the only alternative that is not ``null``, as optional fields have.
+
+    Returns None for other errors.
+    """
     if error.kind.name != "anyOf":
         return None
     inner_errors = [errors[0] for errors in error.kind.context if errors and not _demands_null(errors[0])]

@@ -1,4 +1,5 @@
-"""The public interface of ordering plugins, which decide which pending session is tried next (spec 03-01 "Sokovan").
+"""Defines the public interface of ordering plugins, which decide the next pending session to try (spec 03-01
+"Sokovan").
 
 A plugin is a subclass of :class:`AbstractOrder` under the entry point group :data:`ENTRY_POINT_GROUP`; the
 ``scheduler`` of a resource group names it. It must be pure: no clock, no IO, no randomness.
@@ -23,7 +24,10 @@ ENTRY_POINT_GROUP = "backendai_order_v10"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A pending session: ``requested`` of all its ``kernels``; ``scope`` is its domain, project and user."""
+    """Describes a pending session.
+
+    ``requested`` is the sum of its ``kernels``, ``scope`` is its domain, project and user.
+    """
 
     session_id: SessionId
     session_type: SessionType
@@ -36,8 +40,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """The state of a resource group: ``capacity`` of all its agents, and ``occupied`` by the running sessions of each
-    scope, written ``domain``, ``domain/project`` and ``domain/project/user``."""
+    """Describes the state of a resource group: the ``capacity`` of its agents, and what running sessions occupy by
+    scope. Scopes in ``occupied`` are written ``domain``, ``domain/project`` and ``domain/project/user``."""
 
     capacity: ResourceSlot
     occupied: Mapping[str, ResourceSlot]
@@ -50,5 +54,8 @@ class AbstractOrder(ABC):
 
     @abstractmethod
     def order(self, waiting: Sequence[Waiting], usage: Usage) -> Sequence[SessionId]:
-        """Returns the sessions in the order to try them. ``waiting`` is ordered by priority, then age; sessions that
-        the result lacks are tried after the others, in that order."""
+        """Returns the sessions in the order in which the scheduler tries them.
+
+        ``waiting`` is ordered by priority, then age; sessions that the result lacks are tried after the others, in that
+        order.
+        """

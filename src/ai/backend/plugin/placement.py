@@ -1,4 +1,4 @@
-"""The public interface of placement plugins, which choose the agent of a kernel among those that fit.
+"""Defines the public interface of placement plugins, which choose an agent for a kernel among the agents that fit.
 
 A plugin is a class with :class:`PlacementPlugin`'s method under the entry point group :data:`ENTRY_POINT_GROUP`; the
 ``agent_selection_strategy`` of a resource group names it. It must be pure: no clock, no IO, no randomness but the given
@@ -18,14 +18,14 @@ ENTRY_POINT_GROUP = "backendai_placement_v10"
 
 
 class Dice(Protocol):
-    """A source of random numbers, such as ``random.Random(seed)``."""
+    """Generates random numbers, as ``random.Random(seed)`` does."""
 
     def random(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An agent with enough free resources in sum: ``totals`` of its healthy devices, ``free`` of them, and its
+    """Describes an agent with enough free resources in total: ``totals`` and ``free`` of its healthy devices, and its
     ``kernels``."""
 
     agent_id: AgentId
@@ -37,9 +37,12 @@ class Candidate:
 
 @runtime_checkable
 class PlacementPlugin(Protocol):
-    """Chooses an agent among those that fit."""
+    """Chooses one agent among the agents that fit."""
 
     def choose(self, request: ResourceSlot, candidates: Sequence[Candidate], dice: Dice) -> AgentId:
-        """Returns the agent that gets the request, which has no zero quantities. There is at least one candidate, in
-        the order of ids; if the devices of the chosen one are too scattered, the plugin is called again without it."""
+        """Returns the agent that gets the request.
+
+        The request has no zero quantities. There is at least one candidate, in the order of ids; if the devices of the
+        chosen one are too scattered, the plugin is called again without it.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Runtime SPI: makes a workload of a kernel on a node (process trees, Docker, Kubernetes).
+"""Defines the SPI of runtimes, which make a workload of a kernel on a node (process trees, Docker, Kubernetes).
 
 Every call is idempotent by workload key ``(kernel_id, attempt)``, safe to repeat after a crash of the agent at any
 instruction, and never blocks the event loop. ``create`` leaves a complete workload or nothing that ``remove`` would not
@@ -51,8 +51,11 @@ class WorkloadKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkView:
-    """The private network of one session, which only its kernels reach. ``network_id`` is the runtime's name of it;
-    ``addresses`` maps host names to IPv4 addresses, known before any workload is made."""
+    """Describes the private network of one session.
+
+    Only the session's kernels reach the network. ``network_id`` is the runtime's name of it; ``addresses`` maps host
+    names to IPv4 addresses, known before any workload is made.
+    """
 
     session_id: SessionId
     network_id: str
@@ -61,7 +64,7 @@ class NetworkView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """A session's part of a network over several nodes (VXLAN), as the manager has resolved it once for all of them.
+    """Describes a session's part of a network over several nodes (VXLAN). The manager resolves it once for all nodes.
 
     Attributes:
         vni: the network's number, 1 to 16,777,215.
@@ -136,7 +139,10 @@ class WorkloadExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadView:
-    """The present state of a workload. ``workload_id`` is the container id or the leader's process id as text."""
+    """Describes the present state of a workload.
+
+    ``workload_id`` is the container id or the leader's process id as text.
+    """
 
     key: WorkloadKey
     session_id: SessionId
@@ -148,7 +154,7 @@ class WorkloadView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadExited:
-    """An event: a workload has exited, as ``inspect`` will say too. May be lost or repeated."""
+    """Reports that a workload has exited, which ``inspect`` reports too. May be lost or repeated."""
 
     key: WorkloadKey
     exit: WorkloadExit
@@ -156,7 +162,7 @@ class WorkloadExited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeImage:
-    """An image that this runtime can start now. ``labels`` use the spec's image labels (03-05)."""
+    """Describes an image that this runtime can start now. ``labels`` use the spec's image labels (03-05)."""
 
     name: str
     architecture: str
@@ -254,9 +260,11 @@ class PortExposure(StrEnum):
 
 
 class RunnerChannel(ABC):
-    """An authenticated stream of runner frames (docs/reference/runner-protocol). Frames are JSON objects. ``recv``
-    yields them in order with their ``seq``; an item of type ``exited`` is the last. One channel at a time drives a
-    workload: opening with a newer epoch ends the older one."""
+    """Carries an authenticated stream of runner frames (docs/reference/runner-protocol).
+
+    Frames are JSON objects. ``recv`` yields them in order with their ``seq``; an item of type ``exited`` is the last.
+    One channel at a time drives a workload: opening with a newer epoch ends the older one.
+    """
 
     @abstractmethod
     async def send(self, frame: Mapping[str, Any]) -> None:
@@ -266,13 +274,16 @@ class RunnerChannel(ABC):
     def recv(self) -> AsyncIterator[dict[str, Any]]: ...
 
     def listen(self, hear: Callable[[dict[str, Any] | None], None]) -> bool:
-        """Instead of ``recv``: has ``hear`` called with each frame from now on, and with None at the end, without a
-        task that waits. Returns False where the runtime does not offer it; nothing is called then."""
+        """Calls ``hear`` with each frame from now on, and with None at the end.
+
+        Replaces ``recv``, without a waiting task. Returns False where the runtime does not offer it; nothing is called
+        then.
+        """
         return False
 
     @abstractmethod
     async def ack(self, seq: int) -> None:
-        """Acknowledges the runner's frames up to ``seq``, which the runner may then forget."""
+        """Acknowledges the runner's frames up to ``seq``. The runner may then discard them."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -303,7 +314,10 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def setup(self) -> None:
-        """Probes the node by doing and cleans what a crash left half made. Called once, before any other call."""
+        """Probes the node's abilities by trying them, and removes what a crash left half made.
+
+        Called once, before any other call.
+        """
 
     @abstractmethod
     async def shutdown(self) -> None:
@@ -335,20 +349,22 @@ class AbstractRuntime(ABC):
         raise CreationDenied(info.no_session_networks if overlay is None else info.no_multi_node_networks)
 
     async def remove_network(self, session_id: SessionId) -> None:
-        """Removes the network of a session, whatever is still in it. Safe when there is none."""
+        """Removes the network of a session, even if something is still connected. Safe when there is none."""
 
     async def list_networks(self) -> Sequence[SessionId]:
         """Lists the sessions that have a network of this runtime on the node, or a part of such a network."""
         return ()
 
     async def broken_networks(self) -> Sequence[SessionId]:
-        """Lists sessions whose network was removed from under their workloads, and cannot be mended."""
+        """Lists the sessions whose network was removed under their workloads and cannot be repaired."""
         return ()
 
     @abstractmethod
     async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
-        """Ends the workload: polite signal, then SIGKILL of the whole tree after the grace. Returns None if it is
-        gone."""
+        """Ends the workload by a polite signal, and after the grace by SIGKILL of the whole tree.
+
+        Returns None if it is gone.
+        """
 
     @abstractmethod
     async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
@@ -375,7 +391,10 @@ class AbstractRuntime(ABC):
         raise NotSupported(f"the runtime {self.name} has no tunnels")
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:
-        """Returns who reaches a workload's ports. Exposed ones need the operator's consent. Raises as ``open_port``."""
+        """Returns who can reach a workload's ports.
+
+        Exposed ones need the operator's consent. Raises as ``open_port``.
+        """
         raise NotSupported(f"the runtime {self.name} has no tunnels")
 
     @abstractmethod
@@ -398,13 +417,19 @@ class AbstractRuntime(ABC):
         return False
 
     async def pull_image(self, request: ImageRequest, tell: TellProgress) -> None:
-        """Fetches an image; calls for the same image share one transfer, which ends when nobody waits for it. Raises
-        ImageNotFound, RegistryRefused (other credentials), RegistryUnavailable, StorageFull, NotSupported."""
+        """Fetches an image.
+
+        Calls for the same image share one transfer, which ends when nobody waits for it. Raises ImageNotFound,
+        RegistryRefused (other credentials), RegistryUnavailable, StorageFull, NotSupported.
+        """
         raise NotSupported(f"the runtime {self.name} fetches no images from registries")
 
     async def load_image(self, name: str, archive: Path) -> None:
-        """Makes an image of an archive or directory of this node, in place of an image of the same name. Raises
-        InvalidInput (it is none), LimitExceeded, StorageFull, WorkloadError, NotSupported; nothing is left behind."""
+        """Makes an image from an archive or directory of this node.
+
+        An image of the same name is replaced. Raises InvalidInput (it is none), LimitExceeded, StorageFull,
+        WorkloadError, NotSupported; nothing is left behind.
+        """
         raise NotSupported(f"the runtime {self.name} makes no images of archives")
 
     async def remove_image(self, name: str) -> None:
@@ -417,6 +442,8 @@ class AbstractRuntime(ABC):
         raise NotSupported(f"the runtime {self.name} makes no images of its sessions: they have no layers of their own")
 
     async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:
-        """Returns the workload's processes; none where the runtime cannot see them. Keys: cpu_used, mem, io_read,
-        io_write."""
+        """Returns the workload's processes.
+
+        Returns no processes if the runtime cannot see them. Keys: cpu_used, mem, io_read, io_write.
+        """
         return ()

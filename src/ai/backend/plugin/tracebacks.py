@@ -1,4 +1,4 @@
-"""Describes exceptions of plugins by the place in the plugin that they came from."""
+"""Describes an exception of a plugin by the place in the plugin's code that raised it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _PYTHON_FOLDER = str(Path(traceback.__file__).resolve().parent)
 
 
 def description_of(error: BaseException) -> str:
-    """Returns type and message of an exception, and the last place in the plugin's own code that it passed:
-    ``KeyError: 'serial' (acme/board.py:23, in read_cards)``."""
+    """Returns an exception's type and message, and the last place in the plugin's own code on its way: ``KeyError:
+    'serial' (acme/board.py:23, in read_cards)``."""
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  # a plugin's own class
@@ -22,7 +22,10 @@ def description_of(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Returns the last frame of an exception outside of this platform and of Python's own modules; empty for none."""
+    """Returns the last frame of an exception outside of this platform and Python's own modules.
+
+    Empty if there is none.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         if frame.filename.startswith(_OWN_FOLDERS) or _is_of_python(frame.filename):

@@ -1,4 +1,4 @@
-"""The SPI of storage volumes, trees of files with virtual folders that sessions mount (spec 03-01, peer facts 5).
+"""Defines the SPI of storage volumes, which are trees of files with virtual folders (spec 03-01, peer facts 5).
 
 The storage proxy checks spelling of paths, tokens and accounted quotas; the volume takes care that nothing it does
 leaves a folder. :mod:`ai.backend.plugin.testing.volume.contract` tests what a volume promises.
@@ -60,7 +60,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a directory, sorted by name. ``cursor`` leads to the next one; None: this was the last."""
+    """Holds a part of a directory, sorted by name. ``cursor`` leads to the next one; None: this was the last."""
 
     entries: Sequence[FileEntry]
     cursor: str | None
@@ -68,9 +68,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class FolderUsage:
-    """``used_bytes`` are allocated bytes; a file with several names counts once. ``file_count`` counts everything but
+    """Describes the usage of a folder.
+
+    ``used_bytes`` are allocated bytes, and a file with several names counts once. ``file_count`` counts everything but
     directories where it comes from a walk; where the file system keeps the count, it is what that counts (xfs: every
-    inode)."""
+    inode).
+    """
 
     file_count: int
     used_bytes: int
@@ -84,7 +87,7 @@ class VolumeUsage:
 
 @dataclass(frozen=True, slots=True)
 class VolumeMetric:
-    """Counts of reads and writes since the machine started, as far as the volume knows."""
+    """Counts reads and writes since the machine started, as far as the volume knows."""
 
     iops_read: int = 0
     iops_write: int = 0
@@ -105,7 +108,7 @@ class Mount:
 
 
 class OpenFile:
-    """A regular file open for reading, which its receiver closes."""
+    """Represents a regular file that is open for reading. The receiver must close the file."""
 
     __slots__ = ("fd", "modified_ns", "size")
 
@@ -126,7 +129,10 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEntry:
-    """An entry of a tree of files. ``open`` reads a file; called before the iterator goes on, and its result closed."""
+    """Describes an entry of a tree of files.
+
+    ``open`` reads a file; called before the iterator goes on, and its result closed.
+    """
 
     path: FolderPath
     entry: FileEntry
@@ -150,8 +156,11 @@ class UploadRecord:
 
 
 class Upload(ABC):
-    """An upload open for writing, which nobody else can open meanwhile, whichever process it is in. Blocking: called in
-    threads, one call at a time. What was written is kept when the process dies at any point."""
+    """Represents an upload that is open for writing.
+
+    No other process or task can open the upload meanwhile. Blocking: called in threads, one call at a time. What was
+    written is kept when the process dies at any point.
+    """
 
     record: UploadRecord
     offset: int
@@ -162,24 +171,28 @@ class Upload(ABC):
         """Appends bytes to the upload. Raises StorageFull: ``offset`` tells how many bytes are there."""
 
     def receive(self, fd: int, count: int) -> int:
-        """Appends at most ``count`` bytes of a socket in the cheapest way, and returns how many; 0 if it has ended.
-        Raises BlockingIOError if it holds nothing now, StorageFull as :meth:`write`; what was taken from the socket is
-        lost."""
+        """Appends at most ``count`` bytes of a socket in the cheapest way.
+
+        Returns the number of bytes, 0 if the socket has ended. Raises BlockingIOError if it holds nothing now,
+        StorageFull as :meth:`write`; what was taken from the socket is lost.
+        """
         data = os.read(fd, min(count, _READ_BYTES))
         self.write(data)
         return len(data)
 
     @abstractmethod
     def hold(self) -> None:
-        """Makes further writes provisional: lost at a crash or a close unless :meth:`count` follows."""
+        """Makes further writes provisional. They are lost at a crash or a close unless :meth:`count` follows."""
 
     @abstractmethod
     def count(self) -> None: ...
 
     @abstractmethod
     def publish(self, path: FolderPath) -> None:
-        """Makes the complete upload the file ``path``, durably and as a whole; missing directories are made. Raises
-        FolderNotFound, InvalidPath, WrongKindOfFile, StorageFull."""
+        """Makes the complete upload the file ``path``, durably and as a whole.
+
+        Missing directories are created. Raises FolderNotFound, InvalidPath, WrongKindOfFile, StorageFull.
+        """
 
     @abstractmethod
     def close(self) -> None: ...
@@ -211,7 +224,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedClone:
-    """A clone that the proxy began before its restart. ``source_volume`` is the name of the source's volume."""
+    """Describes a clone that the proxy began before its restart.
+
+    ``source_volume`` is the name of the source's volume.
+    """
 
     source_volume: str
     source: VFolderId
@@ -253,9 +269,11 @@ class AbstractVolume(ABC):
         """Prepares the volume. Raises InvalidInput: the place cannot be used, or holds something else."""
 
     async def migrate(self, folders: Sequence[VFolderId]) -> Sequence[str]:
-        """Converts files of an older layout to today's, before ``start``; may be repeated. ``folders`` are all that
-        there should be. Returns the found ones that are not named; while there is any, the layout stays the old one.
-        Raises InvalidInput if there is nothing that could be migrated."""
+        """Converts files of an older layout to the present layout, before ``start``.
+
+        It may be repeated. ``folders`` are all that there should be. Returns the found ones that are not named; while
+        there is any, the layout stays the old one. Raises InvalidInput if there is nothing that could be migrated.
+        """
         raise InvalidInput(f"The backend {self.backend} has no older layout.")
 
     @abstractmethod
@@ -263,7 +281,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def check(self) -> str | None:
-        """Returns the present fault of the volume, or None."""
+        """Returns the present fault of the volume. Returns None if there is no fault."""
 
     @abstractmethod
     async def usage(self) -> VolumeUsage: ...
@@ -274,7 +292,7 @@ class AbstractVolume(ABC):
         raise PluginError("the volume promises metrics and does not measure any")
 
     async def mount(self) -> Mount | None:
-        """Returns the mount that the volume lies on; None if it is not on a file system mounted on this machine."""
+        """Returns the mount that contains the volume. Returns None if no file system of this machine contains it."""
         return None
 
     # Quota scopes
@@ -285,7 +303,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def scope_limit(self, scope: QuotaScopeId) -> int | None:
-        """Returns the limit of a quota scope in bytes, None without a limit. Raises QuotaScopeNotFound."""
+        """Returns the limit of a quota scope in bytes. Returns None if there is no limit. Raises QuotaScopeNotFound."""
 
     @abstractmethod
     async def set_scope_limit(self, scope: QuotaScopeId, limit: int | None) -> None:
@@ -303,7 +321,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def delete_folder(self, folder: VFolderId) -> None:
-        """Hides a folder at once and removes it later; a clone into it ends. Safe if there is none."""
+        """Hides a folder at once and removes it later. A clone into the folder ends. Safe if there is none."""
 
     @abstractmethod
     async def has_folder(self, folder: VFolderId) -> bool: ...
@@ -312,13 +330,16 @@ class AbstractVolume(ABC):
     async def clone_folder(
         self, source: VFolderId, target_volume: AbstractVolume, target: VFolderId, progress: Progress
     ) -> None:
-        """Copies a folder, which appears as a whole; does nothing if the target exists. Raises FolderNotFound if there
-        is no source or the target was deleted meanwhile, InvalidInput if this volume cannot copy to that one,
-        StorageFull. After a failure or a cancelled progress nothing is left of the copy."""
+        """Copies a folder.
+
+        The copy appears as a whole. Does nothing if the target exists. Raises FolderNotFound if there is no source or
+        the target was deleted meanwhile, InvalidInput if this volume cannot copy to that one, StorageFull. After a
+        failure or a cancelled progress nothing is left of the copy.
+        """
 
     @abstractmethod
     async def unfinished_clones(self) -> Sequence[UnfinishedClone]:
-        """Lists unfinished clones into this volume; they are begun again with :meth:`clone_folder`."""
+        """Lists unfinished clones into this volume. The proxy starts them again by :meth:`clone_folder`."""
 
     @abstractmethod
     async def mount_path(self, folder: VFolderId, subpath: FolderPath) -> Path:
@@ -333,8 +354,10 @@ class AbstractVolume(ABC):
     async def list_directory(
         self, folder: VFolderId, path: FolderPath, *, limit: int, cursor: str | None = None
     ) -> Page:
-        """Returns a page in memory bounded by ``limit``. What stays in the directory meanwhile is on exactly one
-        page."""
+        """Returns a page of a directory.
+
+        The memory in use is bounded by ``limit``. What stays in the directory meanwhile is on exactly one page.
+        """
 
     @abstractmethod
     async def stat(self, folder: VFolderId, path: FolderPath) -> FileEntry:
@@ -346,16 +369,19 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def rename(self, folder: VFolderId, path: FolderPath, new_name: str) -> None:
-        """Renames a file or directory in its directory. Raises FileAlreadyExists."""
+        """Renames a file or directory within its directory. Raises FileAlreadyExists."""
 
     @abstractmethod
     async def move(self, folder: VFolderId, source: FolderPath, target: FolderPath) -> None:
-        """Moves a file or directory as mv(1), but replaces nothing. Raises FileAlreadyExists."""
+        """Moves a file or directory as mv(1) does, but never replaces an existing one. Raises FileAlreadyExists."""
 
     @abstractmethod
     async def delete_files(self, folder: VFolderId, paths: Sequence[FolderPath], *, recursive: bool) -> None:
-        """Deletes files, and directories with ``recursive``, else raises WrongKindOfFile and deletes nothing. Raises
-        NoSuchFile for the missing paths; the others are gone."""
+        """Deletes files, and with ``recursive`` also directories.
+
+        Without ``recursive``, a directory raises WrongKindOfFile and nothing is deleted. Raises NoSuchFile for the
+        missing paths; the others are gone.
+        """
 
     @abstractmethod
     async def open_file(self, folder: VFolderId, path: FolderPath) -> OpenFile:
@@ -376,7 +402,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def find_upload(self, folder: VFolderId, session: str) -> tuple[UploadRecord, int]:
-        """Returns the record of an upload, and how many bytes have come. Raises UploadNotFound."""
+        """Returns the record of an upload, and the number of bytes that have arrived. Raises UploadNotFound."""
 
     @abstractmethod
     def open_upload(self, folder: VFolderId, session: str) -> Upload:
@@ -392,4 +418,5 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def expire_uploads(self, before: float) -> int:
-        """Removes the uploads of all scopes that have not grown since ``before``, and returns their number."""
+        """Removes the uploads of all scopes that have not grown since ``before``, and returns the number of removed
+        ones."""

@@ -1,1 +1,1 @@
-"""The core on snapshots, and whole managers and agents in simulated time."""
+"""Simulates scheduling on snapshots, and whole managers and agents in simulated time."""

@@ -1,4 +1,4 @@
-"""A control plane in one simulated world: managers on one database, agents on their nodes, and users."""
+"""Simulates a control plane: managers on one database, agents on their nodes, and users."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ RESTING_STATUSES = frozenset(s for s in SessionStatus if s.is_final) | {SessionS
 _LONGEST_REST_S = 900.0
 _ROUND_S = 2.5
 _WELL_S = 120.0
-"""After so long every device counts as well again."""
+"""The seconds after which every device counts as healthy again."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ def _agent_settings(number: int, *, has_gpus: bool) -> AgentSettings:
 
 
 class Cluster:
-    """Runs the managers, agents and users of one seed; :meth:`begin` starts it."""
+    """Runs the managers, agents and users of one seed. :meth:`begin` starts the simulation."""
 
     def __init__(self, seed: int, faults: Faults, plan: Plan = _DEFAULT_PLAN) -> None:
         self.seed = seed
@@ -122,7 +122,7 @@ class Cluster:
         ]
 
     def _keepers_of(self, node: Node, device_id: str) -> list[str]:
-        """Returns the claims whose devices a device or partition of a node belongs to."""
+        """Returns the claims that hold a device or partition of a node."""
         agent_id = f"i-{self.nodes.index(node)}"
         return [
             claim.name
@@ -213,7 +213,7 @@ class Cluster:
         return {"mock.shares": self._claim_users.choice(["0.5", "1", "2"])}
 
     async def _ask_about_claims(self, call: Callable[[ClaimService], Coroutine[Any, Any, object]]) -> None:
-        """Asks a manager once."""
+        """Sends one request about claims to a manager."""
         managers = self.serving()
         if not managers:
             return
@@ -225,7 +225,7 @@ class Cluster:
             self.world.trace("claim", type(e).__name__)
 
     async def change_claim(self, name: str, action: str) -> None:
-        """Asks once to release or to delete a claim."""
+        """Sends one request to release or to delete a claim."""
         self.world.trace("user", action, name)
         if action == "release":
             await self._ask_about_claims(lambda claims: claims.release(self._caller(), name))
@@ -243,7 +243,7 @@ class Cluster:
         return resources
 
     async def create(self, request: CreateSession, token: str) -> Session | None:
-        """Repeats a request with its token until it is answered; None if it is refused."""
+        """Repeats a creation request with its token until it is answered. Returns None if it is refused."""
         call_id = uuid5(NAMESPACE_URL, token)
         for _ in range(8):
             managers = self.serving()
@@ -266,7 +266,7 @@ class Cluster:
         return self.caller
 
     async def change(self, session_id: SessionId, action: str) -> None:
-        """Asks once to end or to restart a session."""
+        """Sends one request to end or to restart a session."""
         managers = self.serving()
         if not managers:
             return
@@ -304,7 +304,7 @@ class Cluster:
     # ---- what befalls the daemons besides
 
     async def befall(self) -> None:
-        """Stops processes, fills disks, reboots nodes, fails devices and sets clocks, until cancelled."""
+        """Causes faults until cancelled: stops processes, fills disks, reboots nodes, fails devices and sets clocks."""
         dice = self.world.rng
         while True:
             await asyncio.sleep(dice.expovariate(1 / 8.0))
@@ -390,7 +390,7 @@ class Cluster:
         return ""
 
     async def _waiting_in_vain(self) -> str:
-        """Returns as text the number of sessions that wait although they fit; empty if there are none."""
+        """Returns a text with the number of sessions that wait although they fit. Empty if there are none."""
         leader = next(candidate for candidate in self.managers.values() if candidate.leads)
         snapshot, policy = await self.world.call(leader.process, lambda: leader.manager.scheduling("default"))  # type: ignore[union-attr]  # it leads
         plan = decide(snapshot, policy, now=leader.clock.now(), rng=random.Random(0))
@@ -399,7 +399,10 @@ class Cluster:
         return ""
 
     async def fill(self) -> None:
-        """Checks that no slot is occupied by running a session of a whole node on each. Raises AssertionError."""
+        """Checks that no slot is still occupied, by running a session that takes a whole node on each node.
+
+        Raises AssertionError.
+        """
         request = CreateSession(image="python", enqueue_only=True, resources={"cpu": 8, "mock.shares": "2"})
         created = [await self.create(request, f"whole-{number}") for number in range(len(self.agents))]
         deadline = self.world.now + _WELL_S

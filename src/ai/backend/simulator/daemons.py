@@ -1,4 +1,4 @@
-"""The shipped daemons as simulated processes, which die, are stopped, and start again on their stored state."""
+"""Runs the shipped daemons as simulated processes, which die, stop, and start again on their stored state."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class ManagerDaemon(Daemon):
         return manager is not None and manager.leads
 
     async def ask(self, use: Callable[[Manager], Coroutine[Any, Any, Any]]) -> Any:
-        """Sends a user's request, which is lost if the process dies."""
+        """Sends a user's request to the manager. The request is lost if the process dies."""
         manager = self.manager
         assert manager is not None
         return await self.world.call(self.process, partial(use, manager))
@@ -199,7 +199,7 @@ class AgentDaemon(Daemon):
 
 
 class NoKits:
-    """Provides no services in sessions."""
+    """Replaces the kits of service programs, and provides no services in sessions."""
 
     is_built_in = False
 
@@ -218,7 +218,7 @@ class NoKits:
 
 
 class NoMeter:
-    """Measures nothing of the machine."""
+    """Replaces the meter of the machine, and measures nothing."""
 
     def measure(self) -> Sequence[Measurement]:
         return ()

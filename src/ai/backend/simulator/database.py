@@ -1,4 +1,4 @@
-"""A database in the memory of a simulation, for the stores that are not simulated otherwise."""
+"""Provides a database in memory for the stores that the simulation does not replace otherwise."""
 
 from __future__ import annotations
 

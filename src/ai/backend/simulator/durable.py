@@ -1,4 +1,4 @@
-"""The stored state of a simulated agent: memory that survives it, with a disk that may be full or kill at a write."""
+"""Stores the state of a simulated agent in memory that survives the agent. The disk may be full, or kill at a write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _decode_observation = msgspec.msgpack.Decoder(KernelObservation).decode
 
 
 class Disk:
-    """Stores the written values of one agent by kind and name; nothing can be written while it is full."""
+    """Stores the written values of one agent by kind and name. Nothing can be written while the disk is full."""
 
     def __init__(self, world: World) -> None:
         self.kernels: dict[str, bytes] = {}
@@ -60,7 +60,7 @@ class Disk:
             raise ProcessDied
 
     def has_news(self, ack: ObservationAck | None) -> bool:
-        """Returns True if there are observations after the acknowledged ones."""
+        """Returns True if there are observations that the manager has not acknowledged."""
         seq = ack.seq if ack is not None and ack.epoch == self.epoch else 0
         return any(_decode_observation(value).seq > seq for value in self.outbox)
 
@@ -206,7 +206,7 @@ class _Outbox:
         self._disk.end("an observation")
 
     def replace(self, observations: list[KernelObservation]) -> None:
-        """Clears the outbox if nothing remains to be sent, as the file does."""
+        """Clears the outbox if nothing remains to be sent, as the real file does."""
         if not observations:
             self.rewrite(observations)
 

@@ -1,4 +1,4 @@
-"""Devices of a simulated node that are cut into partitions and joined again."""
+"""Simulates devices of a node that are cut into partitions and joined again."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ai.backend.simulator.node import SimulatedPlugin
 KEY = "gpu"
 WHOLE = "gpu.device"
 SIZES: Mapping[str, int] = {"gpu.1g": 1, "gpu.2g": 2, WHOLE: 4}
-"""Slot -> what it takes of the memory of a device."""
+"""Slot -> the amount of a device's memory that the slot takes."""
 _DEVICE_IDS = ("g0", "g1")
 _SPEC = AllocMapSpec(kind="discrete")
 
 
 class SimulatedGpu(SimulatedPlugin):
-    """Two devices that can be cut into halves and quarters; the partitions outlive the agents of the node."""
+    """Simulates two devices that can be cut into halves and quarters. The partitions outlive the agents of the node."""
 
     capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(partitionable=True)
 

@@ -1,4 +1,4 @@
-"""The invariants of a simulated control plane: after each transaction, at rest, and at the end."""
+"""Checks the invariants of a simulated control plane: after each transaction, at rest, and at the end."""
 
 from __future__ import annotations
 
@@ -221,7 +221,10 @@ def _count_devices(
 
 
 def left_over(memory: Memory, agents: Sequence[AgentDaemon]) -> str:
-    """Returns a description of the first workload, report or debt that agents still hold; empty for none."""
+    """Describes the first workload, report or hook call that agents still hold.
+
+    Returns an empty text if nothing is left.
+    """
     held: set[tuple[KernelId, int]] = {
         (k.id, k.attempt) for s in memory.sessions.values() for k in s.kernels if k.status in HOLDING
     }

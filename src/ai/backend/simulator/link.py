@@ -1,4 +1,4 @@
-"""The link in memory, as a network that loses, repeats, delays and reorders messages."""
+"""Simulates the link as a network that loses, repeats, delays and reorders messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LATEST_S = 20.0
 
 
 class SimulatedLink(MemoryLink):
-    """The link of one manager; handlers run in the process that has started its end.
+    """Simulates the link of one manager. Handlers run in the process that has started their end.
 
     A message to a dead process is lost, and the connection is found broken a little later.
     """
@@ -112,7 +112,7 @@ class SimulatedLink(MemoryLink):
 
 
 class SimulatedAgentEndpoint(MemoryAgentEndpoint):
-    """The agent's end of a :class:`SimulatedLink`; it belongs to the process that starts it."""
+    """Represents the agent's end of a :class:`SimulatedLink`. It belongs to the process that starts it."""
 
     def __init__(self, link: SimulatedLink, agent_id: str) -> None:
         super().__init__(link, agent_id)

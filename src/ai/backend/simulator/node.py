@@ -1,4 +1,4 @@
-"""A simulated node that outlives its agents, with a runtime and plugins that fail, hang and return wrong values."""
+"""Simulates a node that outlives its agents, with a runtime and plugins that fail, hang and return wrong values."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Node:
 
 
 class SimulatedRuntime(FakeRuntime):
-    """The runtime of one agent process. Its operations go on if the agent dies meanwhile."""
+    """Simulates the runtime of one agent process. Its operations go on if the agent dies meanwhile."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.fake, behave=self._random_behaviour)
@@ -296,14 +296,14 @@ def _plugin(node: Node, kind: str) -> type[SimulatedPlugin]:
 
 
 class SimulatedPlugin(AbstractComputePlugin):
-    """The devices of one kind on one node; ``key`` and ``node`` are class attributes."""
+    """Simulates the devices of one kind on one node. ``key`` and ``node`` are class attributes."""
 
     key: ClassVar[DeviceName]
     node: ClassVar[Node]
     version = "1.0"
 
     async def _misbehave(self, hook: str) -> bool:
-        """Fails, hangs, or returns True if the caller must return a wrong value."""
+        """Fails or hangs at random. Returns True if the caller must return a wrong value."""
         world = self.node.world
         if self.node.is_plugin_broken and world.faults.misbehave and hook in HOOK_NAMES:
             raise RuntimeError(f"{hook} is broken")

@@ -1,4 +1,4 @@
-"""The stores in memory behind a simulated database, which may be slow, refuse calls or lose answers."""
+"""Provides in-memory stores behind a simulated database, which may be slow, refuse calls or lose answers."""
 
 from __future__ import annotations
 

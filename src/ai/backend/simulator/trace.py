@@ -1,4 +1,4 @@
-"""A day of a cluster in simulated time: sessions arrive and end, agents fail and come back, one policy decides.
+"""Simulates a day of a cluster: sessions arrive and end, agents fail and come back, one policy decides.
 
 Usage: python -m ai.backend.simulator.trace SNAPSHOT.json TRACE.json [--order NAME] [--placement NAME] [--fail HOURS]
 
@@ -40,7 +40,7 @@ _REPAIR_S = 3_600.0
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of a trace; times in seconds."""
+    """Describes one session in a trace. Times are in seconds."""
 
     at: float
     runs: float
@@ -51,7 +51,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of a replay; ``waits`` are the seconds from the last request of each session that ran to its start."""
+    """Holds the result of a replay. ``waits`` are the seconds between each run session's last request and its start."""
 
     waits: list[float] = field(default_factory=list)
     done: int = 0
@@ -83,7 +83,7 @@ class _Running:
 
 
 class Replay:
-    """Simulates a cluster from event to event, alike for equal seeds."""
+    """Simulates a cluster from event to event. Equal seeds give equal results."""
 
     def __init__(self, cluster: Snapshot, policy: Policy, *, seed: int, fail_every_s: float = 0.0) -> None:
         self._cluster = replace(cluster, pending=(), running=())

@@ -1,4 +1,4 @@
-"""An asyncio event loop in simulated time, and the simulated processes whose tasks it runs.
+"""Runs an asyncio event loop in simulated time, and simulated processes whose tasks run on it.
 
 When nothing is ready the time jumps to the next timer. There are no threads and no sockets: what asks for a thread runs
 at once, in place. A task belongs to the process in whose context it was made; the tasks of a process that has died are
@@ -21,11 +21,11 @@ _MAX_STEPS = 100_000
 
 
 class ProcessDied(BaseException):
-    """The simulated process was killed between two instructions of one step."""
+    """Raised when the simulated process is killed between two instructions of one step."""
 
 
 class Process:
-    """A simulated operating system process, which dies after ``fuse`` more steps (None: it does not)."""
+    """Simulates an operating system process that dies after ``fuse`` more steps. None means that it does not die."""
 
     def __init__(self, name: str, on_death: Callable[[], None] = lambda: None) -> None:
         self.name = name
@@ -59,7 +59,7 @@ class Process:
             self.on_death()
 
     def stop(self) -> None:
-        """Runs nothing until :meth:`go_on`, as after SIGSTOP."""
+        """Stops the process until :meth:`go_on`, as SIGSTOP does."""
         self._is_stopped = True
 
     def go_on(self) -> None:
@@ -123,7 +123,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """Does nothing: the timer is dropped when it is due."""
+        """Does nothing, because a cancelled timer is dropped when it is due."""
 
     def _advance(self) -> None:
         """Advances the time to the next timer that is due."""
@@ -191,11 +191,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Does nothing: there are no events of sockets."""
 
     def sweep(self) -> None:
-        """Forgets tasks that are over."""
+        """Forgets tasks that have ended."""
         self._tasks = [task for task in self._tasks if not task.done()]
 
     def tear_down(self) -> None:
-        """Closes every remaining coroutine, whatever its ``finally`` blocks do, and then the loop."""
+        """Closes every remaining coroutine, whatever its ``finally`` blocks do, and then closes the loop."""
         events._set_running_loop(self)
         try:
             for task in self._tasks:

@@ -1,4 +1,4 @@
-"""The simulated world: its time, random numbers, faults and trace."""
+"""Holds the simulated world: its time, random numbers, faults and trace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LATENCIES_S = (0.0, 0.0, 0.0002, 0.003)
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """Probabilities of the faults, each for one event.
+    """Holds the probabilities of the faults, each for one event.
 
     Attributes:
         lose, repeat, late: of a message between a manager and an agent, either way.
@@ -64,7 +64,7 @@ NO_FAULTS = Faults(
 
 
 class World:
-    """The shared state of a simulation. ``faults`` may be replaced while it runs."""
+    """Holds the shared state of a simulation. ``faults`` may be replaced while it runs."""
 
     def __init__(self, seed: int, faults: Faults) -> None:
         self.rng = random.Random(seed)
@@ -99,7 +99,7 @@ class World:
     # ---- processes
 
     def spawn(self, process: Process | None, work: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
-        """Runs work in a process; without a process, where nothing ever fails."""
+        """Runs work in a process. Without a process, the work never fails."""
         context = (process.context if process is not None else self.context).copy()
         task: asyncio.Task[T] = self.loop.create_task(work, name=name or None, context=context)
         return task
@@ -109,7 +109,10 @@ class World:
         self.loop.call_later(delay_s, call, *args, context=self.context)
 
     async def call(self, process: Process, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs work in another process, where it continues if the caller dies; a cancelled caller cancels it."""
+        """Runs work in another process.
+
+        The work continues if the caller dies, and a cancelled caller cancels the work.
+        """
         reply: asyncio.Future[T] = self.loop.create_future()
         task = self.spawn(process, work())
 
@@ -151,7 +154,7 @@ class World:
         return result
 
     def _lose_power(self, process: Process, group: Sequence[_Transaction]) -> None:
-        """Ends a process before or after the commit of the group of its transactions. Raises ProcessDied."""
+        """Kills a process before or after the commit of a group of its transactions. Raises ProcessDied."""
         is_committed = self.rng.random() < 0.5
         self.trace("power lost", "after" if is_committed else "before", "the commit of", len(group))
         for transaction in group if is_committed else ():
@@ -162,14 +165,14 @@ class World:
 
 
 class _Transaction(msgspec.Struct, frozen=True, eq=False):
-    """A transaction that has begun, with the context of its caller."""
+    """Represents a transaction that has begun, with the context of its caller."""
 
     name: str
     work: Callable[[], Awaitable[Any]]
     context: Context
 
     def run(self) -> None:
-        """Runs the transaction at once; the stores of the simulation never wait. Its error is its own."""
+        """Runs the transaction at once, because the stores of the simulation never wait. Its error is its own."""
         steps = self.work().__await__()
         with suppress(StopIteration, BackendError):
             self.context.run(next, steps)
@@ -187,7 +190,8 @@ def answer(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
 
 
 class SkewedClock:
-    """A :class:`ai.backend.infra.clock.Clock` ahead by ``skew_s``, with a monotonic clock that drifts."""
+    """Simulates a :class:`ai.backend.infra.clock.Clock` that is ahead by ``skew_s``, with a drifting
+    monotonic clock."""
 
     def __init__(self, world: World, *, skew_s: float = 0.0, drift: float = 1.0) -> None:
         self._world = world
@@ -205,7 +209,7 @@ class SkewedClock:
 
 
 class SeededIds:
-    """Identities that are the same in each run: :class:`ai.backend.infra.clock.IdGenerator`."""
+    """Creates ids that are the same in each run. Implements :class:`ai.backend.infra.clock.IdGenerator`."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)

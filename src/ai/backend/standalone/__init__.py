@@ -1,1 +1,1 @@
-"""`backend.ai up`: the whole platform in one process, or one process per daemon, on one data directory."""
+"""Implements `backend.ai up`: the whole platform in one process or in one process per daemon, on one data directory."""

@@ -34,7 +34,7 @@ VXLAN_PORT, ENCRYPTED_OVERLAY_PORT = 4789, 5789
 
 @dataclass(eq=False)
 class AgentDaemon:
-    """Runs an agent that is configured from the shared configuration at its start."""
+    """Runs an agent. The agent is configured from the shared configuration at its start."""
 
     layout: Layout
     agent_id: str
@@ -43,7 +43,10 @@ class AgentDaemon:
     _agent: Agent | None = field(default=None, init=False)
 
     async def prepare(self) -> Agent:
-        """Reads the settings and loads the runtime, before others keep the processor busy. Raises InvalidInput."""
+        """Reads the settings and loads the runtime, before other daemons keep the processor busy.
+
+        Raises InvalidInput.
+        """
         settings = await self._settings()
         self._agent = Agent(settings, load_runtime(settings), self.endpoint.reports)
         return self._agent
@@ -69,7 +72,7 @@ class AgentDaemon:
             raise InvalidInput(f"the settings of {self.agent_id} are wrong: {text}", data=problems) from None
 
     async def reload(self) -> None:
-        """Takes over plugins and their settings, and writes a report of it; sessions and their devices stay."""
+        """Applies changed plugins and plugin settings, and writes a report. Sessions and their devices stay."""
         try:
             if self._agent is None:
                 raise Unavailable("the agent starts or stops")

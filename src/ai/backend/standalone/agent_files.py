@@ -1,4 +1,4 @@
-"""Settings of each agent of a cluster: a file like ``agent.toml``, or a folder of them."""
+"""Reads the settings of each agent of a cluster, from a file like ``agent.toml`` or a folder of such files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _ALLOWED_PLUGINS_KEYS = ("allow-compute-plugins", "allowed-compute-plugins", "al
 
 
 def own_settings(given_path: str | None, agent_id: str) -> dict[str, Any]:
-    """Returns the settings of this agent from a file for all, or ``AGENT.toml`` in a folder. Raises InvalidInput."""
+    """Returns the settings of one agent, from a file for all agents or from ``AGENT.toml`` in a folder.
+
+    Raises InvalidInput.
+    """
     path = Path(given_path or "")
     if path.is_dir() and given_path is not None:
         path = path / f"{agent_id}.toml"
@@ -32,8 +35,10 @@ def own_settings(given_path: str | None, agent_id: str) -> dict[str, Any]:
 
 
 def check(given_path: str | None, agents: Iterable[str], *, is_new: bool) -> None:
-    """Raises InvalidInput if a settings file is not usable; with ``is_new`` also if a file names no agent of the
-    cluster."""
+    """Raises InvalidInput if a settings file is not usable.
+
+    With ``is_new``, also if a file names no agent of the cluster.
+    """
     agent_ids = list(agents)
     for agent_id in agent_ids:
         own_settings(given_path, agent_id)
@@ -44,7 +49,10 @@ def check(given_path: str | None, agents: Iterable[str], *, is_new: bool) -> Non
 
 
 def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges ``own`` over ``base``: tables key by key, anything else as a whole. Allowed plugins are added up."""
+    """Merges ``own`` over ``base``.
+
+    Tables are merged key by key, and other values are replaced as a whole. Allowed plugins are added up.
+    """
     result = dict(base)
     for key, value in own.items():
         base_value = result.get(key)

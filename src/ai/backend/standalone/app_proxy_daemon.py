@@ -63,7 +63,7 @@ def worker_settings(layout: Layout, cluster: ClusterFile) -> WorkerSettings:
 
 
 def _shown_host(host: str) -> str:
-    """Returns what browsers call this host."""
+    """Returns the host name by which browsers reach this host."""
     try:
         return socket.gethostname() if ipaddress.ip_address(host).is_unspecified else host
     except ValueError:
@@ -72,7 +72,7 @@ def _shown_host(host: str) -> str:
 
 @dataclass(eq=False)
 class AppProxyDaemon:
-    """Runs the app proxy; the coordinator serves on ``listener``, or on the port that the cluster file names."""
+    """Runs the app proxy. The coordinator serves on ``listener``, or on the port that the cluster file names."""
 
     layout: Layout
     cluster: ClusterFile

@@ -1,4 +1,4 @@
-"""Runs the cluster until it is signalled to stop."""
+"""Runs the embedded cluster until a signal stops it."""
 
 from __future__ import annotations
 
@@ -88,8 +88,10 @@ _MAX_APP_RANGES = 100
 
 
 class Sockets(NamedTuple):
-    """The listening sockets of the API, of the storage proxy for clients and for managers, of the coordinator and of
-    the web server; and the one that claims the ports of apps."""
+    """Holds the listening sockets of the API, storage proxy (clients, managers), coordinator and web server.
+
+    Also holds the socket that claims the ports of apps.
+    """
 
     api: socket.socket
     storage: socket.socket
@@ -163,7 +165,7 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
 
 
 def _claim_ports(claim: socket.socket, host: str, first_choice: tuple[int, int]) -> tuple[int, int]:
-    """Returns a range of ports for apps, most of which are free: the first choice, or one of the ranges after it.
+    """Returns a range of ports for apps, most of which are free. The first choice is tried first, then later ranges.
 
     ``claim`` is bound to a name that stands for the range, in Linux' abstract namespace, which vanishes with the
     process: clusters that start at the same moment choose different ranges.
@@ -217,7 +219,7 @@ def _rpc_port(previous: ClusterFile) -> int:
 async def _start_embedded(
     stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets
 ) -> Callable[[], None]:
-    """Starts all daemons in this process; returns the function that reloads the agents' plugins."""
+    """Starts all daemons in this process. Returns the function that reloads the agents' plugins."""
     from ai.backend.infra.process.memory import collect_rarely, trimmed
     from ai.backend.infra.rpc.memory import MemoryLink
 
@@ -260,7 +262,7 @@ async def _start_embedded(
 async def _start_separate(
     stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets
 ) -> Callable[[], None]:
-    """Starts each daemon in a process of its own; returns the function that has them reload."""
+    """Starts each daemon in a process of its own. Returns the function that makes the daemons reload."""
     from ai.backend.infra.process.workers import ProcessSupervisor
     from ai.backend.standalone.daemon import make_keys
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _ORPHAN_CHECK_S = 1.0
 _ORPHAN_STOP_S = 2.0
 _PREDECESSOR_S = 30.0
-"""How long a daemon of an earlier supervisor may take to end."""
+"""The seconds that a daemon of an earlier supervisor may take to end."""
 
 
 class Daemon(Protocol):
@@ -37,13 +37,16 @@ class Daemon(Protocol):
 
 @runtime_checkable
 class Reloadable(Protocol):
-    """A daemon that takes over changed settings while it runs."""
+    """Represents a daemon that applies changed settings while it runs."""
 
     async def reload(self) -> None: ...
 
 
 def make_keys(layout: Layout, agents: Sequence[str]) -> None:
-    """Makes CURVE keys of manager and agents and the storage proxy's secrets once; only these agents may connect."""
+    """Creates, once, the CURVE keys of manager and agents and the storage proxy's secrets.
+
+    Only these agents may connect.
+    """
     from ai.backend.standalone.storage_daemon import secret
 
     for name in ("storage-manager", "storage-tokens", "app-proxy"):

@@ -1,4 +1,5 @@
-"""Allows one cluster per data directory, listens on its ports, and stores how commands and shells reach it."""
+"""Permits one cluster per data directory, listens on its ports, and stores how commands and shells reach
+the cluster."""
 
 from __future__ import annotations
 
@@ -44,17 +45,17 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def storage_url(self) -> str:
-        """The URL at which clients send and fetch files."""
+        """Returns the URL at which clients send and fetch files."""
         return self._url(self.storage_port)
 
     @property
     def coordinator_url(self) -> str:
-        """The URL of the coordinator of the app proxy, for browsers, the manager and the worker."""
+        """Returns the URL of the app proxy's coordinator, for browsers, the manager and the worker."""
         return self._url(self.coordinator_port)
 
     @property
     def web_url(self) -> str:
-        """The URL of the web server and its console, which browsers of this computer alone reach."""
+        """Returns the URL of the web server and its console. Only browsers of this computer can reach it."""
         return f"http://127.0.0.1:{self.web_port}"
 
     def _url(self, port: int) -> str:
@@ -63,7 +64,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_cluster_file(path: Path) -> ClusterFile | None:
-    """Reads the cluster file; None without one. Raises InvalidInput if it is damaged."""
+    """Reads the cluster file. Returns None if there is no cluster file. Raises InvalidInput if it is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ClusterFile)
     except FileNotFoundError:
@@ -77,7 +78,7 @@ def write_cluster_file(path: Path, cluster: ClusterFile) -> None:
 
 
 def already_runs(root: Path, pid: int | str) -> Conflict:
-    """Returns the error of a second ``up`` on one data directory."""
+    """Returns the error for a second ``up`` on the same data directory."""
     return Conflict(
         f"A cluster already runs on {root} (process {pid}). "
         "Use it, stop it with `backend.ai down`, or name another place with --data-dir.",
@@ -98,7 +99,7 @@ class InstanceLock:
         self._fd: int | None = None
 
     def __enter__(self) -> Self:
-        """Raises Conflict if a cluster runs here already; the message names its process."""
+        """Takes the lock. Raises Conflict if a cluster runs here already; the message names its process."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         began_at = time.monotonic()
         while True:
@@ -125,8 +126,10 @@ class InstanceLock:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket; the caller owns it. Raises Conflict if the port is taken or the address is not
-    ours."""
+    """Returns a listening socket, which the caller must close.
+
+    Raises Conflict if the port is taken or the address is not ours.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -141,7 +144,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def running_pid(path: Path) -> int | None:
-    """Returns the process that holds the lock, or None if none does."""
+    """Returns the id of the process that holds the lock. Returns None if no process holds the lock."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -172,7 +175,7 @@ class Keys:
 
 
 def write_env_file(path: Path, *, endpoint: str, keys: Keys, role: str) -> None:
-    """Writes the endpoint and one keypair, readable by this user alone."""
+    """Writes the endpoint and one keypair to a file that only this user can read."""
     variables = {
         "BACKEND_ENDPOINT": endpoint,
         "BACKEND_ENDPOINT_TYPE": "api",
@@ -185,7 +188,7 @@ def write_env_file(path: Path, *, endpoint: str, keys: Keys, role: str) -> None:
 
 
 def read_env_file(path: Path) -> Keys | None:
-    """Returns the keypair that an earlier ``up`` wrote; None if the file is gone or holds none."""
+    """Returns the keypair that an earlier ``up`` wrote. Returns None if the file is gone or has no keypair."""
     try:
         text = path.read_text()
     except FileNotFoundError:

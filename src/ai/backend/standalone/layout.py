@@ -1,4 +1,4 @@
-"""The paths of the embedded cluster in its data directory."""
+"""Defines the paths of the embedded cluster in its data directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ai.backend.common.errors import InvalidInput
 
 
 class Layout:
-    """Paths below the data directory. Nothing of the cluster lies elsewhere, except cgroups."""
+    """Holds the paths below the data directory. Nothing of the cluster lies elsewhere, except cgroups."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -45,5 +45,5 @@ class Layout:
             raise InvalidInput(f"The data directory {self.root} cannot be used: {e.strerror}.") from None
 
     def daemon_command(self, daemon: str, *arguments: str) -> list[str]:
-        """Returns the command that starts a daemon of the cluster by itself."""
+        """Returns the command that starts a daemon of the cluster as a separate process."""
         return [sys.executable, "-m", "ai.backend.standalone.daemon", str(self.root), daemon, *arguments]

@@ -67,7 +67,7 @@ class ManagerDaemon:
             await store.put_many({"volumes/default_host": FOLDER_HOST})
 
     async def _register_app_proxy(self) -> None:
-        """Gives resource groups without an app proxy the cluster's own, and those that have it its address."""
+        """Registers the cluster's app proxy in resource groups without one, and updates its address in the others."""
         if not self._cluster.coordinator_port:
             return
         groups, own_secret = self.manager.stores.resource_groups, secret(self._layout, "app-proxy")
@@ -77,7 +77,7 @@ class ManagerDaemon:
                 await groups.change_resource_group(group.name, **values)
 
     async def _bootstrap(self) -> None:
-        """Creates default identities, and env files with their keys again if they were lost."""
+        """Creates the default identities, and writes lost env files with their keys again."""
         bootstrap = self.manager.bootstrap
         await bootstrap.run(vfolder_hosts=[FOLDER_HOST] if self._cluster.storage_port else [])
         files = {"admin@local": self._layout.admin_env, "user@local": self._layout.user_env}
@@ -91,7 +91,8 @@ class ManagerDaemon:
             await self._set_password(email)
 
     async def _set_password(self, email: str) -> None:
-        """Gives a user without a password the one that ``up`` prints, and forgets that one once it is of no use."""
+        """Sets the password that ``up`` prints for a user without one, and deletes the printed one once
+        it is useless."""
         stored = await self.manager.bootstrap.identities.password_hash(email)
         if stored is None:
             await self.manager.bootstrap.set_password_hash(email, hash_of_random(make_password(self._layout, email)))
@@ -103,7 +104,7 @@ class ManagerDaemon:
         return {"agents": bool(self._endpoint.agents.keys() & set(self.manager.registry.registered))}
 
     async def stop(self) -> None:
-        """Stops serving and the loops; sessions go on. Safe after a failed start."""
+        """Stops serving and the loops. Sessions continue. Safe after a failed start."""
         await self._runner.cleanup()
         await self._endpoint.stop()
         await self.manager.stop()
@@ -112,7 +113,8 @@ class ManagerDaemon:
 
 
 def _with_monitoring(settings: ManagerSettings, layout: Layout) -> ManagerSettings:
-    """Gives the manager the token by which targets of Prometheus are read, unless its file names one."""
+    """Adds the token by which Prometheus reads its targets to the manager's settings, unless the manager's file names
+    one."""
     if settings.metrics.targets_token is not None:
         return settings
     metrics = settings.metrics.model_copy(update={"targets_token": SecretStr(secret(layout, "monitoring"))})
@@ -120,7 +122,10 @@ def _with_monitoring(settings: ManagerSettings, layout: Layout) -> ManagerSettin
 
 
 def keys_of(layout: Layout) -> tuple[Keys, Keys]:
-    """Returns the user's and the administrator's keys. Raises Unavailable if the env files do not exist yet."""
+    """Returns the keypairs of the user and of the administrator.
+
+    Raises Unavailable if the env files do not exist yet.
+    """
     user, admin = read_env_file(layout.user_env), read_env_file(layout.admin_env)
     if user is None or admin is None:
         raise Unavailable(f"The cluster wrote no keys to {layout.root}.")

@@ -1,4 +1,4 @@
-"""Settings of the manager of a cluster: a file like ``manager.toml``."""
+"""Reads the settings of a cluster's manager from a file like ``manager.toml``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _RESERVED_TABLES = (
 
 
 def manager_settings(given_path: str | None, data_dir: Path) -> ManagerSettings:
-    """Returns the settings of the manager from a file; the defaults without one. Raises InvalidInput for an unusable
-    file, and for a table that `up` decides."""
+    """Returns the settings of the manager from a file.
+
+    Without a file, returns the defaults. Raises InvalidInput for an unusable file, and for a table that `up` decides.
+    """
     if given_path is None:
         return ManagerSettings(data_dir=data_dir)
     path = Path(given_path)

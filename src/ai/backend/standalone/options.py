@@ -1,4 +1,4 @@
-"""The options of `up`."""
+"""Defines the options of `up`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SESSIONS_GO_ON_MESSAGE = "Sessions go on running; the next `backend.ai up` finds
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of ``up``; None means the value of the last ``up`` on this data directory.
+    """Holds the options of ``up``. None means the value of the last ``up`` on this data directory.
 
     Without a last one: port 8091 or any free one, one agent, the process runtime, no mock devices. ``mock`` is a file,
     ``default`` or ``none``. ``agent_config`` is a file, a folder with an ``AGENT.toml`` for some agents, or ``none``;

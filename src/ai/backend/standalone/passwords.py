@@ -1,4 +1,4 @@
-"""The passwords by which the users of the embedded cluster log in to its console, until they choose others."""
+"""Stores the passwords of the embedded cluster's users for its console, until the users choose other passwords."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUICK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 
 def stored_password(layout: Layout, email: str) -> str | None:
-    """Returns the password that ``up`` prints for a user; None if the user has chosen another one."""
+    """Returns the password that ``up`` prints for a user. Returns None if the user has chosen another one."""
     try:
         return _file(layout, email).read_text().strip() or None
     except FileNotFoundError:
@@ -24,7 +24,7 @@ def stored_password(layout: Layout, email: str) -> str | None:
 
 
 def make_password(layout: Layout, email: str) -> str:
-    """Returns a user's random password, made and stored the first time."""
+    """Returns a user's random password. The password is created and stored at the first call."""
     password = stored_password(layout, email)
     if password is None:
         password = secrets.token_urlsafe(_PASSWORD_BYTES)

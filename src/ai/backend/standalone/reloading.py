@@ -1,4 +1,4 @@
-"""Reports of agents on the plugins that they reloaded, as files that `backend.ai reload` reads."""
+"""Stores agents' reports on reloaded plugins as files, which `backend.ai reload` reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _TERMINAL = "/dev/tty"
 
 
 class ReloadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one reload of an agent: why plugins are as before, by their names; or why nothing was read."""
+    """Holds the result of one reload of an agent: by plugin name why the plugin is unchanged, or why
+    nothing was read."""
 
     refused: dict[str, str] = {}
     error: str = ""
@@ -24,14 +25,14 @@ def write_report(path: Path, report: ReloadReport) -> None:
 
 
 def read_report(path: Path, *, since: int | None) -> ReloadReport | None:
-    """Returns the report of a reload; None if there is none that is newer than ``since`` (:func:`time_of`)."""
+    """Returns the report of a reload. Returns None if no report is newer than ``since`` (:func:`time_of`)."""
     if time_of(path) == since:
         return None
     return msgspec.json.decode(path.read_bytes(), type=ReloadReport)
 
 
 def time_of(path: Path) -> int | None:
-    """Returns when a report was written, in nanoseconds; None without one."""
+    """Returns the time of a report's writing in nanoseconds. Returns None if there is no report."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -39,7 +40,7 @@ def time_of(path: Path) -> int | None:
 
 
 def has_terminal() -> bool:
-    """Returns True while this process has a controlling terminal, whose end is told by SIGHUP, too."""
+    """Returns True while this process has a controlling terminal. The end of that terminal also sends SIGHUP."""
     try:
         os.close(os.open(_TERMINAL, os.O_RDWR | os.O_CLOEXEC))
     except OSError:

@@ -29,7 +29,7 @@ _OWNER_KEYS = ("kernel-uid", "kernel_uid", "kernel-gid", "kernel_gid")
 
 
 def secret(layout: Layout, name: str) -> str:
-    """Returns a secret of the cluster, made the first time."""
+    """Returns a secret of the cluster. The secret is created at the first call."""
     path = layout.keys / f"{name}.secret"
     if not path.exists():
         write_atomically(path, secrets.token_hex(_SECRET_BYTES).encode())
@@ -77,7 +77,10 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
 
 
 def _owner(cluster: ClusterFile) -> tuple[int, int]:
-    """Returns the user and group that sessions run as. Raises InvalidInput if agents of the cluster differ in it."""
+    """Returns the user and the group as which sessions run.
+
+    Raises InvalidInput if agents of the cluster differ in it.
+    """
     owners: dict[tuple[int, int], str] = {}
     for agent_id in agent_ids(cluster.agents):
         base = {"agent": {"id": agent_id, "runtime": cluster.runtime}}
@@ -98,7 +101,7 @@ def volume_path(layout: Layout) -> Path:
 
 @dataclass(eq=False)
 class StorageDaemon:
-    """Runs the proxy on its two sockets; None binds the ports that the cluster file names."""
+    """Runs the storage proxy on its two sockets. A socket of None means the port that the cluster file names."""
 
     layout: Layout
     cluster: ClusterFile

@@ -43,7 +43,7 @@ def make_web_server(layout: Layout, cluster: ClusterFile) -> WebServer:
 
 @dataclass(eq=False)
 class WebDaemon:
-    """Runs the web server; it serves on ``listener``, or on the port that the cluster file names.
+    """Runs the web server on ``listener``, or on the port that the cluster file names.
 
     The first connection starts it and waits for it, so that clusters without browsers spend no time and memory on it.
     """

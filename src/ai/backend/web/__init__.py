@@ -1,1 +1,2 @@
-"""The web server: browsers sign in with a password, and their requests reach the managers signed (spec 03-02:183)."""
+"""Implements the web server: browsers sign in with a password, and their signed requests reach the managers (spec
+03-02:183)."""

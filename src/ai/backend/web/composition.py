@@ -1,4 +1,4 @@
-"""Composition of the web server."""
+"""Builds the web server from its parts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ log = logging.getLogger(__name__)
 
 
 class WebServer:
-    """A web server for browsers and clients in session mode. Raises InvalidInput: a certificate cannot be used."""
+    """Runs a web server for browsers and for clients in session mode.
+
+    Raises InvalidInput: a certificate cannot be used.
+    """
 
     def __init__(self, settings: WebSettings) -> None:
         self.settings = settings
@@ -115,7 +118,7 @@ class WebServer:
 
 
 def _pages(settings: WebSettings, *, scheme: str) -> ConsoleApi | PagesApi:
-    """Returns the routes of our console, or of a published one that ``service.static-path`` names."""
+    """Returns the routes of the console's pages, or of a published console that ``service.static-path`` names."""
     folder = settings.service.static_path
     folder = folder.expanduser().resolve() if folder is not None else None
     if folder is not None and not is_our_console(folder):
@@ -131,7 +134,7 @@ def _tls_context(settings: WebSettings, metrics: Metrics) -> ssl.SSLContext | No
 
 
 def login_store_of(session: SessionSettings) -> LoginStore:
-    """Returns the store of logins of the settings, whose file may be in a folder that is not there yet."""
+    """Returns the login store that the settings name. Creates the folder of its file if necessary."""
     redis = session.redis
     if redis.url is None:
         file = session.file.expanduser()

@@ -1,4 +1,4 @@
-"""Checks that every request of a browser passes, and the headers that every response has.
+"""Checks every request of a browser, and adds headers to every response.
 
 Sources: OWASP ASVS 5.0 chapters 3.3 to 3.5 (cookies, browser security headers, origin separation); Fetch Metadata.
 """
@@ -58,7 +58,7 @@ def check_origin(request: web.BaseRequest, *, scheme: str) -> None:
 
 
 def guarding(scheme: str, *, hsts_subdomains: bool = False) -> tuple[Middleware, ResponseSignal]:
-    """Returns the middleware that makes the checks and the signal handler that adds the headers of responses."""
+    """Returns the middleware that checks requests, and the signal handler that adds headers to responses."""
     hsts = f"{_HSTS}; includeSubDomains" if hsts_subdomains else _HSTS
 
     @web.middleware
@@ -83,5 +83,5 @@ def guarding(scheme: str, *, hsts_subdomains: bool = False) -> tuple[Middleware,
 
 
 def is_api(path: str) -> bool:
-    """Returns True for paths whose responses are no files of the console."""
+    """Returns True for paths whose responses are not files of the console."""
     return path.startswith(("/func", "/server/"))

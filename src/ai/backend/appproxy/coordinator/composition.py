@@ -1,4 +1,4 @@
-"""Puts the coordinator together and serves it."""
+"""Builds the coordinator from its parts and serves it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TOKEN_SCHEME = {TOKEN_HEADER: {"type": "apiKey", "in": "header", "name": TOKEN_H
 
 
 class Coordinator:
-    """A coordinator on the database of its settings, or on ``database``, which it closes.
+    """Runs a coordinator on the database of its settings, or on ``database``, which it closes.
 
     ``start`` returns once requests are served; ``url`` is then its address.
     """
@@ -109,7 +109,7 @@ class Coordinator:
         self._tasks = [asyncio.ensure_future(loop.run()) for loop in (self.links, self._tidy)]
 
     async def readiness(self) -> Mapping[str, bool]:
-        """Returns whether the database answers, and whether a worker is alive."""
+        """Returns if the database answers, and if a worker is alive."""
         with suppress(BackendError):
             return {"database": True, "workers": any(worker.nodes for worker in await self.workers.all())}
         return {"database": False}
@@ -125,14 +125,14 @@ class Coordinator:
         }
 
     async def stop(self) -> None:
-        """Stops serving; workers go on serving what they have. May be called after a failed start."""
+        """Stops serving. Workers continue to serve their present circuits. May be called after a failed start."""
         await cancel_all(*self._tasks)
         await self._runner.cleanup()
         await self.database.close()
 
 
 def api_endpoints(coordinator: Coordinator, authority: Authority) -> list[Endpoint]:
-    """Returns every endpoint except the OpenAPI document, which lists them."""
+    """Returns every endpoint except the OpenAPI document, which describes these endpoints."""
     workers, circuits = coordinator.workers, coordinator.circuits
     public_url = coordinator.settings.proxy_coordinator.public_url
     groups: tuple[tuple[str, tuple[object, ...]], ...] = (
@@ -156,7 +156,7 @@ def _tls_context(settings: CoordinatorSettings, metrics: Metrics) -> ssl.SSLCont
 
 
 def openapi_json() -> str:
-    """Returns the OpenAPI document without a version of the software, so that releases do not change it."""
+    """Returns the OpenAPI document without the software version, so that releases do not change the document."""
     settings = CoordinatorSettings.model_validate({"secrets": {"api-secret": "-" * MIN_SECRET_LENGTH}})
     coordinator = Coordinator(settings, database=Database("sqlite://"))
     endpoints = api_endpoints(coordinator, Authority(SqlAuthorityStore(coordinator.database)))

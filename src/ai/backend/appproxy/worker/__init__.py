@@ -1,1 +1,1 @@
-"""The worker of the app proxy: serves circuits to browsers and clients."""
+"""Implements the worker of the app proxy, which serves circuits to browsers and clients."""

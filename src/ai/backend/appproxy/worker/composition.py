@@ -1,4 +1,4 @@
-"""Puts a worker together."""
+"""Builds a worker from its parts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STATE_FILE = "proxy-worker-state.json"
 
 
 class Worker:
-    """A worker of the app proxy. Raises InvalidInput for settings that cannot be applied."""
+    """Runs a worker of the app proxy. Raises InvalidInput for settings that cannot be applied."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
@@ -71,12 +71,17 @@ class Worker:
         self._is_serving = False
 
     async def _readiness(self) -> Mapping[str, bool]:
-        """Without a coordinator the worker still serves, so that its absence does not take it out of a balancer."""
+        """Returns if the worker can serve.
+
+        A worker without a coordinator still serves, and stays in a load balancer.
+        """
         return {"frontend": self._is_serving}
 
     async def start(self) -> None:
-        """Serves the circuits of the last run, and links with the coordinator. Raises InvalidInput if the addresses of
-        the settings cannot be used."""
+        """Serves the circuits of the last run, and connects to the coordinator.
+
+        Raises InvalidInput if the addresses of the settings cannot be used.
+        """
         process = self.settings.proxy_worker
         process.data_dir.mkdir(parents=True, exist_ok=True)
         await self.plane.start()
@@ -89,7 +94,7 @@ class Worker:
         self._task = asyncio.create_task(self.link.run())
 
     async def stop(self) -> None:
-        """Takes nothing new, lets open requests end, and stops. May be called after a failed start."""
+        """Refuses new requests, lets open requests end, and stops. May be called after a failed start."""
         self._is_serving = False
         if self._task is not None:
             await self.plane.stop(drain_s=self.settings.proxy_worker.drain_timeout)
@@ -99,8 +104,10 @@ class Worker:
 
 
 def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer, metrics: Metrics | None = None) -> DataPlane:
-    """Returns the data plane of the settings, and adds the expiry of its certificate to ``metrics``. Raises
-    InvalidInput if a certificate cannot be used."""
+    """Returns the data plane that the settings name.
+
+    Its certificate's expiry is added to ``metrics``. Raises InvalidInput if a certificate cannot be used.
+    """
     process, frontend = settings.proxy_worker, frontend_of(settings, metrics)
     table = process.limits.model_dump()
     per_address = table.pop("connections_per_address")
@@ -161,12 +168,12 @@ def plane_of(settings: WorkerSettings, gate: Gate, dialer: Dialer, metrics: Metr
 
 
 def etcd_tree(etcd: EtcdSettings) -> EtcdConfigStore:
-    """Returns the etcd that Traefik reads."""
+    """Returns the etcd store that Traefik reads."""
     return EtcdConfigStore(etcd.endpoints, user=etcd.user, password=etcd.password.get_secret_value())
 
 
 def frontend_of(settings: WorkerSettings, metrics: Metrics | None = None) -> Frontend:
-    """Returns where browsers connect. Raises InvalidInput if the certificate cannot be used."""
+    """Returns the address at which browsers connect. Raises InvalidInput if the certificate cannot be used."""
     process = settings.proxy_worker
     tls = None
     if process.tls_listen and process.tls_cert is not None and process.tls_privkey is not None:
@@ -197,7 +204,7 @@ def frontend_of(settings: WorkerSettings, metrics: Metrics | None = None) -> Fro
 
 
 def registration_of(settings: WorkerSettings, api_port: int) -> WorkerRegistration:
-    """Returns how the worker describes itself to the coordinator; ``api_port`` is the port of its own API."""
+    """Returns the worker's registration for the coordinator. ``api_port`` is the port of the worker's own API."""
     process = settings.proxy_worker
     api = process.api_advertised_addr or process.api_bind_addr
     hostname, port_range, domain, domain_port = api.host, None, None, None

@@ -16,7 +16,7 @@ _PREFIX = "backendai_appproxy_"
 
 
 def families_of(plane: DataPlane, link: CoordinatorLink) -> Iterable[MetricFamily]:
-    """Returns the metrics at this moment."""
+    """Returns the metric families of a data plane at this moment."""
     counts, observations = plane.counts, plane.observe().values()
     yield _family(
         "requests_total",
@@ -43,8 +43,10 @@ def families_of(plane: DataPlane, link: CoordinatorLink) -> Iterable[MetricFamil
 
 
 class InferenceMetrics:
-    """Histograms of requests to models, by the names and buckets of OpenTelemetry's conventions for generative AI, as
-    Prometheus writes them. No label names a model: users choose those names."""
+    """Holds histograms of requests to models, with names and buckets of OpenTelemetry's conventions for generative AI.
+
+    No label names a model: users choose those names.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._duration = metrics.histogram(

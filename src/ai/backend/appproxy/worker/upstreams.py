@@ -1,4 +1,4 @@
-"""Connects to the services of routes: by their addresses, or through the service gateways of agents."""
+"""Connects to the services of routes, by address or through the service gateways of agents."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class Dialer(Protocol):
-    """Connects protocols to routes."""
+    """Connects protocols to routes of circuits."""
 
     async def dial(self, factory: Callable[[], P], route: RouteInfo, *, timeout_s: float) -> P:
-        """Raises Unavailable, or AddressRefused for an address that no session has."""
+        """Connects to a route. Raises Unavailable, or AddressRefused for an address that no session has."""
 
 
 class RouteDialer:
-    """Dials the addresses of the coordinator's table and nothing else. ``identity`` is presented to gateways."""
+    """Connects only to the addresses in the coordinator's table. ``identity`` is presented to gateways."""
 
     def __init__(self) -> None:
         self.identity: TlsIdentity | None = None
@@ -54,8 +54,11 @@ class RouteDialer:
 
 
 async def resolve(loop: asyncio.AbstractEventLoop, host: str) -> str:
-    """Returns the address of a host. Raises AddressRefused for link-local, multicast and unspecified addresses: cloud
-    metadata services are there, and no session is."""
+    """Returns the IP address of a host name.
+
+    Raises AddressRefused for link-local, multicast and unspecified addresses: cloud metadata services are there, and no
+    session is.
+    """
     try:
         address = ip_address(host)
     except ValueError:

@@ -1,1 +1,1 @@
-"""The calls of the API, one module an area, as asyncio classes with a blocking class beside each."""
+"""Contains the calls of the API, one module for each area, as asyncio classes with blocking classes beside them."""

@@ -1,4 +1,4 @@
-"""GraphQL (spec 03-09, client wire contract 3) and the lists built on it."""
+"""Sends GraphQL requests (spec 03-09, client wire contract 3), and reads lists by them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Arguments = Mapping[str, tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class PaginatedResult:
-    """A page of a list. ``total_count`` counts all items that match, on every page."""
+    """Holds a page of a list. ``total_count`` counts all items that match, on every page."""
 
     total_count: int
     items: list[dict[str, Any]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class AsyncAdmin(Remote):
     async def _ask(
         self, query: str, variables: Mapping[str, Any] | None
     ) -> tuple[dict[str, Any], Mapping[str, Mapping[str, Any]]]:
-        """Returns the data of an answer, and the problems of its refused mutations by their names."""
+        """Returns the data of a GraphQL answer, and the problems of refused mutations by the mutations' names."""
         body = {"query": query, "variables": dict(variables or {})}
         token = new_token() if query.lstrip().startswith("mutation") else None
         call = Call(method="POST", path="/admin/gql", json=body, repeatable=True, token=token)

@@ -1,4 +1,4 @@
-"""Arrays of batch sessions: many jobs of one request.
+"""Manages arrays of batch sessions, which are many jobs of one request.
 
 array = await api.SessionArray.create("python", "1-1000%50", startup_command="python job.py", name="sweep")
 print((await array.info())["counts"])
@@ -18,7 +18,10 @@ LIVE_STATUSES = frozenset({"PENDING", "RUNNING"})
 
 
 class AsyncSessionArray(Area):
-    """A handle of an array, by id or by the name of the newest. Constructing it sends no request."""
+    """Manages one array, given by its id or by its name.
+
+    Of several arrays with the name, the newest is meant. Constructing it sends no request.
+    """
 
     def __init__(self, transport: Transport, name: str, owner_access_key: str | None = None) -> None:
         super().__init__(transport)
@@ -30,11 +33,11 @@ class AsyncSessionArray(Area):
         return await self._get(self._path(), owner_access_key=self.owner_access_key)
 
     async def cancel(self, *, forced: bool = False) -> dict[str, Any]:
-        """Ends all elements that live, without waiting for their end; returns the array."""
+        """Ends all live elements of the array without waiting for their end. Returns the array."""
         return (await self._act("DELETE", **({"forced": "true"} if forced else {}))).object()
 
     async def retry(self) -> dict[str, Any]:
-        """Enqueues the elements that have ended without success again; returns ``array`` and ``retried``."""
+        """Enqueues the elements again that have ended without success. Returns ``array`` and ``retried``."""
         return (await self._act("POST", "/retry")).object()
 
     def _path(self, operation: str = "") -> str:
@@ -67,6 +70,6 @@ class AsyncSessionArrays(Area):
     async def list(
         self, *, live: bool = False, limit: int = 20, offset: int = 0, owner_access_key: str | None = None
     ) -> dict[str, Any]:
-        """Returns ``items``, the newest first, and ``totalCount``; ``live`` leaves out those that have ended."""
+        """Returns ``items``, the newest first, and ``totalCount``. ``live`` leaves out arrays that have ended."""
         query = {"live": "true" if live else None, "limit": limit, "offset": offset}
         return await self._get("/arrays", **query, owner_access_key=owner_access_key)

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Area(Remote):
-    """Base of an area of the API; sends its REST requests."""
+    """Serves as the base of an area of the API, and sends its REST requests."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._admin = AsyncAdmin(transport)
 
     async def _read(self, path: str, body: Any = None, /, **params: Any) -> Reply:
-        """Returns the answer to a GET without the parameters that are None.
+        """Sends a GET request without parameters that are None, and returns the answer.
 
         ``body``: parameters in a body, as the published client sends them.
         """
@@ -32,7 +32,7 @@ class Area(Remote):
         return await self._transport.request(call)
 
     async def _get(self, path: str, /, **params: Any) -> dict[str, Any]:
-        """Returns the object that answers a GET without the parameters that are None."""
+        """Sends a GET request without parameters that are None, and returns the object in the answer."""
         return (await self._read(path, **params)).object()
 
     async def _send(
@@ -42,7 +42,7 @@ class Area(Remote):
         return (await self._transport.request(call)).object()
 
     async def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Sends a change that may be repeated: a client token lets the server recognize repetitions."""
+        """Sends a change that may be repeated. By a client token, the server recognizes repetitions."""
         content = dict(body) if body is not None else None
         call = Call(method=method, path=path, json=content, repeatable=True, token=new_token())
         return (await self._transport.request(call)).object()
@@ -54,7 +54,8 @@ class Area(Remote):
 
 
 class Objects(Area):
-    """Objects that are changed over GraphQL; ``props`` are fields of the mutation's input, and others stay as they are.
+    """Reads and changes objects by GraphQL. ``props`` are fields of the mutation's input, and other fields stay
+    unchanged.
 
     Attributes:
         noun: the name of the type in the mutations, and the root field of one object.
@@ -85,7 +86,7 @@ class Objects(Area):
 
 
 class NamedObjects(Objects):
-    """Objects with a name of their own that are listed all at once.
+    """Reads and changes objects that have a name and are listed all at once.
 
     Attributes:
         plural: the root field of the list.
@@ -97,7 +98,7 @@ class NamedObjects(Objects):
         return list(await self._admin.select(self.plural, fields or self.fields))
 
     async def detail(self, name: str | None = None, fields: Sequence[str] = ()) -> dict[str, Any] | None:
-        """Returns an object, or None; without a name the caller's own domain or policy."""
+        """Returns an object, or None. Without a name, returns the caller's own domain or policy."""
         item = await self._admin.select(self.noun, fields or self.fields, name=("String", name))
         return dict(item) if item is not None else None
 

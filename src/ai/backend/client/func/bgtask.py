@@ -1,4 +1,4 @@
-"""Background tasks of the server and their progress (spec 03-08 "Background Task Progress Events")."""
+"""Follows background tasks of the server (spec 03-08 "Background Task Progress Events")."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ai.backend.client.types import Remote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of a background task. ``total`` is zero where the server does not know it."""
+    """Describes the progress of a background task. ``total`` is zero where the server does not know it."""
 
     state: str
     current: float
@@ -26,14 +26,14 @@ class Progress:
 
 
 class AsyncBackgroundTask(Remote):
-    """Follows a background task by the id that the call which started it returned."""
+    """Follows a background task by its id, which the call that started the task has returned."""
 
     def __init__(self, transport: Transport, task_id: UUID | str) -> None:
         self._transport = transport
         self.task_id = UUID(str(task_id))
 
     async def progress(self) -> AsyncIterator[Progress]:
-        """Yields every step up to the last one, whose ``state`` is ``done``, ``failed`` or ``cancelled``."""
+        """Yields every step of the task. The ``state`` of the last one is ``done``, ``failed`` or ``cancelled``."""
         from ai.backend.client.events import follow
 
         event_family = ""

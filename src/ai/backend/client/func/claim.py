@@ -1,4 +1,4 @@
-"""Device claims: accelerators that stay their owner's between sessions.
+"""Manages device claims, which keep accelerators for their owner between sessions.
 
 claim = await api.DeviceClaim.create("gpus", resources={"cuda.device": 2})
 session = await api.ComputeSession.get_or_create("python", claim="gpus")
@@ -15,7 +15,7 @@ from ai.backend.client.wire import Call, new_token, segment
 
 
 class AsyncDeviceClaim(Area):
-    """A handle of a device claim, by id or name. Constructing it sends no request."""
+    """Manages one device claim, given by its id or name. Constructing it sends no request."""
 
     def __init__(self, transport: Transport, name: str, owner_access_key: str | None = None) -> None:
         super().__init__(transport)
@@ -27,11 +27,14 @@ class AsyncDeviceClaim(Area):
         return await self._get(self._path(), owner_access_key=self.owner_access_key)
 
     async def release(self) -> dict[str, Any]:
-        """Returns the devices, which no session may hold; the next session allocates anew. Returns the claim."""
+        """Gives back the devices of the claim.
+
+        No session may hold them, and the next session allocates new devices. Returns the claim.
+        """
         return await self._act("POST", "/release")
 
     async def delete(self) -> dict[str, Any]:
-        """Deletes the claim, with the end of the last live session that names it; returns it as it is then."""
+        """Deletes the claim when the last live session that names it ends. Returns the claim's state afterwards."""
         return await self._act("DELETE")
 
     def _path(self, operation: str = "") -> str:
@@ -60,8 +63,11 @@ class AsyncDeviceClaims(Area):
         scaling_group: str | None = None,
         owner_access_key: str | None = None,
     ) -> dict[str, Any]:
-        """Makes a claim, which holds nothing until a session uses it. ``resources`` are accelerators only;
-        ``idle_timeout`` is in seconds, or ``30m``, ``2h``; zero is the longest time that the policy allows."""
+        """Creates a device claim.
+
+        The claim holds no devices until a session uses it. ``resources`` are accelerators only; ``idle_timeout`` is in
+        seconds, or ``30m``, ``2h``; zero is the longest time that the policy allows.
+        """
         config = self._transport.config
         body = {
             "name": name,

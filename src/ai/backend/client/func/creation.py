@@ -1,4 +1,4 @@
-"""The request for a new session, before there is a connection to send it on."""
+"""Builds the request for a new session, before there is a connection to send it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CreateOptions(TypedDict, total=False):
 
 
 def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions]) -> Call:
-    """Returns the call that creates a session; its token makes it the same creation however often it is sent."""
+    """Returns the call that creates a session. Its token makes repeated calls create only one session."""
     creation: dict[str, Any] = {
         "mounts": [*config.vfolder_mounts, *(options.get("mounts") or ())],
         "mount_map": dict(options.get("mount_map") or {}),

@@ -15,7 +15,10 @@ REGISTRY_FIELDS = ("hostname", "config { url type project username ssl_verify }"
 
 
 class AsyncImage(Area):
-    """``api_session.Image``. All but the lists is for superadmins."""
+    """Lists and manages container images (``api_session.Image``).
+
+    Only superadmins may use calls other than the lists. All but the lists is for superadmins.
+    """
 
     async def list(
         self, *, operation: bool = False, installed: bool | None = None, fields: Sequence[str] = IMAGE_FIELDS
@@ -25,16 +28,19 @@ class AsyncImage(Area):
         return list(await self._admin.select("images", fields, **arguments))
 
     async def rescan_images(self, registry: str | None = None) -> UUID:
-        """Scans a registry, or all; returns the id of the background task."""
+        """Scans one registry, or all registries without a name. Returns the id of the background task."""
         return await self._start_task("rescan_images", registry=("String", registry))
 
     async def preload(self, reference: str, target_agents: str) -> UUID:
-        """Fetches an image on agents, such as ``*,!i-gpu-*`` or ``group:default``; returns the id of the task."""
+        """Fetches an image on agents, such as ``*,!i-gpu-*`` or ``group:default``.
+
+        Returns the id of the background task.
+        """
         arguments = {"reference": ("String!", reference), "target_agents": ("String!", target_agents)}
         return await self._start_task("preload_image", **arguments)
 
     async def unload(self, reference: str, target_agents: str) -> UUID:
-        """Removes an image from agents; arguments and result are those of :meth:`preload`."""
+        """Removes an image from agents. Arguments and result are those of :meth:`preload`."""
         arguments = {"reference": ("String!", reference), "target_agents": ("String!", target_agents)}
         return await self._start_task("unload_image", **arguments)
 
@@ -49,7 +55,7 @@ class AsyncImage(Area):
         await self._admin.mutate("dealias_image", {"alias": ("String!", alias)})
 
     async def forget_image(self, reference: str, arch: str | None = None) -> None:
-        """Removes a registry's image until the next scan; users may forget images made of their sessions."""
+        """Removes a registry's image until the next scan. Users may remove images that were made of their sessions."""
         arguments = {"reference": ("String!", reference), "architecture": ("String", arch)}
         await self._admin.mutate("forget_image", arguments)
 
@@ -57,6 +63,6 @@ class AsyncImage(Area):
         await self._admin.mutate("clear_images", {"registry": ("String!", registry)})
 
     async def list_registries(self) -> Sequence[Mapping[str, Any]]:
-        """Lists the registries without their passwords."""
+        """Lists the image registries without their passwords."""
         registries = await self._admin.select("container_registries", REGISTRY_FIELDS)
         return [{"name": registry["hostname"], **registry["config"]} for registry in registries]

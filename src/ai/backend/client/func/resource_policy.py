@@ -1,4 +1,4 @@
-"""Resource policies of keypairs, users and groups, and resource presets."""
+"""Manages resource policies of keypairs, users and groups, and resource presets."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from ai.backend.client.func.base import NamedObjects
 
 
 class AsyncScalingGroup(NamedObjects):
-    """``api_session.ScalingGroup``. All but :meth:`list_available` is for superadmins.
+    """Lists and manages resource groups (``api_session.ScalingGroup``). All but :meth:`list_available` is for
+    superadmins.
 
     ``props``: description, is_active, is_public, driver, driver_opts, scheduler (``fifo``, ``lifo``, ``drf``,
     ``fair-share``), scheduler_opts, use_host_network, wsproxy_addr, wsproxy_api_token.

@@ -72,7 +72,10 @@ class ServiceOptions(TypedDict, total=False):
 
 
 class AsyncService(Area):
-    """A handle of a service, by its id or the name of one of your own. Constructing it sends no request."""
+    """Manages one model service, given by its id or by the name of one of your own services.
+
+    Constructing it sends no request.
+    """
 
     def __init__(self, transport: Transport, name: UUID | str) -> None:
         super().__init__(transport)

@@ -1,4 +1,4 @@
-"""Virtual folders (spec 03-08, 03-12; client wire contract 2.5).
+"""Manages virtual folders (spec 03-08, 03-12; client wire contract 2.5).
 
 folder = api.VFolder("mydata")
 await folder.upload(["bigdata.csv"])
@@ -39,7 +39,7 @@ _PAGE_SIZE = 1_000
 
 
 class AsyncVFolder(Area):
-    """A handle of a folder, by name or id. Constructing it sends no request."""
+    """Manages one virtual folder, given by its name or id. Constructing it sends no request."""
 
     def __init__(self, transport: Transport, name: str | UUID) -> None:
         super().__init__(transport)
@@ -230,7 +230,7 @@ class AsyncVFolder(Area):
         return await in_parallel((upload_file(remote, local) for remote, local in collected), parallel)
 
     def _upload_record(self, folder_id: str, path: str, local: Path, status: os.stat_result) -> UploadRecord:
-        """Returns the record of an upload, the same for the same unchanged file to the same place."""
+        """Returns the record of an upload. An unchanged file to the same place has the same record."""
         upload_identity = {
             "endpoint": str(self._transport.config.endpoint),
             "folder": folder_id,
@@ -285,7 +285,7 @@ class AsyncVFolder(Area):
         return Path(target)
 
     async def is_directory(self, path: str) -> bool:
-        """Returns whether the folder has a directory at ``path``."""
+        """Returns True if the folder has a directory at ``path``."""
         parent, _, name = path.strip("/").rpartition("/")
         if name in ("", "."):
             return True
@@ -303,7 +303,7 @@ class AsyncVFolder(Area):
             return False  # its parent is missing
 
     async def _files_below(self, path: str, local_path: Callable[[str], Path]) -> list[str]:
-        """Returns all remote files at or below ``path``; makes the local directories, also empty ones."""
+        """Returns all remote files at or below ``path``. Creates the local directories, including empty ones."""
         if not await self.is_directory(path):
             return [path]
         local_path(path).mkdir(parents=True, exist_ok=True)

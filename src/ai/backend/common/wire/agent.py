@@ -51,7 +51,7 @@ class OverlayInfo(Wire, frozen=True, kw_only=True):
 
 
 class ClusterInfo(Wire, frozen=True, kw_only=True):
-    """The cluster that a kernel belongs to (spec 03-01, "Detection of clustered setups")."""
+    """Describes the cluster to which a kernel belongs (spec 03-01, "Detection of clustered setups")."""
 
     mode: ClusterMode = ClusterMode.SINGLE_NODE
     size: int = 1
@@ -61,7 +61,7 @@ class ClusterInfo(Wire, frozen=True, kw_only=True):
 
 
 class MountSpec(Wire, frozen=True, kw_only=True):
-    """A host directory in a workload.
+    """Describes a host directory that a workload sees.
 
     ``source`` is absolute; sessions can write in the path after a ``/./`` in it, so that part is opened below the first
     without following links. ``target`` is absolute inside the workload.
@@ -74,8 +74,11 @@ class MountSpec(Wire, frozen=True, kw_only=True):
 
 
 class ClaimSpec(Wire, frozen=True, kw_only=True):
-    """The device claim of a kernel: which of its ``slots`` are the claim's. While ``is_bound``, the kernel gets exactly
-    the ``devices`` of the claim, which other kernels that name it may hold as well."""
+    """Describes the device claim of a kernel: which of the kernel's ``slots`` belong to the claim.
+
+    While ``is_bound``, the kernel gets exactly the ``devices`` of the claim, which other kernels that name it may hold
+    as well.
+    """
 
     id: str
     slots: dict[str, str]
@@ -84,7 +87,7 @@ class ClaimSpec(Wire, frozen=True, kw_only=True):
 
 
 class KernelSpec(Wire, frozen=True, kw_only=True):
-    """Everything that an agent needs to create one kernel.
+    """Holds everything that an agent needs to create one kernel.
 
     ``devices`` is the manager's plan, slot -> device -> quantity, from inventory generation ``generation``; empty for
     slots of plugins whose alloc map the manager does not know. ``variant_requirements`` are properties that its devices
@@ -148,7 +151,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
 
 
 class RegistryAccess(Wire, frozen=True, kw_only=True):
-    """The credentials of an image registry. Agents keep them in memory and pass them to their engine only."""
+    """Holds the credentials for an image registry. Agents keep them in memory and pass them to their engine only."""
 
     registry: str
     username: str
@@ -168,7 +171,10 @@ class CreateKernels(Wire, frozen=True, kw_only=True):
 
 
 class DestroyKernel(Wire, frozen=True, kw_only=True):
-    """Ends a kernel. ``forced`` skips the grace period and deferrals. An unknown kernel is reported as terminated."""
+    """Ends a kernel on this agent.
+
+    ``forced`` skips the grace period and deferrals. An unknown kernel is reported as terminated.
+    """
 
     kernel_id: str
     attempt: int
@@ -211,7 +217,10 @@ class ImageJob(Wire, frozen=True, kw_only=True):
 
 
 class ImageJobState(Wire, frozen=True, kw_only=True):
-    """The progress of a job in bytes (``current`` of ``total``). ``code`` and ``message`` are those of its failure."""
+    """Describes the progress of an image job in bytes (``current`` of ``total``).
+
+    ``code`` and ``message`` are those of its failure.
+    """
 
     state: Literal["running", "done", "failed"]
     message: str = ""

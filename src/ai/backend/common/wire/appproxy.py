@@ -1,4 +1,4 @@
-"""Values and messages of the app proxy: coordinator, workers and managers (spec 03-14).
+"""Defines values and messages of the app proxy: coordinator, workers and managers (spec 03-14).
 
 The worker link is a WebSocket that a worker opens at ``GET /api/worker/{worker_id}/link?node=NODE`` with the header
 ``X-BackendAI-Token``. Its frames are JSON texts. The coordinator sends :class:`State`, :class:`Change`,
@@ -242,18 +242,18 @@ class WorkerInfo(Wire, frozen=True, kw_only=True):
 
 
 class Frame(Wire, frozen=True, kw_only=True, tag_field="frame"):
-    """Base of the frames of the worker link."""
+    """Serves as the base of the frames of the worker link."""
 
 
 class State(Frame, frozen=True, kw_only=True, tag="state"):
-    """All circuits of the worker at ``version``; replaces what the worker has."""
+    """Holds all circuits of the worker at ``version``. The frame replaces all circuits that the worker has."""
 
     version: int
     circuits: list[Circuit]
 
 
 class Change(Frame, frozen=True, kw_only=True, tag="change"):
-    """The circuits that are new or changed since the previous version, and the ids of those that are removed."""
+    """Holds the circuits that are new or changed since the previous version, and the ids of removed circuits."""
 
     version: int
     set: list[Circuit] = []
@@ -261,14 +261,18 @@ class Change(Frame, frozen=True, kw_only=True, tag="change"):
 
 
 class Ack(Frame, frozen=True, kw_only=True, tag="ack"):
-    """The worker serves ``version``. ``failed`` are circuits of it that cannot be served, with the reason."""
+    """Reports that the worker serves ``version``.
+
+    ``failed`` are circuits of it that cannot be served, with the reason.
+    """
 
     version: int
     failed: dict[UUID, str] = {}
 
 
 class CircuitUsage(Wire, frozen=True, kw_only=True):
-    """Requests since the previous counted report; ``last_used`` is unix time, ``open`` counts open connections.
+    """Counts the requests of a circuit since the previous counted report. ``last_used`` is unix time, ``open`` counts
+    open connections.
 
     Of endpoints: ``queued`` requests wait for a route now, ``in_flight`` are with the routes of these sessions now;
     ``waits`` is how often requests began to wait since the previous counted report.
@@ -359,7 +363,7 @@ class UsageRows(Wire, frozen=True, kw_only=True):
 
 
 class Counted(Frame, frozen=True, kw_only=True, tag="counted"):
-    """The reply to :class:`Usage`: all reports up to this sequence are counted."""
+    """Replies to :class:`Usage`: all reports up to this sequence number are counted."""
 
     sequence: int
 
@@ -396,5 +400,8 @@ class InferenceToken(Wire, frozen=True, kw_only=True):
 
 
 def purpose_key(secret: str, purpose: str) -> bytes:
-    """Returns the key of one purpose of a shared secret: tokens of one purpose are worth nothing for another."""
+    """Returns the key that is derived from a shared secret for one purpose.
+
+    A token of one purpose is invalid for other purposes.
+    """
     return hmac.digest(secret.encode(), purpose.encode(), hashlib.sha256)

@@ -26,11 +26,11 @@ Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the messages that a manager sends."""
+    """Serves as the base of the messages that a manager sends to a storage proxy about artifacts."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the messages that a proxy replies."""
+    """Serves as the base of the messages with which a storage proxy replies about artifacts."""
 
 
 class ScanRequest(Request, frozen=True, kw_only=True):
@@ -52,8 +52,10 @@ class ScanRequest(Request, frozen=True, kw_only=True):
 
 
 class ScannedRevision(Answer, frozen=True, kw_only=True):
-    """A version. ``digest`` is the commit; ``size`` and ``file_count`` are None in a list; ``modified`` is None if
-    unknown."""
+    """Describes a version of an artifact that a scan has listed.
+
+    ``digest`` is the commit; ``size`` and ``file_count`` are None in a list; ``modified`` is None if unknown.
+    """
 
     version: str
     digest: str | None = None
@@ -63,8 +65,11 @@ class ScannedRevision(Answer, frozen=True, kw_only=True):
 
 
 class ScannedArtifact(Answer, frozen=True, kw_only=True):
-    """An artifact of a hub. ``extra`` has author, tags, downloads, license ...; ``readme`` is None in a list.
-    ``restricted``: the hub shows it, or its files, only to some accounts."""
+    """Describes an artifact that a scan of a hub has listed.
+
+    ``extra`` has author, tags, downloads, license ...; ``readme`` is None in a list. ``restricted``: the hub shows it,
+    or its files, only to some accounts.
+    """
 
     type: ArtifactType
     name: str
@@ -76,15 +81,20 @@ class ScannedArtifact(Answer, frozen=True, kw_only=True):
 
 
 class ScanAnswer(Answer, frozen=True, kw_only=True):
-    """The result of a scan. ``missing`` are the requested names that the hub does not have, or does not show."""
+    """Holds the result of a scan of a hub.
+
+    ``missing`` are the requested names that the hub does not have, or does not show.
+    """
 
     artifacts: tuple[ScannedArtifact, ...]
     missing: tuple[str, ...] = ()
 
 
 class HubSource(Request, frozen=True, kw_only=True, tag="huggingface", tag_field="type"):
-    """A version of a model on a hub. The import fails with ``artifact-changed`` for another commit (``digest``) or
-    size."""
+    """Names a version of a model on a hub.
+
+    The import fails with ``artifact-changed`` for another commit (``digest``) or size.
+    """
 
     url: Text
     token: Text | None = None
@@ -95,22 +105,26 @@ class HubSource(Request, frozen=True, kw_only=True, tag="huggingface", tag_field
 
 
 class ReservoirSource(Request, frozen=True, kw_only=True, tag="reservoir", tag_field="type"):
-    """A revision of another installation. ``ticket`` is the URL ``<url>?token=<token>`` of the :class:`Ticket` of its
-    proxy."""
+    """Names a revision of an artifact at another installation.
+
+    ``ticket`` is the URL ``<url>?token=<token>`` of the :class:`Ticket` of its proxy.
+    """
 
     ticket: Text
 
 
 class UploadSource(Request, frozen=True, kw_only=True, tag="upload", tag_field="type"):
-    """The files that were uploaded after an :class:`UploadRequest`."""
+    """Names the files that were uploaded after an :class:`UploadRequest`."""
 
 
 Source: TypeAlias = HubSource | ReservoirSource | UploadSource
 
 
 class Stages(Request, frozen=True, kw_only=True):
-    """The storage of each stage, a volume or an object storage of this proxy. Empty means the default of the
-    settings."""
+    """Names the storage for each stage of an import: a volume or an object storage of this proxy.
+
+    Empty means the default of the settings.
+    """
 
     download: Text = ""
     verify: Text = ""
@@ -122,7 +136,10 @@ class RevisionKey(Request, frozen=True, kw_only=True):
 
 
 class ImportKey(RevisionKey, frozen=True, kw_only=True):
-    """An import of a revision. ``attempt`` grows with each new import and stays the same while one is repeated."""
+    """Names an import of a revision.
+
+    ``attempt`` grows with each new import and stays the same while one is repeated.
+    """
 
     attempt: Attempt
 
@@ -152,7 +169,7 @@ class ImportPhase(StrEnum):
 
 
 class ImportState(Answer, frozen=True, kw_only=True):
-    """The progress of an import.
+    """Describes the progress of an import.
 
     ``current`` and ``total`` are bytes of this phase; totals and ``files`` are 0 until they are known. ``size`` is that
     of all files. ``digest`` is that of the source. ``notes`` are sentences for users. ``error`` is a problem document
@@ -198,7 +215,10 @@ class UploadAnswer(Answer, frozen=True, kw_only=True):
 
 
 class ArtifactPlace(RevisionKey, frozen=True, kw_only=True):
-    """An archived revision. An empty ``storage`` means any."""
+    """Names an archived artifact revision and the storage that holds it.
+
+    An empty ``storage`` permits every storage. An empty ``storage`` means any.
+    """
 
     storage: Text = ""
 
@@ -217,7 +237,10 @@ class ArtifactFile(Answer, frozen=True, kw_only=True):
 
 
 class FilesAnswer(Answer, frozen=True, kw_only=True):
-    """A page of files, sorted by path. ``file_count`` and ``size`` are those of the whole revision."""
+    """Holds a page of a revision's files, sorted by path.
+
+    ``file_count`` and ``size`` are those of the whole revision.
+    """
 
     files: tuple[ArtifactFile, ...]
     cursor: str | None
@@ -240,8 +263,10 @@ class Ticket(Answer, frozen=True, kw_only=True):
 
 
 class MountState(Answer, frozen=True, kw_only=True):
-    """The path of a revision's files on every host, read-only; None until ``total`` bytes are copied to a storage of
-    hosts."""
+    """Holds the path of a revision's files on every host, for reading only.
+
+    The path is None until ``total`` bytes are copied to a storage that hosts can mount.
+    """
 
     path: str | None
     current: int = 0
@@ -249,7 +274,10 @@ class MountState(Answer, frozen=True, kw_only=True):
 
 
 class StorageInfo(Answer, frozen=True, kw_only=True):
-    """A storage of artifacts. ``capabilities``: ``mount``, ``presign``. ``stages``: those whose default it is."""
+    """Describes a storage of artifacts.
+
+    ``capabilities``: ``mount``, ``presign``. ``stages``: those whose default it is.
+    """
 
     name: str
     backend: str
@@ -262,7 +290,7 @@ class StoragesAnswer(Answer, frozen=True, kw_only=True):
 
 
 class Manifest(Answer, frozen=True, kw_only=True):
-    """The list of an archived revision's files. It is written last: a revision without a manifest does not exist.
+    """Lists the files of an archived revision. It is written last: a revision without a manifest does not exist.
 
     ``digest`` is that of the source; ``source`` names it without secrets.
     """

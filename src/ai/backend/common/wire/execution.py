@@ -9,7 +9,10 @@ from ai.backend.common.wire import Wire
 
 
 class FileBlob(Wire, frozen=True, kw_only=True):
-    """A file. ``mode`` is its permissions; None keeps those of the file that it replaces, or the default ones."""
+    """Holds the path and the content of a file.
+
+    ``mode`` is its permissions; None keeps those of the file that it replaces, or the default ones.
+    """
 
     path: str
     data: bytes
@@ -61,7 +64,7 @@ class DownloadFiles(Wire, frozen=True, kw_only=True):
 
 
 class TarFile(Wire, frozen=True, kw_only=True):
-    """A requested path as a tar archive. ``name`` is its file name without directories."""
+    """Holds a requested path as a tar archive. ``name`` is its file name without directories."""
 
     name: str
     tar: bytes
@@ -120,7 +123,7 @@ class OpenRoute(Wire, frozen=True, kw_only=True):
 
 
 class RouteOpened(Wire, frozen=True, kw_only=True):
-    """A way to a service through the gateway of its agent, until the kernel ends.
+    """Describes a route to a service through the gateway of the kernel's agent. The route exists until the kernel ends.
 
     A client connects to ``host`` and ``port`` by TLS, accepts no other certificate than ``certificate`` (PEM), presents
     one of the authority, and names the route (``name``) in SNI. Without a certificate, where the operator has chosen
@@ -134,7 +137,7 @@ class RouteOpened(Wire, frozen=True, kw_only=True):
 
 
 class CloseRoute(Wire, frozen=True, kw_only=True):
-    """Closes a route and cuts its connections."""
+    """Closes a route and ends its connections."""
 
     name: str
 
@@ -179,8 +182,11 @@ class ServiceState(Wire, frozen=True, kw_only=True):
 
 
 class PtyFrame(Wire, frozen=True, kw_only=True):
-    """A message of a terminal or program. ``data`` belongs to ``stdin``, ``out``, ``err`` and ``signal`` (its name,
-    without SIG), ``rows`` and ``cols`` to ``resize``, ``exit_code`` to ``closed``: None if the program was cut off."""
+    """Carries one message of a terminal or program.
+
+    ``data`` belongs to ``stdin``, ``out``, ``err`` and ``signal`` (its name, without SIG), ``rows`` and ``cols`` to
+    ``resize``, ``exit_code`` to ``closed``: None if the program was cut off.
+    """
 
     kind: Literal["stdin", "eof", "signal", "out", "err", "resize", "restart", "ping", "closed"]
     data: bytes = b""
@@ -190,14 +196,17 @@ class PtyFrame(Wire, frozen=True, kw_only=True):
 
 
 class ListProcesses(Wire, frozen=True, kw_only=True):
-    """Requests the processes of a kernel that use most now, at most ``limit``."""
+    """Requests at most ``limit`` processes of a kernel, the processes with the highest usage first."""
 
     kernel_id: str
     limit: int = 20
 
 
 class ProcessInfo(Wire, frozen=True, kw_only=True):
-    """A process. ``pid`` is its number inside the workload; ``metrics`` are as in StatReport."""
+    """Describes a process in a workload.
+
+    ``pid`` is its number inside the workload; ``metrics`` are as in StatReport.
+    """
 
     pid: int
     command: str
@@ -205,7 +214,7 @@ class ProcessInfo(Wire, frozen=True, kw_only=True):
 
 
 class ReadSessionLog(Wire, frozen=True, kw_only=True):
-    """``ids`` are those of a session and its kernels."""
+    """Requests the agent's log records of a session. ``ids`` are those of the session and its kernels."""
 
     ids: list[str]
 

@@ -25,7 +25,7 @@ from ai.backend.common.wire.reports import (
 
 
 class PtyStream(Protocol):
-    """A terminal of a session. Iteration ends after a ``closed`` frame or when the link is lost."""
+    """Connects to a terminal of a session. Iteration ends after a ``closed`` frame or when the link is lost."""
 
     async def send(self, frame: execution.PtyFrame) -> None: ...
     def __aiter__(self) -> AsyncIterator[execution.PtyFrame]: ...
@@ -33,21 +33,23 @@ class PtyStream(Protocol):
 
 
 class ByteStream(Protocol):
-    """A connection: bytes in both directions, each of which ends by itself. A slow reader slows down its writer only.
+    """Carries bytes in both directions. Each direction ends by itself. A slow reader slows down its writer only.
 
     ``read`` may return a bytearray, which nobody changes any more. One task reads and one writes. After ``close``, or
     once the other side or the connection is lost, both raise Unavailable.
     """
 
     async def read(self) -> bytes:
-        """Returns the received bytes, at most 256 KiB; empty at the end of the stream. Raises Unavailable if it is
-        cut."""
+        """Returns at most 256 KiB of the received bytes.
+
+        An empty result means the end of the stream. Raises Unavailable if it is cut.
+        """
 
     async def write(self, data: bytes) -> None:
-        """Writes bytes and returns once the stream takes more. Raises Unavailable if the stream is cut."""
+        """Writes bytes, and returns once the stream accepts more bytes. Raises Unavailable if the stream is cut."""
 
     async def write_eof(self) -> None:
-        """Ends this direction; the other one can still be read."""
+        """Ends the sending direction. The receiving direction can still be read."""
 
     async def close(self) -> None:
         """Closes both directions at once. Safe twice."""

@@ -1,4 +1,5 @@
-"""Declares remote calls on the methods of an interface; types, proxies, dispatch and the reference page follow.
+"""Declares remote calls as methods of an interface. Types, proxies, dispatch and the reference page are derived from
+it.
 
     class AgentCommands(Protocol):
         @remote("read", deadline_s=30.0)
@@ -26,7 +27,7 @@ _METHOD_ATTRIBUTE = "__remote__"
 
 
 class Method(msgspec.Struct, frozen=True):
-    """A remote call. ``reply`` is the type on the wire, None for a method that opens a stream.
+    """Describes a remote call. ``reply`` is the type on the wire, None for a method that opens a stream.
 
     ``deadline_s`` includes both ways. An ``abandonable`` handler is cancelled once its caller has gone; others run to
     their end, so that a repeated call sees the effect of the first.

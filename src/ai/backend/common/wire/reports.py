@@ -1,4 +1,4 @@
-"""Messages of agents to their manager: heartbeats, observations and statistics."""
+"""Defines messages of agents to their manager: heartbeats, observations and statistics."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ class SlotReport(Wire, frozen=True, kw_only=True):
 
 
 class PluginReport(Wire, frozen=True, kw_only=True):
-    """The state of a plugin. ``alloc_map`` is its :class:`~ai.backend.common.devices.AllocMapSpec` or None,
-    ``variant_namespaces`` are :class:`~ai.backend.common.devices.VariantNamespace`; both as builtins.
-    ``options_schema`` is the JSON Schema of the options that sessions may give to it; None: none. ``diagnosable``: it
-    shows its devices to sessions that do not hold them; None while it is not started, and from agents that do not say.
+    """Describes the state of an accelerator plugin.
+
+    ``alloc_map`` is its :class:`~ai.backend.common.devices.AllocMapSpec` or None, ``variant_namespaces`` are
+    :class:`~ai.backend.common.devices.VariantNamespace`; both as builtins. ``options_schema`` is the JSON Schema of the
+    options that sessions may give to it; None: none. ``diagnosable``: it shows its devices to sessions that do not hold
+    them; None while it is not started, and from agents that do not say.
     """
 
     name: str
@@ -38,7 +40,7 @@ class PluginReport(Wire, frozen=True, kw_only=True):
 
 
 class ImageReport(Wire, frozen=True, kw_only=True):
-    """An image that sessions on this agent can use."""
+    """Describes an image that sessions on this agent can use."""
 
     name: str
     architecture: str
@@ -78,7 +80,7 @@ class OverlayReport(Wire, frozen=True, kw_only=True):
 
 
 class AgentReport(Wire, frozen=True, kw_only=True):
-    """The content of a heartbeat: the agent's slots, devices, plugins, images and kernels.
+    """Holds the content of a heartbeat: the agent's slots, devices, plugins, images and kernels.
 
     ``generation`` grows whenever devices or their health change. ``devices`` are
     :class:`~ai.backend.common.devices.ComputeDevice` as builtins. ``enforcement`` maps a limit or isolation to how the
@@ -115,7 +117,7 @@ class AgentReport(Wire, frozen=True, kw_only=True):
 
     @property
     def agent_ids(self) -> tuple[str, ...]:
-        """The agents of which the message is."""
+        """Returns the agents to which the message belongs."""
         return (self.agent_id,)
 
 
@@ -137,7 +139,7 @@ HookState = Literal["retrying", "done", "given-up", "overrun"]
 
 
 class HookTrouble(Wire, frozen=True, kw_only=True):
-    """A hook of a plugin that failed or took too long.
+    """Describes a plugin's hook that failed or took too long.
 
     ``state``: ``retrying`` in the background, ``done`` after retries, ``given-up``, or ``overrun`` if the termination
     continued without it. ``since`` is the time of the first failure, ``message`` that of the last one.
@@ -199,7 +201,7 @@ class ObservationReport(Wire, frozen=True, kw_only=True):
 
     @property
     def agent_ids(self) -> tuple[str, ...]:
-        """The agents of which the message is."""
+        """Returns the agents to which the message belongs."""
         return (self.agent_id,)
 
 
@@ -209,7 +211,10 @@ class MetricSample(Wire, frozen=True, kw_only=True):
 
 
 class MetricFamily(Wire, frozen=True, kw_only=True):
-    """Samples of one Prometheus metric. ``kind``: ``gauge``, ``counter`` (its name ends in _total) or ``unknown``."""
+    """Holds the samples of one Prometheus metric.
+
+    ``kind``: ``gauge``, ``counter`` (its name ends in _total) or ``unknown``.
+    """
 
     name: str
     kind: str
@@ -218,7 +223,8 @@ class MetricFamily(Wire, frozen=True, kw_only=True):
 
 
 class StatReport(Wire, frozen=True, kw_only=True):
-    """Live statistics. ``kernels`` has the metric dicts of peer facts 3.6 by kernel id, in msgpack: few are ever read.
+    """Reports live statistics of an agent's kernels and devices. ``kernels`` has the metric dicts of peer facts 3.6 by
+    kernel id, in msgpack: few are ever read.
 
     ``families`` are for Prometheus, without the label of the agent.
     """
@@ -232,11 +238,14 @@ class StatReport(Wire, frozen=True, kw_only=True):
 
     @property
     def agent_ids(self) -> tuple[str, ...]:
-        """The agents of which the message is."""
+        """Returns the agents to which the message belongs."""
         return (self.agent_id,)
 
     def of_kernel(self, kernel_id: str) -> dict[str, Any] | None:
-        """Returns the metrics of a kernel, None without any. Raises msgspec.MsgspecError if they are no map."""
+        """Returns the metrics of a kernel.
+
+        Returns None if the report has none. Raises msgspec.MsgspecError if they are no map.
+        """
         raw = self.kernels.get(kernel_id)
         return None if raw is None else msgspec.msgpack.decode(raw, type=dict[str, Any])
 
@@ -260,7 +269,7 @@ class KeptDevicesOf(Wire, frozen=True, kw_only=True):
 
     @property
     def agent_ids(self) -> tuple[str, ...]:
-        """The agents of which the message is."""
+        """Returns the agents to which the message belongs."""
         return (self.agent_id,)
 
 
@@ -271,7 +280,10 @@ class KeptDevices(Wire, frozen=True, kw_only=True):
 
 
 class Beat(Wire, frozen=True, kw_only=True):
-    """Stands for a heartbeat of this epoch and number whose content is that of the heartbeat ``unchanged_since``."""
+    """Replaces a heartbeat of this epoch and number.
+
+    Its content equals the content of the heartbeat ``unchanged_since``.
+    """
 
     agent_id: str
     epoch: int
@@ -280,19 +292,21 @@ class Beat(Wire, frozen=True, kw_only=True):
 
 
 class BeatReport(Wire, frozen=True, kw_only=True):
-    """Heartbeats of agents that share a connection, of each that has nothing new."""
+    """Reports the heartbeats of agents that share a connection and have no news."""
 
     beats: list[Beat]
 
     @property
     def agent_ids(self) -> tuple[str, ...]:
-        """The agents of which the message is."""
+        """Returns the agents to which the message belongs."""
         return tuple(beat.agent_id for beat in self.beats)
 
 
 class BeatReply(Wire, frozen=True, kw_only=True):
-    """``stale`` are agents whose last heartbeat this manager does not have: it needs a whole one. ``unknown_kernels``
-    as in :class:`HeartbeatReply`, by agent."""
+    """Names the agents whose last heartbeat the manager does not have (``stale``).
+
+    These agents must send whole heartbeats. ``unknown_kernels`` as in :class:`HeartbeatReply`, by agent.
+    """
 
     interval_s: float = 3.0
     stale: list[str] = []

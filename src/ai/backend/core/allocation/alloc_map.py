@@ -1,4 +1,4 @@
-"""The interface of device allocation maps: one per plugin and node."""
+"""Defines the interface of device allocation maps. Each plugin of a node has one map."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from ai.backend.core.allocation.slot_pool import SlotPool
 
 
 class AffinityHint(msgspec.Struct, frozen=True, kw_only=True):
-    """The location of the same kernel's other devices. A preference that never makes an allocation fail."""
+    """Names the NUMA nodes of the devices that the same kernel already has.
+
+    A preference that never makes an allocation fail.
+    """
 
     numa_nodes: frozenset[int] = msgspec.field(default_factory=frozenset)
 
@@ -32,7 +35,7 @@ class AbstractAllocMap(ABC):
 
     @property
     def pools(self) -> Mapping[SlotName, SlotPool]:
-        """The pools of a stock map by slot, read-only; empty for other maps."""
+        """Returns the slot pools of a stock map by slot name, for reading only. Other maps return no pools."""
         return {}
 
     @property
@@ -43,7 +46,7 @@ class AbstractAllocMap(ABC):
     @property
     @abstractmethod
     def totals(self) -> Mapping[SlotName, Decimal]:
-        """The sum of every slot over healthy devices, taken or not."""
+        """Returns the sum of each slot over the healthy devices, whether the slot is free or allocated."""
 
     @abstractmethod
     def available(self) -> Mapping[SlotName, Decimal]:
@@ -76,7 +79,8 @@ class AbstractAllocMap(ABC):
 
     @abstractmethod
     def apply(self, allocation: DeviceAllocation) -> None:
-        """Takes exactly this allocation, also from unhealthy devices, so that a recovered workload keeps its devices.
+        """Takes exactly the given allocation, even from unhealthy devices, so that a recovered workload keeps its
+        devices.
 
         Raises InvalidAllocation: an unknown slot or device, more than is free, or an exclusive slot in the way.
         """

@@ -1,4 +1,4 @@
-"""The accounting that the stock alloc maps share, and the order in which NUMA nodes are tried.
+"""Accounts for allocations on behalf of the stock alloc maps, and tries NUMA nodes in order of preference.
 
 Invariants, after every public call:
 
@@ -357,7 +357,10 @@ class LedgerAllocMap(AbstractAllocMap):
 
 
 def _most_by_counters(device: ComputeDevice, slot: DeviceSlot) -> int:
-    """Returns how many partitions of one kind the counters of an uncut device allow. Raises InvalidAllocation."""
+    """Returns how many partitions of one kind fit a whole device according to the device's counters.
+
+    Raises InvalidAllocation.
+    """
     left = dict(device.counters)
     if slot.exclusive_group is None or any(cost <= 0 or counter not in left for counter, cost in slot.counters):
         raise InvalidAllocation(

@@ -114,7 +114,7 @@ class Links:
     # ---- judging
 
     def cost_of(self, chosen_ranks: tuple[int, ...], free_mask: int) -> tuple[int, int]:
-        """Returns how badly a set is linked, and the quality of the links that it cuts from other free devices."""
+        """Returns how badly the chosen devices are linked, and the quality of their links to the other free devices."""
         key = (*chosen_ranks, -1, free_mask)
         costs = self._costs.get(key)
         if costs is None:
@@ -150,7 +150,7 @@ def _remember(memo: dict[tuple[int, ...], T], key: tuple[int, ...], value: T) ->
 
 
 class _Search:
-    """Searches the set with the least ``sum(single) + sum(weight of each pair)``."""
+    """Searches the set of devices with the smallest ``sum(single) + sum(weight of each pair)``."""
 
     def __init__(
         self, pairs: _Pairs, candidate_mask: int, count: int, taken_ranks: Sequence[int], free_mask: int

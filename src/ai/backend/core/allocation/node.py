@@ -1,4 +1,4 @@
-"""Allocates whole requests over the devices of all plugins of a node, alike in the manager and in the agent."""
+"""Allocates whole requests over the devices of all plugins of a node, for the manager and for the agent alike."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PluginDevices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed_devices(plugins: Iterable[PluginDevices]) -> dict[DeviceId, ComputeDevice]:
-    """Returns the devices by their ids, and by those of the partitions that are counted at them."""
+    """Returns the devices by their ids, and also by the ids of the partitions that are counted at each device."""
     return {
         device_id: device
         for plugin in plugins
@@ -63,7 +63,10 @@ def listed_devices(plugins: Iterable[PluginDevices]) -> dict[DeviceId, ComputeDe
 
 
 class _Grant(msgspec.Struct, frozen=True):
-    """A cached result of one map. ``nodes``: its NUMA nodes; ``hint``: for the plugins that choose later."""
+    """Stores a cached allocation of one alloc map.
+
+    ``nodes``: its NUMA nodes; ``hint``: for the plugins that choose later.
+    """
 
     parts: Parts
     part: Mapping[SlotName, Mapping[DeviceId, Decimal]]
@@ -72,7 +75,7 @@ class _Grant(msgspec.Struct, frozen=True):
 
 
 class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as prepared for a class of nodes: the quantities of each plugin and the devices that may be given."""
+    """Holds a request prepared for a class of nodes: quantities by plugin, and the devices that may be given."""
 
     requested: RequestedSlots
     selections: Mapping[str, Selection]
@@ -125,7 +128,8 @@ class NodeAllocator:
     def locate(
         self, plugin: str, devices: Sequence[ComputeDevice], namespaces: Sequence[VariantNamespace] = ()
     ) -> None:
-        """Records location and properties of a plugin's devices, for hints to other plugins and for requirements."""
+        """Records the location and the properties of a plugin's devices, for hints to other plugins and for
+        requirements."""
         self._variants[plugin] = PluginVariants(devices, namespaces)
         self._unhealthy[plugin] = {device.device_id for device in devices if device.health is not DeviceHealth.HEALTHY}
         self._nodes[plugin] = {
@@ -139,7 +143,7 @@ class NodeAllocator:
             self._uncut[plugin] = _existing_devices(devices)
 
     def remember(self) -> None:
-        """Caches choices, shared with all clones, for planners that hold many equal nodes."""
+        """Starts a cache of choices that all clones share, for planners that hold many equal nodes."""
         self._memo = {}
 
     def clone(self) -> NodeAllocator:
@@ -315,7 +319,8 @@ class NodeAllocator:
     def _preferred(
         self, name: str, requested: Mapping[SlotName, Decimal], selection: Selection | None
     ) -> Iterator[frozenset[DeviceId]]:
-        """Yields sets of devices to try before all: partitions that exist, so that none is cut, and near ones."""
+        """Yields sets of devices to try first: existing partitions, so that no device is cut, and devices that are
+        near."""
         if (existing := self._uncut.get(name)) is not None and len(requested) == 1:
             device_ids = existing.get(next(iter(requested)))
             if device_ids is not None:
@@ -445,7 +450,10 @@ class NodeAllocator:
         return self.take(prepared)
 
     def _bind_plan(self, prepared: PreparedRequest, plan: DeviceAllocation) -> DeviceAllocation | None:
-        """Takes a plan and chooses devices for what it leaves open. Returns None if it is impossible now."""
+        """Takes the devices of a plan, and chooses devices for the parts that the plan leaves open.
+
+        Returns None if it is impossible now.
+        """
         missing_quantity = {
             name: missing_slots
             for name, slots in prepared.requested.items()

@@ -33,7 +33,7 @@ def in_order(
 
 
 def fewest(free_of: Mapping[int | None, int], quanta: int) -> list[int | None]:
-    """Returns the smallest number of NUMA nodes that together have the quantity, those with most free first."""
+    """Returns the smallest number of NUMA nodes that together have the quantity free."""
     chosen: list[int | None] = []
     for node in sorted(free_of, key=lambda node: (-free_of[node], -1 if node is None else node)):
         chosen.append(node)
@@ -44,7 +44,7 @@ def fewest(free_of: Mapping[int | None, int], quanta: int) -> list[int | None]:
 
 
 def level_out(free_quanta: Sequence[int], quanta: int) -> list[int]:
-    """Divides a quantity, which the rooms have together, into parts as equal as they allow.
+    """Divides a quantity into parts that are as equal as the free amounts of the rooms allow.
 
     A remainder goes to those with more room, then to the first. O(n log n).
     """

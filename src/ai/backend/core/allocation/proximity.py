@@ -1,4 +1,4 @@
-"""Knows which devices are near a network card, and which share a fabric with devices of other nodes.
+"""Finds the devices that are near a network card, and the devices that share a fabric with devices of other nodes.
 
 Both are features that devices state: ``network::distance`` is the way to the nearest network card
 (:class:`~ai.backend.common.devices.LinkKind`), which the agent reads or the plugin tells; ``fabric::domain`` names what
@@ -16,7 +16,10 @@ _CLOSENESS = {kind.value: place for place, kind in enumerate(LinkKind)}
 
 
 def near_network(devices: Sequence[ComputeDevice]) -> tuple[frozenset[DeviceId], ...]:
-    """Returns growing sets of devices, the nearest to a network card first; none if no device is nearer than others."""
+    """Yields growing sets of devices, first the devices nearest to a network card.
+
+    Yields no set if all devices are equally near.
+    """
     distances = {
         device.device_id: min(
             (

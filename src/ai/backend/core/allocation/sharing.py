@@ -1,4 +1,4 @@
-"""Says which devices may serve several workloads of one owner, at once or in turn."""
+"""Decides which devices may serve several workloads of one owner, at once or in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ai.backend.core.allocation.node import PluginDevices
 
 
 def unnamed_slots(plugins: Iterable[PluginDevices], slot_names: Iterable[str]) -> list[str]:
-    """Returns the slots whose devices have no identity: a later workload of a claim would get others."""
+    """Returns the slots whose devices have no identity, so that a later workload of a claim would get other devices."""
     anonymous = {
         slot.slot_name
         for plugin in plugins
@@ -21,8 +21,10 @@ def unnamed_slots(plugins: Iterable[PluginDevices], slot_names: Iterable[str]) -
 
 
 def is_shareable(plugins: Iterable[PluginDevices], allocation: DeviceAllocation) -> bool:
-    """Returns True if the plugin of each device lets workloads share it, and all of it is allocated: how many workloads
-    share a part of a device must not concern those who hold the rest."""
+    """Returns True if each plugin lets workloads share its devices, and each device is allocated as a whole.
+
+    The number of workloads that share a part of a device must not concern those who hold the rest.
+    """
     whole = {
         (slot.slot_name, device.device_id): slot.amount
         for plugin in plugins

@@ -23,11 +23,14 @@ MAX_DIGITS = 40
 
 
 Parts = Sequence[tuple[int, int]]
-"""(rank, quanta) of each device that provides something; each device once."""
+"""(rank, quanta) of each device that provides a part. Each device appears once."""
 
 
 def to_quanta(value: Decimal, quantum: Decimal) -> int | None:
-    """Converts a quantity to quanta; None if it is not a multiple. Exact for every finite decimal in range."""
+    """Converts a quantity to quanta.
+
+    Returns None if the quantity is not a multiple of the quantum. Exact for every finite decimal in range.
+    """
     if abs(value.adjusted()) > MAX_DIGITS:
         return None
     numerator, denominator = value.as_integer_ratio()
@@ -57,7 +60,7 @@ def lowest(device_mask: int, count: int) -> list[int]:
 
 @dataclass(slots=True)
 class ExclusiveGroup:
-    """Holds the slots of one device that exclude each other, and how many are in use.
+    """Holds the slots of one device that exclude each other, and counts the slots in use.
 
     Between calls at most one is in use, or several partitions (:attr:`costs`) whose sum is within the counters.
 
@@ -74,11 +77,14 @@ class ExclusiveGroup:
     partition_users: int = 0
 
     def clone(self) -> ExclusiveGroup:
-        """Returns a copy without pools, which join it one by one."""
+        """Returns a copy that has no pools yet. The caller lets each pool join the copy."""
         return ExclusiveGroup(self.users, [], self.left.copy(), self.costs, self.partition_users)
 
     def use(self, slot_name: SlotName, quanta: int, user_change: int) -> None:
-        """Counts quanta that are taken of a slot, and whether it is the first or last use of the slot."""
+        """Counts quanta that are taken of a slot.
+
+        ``user_change`` is nonzero at the first and the last use of the slot.
+        """
         self.users += user_change
         for counter, cost in self.costs.get(slot_name, ()):
             self.left[counter] -= cost * quanta
@@ -86,19 +92,19 @@ class ExclusiveGroup:
             self.partition_users += user_change
 
     def room(self, slot_name: SlotName) -> int:
-        """Returns how many quanta of a slot the counters leave."""
+        """Returns how many quanta of a slot the device's counters still permit."""
         return max(
             0, min((self.left[counter] // cost for counter, cost in self.costs.get(slot_name, ())), default=MAX_QUANTA)
         )
 
     def hides(self, slot_name: SlotName, *, is_used: bool) -> bool:
-        """Returns True if another slot is in use that excludes this one, which is used or not."""
+        """Returns True if another slot in use excludes the given slot. ``is_used``: the given slot itself is in use."""
         return self.users > (self.partition_users if slot_name in self.costs else is_used)
 
 
 @dataclass(slots=True, eq=False)
 class SlotPool:
-    """Tracks one slot of every device, in quanta; devices are added, and then the pool is sealed.
+    """Tracks the free quanta of one slot on every device. Devices are added first, and then the pool is sealed.
 
     Invariants: ``0 <= used <= amounts`` for each device; ``free`` is what a request may take of it now (0 if it is
     unhealthy or hidden); ``levels`` maps each positive ``free`` to the mask of the devices that have exactly that, and
@@ -139,7 +145,10 @@ class SlotPool:
         self.amounts, self.used, self.free = [0] * devices, [0] * devices, [0] * devices
 
     def clone(self) -> SlotPool:
-        """Returns a copy that shares amounts and caches; the caller makes it join copies of the exclusive groups."""
+        """Returns a copy that shares amounts and caches.
+
+        The caller must let the copy join copies of the exclusive groups.
+        """
         copy = SlotPool.__new__(SlotPool)
         copy.name, copy.slot_type, copy.quantum, copy.micro = self.name, self.slot_type, self.quantum, self.micro
         copy.amounts, copy.offers_mask, copy.healthy = self.amounts, self.offers_mask, self.healthy
@@ -154,17 +163,17 @@ class SlotPool:
 
     @property
     def free_micro(self) -> int:
-        """The free amount in millionths, rounded down."""
+        """Returns the total free amount in millionths, rounded down."""
         return int(self.total_free * self.micro)
 
     @property
     def most_micro(self) -> int:
-        """The largest free amount of one device in millionths, rounded down."""
+        """Returns the largest free amount of one device in millionths, rounded down."""
         return int(self.free_levels[-1] * self.micro) if self.free_levels else 0
 
     @property
     def whole(self) -> int:
-        """The number of devices with as much free as the largest one has in total."""
+        """Returns the number of devices that have as much free as the largest device has in total."""
         return self.levels.get(self.largest, 0).bit_count()
 
     def quantity(self, quanta: int) -> Decimal:
@@ -176,7 +185,10 @@ class SlotPool:
         return cached_quantity
 
     def quanta(self, quantity: Decimal) -> int | None:
-        """Converts a quantity to quanta; -1 if it is negative or not a number, None if it is not a multiple."""
+        """Converts a quantity to quanta.
+
+        Returns -1 for a negative or invalid quantity, and None if it is not a multiple.
+        """
         try:
             cached_quanta = self._quanta.get(quantity)
         except TypeError:  # a signaling NaN has no hash
@@ -224,7 +236,7 @@ class SlotPool:
         group.pools.append(self)
 
     def change(self, parts: Parts, sign: int) -> None:
-        """Takes (1) or releases (-1) these parts, which the caller has checked."""
+        """Takes (1) or releases (-1) the given parts. The caller has checked that they are valid."""
         used, free, special_mask = self.used, self.free, self.special_mask
         total_quanta = moved_from = moved_to = moved_mask = 0
         for rank, part in parts:
@@ -259,7 +271,7 @@ class SlotPool:
         self.total_free -= len(parts)
 
     def _change_special(self, rank: int, quanta: int) -> None:
-        """Updates a device that is unhealthy, or whose slot hides or uncovers others by its first or last use."""
+        """Updates a device that is unhealthy, or whose slot hides or uncovers other slots by its first or last use."""
         group = self.groups.get(rank)
         if group is not None:
             group.use(self.name, quanta, bool(self.used[rank]) - bool(self.used[rank] - quanta))
@@ -305,18 +317,18 @@ class SlotPool:
         return quanta <= room and not self.is_hidden(rank)
 
     def free_quanta(self, device_mask: int) -> int:
-        """Returns what the devices of a mask have free together. O(distinct free amounts)."""
+        """Returns the total number of free quanta on the devices of a mask. O(distinct free amounts)."""
         if not device_mask & (device_mask - 1):
             return self.free[device_mask.bit_length() - 1] if device_mask else 0
         return sum([level * (mask & device_mask).bit_count() for level, mask in self.levels.items()])
 
     def most_free_quanta(self, device_mask: int) -> int:
-        """Returns the most that one device of a mask has free."""
+        """Returns the largest number of free quanta that a single device of a mask has."""
         return next((level for level in reversed(self.free_levels) if self.levels[level] & device_mask), 0)
 
     @property
     def any_free_mask(self) -> int:
-        """The mask of devices that have anything free."""
+        """Returns the mask of the devices that have at least one quantum free."""
         any_free_mask = 0
         for mask in self.levels.values():
             any_free_mask |= mask
@@ -330,7 +342,7 @@ class SlotPool:
         return mask & device_mask
 
     def fullest_mask(self, device_mask: int, quanta: int) -> int:
-        """Returns, of the devices with this amount free, those that have the least."""
+        """Returns the devices that have this amount free, limited to the devices with the least free amount."""
         for level in self.free_levels[bisect_left(self.free_levels, quanta) :]:
             if mask := self.levels[level] & device_mask:
                 return mask

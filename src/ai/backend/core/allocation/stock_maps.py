@@ -1,4 +1,4 @@
-"""The stock alloc maps: whole units, shares of devices, and sums of devices whose plugin has its own map."""
+"""Defines the stock alloc maps: for whole units, for shares of devices, and for plugins with a map of their own."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class DiscreteAllocMap(LedgerAllocMap):
         return parts
 
     def _evenly(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
-        """Water-fills: devices with less free than the common level give all of it."""
+        """Takes parts so that the devices' free amounts become level.
+
+        A device below the level gives all that is free.
+        """
         parts: list[tuple[int, int]] = []
         levels_here = [(level, mask) for level in pool.free_levels if (mask := pool.levels[level] & device_mask)]
         count = sum([mask.bit_count() for _, mask in levels_here])
@@ -107,8 +110,8 @@ class DiscreteAllocMap(LedgerAllocMap):
 
 
 class FractionalAllocMap(LedgerAllocMap):
-    """Never splits a request that one device could hold; divides a larger one into shares that differ by at most a
-    quantum.
+    """Divides a request into nearly equal shares only if no single device can hold the request. Shares differ by at
+    most a quantum.
 
     "Could hold" means the largest healthy eligible device, free or not: a program that asked for a part of a device
     does not expect two. A larger request takes as few devices as possible. EVENLY takes the devices with the most free,
@@ -193,7 +196,10 @@ class FractionalAllocMap(LedgerAllocMap):
 
 
 def _divide(pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> tuple[int, int, int] | None:
-    """Returns (devices, share, devices with one quantum more) with the fewest devices; None if impossible."""
+    """Returns (devices, share, devices with one quantum more) for the fewest devices.
+
+    Returns None if no division fits.
+    """
     if not largest_quanta:
         return None
     # For each free amount, how many devices have at least so much free.
@@ -217,7 +223,7 @@ def _count_with(counts_by_level: Sequence[tuple[int, int]], quanta: int) -> int:
 
 
 class OpaqueAllocMap(LedgerAllocMap):
-    """Counts each slot's sum over healthy devices as one device, :data:`ANY_DEVICE`.
+    """Counts the sum of each slot over healthy devices as if the sum were one device, :data:`ANY_DEVICE`.
 
     A request that is restricted to some devices is compared with their sizes only, as their use is not known.
     """

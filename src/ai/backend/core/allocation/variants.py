@@ -113,7 +113,7 @@ def wording(key: FeatureKey, required: Sequence[str], feature: VariantFeature | 
 
 
 def ascending(values: Iterable[str]) -> list[str]:
-    """Sorts values by version, then by text."""
+    """Sorts values as versions, and equal versions as text."""
     return sorted(values, key=lambda value: (version_of(value), value))
 
 
@@ -122,7 +122,7 @@ def missing(
     requested: Mapping[FeatureKey, Sequence[str]],
     features: Mapping[FeatureKey, VariantFeature],
 ) -> tuple[list[FeatureKey], str]:
-    """Returns the required features to name, at most four, that no device satisfies, and the need as text.
+    """Returns at most four required features that no device satisfies, and the whole requirement as text.
 
     If each feature is satisfied by some device, those that are required together are named.
     """
@@ -142,7 +142,7 @@ def explain(
     *,
     slot: str,
 ) -> str:
-    """Explains why none of these devices of a slot satisfies the requirements, and what they have instead."""
+    """Explains why no device of a slot satisfies the requirements, and which values the devices have instead."""
     requested, features = values_by_feature(requirements), features_of(namespaces)
     stated_of_devices = [values_by_feature(device.properties) for device in devices]
     named_keys, needs_text = missing(stated_of_devices, requested, features)
@@ -155,7 +155,7 @@ def explain(
 
 
 class PluginVariants:
-    """Holds the devices of one plugin with the namespaces that they state, computed once."""
+    """Holds the devices of one plugin with the namespaces in which the devices state values. Both are computed once."""
 
     def __init__(self, devices: Sequence[ComputeDevice], namespaces: Sequence[VariantNamespace] = ()) -> None:
         self.devices = tuple(devices)
@@ -163,7 +163,7 @@ class PluginVariants:
 
     @cached_property
     def stated(self) -> frozenset[str]:
-        """The namespaces in which the plugin or one of its devices states something."""
+        """Returns the namespaces in which the plugin or one of its devices states a value."""
         return frozenset(
             {name.namespace for name in self.namespaces}
             | {prop.namespace for device in self.devices for prop in device.properties}
@@ -171,7 +171,7 @@ class PluginVariants:
 
     @cached_property
     def taints(self) -> Mapping[DeviceId, frozenset[str]]:
-        """The keys of the taints of each device that has one."""
+        """Returns the taint keys of each device that has a taint."""
         keys: dict[DeviceId, frozenset[str]] = {}
         for device in self.devices:
             stated = values_by_feature(device.variant_properties).get((TAINT, KEY), ())
@@ -181,7 +181,7 @@ class PluginVariants:
 
     @cached_property
     def facts(self) -> tuple[Facts, ...]:
-        """The attributes of each device."""
+        """Returns the attributes of each device."""
         return tuple(map(facts_of, self.devices))
 
     def offering(self, slot: SlotName) -> list[ComputeDevice]:
@@ -189,7 +189,7 @@ class PluginVariants:
 
 
 def repaired_device(device: ComputeDevice) -> ComputeDevice:
-    """Returns a device as it is once it has recovered and nobody taints it; the same one if it is so."""
+    """Returns a copy of a device that is healthy and has no taint. Returns the same device if it is so already."""
     if device.health is DeviceHealth.HEALTHY and all(prop.namespace != TAINT for prop in device.variant_properties):
         return device
     others = tuple(prop for prop in device.variant_properties if prop.namespace != TAINT)
@@ -228,7 +228,10 @@ def select_devices(
 def _without(
     selection: Selection | None, plugin_devices: PluginVariants, refused_ids: AbstractSet[DeviceId]
 ) -> Selection:
-    """Returns a selection, or all devices of a plugin, without some. A request that finds none then waits."""
+    """Returns a selection without the given devices.
+
+    Without a selection, the other devices of the plugin are returned. A request that finds none then waits.
+    """
     if selection is None:
         return Selection(frozenset(device.device_id for device in plugin_devices.devices) - refused_ids)
     return replace(

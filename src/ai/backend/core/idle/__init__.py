@@ -1,1 +1,1 @@
-"""Decides if a session is idle: rules, a window of measurements, a verdict. Pure."""
+"""Decides if a session is idle, from rules and a window of measurements. Pure."""

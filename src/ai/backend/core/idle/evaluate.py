@@ -1,4 +1,4 @@
-"""Evaluates the idle rules of one session: which limits are exceeded, and what remains of the others."""
+"""Evaluates the idle rules of one session: which limits are exceeded, and how much time the other limits leave."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REASON_BY_CHECKER = {
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes one session: its first start, the last sign of its user (or its last start), and its usage."""
+    """Describes one session by its first start, the last access of its user (or its last start), and its usage."""
 
     session_type: SessionType
     started_at: datetime
@@ -30,27 +30,30 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one checker. ``remaining_s`` is None if it cannot be computed yet; ``extra`` explains it."""
+    """Holds the result of one idle check.
+
+    ``remaining_s`` is None if it cannot be computed yet; ``extra`` explains it.
+    """
 
     remaining_s: float | None
     kind: str = EXPIRE_AFTER
     extra: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the form for clients: whole, non-negative seconds."""
+        """Returns the result as clients read it, in whole non-negative seconds."""
         remaining = None if self.remaining_s is None else max(0, int(self.remaining_s))
         return {"remaining": remaining, "remaining_time_type": self.kind, "extra": self.extra}
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The overall result. ``reason`` is None while the session may continue."""
+    """Holds the overall result of all idle checks of a session. ``reason`` is None while the session may continue."""
 
     reason: KernelEventReason | None
     reports: Mapping[str, Report]
 
 
 def evaluate(subject: Subject, limits: Limits, *, now: datetime, slack_s: float = 0.0) -> Verdict:
-    """Evaluates a running session. The last access may have been ``slack_s`` later than stated.
+    """Evaluates all idle checks of a running session. The last access may have been ``slack_s`` later than stated.
 
     A batch session has no user to wait for and an inference session is used by others, so neither has a network
     timeout; only interactive and batch sessions are judged by what they use.

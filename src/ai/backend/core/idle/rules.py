@@ -1,4 +1,5 @@
-"""The idle rules of an installation and a resource policy (peer facts 4.5 and 4.8, spec 03-07, 03-09).
+"""Reads the idle rules of an installation, and combines them with a resource policy (peer facts 4.5 and 4.8, spec
+03-07, 03-09).
 
 The shared configuration, below ``config/idle``::
 
@@ -40,7 +41,8 @@ def duration_s(text: str) -> float:
 
 
 class UtilizationRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts a session as idle that is below the thresholds (metric -> percent of what it has) over a whole window.
+    """Treats a session as idle if its utilization stays below the thresholds over a whole window. A threshold is metric
+    -> percent of the resource that the session has.
 
     ``needs_all``: every threshold must be missed (operator ``and``), not one (``or``). Nothing is judged in the first
     ``grace_s`` of the session.
@@ -53,7 +55,7 @@ class UtilizationRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules in the shared configuration. ``faults``: what was malformed and is left out."""
+    """Holds the idle rules of the shared configuration. ``faults``: what was malformed and is left out."""
 
     network_timeout_s: float | None = None
     utilization: UtilizationRule | None = None
@@ -61,7 +63,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one session; None is no limit."""
+    """Holds the idle limits of one session. None means that there is no such limit."""
 
     network_timeout_s: float | None = None
     lifetime_s: float | None = None
@@ -69,7 +71,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, rules: Rules, *, idle_timeout_s: float = 0, max_lifetime_s: float = 0) -> Limits:
-        """Combines the rules of the installation with the numbers of a resource policy."""
+        """Combines the idle rules of the installation with the limits of a resource policy."""
         timeout_s = rules.network_timeout_s if idle_timeout_s == 0 else idle_timeout_s
         return cls(
             network_timeout_s=timeout_s if timeout_s is not None and timeout_s > 0 else None,
@@ -79,7 +81,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_rules(values: Mapping[str, str]) -> Rules:
-    """Reads the keys below ``config/idle``, which are relative here. A malformed key is a fault and has no effect."""
+    """Reads the idle rules from configuration values.
+
+    The keys are relative to ``config/idle``. A malformed key is a fault and has no effect.
+    """
     faults: list[str] = []
 
     def seconds(config_key: str, default: float) -> float:

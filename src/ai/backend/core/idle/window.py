@@ -14,7 +14,7 @@ import msgspec
 
 BUCKET_COUNT = 60
 MIN_MEASURED_PART = 0.9
-"""The part of its buckets that a window needs before it is evaluated."""
+"""The share of a window's buckets that must be measured before the window is evaluated."""
 
 
 class _Bucket(msgspec.Struct, frozen=True):
@@ -23,7 +23,10 @@ class _Bucket(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """Measurements of the last ``length_s`` seconds. ``buckets``: number of the bucket since the epoch -> its sums."""
+    """Holds the measurements of the last ``length_s`` seconds.
+
+    ``buckets``: number of the bucket since the epoch -> its sums.
+    """
 
     length_s: float
     buckets: Mapping[int, _Bucket] = msgspec.field(default_factory=dict)
@@ -37,7 +40,7 @@ class Window(msgspec.Struct, frozen=True):
         return int(moment.timestamp() // self.step_s)
 
     def add(self, measured_at: datetime, values: Mapping[str, float]) -> Window:
-        """Returns the window with one more measurement, without the buckets that left it."""
+        """Returns the window with one more measurement, and without the buckets that are now too old."""
         newest_number = self._bucket_number(measured_at)
         buckets = {
             index: bucket
@@ -51,7 +54,7 @@ class Window(msgspec.Struct, frozen=True):
         return Window(self.length_s, buckets)
 
     def is_complete(self, moment: datetime) -> bool:
-        """Returns True if enough of the window before ``moment`` was measured."""
+        """Returns True if a sufficient part of the window before ``moment`` was measured."""
         newest_number = self._bucket_number(moment)
         return (
             sum(newest_number - BUCKET_COUNT <= index <= newest_number for index in self.buckets)
@@ -59,7 +62,7 @@ class Window(msgspec.Struct, frozen=True):
         )
 
     def average(self, name: str, moment: datetime) -> float | None:
-        """Returns the average over the buckets that have this measurement, each counted once; None without any."""
+        """Returns the average over the buckets that have this measurement. Returns None if no bucket has it."""
         newest = self._bucket_number(moment)
         buckets = [
             bucket
@@ -77,7 +80,7 @@ class Window(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], length_s: float) -> Window:
-        """Reads a stored window; empty if it is malformed or had another length."""
+        """Reads a stored window. Returns an empty window if the text is malformed or the length has changed."""
         try:
             if float(data["length"]) != length_s:
                 return cls(length_s)

@@ -1,4 +1,4 @@
-"""The machine of one revision of an artifact: how its files come here, and go (spec 03-17, "Status Lifecycle").
+"""Defines the state machine of an artifact's revision, from import to removal (spec 03-17, "Status Lifecycle").
 
 Rules:
 
@@ -64,7 +64,10 @@ REFUSALS: Mapping[tuple[RevisionStatus, RevisionTrigger], str] = {
 
 
 class RevisionState(msgspec.Struct, frozen=True):
-    """The state of one revision. ``residue``: files of it may remain somewhere that are no longer needed."""
+    """Holds the state of one artifact revision.
+
+    ``residue``: files of it may remain somewhere that are no longer needed.
+    """
 
     status: RevisionStatus = RevisionStatus.SCANNED
     residue: bool = False
@@ -73,7 +76,7 @@ class RevisionState(msgspec.Struct, frozen=True):
 def step(
     state: RevisionState, trigger: RevisionTrigger, *, subject: str = "", stimulus_id: str = "", story: Path = ()
 ) -> tuple[RevisionState, Path, tuple[()]]:
-    """Applies one trigger to a revision.
+    """Applies one trigger to an artifact revision.
 
     Returns:
         The next state and the transition that led there; the same state and an empty path for a late trigger. There

@@ -1,4 +1,4 @@
-"""The machine of one device claim: when it holds devices of an agent, and when it ends.
+"""Defines the state machine of a device claim: when the claim holds devices of an agent, and when the claim ends.
 
 Rules:
 
@@ -78,7 +78,7 @@ REFUSALS: Mapping[tuple[ClaimStatus, ClaimTrigger], str] = {
 
 
 class ClaimState(msgspec.Struct, frozen=True):
-    """The state of one claim. ``is_deleting``: its deletion was requested."""
+    """Holds the state of one device claim. ``is_deleting``: its deletion was requested."""
 
     status: ClaimStatus = ClaimStatus.UNALLOCATED
     is_deleting: bool = False
@@ -87,7 +87,7 @@ class ClaimState(msgspec.Struct, frozen=True):
 def step(
     state: ClaimState, trigger: ClaimTrigger, *, subject: str = "", stimulus_id: str = ""
 ) -> tuple[ClaimState, Path, tuple[()]]:
-    """Applies one trigger to a claim.
+    """Applies one trigger to a device claim.
 
     Returns:
         The next state and the transition that led there; the same state and an empty path for a late trigger, and for

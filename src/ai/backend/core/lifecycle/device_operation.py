@@ -1,4 +1,4 @@
-"""The machine of one operation on an accelerator of a Kubernetes cluster (spec 02, life cycle management).
+"""Defines the state machine of an operation on an accelerator of a Kubernetes cluster (spec 02, life cycle management).
 
 Rules:
 
@@ -50,7 +50,7 @@ T = OperationTrigger
 
 
 class OperationEffect(StrEnum):
-    """The effects of a stored transition; each is repeated from the stored phase after a crash.
+    """Lists the effects of stored transitions. After a crash, each effect is repeated from the stored phase.
 
     ``order``, ``undo``, ``abort``: the executor gets an order. ``quarantine``: the device takes nothing until somebody
     has looked at it. ``release``: the device is free for the next operation.
@@ -140,7 +140,7 @@ _UNDOING = frozenset({P.CANCELLING, P.ROLLING_BACK})
 
 
 class OperationState(NamedTuple):
-    """The phase of an operation and, while it is undone, the phase in which it ends then."""
+    """Holds the phase of an operation. While the operation is undone, also holds the phase in which it will end."""
 
     phase: OperationPhase = P.PENDING
     verdict: OperationPhase | None = None

@@ -22,7 +22,10 @@ and is no error. The last column names the handler of the row, or the effects th
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes one machine of the page. ``refused``: the pairs without a row that raise InvalidTransition."""
+    """Describes one state machine on the reference page.
+
+    ``refused``: the pairs without a row that raise InvalidTransition.
+    """
 
     title: str
     doc: str | None
@@ -135,7 +138,7 @@ def arrows(table: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[StrEnum, StrEnu
 
 
 def _node_name(state: StrEnum) -> str:
-    """Returns the name of a state without hyphens, which Mermaid does not accept."""
+    """Returns a state's name without hyphens, because Mermaid does not accept hyphens."""
     return state.replace("-", "_")
 
 
@@ -152,7 +155,7 @@ def mermaid(machine: Machine) -> str:
 
 
 def _action_name(row: Any) -> str:
-    """Returns the handler of a row or its effects; empty if it has none."""
+    """Returns the name of a row's handler or effects. Returns an empty text if the row has no action."""
     action = row[1] if isinstance(row, tuple) else None
     if isinstance(action, tuple):
         return ", ".join(effect.value for effect in action if isinstance(effect, Enum))
@@ -160,7 +163,7 @@ def _action_name(row: Any) -> str:
 
 
 def _text_table(machine: Machine) -> str:
-    """Returns one table as text: a row for every trigger that moves or acts, and for every refused one."""
+    """Returns one transition table as text, with the rows that change a state or act, and with the refused triggers."""
     lines = ["| state | trigger | next | handler or effects |", "|---|---|---|---|"]
     for state, rows in machine.table.items():
         for trigger, row in rows.items():

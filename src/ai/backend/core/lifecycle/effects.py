@@ -1,4 +1,4 @@
-"""The effects of a session's transitions, which the manager executes.
+"""Defines the effects of a session's transitions. The manager executes the effects.
 
 Every effect is idempotent. The facts become part of the transaction that writes the new state (the manager's
 ``advance`` puts them into the change). The commands follow after it (``SessionWriter`` executes them); if they are
@@ -36,13 +36,19 @@ class TakeSlots(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleaseSlots(msgspec.Struct, frozen=True, kw_only=True):
-    """Releases what :class:`TakeSlots` took for this kernel, once for each (a restart in between grew its attempt)."""
+    """Releases the slots that :class:`TakeSlots` took for this kernel.
+
+    Each taking is released once. A restart in between has increased the kernel's attempt.
+    """
 
     target: KernelTarget
 
 
 class EmitEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Sends an event of the client wire contract to watching clients; ``kernel_id`` None: of the session itself."""
+    """Sends an event of the client wire contract to watching clients.
+
+    A ``kernel_id`` of None means the session itself.
+    """
 
     name: str
     session_id: SessionId
@@ -65,7 +71,7 @@ class RestartKernels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DestroyKernels(msgspec.Struct, frozen=True, kw_only=True):
-    """Ends these attempts, and any older ones of the same kernels, on their agents."""
+    """Destroys the given attempts of kernels, and older attempts of the same kernels, on their agents."""
 
     session_id: SessionId
     targets: tuple[KernelTarget, ...]

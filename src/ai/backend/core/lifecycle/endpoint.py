@@ -1,5 +1,5 @@
-"""The machines of model serving: an endpoint, a revision of it, and a replica of a revision (spec 03-12; serving
-anchors 6 to 8).
+"""Defines the state machines of an endpoint, of its revisions and of their replicas (spec 03-12; serving anchors 6 to
+8).
 
 Rules:
 
@@ -36,7 +36,7 @@ W = ServingReason
 
 
 class ServingEffect(StrEnum):
-    """The effects of stored transitions; the manager's loop repeats each of them from the status alone.
+    """Lists the effects of stored transitions. The manager's loop can repeat each effect from the status alone.
 
     ``publish-route``, ``withdraw-route``: the coordinator gets the endpoint's routes anew. ``end-session``: the session
     of the replica is ended. ``reconcile``: the loop of endpoints runs now. ``remove-circuit``: the URL is given up.
@@ -244,7 +244,7 @@ S = TypeVar("S", ReplicaStatus, ServedRevisionStatus, EndpointStatus)
 
 
 class Served(msgspec.Struct, Generic[S], frozen=True):
-    """The status of an endpoint, revision or replica with the reason for it."""
+    """Holds the status of an endpoint, revision or replica, and the reason for the status."""
 
     status: S
     reason: ServingReason = ServingReason.CREATED

@@ -1,4 +1,4 @@
-"""Events of sessions: the input of :func:`ai.backend.core.lifecycle.session.step`."""
+"""Defines the events that drive :func:`ai.backend.core.lifecycle.session.step`."""
 
 from __future__ import annotations
 
@@ -11,24 +11,30 @@ from ai.backend.common.states import KernelEventReason, KernelStatus
 
 
 class SessionStimulus(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of all events. ``stimulus_id`` names the cause in the session's story: a request, a report, a loop."""
+    """Serves as the base class of all session events.
+
+    ``stimulus_id`` names the cause in the session's story: a request, a report, a loop.
+    """
 
     reason: KernelEventReason = KernelEventReason.UNKNOWN
     stimulus_id: str = ""
 
 
 class SessionScheduled(SessionStimulus, frozen=True, kw_only=True):
-    """The scheduler placed every kernel."""
+    """Reports that the scheduler has placed every kernel of the session."""
 
     agents: Mapping[KernelId, AgentId]
 
 
 class SessionDispatched(SessionStimulus, frozen=True, kw_only=True):
-    """Every agent accepted the creation."""
+    """Reports that every agent has accepted the creation of its kernels."""
 
 
 class SessionCreationFailed(SessionStimulus, frozen=True, kw_only=True):
-    """Agents refused some kernels or were lost; ``retryable`` for now (back to the scheduler), else for good."""
+    """Reports that agents refused to create some kernels, or that the agents were lost.
+
+    ``retryable``: the session returns to the scheduler, otherwise the failure is final.
+    """
 
     kernel_ids: frozenset[KernelId]
     reason: KernelEventReason
@@ -40,30 +46,33 @@ class SessionRestartRequested(SessionStimulus, frozen=True, kw_only=True):
 
 
 class SessionDestroyRequested(SessionStimulus, frozen=True, kw_only=True):
-    """The user, an idle rule or a timeout ends the session. A forced end leaves no grace, also when TERMINATING."""
+    """Requests the end of the session, on behalf of the user, an idle rule or a timeout.
+
+    A forced end leaves no grace, also when TERMINATING.
+    """
 
     reason: KernelEventReason = KernelEventReason.USER_REQUESTED
     forced: bool = False
 
 
 class SessionStartOverRequested(SessionStimulus, frozen=True, kw_only=True):
-    """The session is preempted and waits again once its kernels have ended."""
+    """Reports that the session is preempted. The session waits again once its kernels have ended."""
 
     reason: KernelEventReason = KernelEventReason.RESCHEDULED
 
 
 class SessionDegraded(SessionStimulus, frozen=True, kw_only=True):
-    """An agent that holds one of the kernels does not answer."""
+    """Reports that an agent with one of the session's kernels does not answer."""
 
     reason: KernelEventReason = KernelEventReason.AGENT_LOST
 
 
 class SessionRecovered(SessionStimulus, frozen=True, kw_only=True):
-    """Every agent that holds one of the kernels answers again."""
+    """Reports that every agent with one of the session's kernels answers again."""
 
 
 class KernelObserved(SessionStimulus, frozen=True, kw_only=True):
-    """An agent reported the status of a kernel. Observations of other attempts are ignored."""
+    """Reports the status of a kernel as its agent observed it. Observations of other attempts are ignored."""
 
     kernel_id: KernelId
     attempt: int
@@ -72,7 +81,10 @@ class KernelObserved(SessionStimulus, frozen=True, kw_only=True):
 
 
 class KernelsAbandoned(SessionStimulus, frozen=True, kw_only=True):
-    """The agent is lost, or denies having these kernels: their slots are free, and whatever still runs is an orphan."""
+    """Reports that the agent is lost or denies having these kernels.
+
+    Their slots are free, and a workload that still runs is an orphan.
+    """
 
     kernel_ids: frozenset[KernelId]
     reason: KernelEventReason = KernelEventReason.AGENT_LOST

@@ -1,4 +1,4 @@
-"""The machine of one virtual folder: how its directory comes, is hidden in the trash, and goes (spec 03-07, 03-08).
+"""Defines the state machine of a virtual folder: creation, trash and removal of its directory (spec 03-07, 03-08).
 
 Rules:
 
@@ -41,7 +41,10 @@ T = FolderTrigger
 
 
 class FolderEffect(StrEnum):
-    """The effect of a stored transition. ``remove-files``: the folder loop removes the directory now."""
+    """Lists the effects of a virtual folder's stored transitions.
+
+    ``remove-files``: the folder loop removes the directory now.
+    """
 
     REMOVE_FILES = "remove-files"
 
@@ -90,19 +93,20 @@ _STATUS_TEXTS = {S.READY: "not in the trash", S.DELETE_PENDING: "in the trash"}
 
 
 def sources_of(trigger: FolderTrigger) -> frozenset[FolderStatus]:
-    """Returns the statuses that a trigger moves."""
+    """Returns the folder statuses from which a trigger leads to another status."""
     return frozenset(status for status, rows in TRANSITIONS.items() if trigger in rows)
 
 
 def describe_status(name: str, status: FolderStatus) -> str:
-    """Describes the status of a folder to the user."""
+    """Returns a text for users that describes the status of a folder."""
     return f"The folder {name!r} is {_STATUS_TEXTS.get(status, status.value)}."
 
 
 def step(
     status: FolderStatus, trigger: FolderTrigger, *, name: str = "", stimulus_id: str = "", story: Path = ()
 ) -> tuple[FolderStatus, Path, tuple[FolderEffect, ...]]:
-    """Applies one trigger to a folder. ``name`` and ``story`` are for the error, ``stimulus_id`` names the cause.
+    """Applies one trigger to a virtual folder. ``name`` and ``story`` are for the error, ``stimulus_id`` names the
+    cause.
 
     Returns:
         The next status, the transition that led there, and what is to follow once it is stored; the same status and

@@ -1,4 +1,4 @@
-"""The machine of one kernel.
+"""Defines the state machine of one kernel.
 
 Rules:
 
@@ -37,7 +37,7 @@ S = KernelStatus
 
 
 class KernelTrigger(StrEnum):
-    """The triggers of a kernel. ``observed-X``: the agent reports that the kernel is X."""
+    """Lists the triggers of a kernel. ``observed-X``: the agent reports that the kernel is X."""
 
     SCHEDULED = "scheduled"
     DISPATCHED = "dispatched"
@@ -77,7 +77,7 @@ HOLDING = frozenset(KernelStatus) - FINAL_KERNEL_STATUSES - {S.PENDING}
 
 
 class KernelState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one kernel, as far as the machine needs it.
+    """Holds the parts of a kernel's state that the state machine needs.
 
     Attributes:
         attempt: 0 until it is scheduled for the first time; more if it waits in a database that was restored.
@@ -95,14 +95,14 @@ class KernelState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> KernelTarget:
-        """The agent and attempt of the kernel. Raises Conflict while it has no agent."""
+        """Returns the agent and the attempt of the kernel. Raises Conflict while it has no agent."""
         if self.agent_id is None:
             raise Conflict(f"kernel {self.kernel_id} has no agent")
         return KernelTarget(kernel_id=self.kernel_id, agent_id=self.agent_id, attempt=self.attempt)
 
 
 class KernelStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A trigger with its arguments, see :func:`step`."""
+    """Holds a trigger and the arguments of :func:`step`."""
 
     trigger: KernelTrigger
     reason: KernelEventReason = KernelEventReason.UNKNOWN
@@ -127,7 +127,7 @@ def _take_slots(before: KernelState, after: KernelState, event: KernelStep) -> M
 
 
 def _begin_restart(before: KernelState, after: KernelState, _: KernelStep) -> Moved:
-    """Begins a restart. The slots stay taken, since they are counted by kernel, not by attempt."""
+    """Begins the restart of a kernel. The slots stay taken, since they are counted by kernel, not by attempt."""
     return replace(after, attempt=before.attempt + 1), ()
 
 
@@ -281,7 +281,7 @@ def check(state: KernelState) -> list[str]:
 
 
 def is_orphan(state: KernelState | None, *, agent_id: AgentId, attempt: int) -> bool:
-    """Returns True if an agent that holds this attempt should destroy it, because it is not the present one.
+    """Returns True if the agent should destroy this attempt, because another attempt is the present one.
 
     The attempt before the present one is no orphan while the restart in place, which will end it, is on its way.
     """

@@ -1,4 +1,4 @@
-"""The machine of one kernel on its agent: what the agent is doing with it, and what a recovery goes on with.
+"""Defines the state machine of one kernel on its agent: the present operation, and where a recovery continues.
 
 Rules:
 
@@ -50,7 +50,7 @@ T = PhaseTrigger
 
 
 class Operation(StrEnum):
-    """The effects: the operation that the agent starts once the phase is stored."""
+    """Lists the operations that the agent starts once a phase is stored."""
 
     CREATE = "create"
     RESTART = "restart"
@@ -97,7 +97,7 @@ def step(
     story: Path = (),
     data: Mapping[str, Any] | None = None,
 ) -> tuple[Phase, Path, tuple[Operation, ...]]:
-    """Applies one trigger to a kernel of the agent. ``subject``, ``story`` and ``data`` are for the error.
+    """Applies one trigger to a kernel on its agent. ``subject``, ``story`` and ``data`` are for the error.
 
     Returns:
         The next phase, the transition that led there (none if the phase stays), and the operations to start.

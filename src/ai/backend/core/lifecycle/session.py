@@ -1,4 +1,4 @@
-"""The machine of one session, which drives the machines of its kernels.
+"""Defines the state machine of one session, which drives the state machines of its kernels.
 
 Rules:
 
@@ -58,7 +58,7 @@ S = SessionStatus
 
 
 class SessionPhase(StrEnum):
-    """The states of the machine: the public statuses, and STARTING_OVER, which clients see as TERMINATING."""
+    """Lists the states of a session: the public statuses, and STARTING_OVER, which clients see as TERMINATING."""
 
     PENDING = "PENDING"
     SCHEDULED = "SCHEDULED"
@@ -77,7 +77,7 @@ class SessionPhase(StrEnum):
 
     @property
     def status(self) -> SessionStatus:
-        """The status that clients and the store see."""
+        """Returns the status that clients and the database see."""
         return _STATUS_OF[self]
 
 
@@ -86,7 +86,7 @@ _STATUS_OF = {p: S.TERMINATING if p is P.STARTING_OVER else SessionStatus(p.valu
 
 
 class SessionTrigger(StrEnum):
-    """The triggers of a session. Those of the second group result from its kernels, see :func:`add_up`."""
+    """Lists the triggers of a session. Those of the second group result from its kernels, see :func:`add_up`."""
 
     SCHEDULED = "scheduled"
     DISPATCHED = "dispatched"
@@ -119,8 +119,11 @@ _ENDED = frozenset({T.KERNEL_ENDED, T.KERNELS_TERMINATED, T.KERNELS_FAILED, T.KE
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
-    """A session with all its kernels. The first cause of an end stays its ``reason``; once a kernel was placed
-    ``max_attempts`` times, a failure for now counts as one for good."""
+    """Holds the state of a session with all its kernels.
+
+    The first cause of an end stays its ``reason``; once a kernel was placed ``max_attempts`` times, a failure for now
+    counts as one for good.
+    """
 
     session_id: SessionId
     kernels: tuple[KernelState, ...]
@@ -173,7 +176,7 @@ _PROGRAM_OVER = frozenset(
 
 
 def add_up(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
-    """Returns the trigger that results from the kernels' statuses, by the slowest kernel; None if there is none."""
+    """Returns the session trigger that follows from the statuses of all kernels. Returns None if nothing follows."""
     present_statuses = set(statuses)
     if not present_statuses:
         return None
@@ -210,7 +213,7 @@ _TRIGGER_OF: Mapping[type[SessionStimulus], SessionTrigger] = {
 
 
 def trigger_of(state: SessionState, event: SessionEvent) -> SessionTrigger | None:
-    """Returns the trigger of an event; None for an observation of another attempt or of no kernel of the session."""
+    """Returns the trigger of an event. Returns None for an observation of another attempt or of an unknown kernel."""
     may_retry = all(other_kernel.attempt < state.max_attempts for other_kernel in state.kernels)
     if isinstance(event, SessionCreationFailed):
         return T.CREATION_DEFERRED if event.retryable and may_retry else T.CREATION_FAILED
@@ -300,7 +303,7 @@ class _Step:
         return [kernel for kernel in self.state.kernels if kernel.status is KernelStatus.TERMINATING]
 
     def destroy(self, kernels: Iterable[KernelState], reason: KernelEventReason, *, forced: bool = False) -> None:
-        """Asks for the end of those kernels that are on an agent."""
+        """Requests the end of those kernels that an agent holds."""
         targets = tuple(kernel.target for kernel in kernels if kernel.agent_id is not None)
         if targets:
             self.effects.append(
@@ -308,7 +311,7 @@ class _Step:
             )
 
     def follow(self) -> None:
-        """Moves the session after its kernels. Every end passes TERMINATING."""
+        """Moves the session to the state that follows from its kernels. Every end passes TERMINATING."""
         trigger = add_up(kernel.status for kernel in self.state.kernels)
         if trigger in _ENDED:
             self.apply(T.KERNEL_ENDED)
@@ -352,7 +355,8 @@ def _dispatch(session_step: _Step, _: SessionDispatched) -> None:
 
 
 def _return_all(session_step: _Step, event: SessionStimulus) -> None:
-    """Ends by force the kernels of a session that waits again, so that its next attempt need not wait."""
+    """Ends the kernels of a session by force when the session returns to the queue, so that its next attempt need not
+    wait."""
     kernels_on_agents = [kernel for kernel in session_step.state.kernels if kernel.status in HOLDING]
     session_step.move_kernels(KernelTrigger.RETURNED)
     session_step.destroy(kernels_on_agents, event.reason, forced=True)
@@ -383,13 +387,13 @@ def _start_over(session_step: _Step, event: SessionStartOverRequested) -> None:
 
 
 def _destroy_again(session_step: _Step, event: SessionDestroyRequested) -> None:
-    """Repeats a forced end; a graceful one is in progress."""
+    """Repeats the end of the kernels if the end is forced. A graceful end is already in progress."""
     if event.forced:
         session_step.destroy(session_step.terminating(), event.reason, forced=True)
 
 
 def _end_waiting(session_step: _Step, event: SessionDestroyRequested) -> None:
-    """Ends a session that was to start over: its kernels that already wait are terminated."""
+    """Ends a session that was to start over, and terminates its kernels that already wait."""
     session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED, lambda kernel: kernel.status is KernelStatus.PENDING)
     _destroy_again(session_step, event)
 
@@ -411,7 +415,7 @@ def _observe(session_step: _Step, event: KernelObserved) -> None:
 
 
 def _end_after_all(session_step: _Step, event: KernelObserved) -> None:
-    """Ends a session that was to start over with the result of its program, which ended by itself."""
+    """Ends a session that was to start over, because its program has ended by itself."""
     session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED, lambda kernel: kernel.status is KernelStatus.PENDING)
     _observe(session_step, event)
 

@@ -1,4 +1,5 @@
-"""The interpreter of transition tables, the path of a step, the story of an object, and the error of a refused request.
+"""Interprets transition tables, and builds the path of a step, the story of an object and the error of a refused
+request.
 
 Every machine has one literal table, ``state -> trigger -> row``, and :func:`find_row` reads all of them.
 """
@@ -34,12 +35,12 @@ Path = tuple[Transition, ...]
 
 
 def extend_story(story: Path, path: Path) -> Path:
-    """Appends a path to a story and drops what is older than :data:`STORY_LENGTH` transitions."""
+    """Appends a path to a story, and drops transitions beyond the last :data:`STORY_LENGTH`."""
     return (*story, *path)[-STORY_LENGTH:]
 
 
 class TransitionHistories:
-    """Remembers the recent transitions of each object that its owner changed last."""
+    """Remembers the recent transitions of the objects that this owner changed last."""
 
     def __init__(self, limit: int = 1024) -> None:
         self._limit = limit
@@ -55,8 +56,10 @@ class TransitionHistories:
 
 
 class InvalidTransition(Conflict):
-    """The present state does not admit a request; the other attributes describe the object, the pair without a row, the
-    cause of the request and the object's story."""
+    """Raised when the present state of an object does not permit a request.
+
+    The other attributes describe the object, the pair without a row, the cause of the request and the object's story.
+    """
 
     def __init__(
         self,
@@ -103,7 +106,8 @@ def find_row(
     story: Path,
     data: Mapping[str, Any] | None = None,
 ) -> Row | None:
-    """Returns the row of a state and a trigger; None if there is none, because the trigger is late or repeated.
+    """Returns the row of a state and a trigger. Returns None if there is no row, because the trigger is late or
+    repeated.
 
     Raises:
         InvalidTransition: one of the ``requests`` has no row. The other arguments describe the error.

@@ -1,1 +1,1 @@
-"""Decisions of app proxy workers: routes, draining, permits, hosts and headers. Pure."""
+"""Decides for app proxy workers about routes, draining, permits, hosts and headers. Pure."""

@@ -1,4 +1,4 @@
-"""Passive ejection of routes that cannot be reached: a growing back-off, and never more than half of the routes."""
+"""Excludes routes that cannot be reached, for growing periods, and never more than half of the routes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Record:
 
 @dataclass(slots=True)
 class Breaker:
-    """Counts failures in a row of each route of a circuit. Only a served response resets the count."""
+    """Counts consecutive failures of each route of a circuit. Only a served response resets the count."""
 
     _records: dict[RouteKey, _Record] = field(default_factory=dict)
 
@@ -28,7 +28,11 @@ class Breaker:
         self._records.pop(key, None)
 
     def record_failure(self, key: RouteKey, now: float) -> None:
-        """Counts a failure; the third in a row ejects the route, and each one after its return does again."""
+        """Counts a failure of a route.
+
+        The third consecutive failure ejects the route for some time. After the route's return, each further failure
+        ejects it again.
+        """
         record = self._records.setdefault(key, _Record())
         record.failures += 1
         if record.failures >= FAILURES_TO_EJECT and record.ejected_until <= now:
@@ -36,7 +40,7 @@ class Breaker:
             record.ejections = min(record.ejections + 1, 16)
 
     def ejected(self, route_count: int, now: float) -> frozenset[RouteKey]:
-        """Returns the ejected routes, at most half of ``route_count``: those that failed most often."""
+        """Returns the ejected routes. At most half of ``route_count`` routes are returned, the most failed first."""
         if not self._records:
             return frozenset()
         keys = [key for key, record in self._records.items() if record.ejected_until > now]
@@ -44,5 +48,5 @@ class Breaker:
         return frozenset(keys[: route_count // 2])
 
     def retain(self, keys: frozenset[RouteKey]) -> None:
-        """Drops the records of other routes."""
+        """Keeps the records of the given routes, and drops all other records."""
         self._records = {key: record for key, record in self._records.items() if key in keys}

@@ -1,4 +1,4 @@
-"""Decides what a changed circuit means for its open connections: which are cut, and which routes drain."""
+"""Decides which open connections a changed circuit cuts, and which routes drain."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from ai.backend.common.wire.appproxy import AppMode, Change, Circuit, State
 from ai.backend.core.proxy.routing import RouteKey, key_of
 
 DRAIN_S: Mapping[AppMode, float] = {AppMode.INTERACTIVE: 30.0, AppMode.INFERENCE: 600.0}
-"""Seconds that requests of a removed route may still take."""
+"""The seconds for which requests of a removed route may continue."""
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes that a data plane applies at once. ``is_complete``: circuits that are not in them are removed as well."""
+    """Describes changes of circuits that a data plane applies at once.
+
+    ``is_complete``: circuits that are not in them are removed as well.
+    """
 
     version: int
     circuits: tuple[Circuit, ...] = ()
@@ -24,14 +27,14 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changes_of(frame: State | Change) -> Changes:
-    """Converts a frame of the worker link."""
+    """Converts a frame of the worker link into changes of circuits."""
     if isinstance(frame, State):
         return Changes(version=frame.version, circuits=tuple(frame.circuits), is_complete=True)
     return Changes(version=frame.version, circuits=tuple(frame.set), removed=tuple(frame.removed))
 
 
 def removed_ids(changes: Changes, current: Iterable[UUID]) -> set[UUID]:
-    """Returns the circuits that the changes remove, of those that a plane serves now."""
+    """Returns those of the currently served circuits that the changes remove."""
     if not changes.is_complete:
         return set(changes.removed)
     kept = {circuit.id for circuit in changes.circuits}
@@ -39,8 +42,11 @@ def removed_ids(changes: Changes, current: Iterable[UUID]) -> set[UUID]:
 
 
 class Effects(msgspec.Struct, frozen=True, kw_only=True):
-    """``is_revoked``: every open connection is cut at once. ``drained`` routes get nothing new, and are cut after
-    ``drain_s``."""
+    """Describes the effects of a circuit's change on its open connections.
+
+    ``is_revoked``: every open connection is cut at once. ``drained`` routes get nothing new, and are cut after
+    ``drain_s``.
+    """
 
     is_revoked: bool = False
     drained: frozenset[RouteKey] = msgspec.field(default_factory=frozenset)
@@ -48,7 +54,7 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effects_of(before: Circuit | None, after: Circuit | None) -> Effects:
-    """Decides the effects of the step from one state of a circuit to the next; None is a circuit that does not exist.
+    """Decides the effects of a circuit's change on its connections. None stands for a circuit that does not exist.
 
     A step that takes an access away cuts what is open: the connections were admitted by rules that hold no longer.
     """

@@ -1,4 +1,4 @@
-"""Rules for permit cookies: their names, how they are told from those of apps, and where a redirect may lead."""
+"""Defines rules for permit cookies: their names, how apps' cookies differ from them, and where a redirect may lead."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ def _is_ours(name: str) -> bool:
 
 
 def split_cookies(lines: Iterable[str], name: str) -> tuple[list[str], str]:
-    """Returns the values of the permit ``name``, and the cookies for the app: permits of every circuit and login
-    sessions of the console are left out."""
+    """Returns the values of the permit ``name`` and, separately, the cookies that go to the app.
+
+    Permits of all circuits and login sessions of the console do not go to the app.
+    """
     values: list[str] = []
     passed: list[str] = []
     for line in lines:
@@ -49,7 +51,7 @@ def split_cookies(lines: Iterable[str], name: str) -> tuple[list[str], str]:
 
 
 def accepts_app_cookie(set_cookie: str, host: str) -> bool:
-    """Returns False for a Set-Cookie of an app that takes the name of one of ours, or would reach other hosts."""
+    """Returns False for an app's Set-Cookie that uses one of the platform's names or would reach other hosts."""
     first, *attributes = set_cookie.split(";")
     if _is_ours(first.lstrip("= \t").partition("=")[0]):  # a nameless cookie "=a=b" comes back as "a=b"
         return False
@@ -61,12 +63,15 @@ def accepts_app_cookie(set_cookie: str, host: str) -> bool:
 
 
 def set_permit_cookie(name: str, value: str, *, is_secure: bool, max_age_s: int = PERMIT_S) -> str:
-    """Returns the Set-Cookie header of a permit, for the host that sets it only."""
+    """Returns the Set-Cookie header of a permit. The cookie is valid for the host that sets it only."""
     secure = "; Secure" if is_secure else ""
     return f"{name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"
 
 
 def is_local_redirect(target: str) -> bool:
-    """Returns True if a redirect stays at its origin: it begins with exactly one slash, without control characters and
-    backslashes, which browsers read as slashes."""
+    """Returns True if a redirect stays at its origin.
+
+    The target begins with exactly one slash, without control characters and backslashes, which browsers read as
+    slashes.
+    """
     return len(target) <= MAX_REDIRECT_CHARACTERS and _REDIRECT_PATTERN.fullmatch(target) is not None

@@ -1,4 +1,4 @@
-"""Rules for heads of HTTP messages: which requests are refused, and which header fields pass."""
+"""Defines rules for heads of HTTP messages: which requests are refused, and which header fields are passed on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OURS = frozenset(
         b"x-backendai-token",
     )
 )
-"""Fields that apps get from the proxy alone, or never."""
+"""Fields that apps receive from the proxy only, never from clients."""
 _NEVER_PASSED = HOP_BY_HOP | OURS | {b"host", b"content-length", b"expect", b"cookie"}
 _NOTHING: frozenset[bytes] = frozenset()
 _FORBIDDEN_CHARACTERS = re.compile(rb"[^!-~]|[#\\]")
@@ -45,7 +45,10 @@ _BAD_ESCAPE = re.compile(rb"%(?:00|(?![0-9A-Fa-f]{2}))")
 
 
 class BadRequest(Exception):
-    """A request that is refused and ends its connection. ``status`` is the status code of the reply."""
+    """Raised for a request that is refused.
+
+    The connection of the request ends. ``status`` is the status code of the reply.
+    """
 
     def __init__(self, reason: str, status: int = 400) -> None:
         super().__init__(reason)
@@ -53,7 +56,7 @@ class BadRequest(Exception):
 
 
 def check_request(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> bytes:
-    """Returns the Host of a request whose framing and target can be understood in one way only. Raises BadRequest.
+    """Returns the Host of a request. Refuses a request whose framing or target is ambiguous. Raises BadRequest.
 
     Names in ``headers`` are in lower case.
     """
@@ -78,13 +81,14 @@ def check_request(method: bytes, target: bytes, version: str, headers: Sequence[
 
 
 def _listed(headers: Iterable[Header]) -> frozenset[bytes]:
-    """Returns the fields that ``Connection`` names."""
+    """Returns the fields that the ``Connection`` header names."""
     values = [value for name, value in headers if name == b"connection"]
     return frozenset(token.strip().lower() for value in values for token in value.split(b",")) if values else _NOTHING
 
 
 def request_fields(headers: Sequence[Header], *, hidden: frozenset[bytes] = frozenset()) -> list[bytes]:
-    """Returns the lines of the client's fields that the app gets. ``hidden``: further names that it does not.
+    """Returns the lines of the client's header fields that are passed to the app. ``hidden``:
+    further names that are not passed.
 
     Fields that Connection names go, so do names with underscores, which some servers read as hyphens.
     """
@@ -95,7 +99,10 @@ def request_fields(headers: Sequence[Header], *, hidden: frozenset[bytes] = froz
 
 
 def response_fields(headers: Sequence[Header], host: bytes) -> list[bytes]:
-    """Returns the lines of the app's fields that the client gets; ``host`` is the Host of the request."""
+    """Returns the lines of the app's header fields that are passed to the client.
+
+    ``host`` is the Host of the request.
+    """
     dropped = HOP_BY_HOP
     if listed := _listed(headers):
         dropped = dropped | listed
@@ -112,7 +119,7 @@ def _accepts_cookie(value: bytes, host: bytes) -> bool:
 
 
 def forwarded_fields(address: str, scheme: str, host: bytes) -> bytes:
-    """Returns the lines that say who the client is; the client's own were dropped."""
+    """Returns the header lines that name the client. Such lines from the client itself were dropped."""
     return b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b\r\n" % (
         address.encode(),
         scheme.encode(),
@@ -121,5 +128,5 @@ def forwarded_fields(address: str, scheme: str, host: bytes) -> bytes:
 
 
 def values_of(headers: Iterable[Header], name: bytes) -> list[str]:
-    """Returns the values of a field in their order."""
+    """Returns the values of a header field in their order."""
     return [value.decode("latin-1") for key, value in headers if key == name]

@@ -1,4 +1,4 @@
-"""Reads the Host header and client addresses: which circuit a request is for, and who sends it."""
+"""Reads the Host header and client addresses, to find the circuit and the sender of a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def split_host(host: str) -> tuple[str, int | None] | None:
-    """Returns the lower-case name or address and the port of a Host header; None if it is malformed.
+    """Returns the lower-case name or address and the port of a Host header. Returns None if the header is malformed.
 
     A trailing dot, user information, empty labels and ports out of range are refused.
     """
@@ -26,7 +26,10 @@ def split_host(host: str) -> tuple[str, int | None] | None:
 
 
 def subdomain_of(host: str, domain: str) -> str | None:
-    """Returns the label of ``host`` below ``domain``, which begins with a dot; None unless it is exactly one label."""
+    """Returns the label of ``host`` below ``domain``, which begins with a dot.
+
+    Returns None unless there is exactly one label.
+    """
     parts = split_host(host)
     if parts is None or not parts[0].endswith(domain):
         return None
@@ -47,8 +50,11 @@ def is_same_origin(origin: str, host: str, schemes: Sequence[str] = ("http", "ht
 
 
 def client_address(peer: str, forwarded_for: Sequence[str], is_trusted: Callable[[str], bool]) -> str:
-    """Returns the client's address: that of the connection, or behind trusted proxies the last one in
-    ``X-Forwarded-For`` that is not such a proxy. Something that is no address ends the search."""
+    """Returns the address of the client.
+
+    Behind trusted proxies, it is the last address in ``X-Forwarded-For`` that is not a trusted proxy. Something that is
+    no address ends the search.
+    """
     address = peer
     hops = [hop.strip() for line in forwarded_for for hop in line.split(",")]
     while hops and is_trusted(address):

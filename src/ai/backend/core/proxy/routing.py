@@ -1,4 +1,5 @@
-"""Chooses the route of each request of a circuit: exact weights between groups, least outstanding inside a group.
+"""Chooses the route of each request of a circuit: by exact weights between groups, by fewest open requests inside a
+group.
 
 Routes with the same traffic ratio form a group, whose weight is the sum of their ratios: members of a revision are
 symmetric, so that revisions are told apart by their ratios.
@@ -17,7 +18,7 @@ RouteKey = NewType("RouteKey", str)
 
 
 class Target(NamedTuple):
-    """A route with its identity."""
+    """Holds a route together with its identity."""
 
     key: RouteKey
     route: RouteInfo
@@ -34,13 +35,16 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(slots=True)
 class SmoothWeights(Generic[K]):
-    """Smooth weighted round robin: with integer weights of sum W, any W choices in a row hold each key exactly as often
-    as its weight says. Credits of keys that are left out of a choice are kept."""
+    """Chooses keys in turn by their weights (smooth weighted round robin).
+
+    With integer weights of sum W, any W choices in a row hold each key exactly as often as its weight says. Credits of
+    keys that are left out of a choice are kept.
+    """
 
     _credits: dict[K, float] = field(default_factory=dict)
 
     def choose(self, weights: Mapping[K, float]) -> K:
-        """Returns the next key. ``weights`` has at least one key, and all are positive."""
+        """Returns the key that is next by the weights. ``weights`` has at least one key, and all are positive."""
         best: K | None = None
         best_credit = total = 0.0
         for key, weight in weights.items():
@@ -54,12 +58,15 @@ class SmoothWeights(Generic[K]):
         return best
 
     def retain(self, keys: Container[K]) -> None:
-        """Drops the credits of other keys."""
+        """Keeps the credits of the given keys, and drops all other credits."""
         self._credits = {key: credit for key, credit in self._credits.items() if key in keys}
 
 
 class RouteChooser:
-    """The routes of one circuit. ``choose`` is deterministic; ties go to the route that was chosen longest ago."""
+    """Chooses among the routes of one circuit.
+
+    ``choose`` is deterministic; ties go to the route that was chosen longest ago.
+    """
 
     def __init__(self, routes: Iterable[RouteInfo] = ()) -> None:
         self._weights: SmoothWeights[float] = SmoothWeights()
@@ -68,7 +75,7 @@ class RouteChooser:
         self.update(routes)
 
     def update(self, routes: Iterable[RouteInfo]) -> None:
-        """Replaces the routes; groups that stay keep their credits."""
+        """Replaces the routes. Groups that remain keep their credits."""
         groups: dict[float, list[Target]] = {}
         for route in routes:
             if route.traffic_ratio > 0:
@@ -79,7 +86,7 @@ class RouteChooser:
         self._single = members[0] if len(groups) == 1 and len(members) == 1 else None
 
     def choose(self, in_flight: Mapping[RouteKey, int], excluded: Container[RouteKey] = frozenset()) -> Target | None:
-        """Returns the route of the next request; None if all are excluded or have no weight."""
+        """Returns the route of the next request. Returns None if all routes are excluded or have no weight."""
         if self._single is not None:
             return None if self._single.key in excluded else self._single
         candidates: dict[float, list[Target]] = {}

@@ -20,7 +20,7 @@ _MAX_VALUES = 6
 
 @dataclass(slots=True)
 class DeviceCounts:
-    """How many devices of the requested accelerators there are, and how many satisfy a request.
+    """Counts the devices of the requested accelerators, and the devices among them that satisfy a request.
 
     Attributes:
         total: all of them, healthy or not.
@@ -40,7 +40,7 @@ class DeviceCounts:
 
 
 def count(device_request: DeviceRequest, slots: ResourceSlot, agents: Sequence[AgentState]) -> DeviceCounts:
-    """Counts the devices of agents that offer one of the requested slots, cores and memory apart."""
+    """Counts the devices of the agents that offer one of the requested slots. Cores and memory are not counted."""
     names = sorted({name for condition in device_request.conditions for name in names_of(condition)})
     counts = DeviceCounts(0, [0] * len(device_request.conditions), 0, 0, 0, {name: set() for name in names})
     selected_of: dict[NodeClass, list[tuple[str, list[int]]]] = {}
@@ -97,7 +97,7 @@ def _requested_slot(plugin: PluginDevices, slots: ResourceSlot) -> str | None:
 
 
 def names_of(term: Term) -> tuple[str, ...]:
-    """Returns the attributes that a term names."""
+    """Returns the names of the attributes that a term of a device request uses."""
     if isinstance(term, Comparison | Has):
         return (term.name,)
     if isinstance(term, Not):

@@ -1,4 +1,4 @@
-"""Explains why a session is not placed: permanent reasons, and what it lacks now."""
+"""Explains why a session is not placed: reasons that never end by waiting, and resources that are lacking now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ai.backend.core.scheduling.snapshot import PendingSession
 
 
 def permanent_reason(index: AgentIndex, equivalence_class: EquivalenceClass, session: PendingSession) -> Verdict | None:
-    """Returns why the session could not start even on empty agents; None if it could."""
+    """Returns why the session could not start even on empty agents. Returns None if the session could start there."""
     demands = equivalence_class.demands
     if any(not demand.matching_mask for demand in demands):
         return _no_match(index, session)
@@ -58,7 +58,7 @@ def permanent_reason(index: AgentIndex, equivalence_class: EquivalenceClass, ses
 
 
 def summarize(verdicts: Sequence[Verdict | None]) -> Verdict:
-    """Joins why each alternative of a session cannot start now; the reason is that of the preferred one."""
+    """Joins the explanations for all alternatives of a session. The reason is that of the preferred alternative."""
     present = [verdict for verdict in verdicts if verdict is not None]
     if len(present) == 1:
         return present[0]
@@ -67,7 +67,7 @@ def summarize(verdicts: Sequence[Verdict | None]) -> Verdict:
 
 
 def _lacks_variants(demand: Demand, agents: Sequence[AgentState]) -> bool:
-    """Returns True if no agent has the demand's variants, whatever its device request says."""
+    """Returns True if no agent has the variants that the demand requires, whatever the device request says."""
     requests = [(slots, requirements, None, False) for slots, requirements, *_ in demand.requests]
     node_classes = {agent.node_class for agent in agents}
     return not any(all(node_class.prepare(request) is not None for request in requests) for node_class in node_classes)
@@ -126,7 +126,10 @@ def _requirements(demand: Demand) -> tuple[VariantProperty, ...]:
 
 
 def shortage(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask: int) -> str:
-    """Describes what the agents of a mask lack now, each of which could serve the session when empty."""
+    """Describes which resources are lacking now on the agents of a mask.
+
+    Each of these agents could serve the session when empty.
+    """
     if equivalence_class.whole is not None:
         return _describe_shortage(index, equivalence_class.whole, agent_mask)
     for hardest_place in equivalence_class.hardest:
@@ -138,7 +141,7 @@ def shortage(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask:
 
 
 def _describe_shortage(index: AgentIndex, demand: Demand, agent_mask: int) -> str:
-    """Describes which slot is short, and which agent has most of it free."""
+    """Describes which slot is short, and which agent has the largest free amount of the slot."""
     enough_masks: list[int] = []
     for slot, (slot_index, micro) in zip(demand.order, demand.ranked, strict=True):
         enough_mask = slot_index.mask_with_free(micro) & agent_mask

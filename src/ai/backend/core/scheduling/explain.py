@@ -1,4 +1,4 @@
-"""Messages for the owners of waiting sessions."""
+"""Formats messages for the owners of waiting sessions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def format_amounts(request: ResourceSlot) -> str:
 
 
 def unsupported(request: ResourceSlot, agents: Sequence[AgentState]) -> str | None:
-    """Explains why no agent has all slots of a request: the unknown slot, or what each agent lacks."""
+    """Explains why no agent has all slots of a request: a slot is unknown, or each agent lacks some slot."""
     existing, slots = sorted({slot for agent in agents for slot in agent.totals}), request.nonzero()
     for slot in slots:
         if slot not in existing:
@@ -86,7 +86,7 @@ def unmatched(requirements: Iterable[VariantProperty], summary: DeviceSummary) -
 
 
 def _list_alternatives(key: FeatureKey, stated: Mapping[FeatureKey, Mapping[str, Iterable[str]]]) -> str:
-    """Lists the values of a feature with their agents; else the features of its namespace; else the namespaces."""
+    """Lists values of a feature with their agents. Without values, lists the namespace's features or all namespaces."""
     if key in stated:
         values = [f"{value} ({join_first(sorted(stated[key][value]), 3)})" for value in ascending(stated[key])]
         return f"of {'::'.join(key)} there {'is' if len(values) == 1 else 'are'} {join_first(values, 8)}"
@@ -98,7 +98,7 @@ def _list_alternatives(key: FeatureKey, stated: Mapping[FeatureKey, Mapping[str,
 
 
 def join_first(texts: Sequence[str], max_count: int, separator: str = ", ") -> str:
-    """Joins the first texts and counts the others."""
+    """Joins the first texts, and appends the number of the texts that are left out."""
     hidden_count = len(texts) - max_count
     return separator.join(texts[:max_count]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
 
@@ -112,8 +112,11 @@ def scattered(total: ResourceSlot, kernels: int, agents: Iterable[AgentState]) -
 
 
 class WithheldDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that a request cannot have whatever is free. ``reason``: why, in the words of its agent: a failure, a
-    cordon, or an operation that is under way; empty if it says nothing. Of a tainted one: the keys."""
+    """Describes a device that a request cannot have, even if the device is free.
+
+    ``reason``: why, in the words of its agent: a failure, a cordon, or an operation that is under way; empty if it says
+    nothing. Of a tainted one: the keys.
+    """
 
     agent_id: AgentId
     device_name: str

@@ -1,4 +1,4 @@
-"""Checks that do not depend on agents: start time, dependencies, quotas."""
+"""Checks the conditions of a session that do not depend on agents: start time, dependencies, quotas."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def dependency(session: PendingSession) -> Verdict | None:
 
 
 def claim(session: PendingSession, taken: Collection[str]) -> Verdict | None:
-    """Returns why the session cannot get its device claim now. ``taken``: the claims that the current decision has
-    given to other sessions."""
+    """Returns why the session cannot get its device claim now.
+
+    Returns None if nothing prevents it. ``taken``: the claims that the current decision has given to other sessions.
+    """
     if (claimed := session.claim) is None:
         return None
     if claimed.problem:
@@ -50,7 +52,7 @@ def claim(session: PendingSession, taken: Collection[str]) -> Verdict | None:
 
 
 class _QuotaUsage:
-    """Counts the usage of one quota, of the slots that it limits."""
+    """Counts the usage of the slots that one quota limits."""
 
     __slots__ = ("limits", "quota", "sessions", "used")
 
@@ -75,7 +77,10 @@ class Quotas:
         return quota_usage
 
     def exceeded(self, session: PendingSession) -> Verdict | None:
-        """Returns why the quotas of the session do not let it start; None if they do."""
+        """Returns why the session's quotas do not let the session start.
+
+        Returns None if the quotas permit the start.
+        """
         requested_slots = session.total
         for name in session.quotas:
             quota_usage = self._usage_of(name)
@@ -95,7 +100,7 @@ class Quotas:
         return None
 
     def count(self, session: PendingSession, taken_slots: ResourceSlot) -> None:
-        """Adds a started session to the usage, which may take less than :meth:`exceeded` checked."""
+        """Adds a started session to the usage. The session may take less than :meth:`exceeded` has checked."""
         for name in session.quotas:
             if (quota_usage := self._usage_of(name)) is not None:
                 quota_usage.sessions += 1

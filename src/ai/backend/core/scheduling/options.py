@@ -1,4 +1,4 @@
-"""The scheduling options of a resource group: ``scheduler`` and ``scheduler_opts``.
+"""Reads and checks the scheduling options of a resource group: ``scheduler`` and ``scheduler_opts``.
 
 The manager reads what is stored with :func:`read`, which never fails: an option that cannot be read has its default.
 Whoever writes calls :func:`check` first. Source: peer facts, options of a resource group; ADR 0120 and 0123.
@@ -51,7 +51,7 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class GroupOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``scheduler_opts`` of a resource group.
+    """Holds the ``scheduler_opts`` of a resource group.
 
     Attributes:
         allowed_session_types: which sessions may be created in the group.
@@ -123,7 +123,7 @@ def read(options: Mapping[str, Any]) -> GroupOptions:
 
 
 def _decode(options: Mapping[str, Any]) -> tuple[GroupOptions, list[str]]:
-    """Returns the readable options and the problems of the others. None means no value."""
+    """Returns the options that could be read, and the problems of the other options. None means no value."""
     accepted: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in options.items():

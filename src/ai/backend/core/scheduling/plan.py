@@ -1,4 +1,4 @@
-"""The result of a scheduling decision, as data."""
+"""Describes the result of a scheduling decision as data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SkipReason(StrEnum):
 
 
 class KernelPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Assigns one kernel to an agent, by a ``generation`` of its inventory, and to its devices.
+    """Assigns one kernel to an agent and to its devices. ``generation`` is that of the agent's inventory.
 
     ``slots``: what it takes by the alternative that was chosen; None where alternatives have no amounts of their own.
     """
@@ -46,14 +46,17 @@ class KernelPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Assigns every kernel of one session, in the order of the snapshot."""
+    """Assigns every kernel of one session, in the order of the snapshot's kernels."""
 
     session_id: SessionId
     kernels: tuple[KernelPlacement, ...]
 
 
 class Skip(msgspec.Struct, frozen=True, kw_only=True):
-    """An unplaced session. ``message`` is for its owner. ``is_final``: waiting will not change it."""
+    """Describes a session that was not placed, and why.
+
+    ``message`` is for its owner. ``is_final``: waiting will not change it.
+    """
 
     session_id: SessionId
     reason: SkipReason
@@ -62,7 +65,7 @@ class Skip(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """Sessions that wait for the same reason, in queue order; the other fields as in :class:`Skip`."""
+    """Groups sessions that wait for the same reason, in queue order. The other fields are as in :class:`Skip`."""
 
     session_ids: tuple[SessionId, ...]
     reason: SkipReason
@@ -71,7 +74,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Eviction(msgspec.Struct, frozen=True, kw_only=True):
-    """Ends a running session in favour of another one. With ``starts_over`` it waits again afterwards."""
+    """Ends a running session in favour of another session. With ``starts_over`` it waits again afterwards."""
 
     session_id: SessionId
     in_favour_of: SessionId
@@ -79,7 +82,7 @@ class Eviction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete result: each pending session appears once, in ``placements`` or in ``waits``.
+    """Holds the complete result of a decision. Each pending session appears once, in ``placements`` or in ``waits``.
 
     ``reserved``: agents that are held back for sessions. ``broken_agents``: agents whose devices contradict each other.
     """
@@ -92,7 +95,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def skips(self) -> tuple[Skip, ...]:
-        """Every waiting session."""
+        """Returns every waiting session with its reason."""
         return tuple(
             Skip(session_id=session_id, reason=wait.reason, message=wait.message, is_final=wait.is_final)
             for wait in self.waits
@@ -104,7 +107,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(snapshot: Snapshot, plan: Plan, *, only: SessionId | None = None) -> str:
-    """Formats a plan for a person: a line for each pending session, or for one, with its placement or why it waits."""
+    """Formats a plan for a person.
+
+    Each line names a pending session with its placement or with the reason for its waiting.
+    """
     names = {session.session_id: session.name for session in snapshot.pending}
     lines = []
     for placement in plan.placements:

@@ -1,4 +1,4 @@
-"""Scheduling policies: the names that a resource group stores, and the functions they stand for."""
+"""Defines scheduling policies: maps the names that a resource group stores to functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ai.backend.core.scheduling.placement.topology import ARRANGEMENTS, Arrangem
 __all__ = ["ORDERS", "PLACEMENTS", "SHARED_ORDERS", "Placement", "Policy", "Rng"]
 
 SHARED_ORDERS = frozenset({"drf", "fair-share"})
-"""Orders that need the usage of the sessions' owners."""
+"""The orders that need the usage of the sessions' owners."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,13 +33,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     plugged_order: Order | None = None
 
     def dump(self) -> dict[str, str | bool]:
-        """Returns the form in a dump, which :meth:`of` reads."""
+        """Returns the policy in the form of a dump, which :meth:`of` reads."""
         names = ("order", "placement", "preempts", "oldest_first")
         return {name: getattr(self, name) for name in names}
 
     @classmethod
     def of(cls, stored: Mapping[str, str | bool], **changes: str | bool | None) -> Policy:
-        """Reads the policy of a dump and applies the changes that are not None, without checking it."""
+        """Reads the policy of a dump without checking it. Changes that are not None replace the dumped values."""
         values = {**cls().dump(), **stored, **{name: value for name, value in changes.items() if value is not None}}
         return cls(
             order=str(values["order"]),
@@ -54,7 +54,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_usage(self) -> bool:
-        """Returns whether the order takes the usage of the sessions' owners."""
+        """Returns True if the order depends on the usage of the sessions' owners."""
         return self.plugged_order is not None or self.order in SHARED_ORDERS
 
     @property
@@ -63,11 +63,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arrange(self) -> Arrangement | None:
-        """The arrangement of the kernels of a multi-node session; None if the placement has none."""
+        """Returns the arrangement of the kernels of a multi-node session.
+
+        Returns None if the placement has no arrangement.
+        """
         return None if self.plugged else ARRANGEMENTS.get(self.placement)
 
     def check(self) -> None:
-        """Checks the names. Raises InvalidInput for an unknown order or placement."""
+        """Checks the names of the order and of the placement. Raises InvalidInput for an unknown order or placement."""
         for name, table, plugin in (
             (self.order, ORDERS, self.plugged_order),
             (self.placement, PLACEMENTS, self.plugged),

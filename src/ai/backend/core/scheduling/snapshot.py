@@ -1,4 +1,4 @@
-"""The complete input of a scheduling decision, frozen, and its JSON form for `mgr scheduler replay`.
+"""Defines the complete input of a scheduling decision as frozen data, with the JSON form for `mgr scheduler replay`.
 
 One snapshot is one resource group. The version of the form is in ``Snapshot.format``; a reader refuses another one.
 """
@@ -23,8 +23,11 @@ DUMP_FORMAT = 1
 
 
 class HeldKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel that occupies an agent, and its bound or else planned ``devices``, which may be empty.
-    ``device_requests`` are those of its session. With ``is_claim`` it is a device claim, which is no kernel."""
+    """Describes a kernel that occupies an agent.
+
+    ``devices`` are its bound or else its planned devices, and may be empty. ``device_requests`` are those of its
+    session. With ``is_claim`` it is a device claim, which is no kernel.
+    """
 
     kernel_id: KernelId
     slots: ResourceSlot
@@ -34,7 +37,7 @@ class HeldKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent by its last report and its rows.
+    """Describes an agent by its last report and its database rows.
 
     Attributes:
         generation: of the inventory in ``plugins``; every placement carries it.
@@ -61,7 +64,7 @@ _UNCHANGING_FIELDS = attrgetter(*(f for f in AgentView.__struct_fields__ if f no
 
 
 def is_same_agent(first_view: AgentView, second_view: AgentView) -> bool:
-    """Returns True if two views differ only in what is held."""
+    """Returns True if two views of an agent differ only in the kernels that the agent holds."""
     if first_view is second_view:
         return True
     return _UNCHANGING_FIELDS(first_view) == _UNCHANGING_FIELDS(second_view) and (
@@ -70,7 +73,10 @@ def is_same_agent(first_view: AgentView, second_view: AgentView) -> bool:
 
 
 class PendingKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel of a pending session. ``architecture`` None: any. ``needs``: features that its agent must have."""
+    """Describes a kernel of a pending session.
+
+    ``architecture`` None: any. ``needs``: features that its agent must have.
+    """
 
     kernel_id: KernelId
     slots: ResourceSlot
@@ -81,7 +87,7 @@ class PendingKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that must have succeeded before another one starts."""
+    """Describes a session that must have succeeded before another session starts."""
 
     session_id: SessionId
     name: str
@@ -90,8 +96,8 @@ class Dependency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """The device claim of a pending session. What it is to allocate is part of the slots of the first kernel; what it
-    holds already is not, and then ``designated_agents`` of the session is its agent.
+    """Describes the device claim of a pending session. What it is to allocate is part of the slots of the first kernel;
+    what it holds already is not, and then ``designated_agents`` of the session is its agent.
 
     Attributes:
         holders: names of sessions that hold it and exclude others.
@@ -107,7 +113,7 @@ class PendingClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that waits to be placed.
+    """Describes a session that waits to be placed.
 
     Attributes:
         designated_agents: only these, if there are any.
@@ -143,7 +149,10 @@ class PendingSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that may be preempted, and (agent, kernel) of what it holds. ``starts_over``: it waits again then."""
+    """Describes a session that may be preempted, with the (agent, kernel) pairs that the session holds.
+
+    ``starts_over``: it waits again then.
+    """
 
     session_id: SessionId
     priority: int
@@ -165,7 +174,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one resource group.
+    """Holds the state of one resource group.
 
     Scopes are written as ``domain/project/user``, ``domain/project``, ``domain``.
 

@@ -1,4 +1,5 @@
-"""Judges sessions before they are created: would they start now, what excludes each agent, which smaller ones would.
+"""Predicts for sessions before their creation if they would start now, what excludes each agent, and which smaller
+requests would start.
 
 A trial is a decision on the present snapshot in which the sessions that are tried wait at the end of the queue, so it
 says what the scheduler would do, with every session, reservation, quota and policy that there is. Nothing is kept.
@@ -38,7 +39,7 @@ _MIB = 2**20
 
 
 class Outcome(StrEnum):
-    """Says what becomes of a session: it starts in this pass, a change may let it start, or no waiting will."""
+    """Names what becomes of a session: the session starts now, a change may let it start, or waiting is useless."""
 
     NOW = "now"
     WAITS = "waits"
@@ -60,14 +61,17 @@ _HOPELESS = frozenset(
 
 
 def outcome_of(reason: SkipReason | None) -> Outcome:
-    """Returns the outcome for the reason why a session was not placed; None: it was placed."""
+    """Returns the outcome for the reason why a session was not placed.
+
+    The reason None means that the session was placed.
+    """
     if reason is None:
         return Outcome.NOW
     return Outcome.NEVER if reason in _HOPELESS else Outcome.WAITS
 
 
 class Exclusion(StrEnum):
-    """Says why an agent cannot take a kernel now; the first that applies, in this order."""
+    """Names why an agent cannot take a kernel now. If several reasons apply, the first in this order counts."""
 
     NOT_SCHEDULABLE = "not-schedulable"
     NOT_DESIGNATED = "not-designated"
@@ -82,8 +86,11 @@ class Exclusion(StrEnum):
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A smaller request: the slots of each kernel, and the number of kernels. ``device_request``: the alternative that
-    takes these slots, in place of all alternatives; empty if these say no amounts."""
+    """Describes a smaller request by the slots of each kernel and the number of kernels.
+
+    ``device_request``: the alternative that takes these slots, in place of all alternatives; empty if these say no
+    amounts.
+    """
 
     slots: ResourceSlot
     kernels: int
@@ -91,7 +98,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a decision with sessions that were watched.
+    """Holds the result of a trial decision for the sessions that were watched.
 
     Attributes:
         plan: the whole plan.
@@ -120,7 +127,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return outcome_of(self.skip.reason if self.skip is not None else None)
 
     def reserved_for(self, session_id: SessionId) -> list[AgentId]:
-        """Returns the agents that are held back for a session."""
+        """Returns the agents that the decision keeps back for a session."""
         return [agent_id for agent_id, holder in self.plan.reserved if holder == session_id]
 
 
@@ -142,8 +149,8 @@ class TrialScheduler:
         tried: Sequence[PendingSession] = (),
         watched: Collection[SessionId] = (),
     ) -> Trial:
-        """Decides with the sessions ``tried`` in the queue as well. ``watched``: pending sessions that the trial is
-        about, in place of those.
+        """Makes a decision with the sessions ``tried`` added to the queue. ``watched``: pending sessions that the trial
+        is about, in place of those.
 
         Raises:
             InvalidInput: the policy names an unknown order or placement.
@@ -164,11 +171,11 @@ class TrialScheduler:
 
 
 _RENEW_AFTER = 500
-"""After so many trials a scheduler is made anew, since it caches every request that it has seen."""
+"""After this many trials, the scheduler is created anew, because it caches every request that it has seen."""
 
 
 class _ObservedQueue:
-    """Calls ``observe`` with each session before it is tried."""
+    """Calls ``observe`` with each session before the session is tried."""
 
     def __init__(self, queue: Queue, observe: Callable[[QueuedSession], None]) -> None:
         self._queue = queue
@@ -184,7 +191,7 @@ class _ObservedQueue:
 
 
 class _ObservedCycle(SchedulingCycle):
-    """Records the order of the queue, and how the agents stand when the first of the subjects is tried."""
+    """Records the order of the queue, and the state of the agents when the first watched session is tried."""
 
     def __init__(
         self,
@@ -251,12 +258,15 @@ def _skip_of(plan: Plan, session_id: SessionId) -> Skip | None:
 
 
 def _largest_demand(equivalence_class: EquivalenceClass) -> Demand:
-    """Returns what one agent must provide: for the whole session, or for the largest kernel of a multi-node one."""
+    """Returns the demand on one agent: of the whole session, or of the largest kernel of a multi-node session."""
     return equivalence_class.whole or equivalence_class.parts[equivalence_class.hardest[0]]
 
 
 def _largest_free(index: AgentIndex, reserved_mask: int) -> ResourceSlot:
-    """Returns the most of each slot that is free on one agent that is not reserved; of two slots perhaps on two."""
+    """Returns the largest free amount of each slot on any agent that is not reserved.
+
+    Two slots may come from different agents.
+    """
     agent_mask = index.all_agents & ~reserved_mask
     if not agent_mask:
         return ResourceSlot(dict.fromkeys(index.indexes, Decimal(0)))
@@ -271,7 +281,7 @@ def _largest_free(index: AgentIndex, reserved_mask: int) -> ResourceSlot:
 def _sort_agents(
     index: AgentIndex, snapshot: Snapshot, queued: QueuedSession, reserved_mask: int
 ) -> tuple[list[AgentId], dict[Exclusion, list[AgentId]]]:
-    """Returns the agents that could take the session, and the others by what excludes them."""
+    """Returns the agents that could take the session, and the other agents grouped by the reason that excludes them."""
     session, equivalence_class = queued.session, queued.quota_class.equivalence_class
     demand = _largest_demand(equivalence_class)
     designated_mask = (
@@ -329,8 +339,10 @@ def _withheld_devices(index: AgentIndex, queued: QueuedSession) -> list[Withheld
 
 
 def _propose(index: AgentIndex, queued: QueuedSession, reserved_mask: int) -> Iterator[Proposal]:
-    """Yields smaller requests that seem to fit what is free: of alternatives with amounts those of each in turn, the
-    preferred first."""
+    """Yields smaller requests that seem to fit the free resources.
+
+    If alternatives state amounts, each alternative is tried in turn.
+    """
     session, equivalence_class = queued.session, queued.quota_class.equivalence_class
     if not equivalence_class.has_amounts:
         yield from _propose_by(index, session, equivalence_class, reserved_mask)
@@ -356,8 +368,8 @@ def _with_alternative(proposals: Iterable[Proposal], request: DeviceRequest) -> 
 def _propose_by(
     index: AgentIndex, session: PendingSession, equivalence_class: EquivalenceClass, reserved_mask: int
 ) -> Iterator[Proposal]:
-    """Yields smaller requests, the closest to the request first: less of one slot, then fewer kernels, then less of
-    everything. Only for sessions whose kernels are alike."""
+    """Yields smaller requests, the closest to the original first: less of one slot, then fewer kernels, then less of
+    every slot. Only for sessions whose kernels are alike."""
     kernel_count, slots = len(session.kernels), session.kernels[0].slots
     demand = _largest_demand(equivalence_class)
     agent_mask = demand.supporting_mask & ~reserved_mask
@@ -402,7 +414,8 @@ def _propose_by(
 
 
 def _room(index: AgentIndex, agent_mask: int, slots: ResourceSlot, together: int) -> int:
-    """Returns how many kernels of these slots fit what is free: on one agent, or on all where they may be apart."""
+    """Returns how many kernels of these slots fit the free resources, on one agent or, if kernels may be apart, on all
+    agents."""
     rooms = []
     for rank in members(agent_mask):
         free = index.agents[rank].available

@@ -1,1 +1,1 @@
-"""Decisions of model serving: roll-outs, autoscaling, routing, limits, usage. Pure."""
+"""Decides for model serving about roll-outs, autoscaling, routing, limits and usage. Pure."""

@@ -1,4 +1,4 @@
-"""Reads the requests and answers of OpenAI's interface as they pass: model, prompt, and the tokens that it cost.
+"""Reads model, prompt and token counts from requests and responses of OpenAI's interface while they pass.
 
 Engines name the tokens of a stream only if they are asked to, so that they are; a client that has not asked does not
 get that event. Nothing that an engine sends is believed to be well formed.
@@ -15,9 +15,9 @@ from ai.backend.core.serving.usage import Cost
 
 BYTES_PER_TOKEN = 4
 DEFAULT_OUTPUT_TOKENS = 256
-"""Tokens that an answer is thought to have if the request names no maximum."""
+"""The number of tokens that a response is assumed to have if the request names no maximum."""
 MAX_SCAN_BYTES = 64 * 1024
-"""The end of an answer that is looked through for its tokens."""
+"""The number of bytes at the end of a response that are searched for its token counts."""
 MAX_EVENT_BYTES = 1 << 18
 _MAX_TOKENS = 2**31
 _USAGE_PATTERN = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
@@ -28,7 +28,7 @@ _SPACES = b" \t\r\n"
 
 
 class _Body(msgspec.Struct):
-    """The parts of a request that are read; anything else may have any form."""
+    """Holds the parts of a request body that are read. All other parts may have any form."""
 
     model: Any = None
     messages: msgspec.Raw = msgspec.Raw()
@@ -43,7 +43,7 @@ class _Body(msgspec.Struct):
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to a model.
+    """Describes a request to a model.
 
     ``prompt`` is the JSON text of its input, ``body`` is what the engine gets. ``strips_usage``: the client has not
     asked for the tokens of its stream. ``max_output`` is None if it names no maximum.
@@ -60,7 +60,10 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_request(body: bytes) -> ModelRequest:
-    """Reads the body of a request. Raises ValueError, with a message for the client, unless it is a JSON object."""
+    """Reads the body of a request to a model.
+
+    Raises ValueError, with a message for the client, unless it is a JSON object.
+    """
     try:
         parsed = msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -84,7 +87,10 @@ def read_request(body: bytes) -> ModelRequest:
 
 
 def _with_usage(body: bytes) -> bytes:
-    """Returns the body with the request to name tokens as its first member; it is an object with other members."""
+    """Returns the body with a request for token counts as its first member.
+
+    The body must be an object with other members.
+    """
     start = body.index(b"{") + 1
     return body[:start] + _ASK + body[start:]
 
@@ -94,7 +100,7 @@ def _is_count(value: object) -> bool:
 
 
 def cost_of(usage: object) -> Cost | None:
-    """Returns the tokens that an engine names; None if they are missing or impossible."""
+    """Returns the token counts that an engine reports. Returns None if the counts are missing or impossible."""
     if not isinstance(usage, dict):
         return None
     prompt, output = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
@@ -106,7 +112,8 @@ def cost_of(usage: object) -> Cost | None:
 
 
 class AnswerReader:
-    """Follows one answer. ``feed`` returns what the client gets of a piece.
+    """Reads one response while it passes to the client, and counts its tokens. ``feed`` returns what the client gets of
+    a piece.
 
     Only events that were asked for on behalf of the proxy are left out, which needs whole events; any other answer
     passes as it comes.
@@ -144,14 +151,14 @@ class AnswerReader:
         return b"".join(passed) if self._strips else data
 
     def finish(self) -> bytes:
-        """Returns what was held back when the answer has ended."""
+        """Returns the bytes that were held back, when the response has ended."""
         rest, self._rest = self._rest, b""
         if rest and self._is_events:
             self._read_event(rest)
         return rest if self._strips else b""
 
     def _read_event(self, event: bytes) -> bool:
-        """Returns True for the event that has nothing but the tokens of the whole stream."""
+        """Returns True if an event holds only the token counts of the whole stream."""
         is_data = event.startswith(b"data:") or b"\ndata:" in event
         if not is_data or event.strip(_SPACES).endswith(b"[DONE]"):
             return False
@@ -172,7 +179,7 @@ class AnswerReader:
 
     @property
     def cost(self) -> Cost:
-        """The tokens that the engine named, or an estimate by what passed."""
+        """Returns the token counts that the engine reported, or an estimate from the passed data."""
         if self._named is not None:
             return self._named
         if not self._is_events:

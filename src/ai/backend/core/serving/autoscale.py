@@ -1,4 +1,4 @@
-"""Decides how many replicas an endpoint is to have, and says from what (serving anchors 7).
+"""Decides how many replicas an endpoint should have, and states from which inputs (serving anchors 7).
 
 Two ways, which may be used together: the rules of the published client, each of which adds its step size when its
 metric passes its threshold, and a target load of one replica with a stable and a panic window, as Knative's.
@@ -35,7 +35,7 @@ class Comparator(StrEnum):
     GREATER_THAN_OR_EQUAL = "greater-than-or-equal"
 
     def holds(self, value: float, threshold: float) -> bool:
-        """Returns True if ``value`` compares so with ``threshold``."""
+        """Returns True if ``value`` stands in this relation to ``threshold``."""
         match self:
             case Comparator.LESS_THAN:
                 return value < threshold
@@ -48,7 +48,7 @@ class Comparator(StrEnum):
 
 
 class MetricName(StrEnum):
-    """Names of the metrics of :attr:`MetricSource.PROXY`."""
+    """Names the metrics of :attr:`MetricSource.PROXY`."""
 
     IN_FLIGHT = "in_flight"
     QUEUED = "queued"
@@ -61,7 +61,7 @@ MetricKey = tuple[MetricSource, str]
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A metric of the whole endpoint at a moment: the sum over ``replicas`` replicas."""
+    """Holds a metric of the whole endpoint at one moment, summed over ``replicas`` replicas."""
 
     at: float
     total: float
@@ -93,7 +93,7 @@ class ScalingRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The load that one replica is to have. ``target`` is in the unit of the metric.
+    """Defines the load that each replica should have. ``target`` is in the unit of the metric.
 
     Attributes:
         stable_s, panic_s: windows over which the load is averaged.
@@ -118,7 +118,8 @@ class TargetPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How an endpoint is scaled. With ``min_replicas`` 0 it is scaled to zero after ``idle_s`` without any request.
+    """Defines how an endpoint is scaled. With ``min_replicas`` 0 it is scaled to zero after ``idle_s`` without any
+    request.
 
     ``down_delay_s``: for so long the largest number that was advised counts, so that a dip removes nothing.
     ``max_age_s``: an older newest sample counts as missing, and nothing is changed by it.
@@ -134,7 +135,7 @@ class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingState(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of decisions, for the next one: until when a burst counts and how far it went, and recent advice."""
+    """Holds what later decisions need: the end and the peak of a burst, and recent advice."""
 
     panic_until: float | None = None
     panic_peak: int = 0
@@ -142,7 +143,7 @@ class ScalingState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingInput(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint at one moment.
+    """Describes an endpoint at one moment, as input of a scaling decision.
 
     Attributes:
         desired: the replicas that are wanted now.
@@ -168,7 +169,10 @@ class ScalingInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of replicas, why, and the inputs that it follows from; ``triggered`` are the rules that took part."""
+    """Holds the number of replicas, the reason and the inputs of the decision.
+
+    ``triggered`` are the rules that took part.
+    """
 
     desired: int
     reason: ServingReason | None
@@ -179,7 +183,8 @@ class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_scale(policy: ScalingPolicy, scaling: ScalingInput) -> ScalingDecision:
-    """Decides the number of replicas. Deterministic; for the same input more load never gives fewer replicas.
+    """Decides the number of replicas of an endpoint. Deterministic; for the same input more load never gives fewer
+    replicas.
 
     Bounds hold first, then: what waits for a replica gets one; an endpoint that was not used for its whole idle time
     has none; rules and target advise a number; a smaller number waits until nothing larger was advised for the delay.
@@ -301,14 +306,17 @@ def _advice_of_target(
 
 
 def _mean(samples: Sequence[Sample], since: float) -> float:
-    """Returns the mean of the samples of a window; of the newest one if none is in it."""
+    """Returns the mean of the samples of a window. If the window has no sample, the newest sample is returned."""
     values = [sample.total for sample in samples if sample.at >= since] or [samples[-1].total]
     mean = sum(values) / len(values)
     return mean if math.isfinite(mean) and mean > 0 else 0.0
 
 
 def _needed(load: float, target: TargetPolicy, current: int) -> int:
-    """Returns the replicas that a load needs; ``current`` if it differs from their load within the tolerance."""
+    """Returns the number of replicas that a load needs.
+
+    Returns ``current`` if the difference is within the tolerance.
+    """
     if current and abs(load / (current * target.target) - 1.0) <= target.tolerance:
         return current
     return math.ceil(load / target.target)
@@ -317,7 +325,7 @@ def _needed(load: float, target: TargetPolicy, current: int) -> int:
 def _stabilize(
     policy: ScalingPolicy, scaling: ScalingInput, current: int, desired: int, state: ScalingState
 ) -> tuple[int, ScalingState, list[str]]:
-    """Holds a smaller number back until nothing larger was advised for the delay."""
+    """Delays a reduction of replicas until no larger number was advised for ``down_delay_s``."""
     kept = tuple(each for each in state.advice if each[0] > scaling.now - policy.down_delay_s)
     state = replace(state, advice=(*kept, (scaling.now, desired)))
     if desired >= current:

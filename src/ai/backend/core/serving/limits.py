@@ -1,4 +1,4 @@
-"""Limits of tokens of endpoints: requests, open requests, and tokens of models, in rolling windows (serving anchors 9).
+"""Limits the requests, open requests and model tokens of API tokens in rolling windows (serving anchors 9).
 
 What a request may cost is reserved when it comes, and replaced by what it did cost when it has ended.
 """
@@ -14,12 +14,12 @@ import msgspec
 from ai.backend.common.wire.appproxy import InferenceLimits, TokenKind
 
 PARTS = 60
-"""Parts that a window is counted in."""
+"""The number of parts into which a window is divided for counting."""
 _MAX_TOKENS_KEPT = 65_536
 
 
 class RollingSum:
-    """A sum of the last ``seconds``. It counts whole parts, so that it is never too small."""
+    """Sums amounts over the last ``seconds``. It counts whole parts, so that it is never too small."""
 
     __slots__ = ("_parts", "_seconds", "_total")
 
@@ -32,12 +32,12 @@ class RollingSum:
         return int(now * PARTS / self._seconds)
 
     def add(self, part: int, amount: int) -> None:
-        """Adds to the present part."""
+        """Adds an amount to the present part of the window."""
         self._parts[part] = self._parts.get(part, 0) + amount
         self._total += amount
 
     def correct(self, part: int, amount: int) -> None:
-        """Adds to a part of the past, or subtracts from it; nothing once it has left the window."""
+        """Adds to a past part of the window, or subtracts from it. Does nothing once the part has left the window."""
         if part in self._parts:
             self.add(part, amount)
 
@@ -48,7 +48,7 @@ class RollingSum:
         return self._total
 
     def wait_s(self, now: float, room: int, limit: int) -> float:
-        """Returns the seconds until ``room`` more fit below the limit; the whole window if they never do."""
+        """Returns the seconds until ``room`` more fit below the limit. Returns the whole window if they never fit."""
         excess = self.total(now) + room - limit
         if excess <= 0:
             return 0.0
@@ -60,7 +60,7 @@ class RollingSum:
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens that a request may cost."""
+    """Holds the number of tokens that a request may cost."""
 
     prompt: int = 0
     output: int = 0
@@ -76,8 +76,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request is refused, and after how many seconds it may be sent again. ``what``: ``requests``, ``tokens`` or
-    ``concurrent``."""
+    """Describes why a request is refused, and after how many seconds it may be repeated.
+
+    ``what``: ``requests``, ``tokens`` or ``concurrent``.
+    """
 
     what: str
     limit: int
@@ -85,7 +87,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """The narrowest window of a kind: its limit, what is left of it, seconds until all of it is free again."""
+    """Describes the narrowest window of a kind: its limit, the remainder, and the seconds until the whole limit is free
+    again."""
 
     limit: int
     remaining: int
@@ -94,7 +97,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Reservation:
-    """An admitted request; :meth:`InferenceMeter.complete` ends it. ``tokens`` are what each window counted for it."""
+    """Represents an admitted request.
+
+    :meth:`InferenceMeter.complete` ends the reservation. ``tokens`` are what each window counted for it.
+    """
 
     token: str
     at: float
@@ -104,7 +110,7 @@ class Reservation:
 
 @dataclass(slots=True)
 class _TokenUse:
-    """Holds what one token has used in each window of its limits."""
+    """Holds the usage of one API token in each window of its limits."""
 
     limits: InferenceLimits
     requests: list[RollingSum] = field(default_factory=list)
@@ -117,15 +123,21 @@ class _TokenUse:
 
 
 class InferenceMeter:
-    """Counts the requests of tokens by their ids. ``now`` is seconds of any clock that never goes back."""
+    """Counts the requests of API tokens by the ids of the tokens.
+
+    ``now`` is seconds of any clock that never goes back.
+    """
 
     def __init__(self, *, max_accounts: int = _MAX_TOKENS_KEPT) -> None:
         self._accounts: OrderedDict[str, _TokenUse] = OrderedDict()
         self._max_accounts = max_accounts
 
     def admit(self, token: str, limits: InferenceLimits, estimate: Estimate, now: float) -> Reservation | Refusal:
-        """Admits a request within all limits of its token, and reserves what it may cost. Nothing is counted for one
-        that is refused. An estimate above a limit counts as all of it: only the answer will tell."""
+        """Admits a request within all limits of its API token, and reserves the tokens that the request may cost.
+
+        Nothing is counted for one that is refused. An estimate above a limit counts as all of it: only the answer will
+        tell.
+        """
         account = self._account(token, limits)
         if limits.concurrent is not None and account.open >= limits.concurrent:
             return Refusal(what="concurrent", limit=limits.concurrent, retry_after_s=1.0)
@@ -149,7 +161,7 @@ class InferenceMeter:
         return Reservation(token, now, amounts)
 
     def complete(self, reservation: Reservation, actual: Estimate) -> None:
-        """Ends a request, once: its tokens count instead of the estimate."""
+        """Ends an admitted request once, and counts its real tokens instead of the estimate."""
         account = self._accounts.get(reservation.token)
         if account is None or not reservation.is_open:
             return
@@ -159,7 +171,7 @@ class InferenceMeter:
             counted.correct(counted.part_of(reservation.at), actual.of(window.kind) - reserved)
 
     def quotas(self, token: str, now: float) -> Iterator[tuple[str, Quota]]:
-        """Yields the narrowest window of requests, and that of tokens, of a token with limits."""
+        """Yields the narrowest request window and the narrowest token window of an API token with limits."""
         account = self._accounts.get(token)
         if account is None:
             return

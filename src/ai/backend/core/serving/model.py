@@ -1,4 +1,4 @@
-"""Values that the planning of an endpoint's replicas reads and returns. Times are unix time, in seconds."""
+"""Defines the values that the planning of an endpoint's replicas reads and returns. Times are unix time, in seconds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from ai.backend.core.lifecycle.endpoint import ReplicaTrigger
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica as it is known now. ``since``: when it entered its status. ``in_flight``: its open requests as workers
-    report them, None if they do not; ``in_flight_tokens``: how much work they are, for the choice of what to end."""
+    """Describes the present state of a replica.
+
+    ``since``: when it entered its status. ``in_flight``: its open requests as workers report them, None if they do not;
+    ``in_flight_tokens``: how much work they are, for the choice of what to end.
+    """
 
     id: UUID
     revision: UUID
@@ -25,7 +28,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailedStarts(msgspec.Struct, frozen=True, kw_only=True):
-    """Failures of a revision's replicas since one of them became ready last."""
+    """Counts the failures of a revision's replicas since the last time that one of them became ready."""
 
     count: int
     last_at: float
@@ -58,7 +61,10 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CanaryStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A share of the requests for the new revision, in per cent, and how long it stays so; None: until a user says."""
+    """Sends a share of the requests, in per cent, to the new revision for some time.
+
+    None means until a user continues.
+    """
 
     weight: float
     hold_s: float | None = 300.0
@@ -71,7 +77,7 @@ class RolloutKind(StrEnum):
 
 
 class RolloutPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a revision takes the place of another one.
+    """Defines how a revision replaces another revision.
 
     Attributes:
         max_surge: replicas beyond the wanted number, of those that hold resources; for ``rolling``.
@@ -107,7 +113,7 @@ class RolloutPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint at one moment.
+    """Describes an endpoint at one moment, as input of a roll-out plan.
 
     Attributes:
         desired: wanted replicas.
@@ -151,19 +157,19 @@ class StepReplica(msgspec.Struct, frozen=True):
 
 
 class EnterStep(msgspec.Struct, frozen=True):
-    """Stores the number of the next step, and the time."""
+    """Stores the number of the next step and the time."""
 
     step: int
 
 
 class Promote(msgspec.Struct, frozen=True):
-    """Makes the target ACTIVE, and what was active RETIRING, in one transaction."""
+    """Makes the target revision ACTIVE, and the previously active revision RETIRING, in one transaction."""
 
     revision: UUID
 
 
 class Abort(msgspec.Struct, frozen=True):
-    """Steps the target to ROLLING_BACK. ``detail`` is a sentence for users."""
+    """Moves the target revision to ROLLING_BACK. ``detail`` is a sentence for users."""
 
     revision: UUID
     reason: ServingReason
@@ -171,7 +177,7 @@ class Abort(msgspec.Struct, frozen=True):
 
 
 class FinishRollback(msgspec.Struct, frozen=True):
-    """The target has no replica any more: steps it by EMPTIED."""
+    """Applies EMPTIED to the target revision, which has no replica any more."""
 
     revision: UUID
 
@@ -180,7 +186,7 @@ Action = StartReplicas | StepReplica | EnterStep | Promote | Abort | FinishRollb
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The actions of one moment, and the shares of revisions until the next plan.
+    """Holds the actions of one moment, and the request shares of the revisions until the next plan.
 
     ``weights``: the shares of revisions in the requests, of those with ready replicas; any sum. ``wake_at``: when
     something is due without a change of anything, None if nothing is. ``explanation``: a sentence for users.

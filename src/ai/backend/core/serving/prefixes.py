@@ -14,17 +14,20 @@ from hashlib import blake2b
 from ai.backend.core.proxy.routing import RouteKey
 
 BLOCK_BYTES = 512
-"""Bytes of one block: about 128 tokens."""
+"""The number of bytes in one block, which is about 128 tokens."""
 MAX_BLOCKS = 128
-"""Blocks of a prompt that are looked at: the cost of a pick does not grow with longer prompts."""
+"""The largest number of blocks of a prompt that are examined, so that long prompts do not cost more."""
 DEFAULT_CAPACITY = 8192
-"""Blocks that the cache of a replica holds if its engine does not say."""
+"""The number of blocks that a replica's cache is assumed to hold if its engine does not report it."""
 _MAX_HOLDERS = 8
 
 
 def hash_blocks(prompt: bytes, salt: bytes = b"") -> list[bytes]:
-    """Returns the names of the blocks of a prompt; the last one, if it is not whole, has none. ``salt`` is what keeps
-    prompts apart that no cache shares: model, adapter, salt of the tenant."""
+    """Splits a prompt into blocks, and returns a hash for each full block.
+
+    An incomplete last block has no hash. ``salt`` is what keeps prompts apart that no cache shares: model, adapter,
+    salt of the tenant.
+    """
     name, names = blake2b(salt, digest_size=8).digest(), []
     end = min(len(prompt) // BLOCK_BYTES, MAX_BLOCKS) * BLOCK_BYTES
     for start in range(0, end, BLOCK_BYTES):
@@ -34,7 +37,10 @@ def hash_blocks(prompt: bytes, salt: bytes = b"") -> list[bytes]:
 
 
 class PrefixIndex:
-    """Blocks with the replicas that have them. ``max_blocks`` bounds the memory; those used longest ago go first."""
+    """Maps blocks of prompts to the replicas that have received the blocks.
+
+    ``max_blocks`` bounds the memory; those used longest ago go first.
+    """
 
     def __init__(self, *, capacity: int = DEFAULT_CAPACITY, max_blocks: int = 1 << 18) -> None:
         self._capacity = capacity
@@ -46,8 +52,11 @@ class PrefixIndex:
         return len(self._holders)
 
     def holders(self, blocks: Sequence[bytes]) -> tuple[list[RouteKey], int]:
-        """Returns the replicas that have the longest beginning of a prompt, and the number of its blocks. Those that
-        got it first come first. Whoever has a block has those before it, so that the length is found by halving."""
+        """Returns the replicas that have the longest prefix of a prompt, and the number of blocks in that prefix.
+
+        Those that got it first come first. Whoever has a block has those before it, so that the length is found by
+        halving.
+        """
         low, high = 0, len(blocks)
         while low < high:
             middle = (low + high + 1) // 2
@@ -66,7 +75,7 @@ class PrefixIndex:
         ]
 
     def add(self, key: RouteKey, blocks: Sequence[bytes]) -> None:
-        """Records that a replica gets a prompt."""
+        """Records that a prompt was sent to a replica."""
         all_holders, number = self._holders, self._received.get(key, 0)
         for block in blocks:
             holders = all_holders.get(block)
@@ -87,5 +96,5 @@ class PrefixIndex:
             all_holders.popitem(last=False)
 
     def forget(self, key: RouteKey) -> None:
-        """Forgets a replica that is gone."""
+        """Removes all records of a replica that no longer exists."""
         self._received.pop(key, None)

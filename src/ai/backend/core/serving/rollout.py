@@ -1,5 +1,5 @@
-"""Plans the replicas of an endpoint: how many of which revision, what drains, who gets which share of the requests
-(serving anchors 6 and 8).
+"""Plans the replicas of an endpoint: their number by revision, which replicas drain, and the request shares (serving
+anchors 6 and 8).
 
 The plan is level-triggered: it follows from the snapshot alone, and a plan that was carried out in part, or twice, is
 followed by one that does the rest. Replicas whose revision is neither active nor target are ended.
@@ -38,7 +38,7 @@ _END_ORDER = (R.PROVISIONING, R.WARMING, R.UNHEALTHY, R.READY)
 
 
 def plan_rollout(snapshot: RolloutSnapshot, policy: RolloutPolicy, now: float) -> Plan:
-    """Plans what is to be done now. Deterministic.
+    """Plans the roll-out actions that are due now. Deterministic.
 
     While nothing fails by itself, at least ``desired - max_unavailable`` replicas are ready during a roll-out that
     began with ``desired`` ones; a rolling one holds the resources of ``desired + max_surge`` replicas at most.
@@ -106,7 +106,7 @@ class _Planner:
                 self._stepped.add(replica.id)
 
     def _is_due(self, moment: float) -> bool:
-        """Returns True if a moment has come; otherwise the plan is made again then."""
+        """Returns True if a moment has come. Otherwise the moment is noted as the time of the next plan."""
         if moment <= self.now:
             return True
         self.wake_at = moment if self.wake_at is None else min(self.wake_at, moment)
@@ -126,13 +126,16 @@ class _Planner:
 
     @property
     def _holding(self) -> int:
-        """The replicas that hold resources."""
+        """Returns the replicas that hold resources."""
         return sum(each.status is not R.TERMINATED for each in self.snapshot.replicas)
 
     # Starting and ending
 
     def _start(self, revision: UUID, count: int) -> None:
-        """Starts replicas. After a failure they come one by one, and each waits twice as long as the one before."""
+        """Starts replicas of a revision.
+
+        After a failure they come one by one, and each waits twice as long as the one before.
+        """
         failed = self.snapshot.failures.get(revision)
         if count <= 0:
             return
@@ -167,8 +170,10 @@ class _Planner:
         self.explanation = f"{len(self._ready(snapshot.active))} of {snapshot.desired} replicas are ready"
 
     def _roll_back(self, target: UUID, reason: ServingReason) -> None:
-        """Brings the active revision back to its number. What was ready of the target serves until that is so, unless
-        it is the target's own answers that were bad."""
+        """Brings the active revision back to the desired number of replicas.
+
+        What was ready of the target serves until that is so, unless it is the target's own answers that were bad.
+        """
         active, desired = self.snapshot.active, self.snapshot.desired
         replicas = [each for each in self.snapshot.replicas if each.revision == target]
         if not any(each.status is not R.TERMINATED for each in replicas):
@@ -284,7 +289,7 @@ class _Planner:
         self.explanation = f"{len(self._ready(target))} of {desired} replicas of the new revision are ready"
 
     def _watch(self, active: UUID, target: UUID) -> None:
-        """Keeps the old replicas, without requests, until the guard has judged the new ones long enough."""
+        """Keeps the old replicas, which get no requests, until the guard has judged the new replicas long enough."""
         snapshot, watch_s = self.snapshot, self.policy.watch_s
         if snapshot.step > 1 or self._is_due(snapshot.step_since + watch_s):
             self._promote(target, f"it kept its guard for {watch_s:g} s" if snapshot.step == 1 else "as requested")
@@ -320,19 +325,22 @@ class _Planner:
             self.weights = {target: 1.0}
 
     def _ready_since(self, revision: UUID, count: int) -> float | None:
-        """Returns since when so many replicas of a revision are ready; None if they are not."""
+        """Returns since when a revision has the given number of ready replicas. Returns None if it has fewer."""
         moments = sorted(each.since for each in self._ready(revision))
         return moments[count - 1] if 0 < count <= len(moments) else None
 
 
 def _end_key(replica: Replica) -> tuple[int, int, float, str]:
-    """Returns the order in which replicas are ended: those that serve nothing first, then those with the least work,
-    then the youngest."""
+    """Returns the sort key by which replicas are ended: idle ones first, then those with the least work, then the
+    youngest."""
     return _END_ORDER.index(replica.status), replica.in_flight_tokens, -replica.since, replica.id.hex
 
 
 def check_guard(guard: Guard, samples: Mapping[UUID, RevisionSample], active: UUID, target: UUID) -> str | None:
-    """Returns why a new revision breaks its guard, as a sentence; None if it does not, or too little was measured."""
+    """Returns a sentence that says how a new revision violates its guard.
+
+    Returns None if not, or if too little was measured.
+    """
     new, old = samples.get(target, RevisionSample()), samples.get(active, RevisionSample())
     if new.requests < guard.min_requests:
         return None

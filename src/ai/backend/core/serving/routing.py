@@ -1,4 +1,4 @@
-"""Picks the replica of each request to an endpoint (serving anchors 5).
+"""Chooses the replica for each request to an endpoint (serving anchors 5).
 
 First the revision: each gets exactly its weight in any window of requests. Then a replica of it: that of the session
 key, or the one that has computed the prompt's beginning before, or the one with the fewest open requests; above
@@ -33,13 +33,13 @@ _SPAN = 2**64
 
 
 class Dice(Protocol):
-    """A seeded generator; ``random.Random`` is one."""
+    """Generates seeded random numbers, as ``random.Random`` does."""
 
     def random(self) -> float: ...
 
 
 class PickReason(StrEnum):
-    """Why a replica was picked."""
+    """Names why a replica was chosen."""
 
     ONLY = "only"
     SESSION = "session"
@@ -49,8 +49,11 @@ class PickReason(StrEnum):
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a request that its replica is picked by. ``tokens`` are estimated; ``session_key`` is any text that
-    requests have in common which are to reach the same replica."""
+    """Holds the parts of a request by which its replica is chosen.
+
+    ``tokens`` are estimated; ``session_key`` is any text that requests have in common which are to reach the same
+    replica.
+    """
 
     blocks: Sequence[bytes] = ()
     tokens: int = 0
@@ -58,7 +61,10 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pick(NamedTuple):
-    """A picked replica. ``uncached_tokens`` count as its load until the first byte of its response."""
+    """Holds a chosen replica and the reason.
+
+    ``uncached_tokens`` count as its load until the first byte of its response.
+    """
 
     target: Target
     revision: Hashable
@@ -68,7 +74,7 @@ class Pick(NamedTuple):
 
 @dataclass(slots=True)
 class Load:
-    """The work of a replica: open requests, and tokens of prompts whose response has not begun."""
+    """Describes the load of a replica: open requests, and tokens of prompts whose response has not begun."""
 
     requests: int = 0
     uncached_tokens: int = 0
@@ -76,14 +82,14 @@ class Load:
 
 @dataclass(slots=True)
 class _Group:
-    """The replicas of one revision."""
+    """Holds the replicas of one revision."""
 
     weight: float
     members: list[Target] = field(default_factory=list)
     ring: list[tuple[int, int]] = field(default_factory=list)
 
     def place_on_ring(self) -> None:
-        """Places the members by their identity alone, so that every worker has the same ring."""
+        """Places the members on the hash ring by their identity alone, so that every worker has the same ring."""
         points = [
             (_point(f"{target.route.session_id} {number}"), index)
             for index, target in enumerate(self.members)
@@ -97,7 +103,7 @@ def _point(text: str) -> int:
 
 
 class ReplicaPicker:
-    """The routes of one endpoint with their loads. Deterministic for the same ``dice``.
+    """Chooses among the routes of one endpoint by their loads. Deterministic for the same ``dice``.
 
     ``saturation_tokens``: as :data:`SATURATION_TOKENS`.
     """
@@ -122,7 +128,7 @@ class ReplicaPicker:
         self.update(routes)
 
     def update(self, routes: Iterable[RouteInfo]) -> None:
-        """Replaces the routes. Revisions that stay keep their turn, replicas that stay their load."""
+        """Replaces the routes of the endpoint. Revisions that stay keep their turn, replicas that stay their load."""
         groups: dict[Hashable, _Group] = {}
         for route in routes:
             if route.traffic_ratio <= 0:
@@ -149,11 +155,14 @@ class ReplicaPicker:
 
     @property
     def is_empty(self) -> bool:
-        """Returns True if there is no replica at all."""
+        """Returns True if the endpoint has no replica at all."""
         return not self._groups
 
     def pick(self, prompt: Prompt, excluded: Container[RouteKey] = frozenset(), excluded_count: int = 0) -> Pick | None:
-        """Returns the replica of a request; None if all are excluded. ``excluded_count`` zero: none is."""
+        """Returns the replica for a request.
+
+        Returns None if all replicas are excluded. ``excluded_count`` zero: none is.
+        """
         groups = self._groups
         if excluded_count:
             groups = {
@@ -197,7 +206,7 @@ class ReplicaPicker:
         return max(weights, key=str)
 
     def _least(self, members: list[Target]) -> Target:
-        """Returns the member with the fewest open requests; among equals the one that was chosen longest ago."""
+        """Returns the member with the fewest open requests. Among equals, the one chosen longest ago is returned."""
         loads = self.loads
         if len(members) > SCAN_LIMIT:
             return min(self._draw(members), self._draw(members), key=lambda target: loads[target.key].requests)
@@ -212,7 +221,7 @@ class ReplicaPicker:
     def _holders(
         self, revision: Hashable, blocks: Sequence[bytes], excluded: Container[RouteKey]
     ) -> tuple[list[Target], int]:
-        """Returns the members of a revision that have the longest beginning of a prompt, and how many blocks it has."""
+        """Returns the members of a revision that have the longest prefix of a prompt, and the number of its blocks."""
         keys, hit = self._index.holders(blocks)
         places = [self._places[key] for key in keys if key in self._places and key not in excluded]
         targets = [target for own, target in places if own == revision]
@@ -221,8 +230,10 @@ class ReplicaPicker:
     def _by_prefix(
         self, members: list[Target], holders: list[Target], hit: int, blocks: int, tokens: int
     ) -> tuple[Target, int, PickReason]:
-        """Keeps to the replica that has most of the prompt until it is saturated; then goes by the work that each of
-        a few replicas would have with it."""
+        """Chooses the replica that has most of the prompt, unless the replica is saturated.
+
+        Otherwise chooses the least work among the holders and a few other replicas, with this prompt added.
+        """
         loads = self.loads
         if self._dice.random() < _EXPLORATION:
             return self._draw(members), 0, PickReason.EXPLORATION
@@ -251,12 +262,13 @@ class ReplicaPicker:
             load.uncached_tokens += pick.uncached_tokens
 
     def answer(self, pick: Pick) -> None:
-        """Takes the tokens of a prompt from the load: its response has begun, or never will."""
+        """Removes the tokens of a prompt from the load of its replica, because the response has begun or will never
+        begin."""
         if (load := self.loads.get(pick.target.key)) is not None:
             load.uncached_tokens = max(0, load.uncached_tokens - pick.uncached_tokens)
 
     def end(self, pick: Pick) -> None:
-        """Takes a request from the load of its replica."""
+        """Removes a request from the load of its replica."""
         if (load := self.loads.get(pick.target.key)) is not None:
             load.requests = max(0, load.requests - 1)
 
@@ -274,8 +286,10 @@ def _on_ring(group: _Group, key: str) -> Target:
 
 @dataclass(slots=True)
 class RetryBudget:
-    """Permits retries for a part of the requests, so that they cannot double the load of what is overloaded. A new
-    budget has ``reserve`` retries, and never more."""
+    """Permits retries for a fraction of the requests, so that retries cannot double the load of an overloaded replica.
+
+    A new budget has ``reserve`` retries, and never more.
+    """
 
     ratio: float = 0.2
     reserve: float = 10.0

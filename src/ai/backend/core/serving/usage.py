@@ -13,11 +13,14 @@ import msgspec
 from ai.backend.common.wire.appproxy import FIRST_BYTE_BOUNDS_S, InferenceUsage
 
 MAX_ROWS = 20_000
-"""Rows of one report; what does not fit is part of the next one."""
+"""The largest number of rows in one report. Further rows go into the next report."""
 
 
 class UsageKey(NamedTuple):
-    """The token, endpoint and replica that a use belongs to. ``minute`` is unix time divided by 60."""
+    """Names the minute, API token, endpoint and replica to which usage belongs.
+
+    ``minute`` is unix time divided by 60.
+    """
 
     minute: int
     token: str
@@ -30,7 +33,7 @@ class UsageKey(NamedTuple):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """The tokens of one answer. ``is_estimated``: its engine named none, or impossible ones."""
+    """Holds the token counts of one response. ``is_estimated``: its engine named none, or impossible ones."""
 
     prompt: int = 0
     cached: int = 0
@@ -51,7 +54,10 @@ class _Row:
 
 
 class UsageTracker:
-    """Rows that are not reported yet. Their number is bounded by the tokens and replicas that are in use."""
+    """Holds usage rows that are not reported yet.
+
+    Their number is bounded by the tokens and replicas that are in use.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[UsageKey, _Row] = {}
@@ -95,8 +101,10 @@ def _report_of(key: UsageKey, row: _Row) -> InferenceUsage:
 
 
 def quantile_s(first_bytes: Sequence[int], part: float) -> float | None:
-    """Returns the upper bound in seconds of the bucket that a part of all times lies in; None without any. Times above
-    the last bound count as twice that."""
+    """Returns the upper bound in seconds of the bucket that contains the given quantile.
+
+    Returns None if there are no times. Times above the last bound count as twice that.
+    """
     total = sum(first_bytes)
     if not total:
         return None

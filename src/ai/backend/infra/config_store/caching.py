@@ -1,4 +1,4 @@
-"""Caches a configuration store, to answer while its server is unavailable."""
+"""Caches a configuration store, so that reads are answered while its server is unavailable."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class CachingConfigStore:
         return 0.0 if self._away_since is None else time.monotonic() - self._away_since
 
     async def start(self) -> None:
-        """Starts to follow the server, which may become available later."""
+        """Starts to follow the server. The server may become available later."""
         self._task = asyncio.create_task(self._follow_server(), name="configuration")
 
     async def close(self) -> None:
-        """Stops to follow the server. Safe without ``start`` and twice."""
+        """Stops following the server. Safe without ``start`` and twice."""
         if self._task is not None:
             await cancel_all(self._task)
             self._task = None

@@ -1,4 +1,4 @@
-"""The configuration store on etcd v3, through its JSON gateway; keys as in the published layout (peer facts 4.5)."""
+"""Stores configuration in etcd v3 through its JSON gateway. The keys follow the published layout (peer facts 4.5)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _from_base64(data: str) -> str:
 
 
 def _range_end(prefix: str) -> str:
-    """Returns the first key after all that begin with ``prefix``, which ends in a slash."""
+    """Returns the first key after all keys that begin with ``prefix``, which ends in a slash."""
     return _to_base64(prefix[:-1] + "0")  # "0" is what follows "/"
 
 
@@ -127,8 +127,11 @@ class EtcdConfigStore:
     async def write_tree(
         self, root: str, values: Mapping[str, str | None], *, lease: int = 0, leased: Collection[str] = ()
     ) -> None:
-        """Sets keys below ``root`` in one transaction; None deletes one, and those of ``leased`` end with the lease.
-        Raises InvalidInput for more than 3,600, or without that lease."""
+        """Sets keys below ``root`` in one transaction.
+
+        A value of None deletes a key. ``leased`` keys end with the lease. Raises InvalidInput for more than 3,600, or
+        without that lease.
+        """
         if len(values) > _MAX_KEYS:
             raise InvalidInput(f"more than {_MAX_KEYS} keys cannot be set at once", data={"keys": "too many"})
         operations: list[dict[str, Any]] = []
@@ -169,8 +172,10 @@ class EtcdConfigStore:
         return int(answer["header"]["revision"]), sorted(changes, key=lambda change: change.revision)
 
     async def keep(self, values: Mapping[str, str], *, ttl_s: int) -> None:
-        """Stores these global keys until ``ttl_s`` seconds after the last such call. Each call also undoes other
-        changes."""
+        """Stores the given global keys until ``ttl_s`` seconds after the last such call.
+
+        Each call also undoes other changes.
+        """
         if self._lease is not None and not await self._renew_lease(self._lease):
             self._lease = None
         if self._lease is None:
@@ -187,8 +192,10 @@ class EtcdConfigStore:
         await self._call("kv/txn", {"compare": unchanged, "failure": puts})
 
     async def hold_lease(self, lease: int, ttl_s: int) -> bool:
-        """Lets the lease of this number end ``ttl_s`` seconds after the last such call of any process; returns True if
-        it had ended, and its keys with it."""
+        """Renews the lease of this number, so that it ends ``ttl_s`` seconds after the last such call of any process.
+
+        Returns True if the lease had ended, and its keys with it.
+        """
         if await self._renew_lease(str(lease)):
             return False
         try:
@@ -271,7 +278,10 @@ class EtcdConfigStore:
     async def _post(
         self, method: str, body: Mapping[str, Any], timeout: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yields the response. Raises Unavailable if no member answers, InvalidInput if etcd refuses the request."""
+        """Sends a POST request to etcd and yields the response.
+
+        Raises Unavailable if no member answers, InvalidInput if etcd refuses the request.
+        """
         response = await self._request_members(method, body, timeout)
         try:
             yield response
@@ -283,7 +293,7 @@ class EtcdConfigStore:
     async def _request_members(
         self, method: str, body: Mapping[str, Any], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        """Returns the first successful response; each member is tried at most twice."""
+        """Returns the first successful response of an etcd member. Each member is tried at most twice."""
         if self._http is None:
             self._http = aiohttp.ClientSession()
         failure: BackendError = Unavailable("no etcd is named")

@@ -1,4 +1,4 @@
-"""The configuration store in memory: for tests and simulation, and the reference model of the contract suite."""
+"""Stores configuration in memory, for tests and simulation, and as the reference model of the contract suite."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ai.backend.infra.config_store.store import GLOBAL, ConfigChange, ConfigScop
 
 
 def covers(prefix: str, key: str) -> bool:
-    """Returns True if ``key`` is ``prefix`` or below it."""
+    """Returns True if ``key`` is ``prefix`` itself or lies below ``prefix``."""
     return not prefix or key == prefix or key.startswith(prefix.rstrip("/") + "/")
 
 
 class ConfigValues:
-    """Values by scope and key, with the reads of a store."""
+    """Holds configuration values by scope and key, and implements the reads of a store."""
 
     def __init__(self) -> None:
         self._data: dict[ConfigScope, dict[str, str]] = {}
@@ -33,7 +33,7 @@ class ConfigValues:
         return dict(sorted(merged.items()))
 
     def set(self, scope: ConfigScope, key: str, value: str | None) -> None:
-        """Sets a value; None removes it."""
+        """Sets a value. The value None removes the key."""
         values_of_scope = self._data.setdefault(scope, {})
         had_value = values_of_scope.pop(key, None)
         if had_value is not None:

@@ -1,4 +1,4 @@
-"""The configuration store of installations without etcd: two tables in the manager's database."""
+"""Stores configuration in two tables of the manager's database, for installations without etcd."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def _is_at_or_below(column: Column[str], prefix: str) -> ColumnElement[bool]:
 
 
 def _by_key(rows: Sequence[Any], scopes: Sequence[ConfigScope]) -> dict[str, str]:
-    """Returns the values of entries; of those with one key that of the last scope."""
+    """Returns the values of entries by key.
+
+    If several scopes have the same key, the value of the last scope is returned.
+    """
     place_of_scope = {scope.path: place for place, scope in enumerate(scopes)}
     return dict(sorted({row.key: row.value for row in sorted(rows, key=lambda row: place_of_scope[row.scope])}.items()))
 
@@ -158,7 +161,7 @@ class SQLiteConfigStore:
         )
 
     async def forget_past(self, keys: Collection[str]) -> None:
-        """Drops the earlier values of these keys; resuming watches get the present values."""
+        """Drops the earlier values of the given keys. Watches that resume receive the present values."""
         change_columns, entry_columns = config_changes.c, config_entries.c
         present_revisions = select(entry_columns.revision).where(entry_columns.key.in_(keys))
         deletion = delete(config_changes).where(
@@ -177,7 +180,7 @@ class SQLiteConfigStore:
         return [_change(row) for row in await self._db.fetch(query.limit(1000))]
 
     async def _present_if_dropped(self, prefix: str, revision: int) -> list[ConfigChange]:
-        """Returns the present values if changes after ``revision`` have already been dropped."""
+        """Returns the present values if changes after ``revision`` have been dropped already."""
         columns = config_entries.c
         query = select(config_entries).where(_is_at_or_below(columns.key, prefix)).order_by(columns.revision)
 

@@ -1,4 +1,4 @@
-"""The interface of configuration stores. One contract suite runs on all of them."""
+"""Defines the interface of configuration stores. One contract suite runs on all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_VALUE = 1 << 20
 
 
 class ScopeKind(StrEnum):
-    """Kinds of scopes, the widest first; a narrower scope wins where scopes are merged (peer facts 4.5)."""
+    """Lists the kinds of scopes, the widest first. If scopes are merged, the narrower scope wins (peer facts 4.5)."""
 
     GLOBAL = "global"
     RESOURCE_GROUP = "resource-group"
@@ -26,7 +26,7 @@ class ScopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigScope:
-    """The scope of a key. ``name`` is the resource group or agent; empty for the global scope."""
+    """Names the scope of a configuration key. ``name`` is the resource group or agent; empty for the global scope."""
 
     kind: ScopeKind
     name: str = ""
@@ -46,7 +46,10 @@ MANAGERS = "nodes/managers"
 
 
 class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of a key. ``value`` is None for a deletion; ``revision`` grows in the order of commits."""
+    """Describes a change of a configuration key.
+
+    ``value`` is None for a deletion; ``revision`` grows in the order of commits.
+    """
 
     revision: int
     scope: ConfigScope
@@ -71,19 +74,25 @@ class ConfigStore(Protocol):
     """Stores text values by slash-separated paths. Every method may raise Unavailable."""
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
-        """Returns the value of the last of ``scopes`` that has one; name scopes from the widest to the narrowest."""
+        """Returns the value of the last scope in ``scopes`` that has the key.
+
+        Name scopes from the widest to the narrowest.
+        """
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
-        """Returns all keys at and below ``prefix``, merged over ``scopes``. Whole path parts only; "" is everything."""
+        """Returns all keys at and below ``prefix``, with the values of ``scopes`` merged.
+
+        Whole path parts only; "" is everything.
+        """
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
-        """Sets several keys at once, all or none, and returns the revision."""
+        """Sets several keys in one step, all or none, and returns the revision."""
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
-        """Removes a key, or everything at and below it, and returns the number of removed keys."""
+        """Removes a key, or all keys at and below a prefix, and returns the number of removed keys."""
 
     def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
-        """Yields changes at and below ``prefix`` in every scope, in order of revision, without end.
+        """Yields changes at and below ``prefix`` in every scope, in order of revision. The iteration never ends.
 
         ``after`` resumes behind a revision, or with all present values if older changes were dropped; None begins with
         the next change.
@@ -92,4 +101,4 @@ class ConfigStore(Protocol):
     async def revision(self) -> int: ...
 
     async def present(self) -> tuple[int, list[ConfigChange]]:
-        """Returns every value in every scope, oldest first, and the revision of that state."""
+        """Returns every value in every scope, the oldest first, and the revision of this state."""

@@ -68,7 +68,7 @@ def build_bundle(sources: Path, cache: Path, *, report: Report = lambda _: None)
 
 
 class _Steps:
-    """Reports each step of a build to its caller, and writes it to the file that the progress page shows."""
+    """Reports each step of a build to the caller, and writes the step to the file that the progress page shows."""
 
     def __init__(self, cache: Path, digest: str, report: Report) -> None:
         self._cache = cache
@@ -189,7 +189,10 @@ def _explain(error: OSError, cache: Path) -> str:
 
 
 def write_licences(project: Path, target: Path) -> None:
-    """Writes name, version and licence of every package of the lock that is not for building alone. Raises OSError."""
+    """Writes the name, version and licence of each package of the lock file, except packages that only building needs.
+
+    Raises OSError.
+    """
     packages: dict[str, dict[str, Any]] = json.loads((project / "package-lock.json").read_text()).get("packages", {})
     parts = ["Packages in the web console, each under its own licence.\n"]
     for place, package in sorted(packages.items()):

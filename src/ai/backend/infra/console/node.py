@@ -19,7 +19,7 @@ _STAMP_NAME = ".complete"
 
 
 def find_node(search_path: str) -> Path | None:
-    """Returns the folder of a Node.js that is new enough and has npm beside it, or None."""
+    """Returns the folder of a Node.js that is new enough and has npm beside it. Returns None if there is none."""
     for folder_name in search_path.split(os.pathsep):
         folder = Path(folder_name)
         node = folder / "node"
@@ -40,7 +40,7 @@ def _major_version(node: Path) -> int:
 
 
 def installed_node(cache: Path) -> Path | None:
-    """Returns the folder of the Node.js that was installed into this cache, or None."""
+    """Returns the folder of the Node.js that was installed into this cache. Returns None if there is none."""
     venv = cache / "node"
     return venv / "bin" if (venv / _STAMP_NAME).is_file() and _major_version(venv / "bin" / "node") else None
 
@@ -76,7 +76,8 @@ def install_node(cache: Path, *, log: Path) -> Path:
 
 
 def ensure_node(cache: Path, *, log: Path) -> Path:
-    """Returns the folder of the machine's Node.js, else of the cache's, which is installed if need be.
+    """Returns the folder of the machine's Node.js. Without one, returns the cache's Node.js, and installs it if
+    necessary.
 
     Raises BuildFailed.
     """

@@ -59,7 +59,7 @@ def source_digest(sources: Path) -> str:
 
 
 def bundle_place(cache: Path, digest: str) -> Path:
-    """Returns where the bundle of these sources is, or will be, in a cache."""
+    """Returns the folder in a cache where the bundle of these sources is stored, or will be stored."""
     return cache / "bundles" / digest
 
 
@@ -71,8 +71,11 @@ def is_bundle(folder: Path) -> bool:
 def find_bundle(
     *, sources: Path | None = None, cache: Path | None = None, packaged: Path = PACKAGED_FOLDER
 ) -> Path | None:
-    """Returns the folder of the built bundle: that of the checkout's sources where there are any, else the packaged
-    one. None if it is not built. Reads all sources: call it in a thread."""
+    """Returns the folder of the built bundle.
+
+    The bundle of a checkout's sources is used if sources exist, else the packaged bundle. None if it is not built.
+    Reads all sources: call it in a thread.
+    """
     sources = sources or source_folder()
     if sources is None:
         return packaged if is_bundle(packaged) else None

@@ -1,4 +1,4 @@
-"""Runs the programs of a build, with their output in the build's log."""
+"""Runs the programs of a build, and writes their output to the build's log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MESSAGE_PATTERN = re.compile(r"^(?:npm (?:error|ERR!)|ERROR:|error|Error:|.*err
 
 
 class BuildFailed(Exception):
-    """Raised when no bundle can be made; the text is one line that says why and what to do."""
+    """Raised when no bundle can be made. The text is one line that says why and what to do."""
 
 
 def run_program(

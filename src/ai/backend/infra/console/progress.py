@@ -1,4 +1,4 @@
-"""Records what a build in this user's cache is doing, and reads it for those who wait for it."""
+"""Records the progress of a build in this user's cache, and reads the record for waiting processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOG_NAME = "build.log"
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The last step of a build.
+    """Describes the last step of a build.
 
     Attributes:
         started_at: Unix time at which the build began, in seconds.
@@ -45,7 +45,7 @@ def write_progress(cache: Path, progress: Progress) -> None:
 
 
 def read_progress(cache: Path) -> Progress | None:
-    """Returns the last step of the last build; None if there was none, or its file cannot be read."""
+    """Returns the last step of the last build. Returns None if there was no build, or its file cannot be read."""
     try:
         fields: dict[str, Any] = json.loads((cache / _FILE_NAME).read_text())
         return Progress(

@@ -1,4 +1,4 @@
-"""SQLAlchemy for every daemon: engine, transactions, column types, migrations."""
+"""Provides SQLAlchemy for every daemon: engine, transactions, column types, migrations."""
 
 from ai.backend.infra.database.columns import GUID, JSONText, QuantityMap, UTCDateTime, Whole, naming_convention
 from ai.backend.infra.database.engine import Database, Pool

@@ -15,7 +15,7 @@ _ROOM_FACTOR = 8
 
 
 class Ballast:
-    """Holds ``size_bytes`` on the disk of a database in a file beside it; 0 holds nothing."""
+    """Reserves ``size_bytes`` of disk in a file beside a database. A size of 0 reserves nothing."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         self._path = path
@@ -23,7 +23,10 @@ class Ballast:
         self._released_at = self._filled_at = -REFILL_INTERVAL_S
 
     def fill(self) -> None:
-        """Reserves the whole space again, at most once a minute, if the disk has room for many times as much."""
+        """Reserves the whole space again if the disk has many times as much room.
+
+        This happens at most once a minute.
+        """
         now = time.monotonic()
         if not self._size_bytes or now < self._filled_at + REFILL_INTERVAL_S:
             return
@@ -42,7 +45,7 @@ class Ballast:
             os.close(fd)
 
     def release(self) -> bool:
-        """Gives back a step of the space; returns False if none is left, or one was given back just now."""
+        """Releases a step of the reserved space. Returns False if none is left, or if a step was released just now."""
         now = time.monotonic()
         if not self._size_bytes or now < self._released_at + STEP_INTERVAL_S:
             return False

@@ -1,4 +1,4 @@
-"""Writes values in batches: those that arrive while one batch is written are the next one."""
+"""Writes values in batches. Values that arrive during a write form the next batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def chunks(items: Collection[T]) -> Iterator[list[T]]:
 
 
 class BatchWriter(Generic[T]):
-    """Writes one batch at a time, with at most ``limit`` values.
+    """Collects values from several callers, and writes one batch of at most ``limit`` values at a time.
 
     ``write`` returns the result of each value in order, or the exception that its caller gets. If it raises, all
     callers get that.
@@ -38,7 +38,10 @@ class BatchWriter(Generic[T]):
         self._worker: asyncio.Task[None] | None = None
 
     async def put(self, item: T) -> Any:
-        """Writes an item, also if the caller is cancelled, and returns the result of the write."""
+        """Queues a value for the next batch, and returns the result of its write.
+
+        A cancelled caller's value is written too.
+        """
         result_future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, result_future))
         if self._worker is None or self._worker.done():
@@ -46,7 +49,7 @@ class BatchWriter(Generic[T]):
         return await result_future
 
     async def close(self) -> None:
-        """Waits for the values that were put."""
+        """Waits until all queued values are written."""
         if self._worker is not None:
             await asyncio.gather(self._worker, return_exceptions=True)
 

@@ -1,4 +1,4 @@
-"""Column types that behave the same on SQLite and PostgreSQL."""
+"""Defines column types that behave the same on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Whole = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """An aware datetime in UTC. SQLite drops the zone, so it is restored; naive values are rejected."""
+    """Stores an aware datetime in UTC. SQLite drops the zone, so it is restored; naive values are rejected."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -56,7 +56,7 @@ class UTCDateTime(TypeDecorator[datetime]):
 
 
 class _EncodedText(TypeDecorator[T]):
-    """Base of types that are stored as text. A subclass converts values that are not None."""
+    """Serves as the base of column types that are stored as text. A subclass converts values that are not None."""
 
     impl: TypeEngine[Any] | type[TypeEngine[Any]] = Text
 
@@ -76,7 +76,7 @@ class _EncodedText(TypeDecorator[T]):
 
 
 class GUID(_EncodedText[UUID]):
-    """A UUID as its canonical text."""
+    """Stores a UUID as its canonical text."""
 
     impl = String(36)
     cache_ok = True
@@ -89,7 +89,7 @@ class GUID(_EncodedText[UUID]):
 
 
 class EnumText(_EncodedText[StrEnum]):
-    """A string enumeration as its value. No native type and no CHECK: a new member needs no migration."""
+    """Stores a string enumeration as its value. No native type and no CHECK: a new member needs no migration."""
 
     impl = String(32)
     cache_ok = True
@@ -106,7 +106,7 @@ class EnumText(_EncodedText[StrEnum]):
 
 
 class JSONText(_EncodedText[Any]):
-    """A value as JSON; ``kind`` is its type for msgspec."""
+    """Stores a value as JSON. ``kind`` is the value's type for msgspec."""
 
     cache_ok = True
 
@@ -120,7 +120,7 @@ class JSONText(_EncodedText[Any]):
 
 
 class JSONTuple(JSONText):
-    """A tuple as a JSON list; ``item`` is the type of each element for msgspec.
+    """Stores a tuple as a JSON list. ``item`` is the type of each element for msgspec.
 
     With ``is_shared``, equal texts are read as one object, for long values that nothing changes, which are read much
     more often than they are written: reading the devices of a node again for each session is a tenth of its cost.
@@ -139,7 +139,7 @@ class JSONTuple(JSONText):
 
 
 class QuantityMap(_EncodedText[ResourceSlot]):
-    """A ResourceSlot as JSON text with exact decimal texts."""
+    """Stores a ResourceSlot as JSON text with exact decimal texts."""
 
     cache_ok = True
 
@@ -163,7 +163,7 @@ def required(name: str, kind: Any, *constraints: ForeignKey, **options: Any) -> 
 
 @compiles(CreateIndex, "postgresql")
 def _create_index(element: CreateIndex, compiler: DDLCompiler, **options: Any) -> str:
-    """Gives an index the condition that its table declares for SQLite.
+    """Adds the condition that an index's table declares for SQLite to the index.
 
     ``postgresql_where`` in a table would load the dialect of PostgreSQL also where nothing but SQLite is used.
     """

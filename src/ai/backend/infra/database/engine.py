@@ -34,7 +34,7 @@ class _Transactions(Protocol):
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """Connections to PostgreSQL.
+    """Describes the pool of connections to PostgreSQL.
 
     Attributes:
         size: the most that stay open.
@@ -67,7 +67,7 @@ class Database:
 
     @property
     def is_shared(self) -> bool:
-        """True if other hosts may use the database at the same time."""
+        """Returns True if other hosts may use the database at the same time."""
         return isinstance(self._transactions, PostgresTransactions)
 
     async def run_read(self, work: Callable[[Connection], T]) -> T:
@@ -92,25 +92,28 @@ class Database:
         return await self._transactions.write(fenced)
 
     async def run_online(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work(connection)`` beside all writers, outside of transactions; on SQLite as :meth:`run_write`."""
+        """Runs ``work(connection)`` outside of transactions, without blocking writers.
+
+        On SQLite, it works as :meth:`run_write`.
+        """
         return await self._transactions.online(work)
 
     async def vacuum(self) -> None:
-        """Returns the space of deleted rows to the disk; locks the database meanwhile."""
+        """Returns the space of deleted rows to the disk. The database is locked meanwhile."""
         await self._transactions.vacuum()
 
     async def fetch(self, query: Executable | Prepared, parameters: Mapping[str, Any] | None = None) -> Sequence[Any]:
-        """Returns the rows of a query, in a read transaction of its own."""
+        """Returns the rows of a query. The query has a read transaction of its own."""
         if isinstance(query, Prepared):
             return await self.run_read(lambda connection: query.all(connection, parameters))
         return await self.run_read(lambda connection: connection.execute(query, parameters).all())
 
     async def execute(self, statement: UpdateBase, parameters: Any = None) -> int:
-        """Executes a statement in a write transaction of its own; returns how many rows it changed."""
+        """Executes a statement in a write transaction of its own, and returns the number of changed rows."""
         return await self.run_write(lambda connection: connection.execute(statement, parameters).rowcount)
 
     async def rest(self) -> None:
-        """Closes idle connections, which are reopened when needed."""
+        """Closes idle connections. They are reopened when needed."""
         await self._transactions.rest()
 
     async def close(self) -> None:

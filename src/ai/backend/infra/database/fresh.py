@@ -1,4 +1,4 @@
-"""Makes the tables of an empty SQLite database by the statements that its migrations once led to.
+"""Creates the tables of an empty SQLite database from a generated file, instead of running every migration.
 
 ``fresh.sqlite.sql`` beside the migrations is generated from them (``python -m tools.docs``): alembic and its templates
 take 17 MiB and most of the processor time of a first start, and a later start needs them only to upgrade.
@@ -23,7 +23,7 @@ ORDER BY type != 'table', rowid
 
 
 def create_tables(connection: Connection, location: Path, version_table: str, head: str) -> bool:
-    """Executes the generated file of these migrations; returns False if there is none, or the database is not empty.
+    """Executes the generated file of these migrations. Returns False if there is no file, or the database is not empty.
 
     Raises Conflict if the file is of another revision than ``head``.
     """
@@ -39,7 +39,7 @@ def create_tables(connection: Connection, location: Path, version_table: str, he
 
 
 def script_of(connection: Connection, version_table: str) -> str:
-    """Returns the contents of the file for a database that migrations have just made."""
+    """Returns the contents of the generated file, read from a database that migrations have just created."""
     definitions = [f"{definition};\n" for definition in connection.execute(text(_DEFINITIONS)).scalars()]
     revision = connection.execute(text(f"SELECT version_num FROM {version_table}")).scalar_one()
     lines = "".join(definitions).replace("\t", "    ").splitlines()

@@ -40,7 +40,7 @@ def _read_revision(connection: Connection) -> str | None:
 
 
 async def current_revision(database: Database) -> str | None:
-    """Returns the revision of the schema; None for an empty database."""
+    """Returns the revision of the database schema. Returns None for an empty database."""
     return await database.run_read(_read_revision)
 
 
@@ -58,7 +58,8 @@ def history(location: Path) -> list[dict[str, str | None]]:
 
 
 def _refuse(scripts: ScriptDirectory, revision: str) -> Conflict:
-    """Returns the error for a database whose revision is none of the migrations'; revisions are numbers of one width.
+    """Returns the error for a database whose revision does not belong to these migrations. Revisions are numbers of one
+    width.
 
     The first migration may name in ``previous_program`` what brings an older database to its revision.
     """

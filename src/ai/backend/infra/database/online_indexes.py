@@ -1,4 +1,4 @@
-"""Creates the indexes of large tables beside their readers and writers, for migrations.
+"""Creates the indexes of large tables for migrations, while other connections read and write the tables.
 
 ``CREATE INDEX`` holds up every writer of a table while it reads the table. On PostgreSQL a migration therefore notes
 the index in the table ``pending_indexes``, in its own transaction, and ``CREATE INDEX CONCURRENTLY`` follows after the
@@ -23,7 +23,7 @@ _LOCK = f"({0x6261_636B_696E_6478})"
 
 
 def create_index(name: str, table: str, columns: list[str]) -> None:
-    """Creates an index in a migration; on PostgreSQL once the migration is committed."""
+    """Creates an index in a migration. On PostgreSQL, the index is created after the migration is committed."""
     from alembic import op
 
     if op.get_context().dialect.name != "postgresql":
@@ -39,7 +39,7 @@ def create_index(name: str, table: str, columns: list[str]) -> None:
 
 
 async def finish(database: Database) -> None:
-    """Creates the indexes that migrations have noted; does nothing while another process does it."""
+    """Creates the indexes that migrations have noted. Does nothing while another process creates the indexes."""
     if database.is_shared and await database.run_read(lambda connection: bool(connection.execute(_HAS_NOTES).scalar())):
         await database.run_online(_finish)
 

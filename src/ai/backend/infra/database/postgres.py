@@ -1,4 +1,4 @@
-"""Runs transactions on PostgreSQL; writes are serialized over the whole installation, many in one commit.
+"""Runs transactions on PostgreSQL. Writes are serialized over the whole installation, and many writes share one commit.
 
 Each writer holds one advisory lock, which corresponds to SQLite's ``BEGIN IMMEDIATE`` for all processes of all hosts.
 Simultaneous transactions of this process share a commit; each has a savepoint of its own and fails alone. Each commit
@@ -50,7 +50,7 @@ _DISK_FULL_STATE = "53100"
 
 
 def _is_retryable(error: BaseException) -> bool:
-    """Returns True if the server is away, starting, or chose the transaction as a victim."""
+    """Returns True if the server is away or starting, or if the server chose the transaction as a victim."""
     if isinstance(error, DBAPIError):
         if _sql_state(error) == _DISK_FULL_STATE:
             return False
@@ -108,7 +108,7 @@ class PostgresTransactions:
         return result
 
     async def online(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work`` on a connection without transactions, and without the lock of writers."""
+        """Runs ``work`` on a connection without a transaction and without the lock of writers."""
         async with self._engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             return await connection.run_sync(work)
@@ -117,7 +117,7 @@ class PostgresTransactions:
         await self.online(lambda connection: connection.execute(text("VACUUM FULL")))
 
     async def rest(self) -> None:
-        """Does nothing: connections hold no caches."""
+        """Does nothing, because the connections hold no caches."""
 
     async def close(self) -> None:
         """Waits for running transactions, then closes every connection."""
@@ -171,7 +171,7 @@ class PostgresTransactions:
 
 @dataclass(slots=True)
 class _Batch:
-    """Transactions that share a commit. ``commit`` may be called again after it failed."""
+    """Collects transactions that share a commit. ``commit`` may be called again after it failed."""
 
     database: PostgresTransactions
     works: Sequence[Work]

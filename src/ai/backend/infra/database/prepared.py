@@ -1,4 +1,4 @@
-"""Statements that are compiled once and then executed by the driver, for the paths that every session takes.
+"""Compiles statements once and executes them by the driver, for the code that every session runs through.
 
 SQLAlchemy's own execution of a statement costs 70 microseconds, 350 if the statement is built anew; SQLite itself
 needs five (docs/explanation/life-of-a-session.md).
@@ -26,7 +26,8 @@ _Convert = Callable[[Any], Any]
 
 
 class Prepared:
-    """A statement whose ``bindparam`` names are the keys of the values that it is executed with."""
+    """Represents a statement whose ``bindparam`` names are the keys of the values with which the
+    statement is executed."""
 
     def __init__(self, statement: Any) -> None:
         self._statement = statement
@@ -44,12 +45,12 @@ class Prepared:
         return compiled.rows(rows)
 
     def first(self, connection: Connection, values: Values | None = None) -> Any:
-        """Returns the first row, None if there is none."""
+        """Returns the first row. Returns None if there is no row."""
         rows = self.all(connection, values)
         return rows[0] if rows else None
 
     def execute(self, connection: Connection, *values: Values) -> int:
-        """Executes the statement once for each of ``values``; returns how many rows a single execution changed."""
+        """Executes the statement once for each of ``values``. Returns how many rows a single execution changed."""
         compiled = self._compiled(connection.dialect)
         rows = [compiled.parameters(row) for row in values]
         if compiled.is_sqlite:
@@ -57,7 +58,7 @@ class Prepared:
         return connection.exec_driver_sql(compiled.text, rows if len(rows) > 1 else rows[0]).rowcount
 
     def text(self, dialect: Dialect) -> str:
-        """Returns the SQL of a kind of database."""
+        """Returns the SQL text for a kind of database."""
         return self._compiled(dialect).text
 
     def _compiled(self, dialect: Dialect) -> _Compiled:
@@ -68,7 +69,7 @@ class Prepared:
 
 
 class _Compiled:
-    """The SQL of a statement for one kind of database, with the conversions of its values and columns."""
+    """Holds the SQL of a statement for one kind of database, with the conversions of its values and columns."""
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
         compiled = cast(SQLCompiler, statement.compile(dialect=dialect))
@@ -110,7 +111,7 @@ class _Compiled:
 
 
 def run_on_sqlite(connection: Connection, text: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
-    """Executes a statement by the driver. Raises the errors of SQLAlchemy."""
+    """Executes a prepared statement by the SQLite driver. Raises the errors of SQLAlchemy."""
     try:
         return _driver_connection(connection).execute(text, parameters)
     except sqlite3.Error as error:
@@ -118,8 +119,11 @@ def run_on_sqlite(connection: Connection, text: str, parameters: tuple[Any, ...]
 
 
 def rows_of_sqlite(connection: Connection, text: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
-    """Returns the rows of a statement. Raises the errors of SQLAlchemy, also for those that come after the first row,
-    such as the interruption of a transaction that takes too long for the event loop."""
+    """Returns the rows of a prepared statement on SQLite.
+
+    Raises the errors of SQLAlchemy, also for those that come after the first row, such as the interruption of a
+    transaction that takes too long for the event loop.
+    """
     try:
         return _driver_connection(connection).execute(text, parameters).fetchall()
     except sqlite3.Error as error:
@@ -135,20 +139,21 @@ def _wrapped(error: sqlite3.Error, connection: Connection, text: str, parameters
 
 
 def parameter(column: ColumnElement[Any], name: str | None = None) -> Any:
-    """Returns the parameter ``name``, by default the column's name, with the type of the column."""
+    """Returns the parameter ``name`` with the type of the column. The default name is the column's name."""
     return bindparam(name or str(column.key), type_=column.type)
 
 
 @lru_cache(256)
 def insertion(table: Table, names: tuple[str, ...] | None = None) -> Prepared:
-    """Returns the insertion of a row with these columns, by default all."""
+    """Returns a statement that inserts a row with the given columns, by default all columns."""
     columns = [table.c[name] for name in names or table.c.keys()]
     return Prepared(insert(table).values({column.name: parameter(column) for column in columns}).inline())
 
 
 @lru_cache(1024)
 def updating(table: Table, keys: tuple[str, ...], names: tuple[str, ...]) -> Prepared:
-    """Returns the update of the columns ``names``, with the parameters ``new_...``, of the row with these keys."""
+    """Returns a statement that sets the columns ``names`` from the parameters ``new_...``, in the row with the given
+    keys."""
     values = {name: parameter(table.c[name], f"new_{name}") for name in names}
     return Prepared(update(table).where(*(table.c[key] == parameter(table.c[key]) for key in keys)).values(values))
 
@@ -162,7 +167,7 @@ def is_any(column: ColumnElement[Any], values: Collection[Any]) -> ColumnElement
 
 
 class IsOneOf(ColumnElement[bool]):
-    """The condition that a column of texts has one of the values of the parameter ``name``, which is a list."""
+    """Represents the condition that a text column has one of the values in the list parameter ``name``."""
 
     inherit_cache = False
     type = Boolean()
@@ -188,7 +193,7 @@ def _in_array(element: IsOneOf, compiler: SQLCompiler, **options: Any) -> str:
 
 
 class _Texts(TypeDecorator[Any]):
-    """A list of the values of a column as one parameter: JSON on SQLite, an array on PostgreSQL."""
+    """Passes a list of a column's values as one parameter: JSON on SQLite, an array on PostgreSQL."""
 
     impl = Text
     cache_ok = False

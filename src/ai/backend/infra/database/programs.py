@@ -13,7 +13,7 @@ _DEBIAN = Path("/usr/lib/postgresql")
 
 
 def find_program(name: str) -> str | None:
-    """Returns the newest installed program of PostgreSQL: where Debian keeps versions side by side, or on the path.
+    """Returns the newest installed program of PostgreSQL, from Debian's folders of versions or from the path.
 
     The newest, because pg_dump refuses servers that are newer than itself.
     """
@@ -29,8 +29,10 @@ def _version(text: str) -> float:
 
 
 def connection_options(url: URL) -> Sequence[str]:
-    """Returns the options by which these programs connect to a database. The password is not among them, since
-    everybody may read command lines."""
+    """Returns the command-line options by which PostgreSQL's programs connect to a database.
+
+    The password is not among them, since everybody may read command lines.
+    """
     flags = {"-h": url.host or url.query.get("host"), "-p": url.port or url.query.get("port"), "-U": url.username}
     return [word for key, value in flags.items() if value for word in (key, str(value))] + ["-d", str(url.database)]
 

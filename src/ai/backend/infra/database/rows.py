@@ -14,7 +14,7 @@ from ai.backend.common.errors import Conflict
 
 
 def row_of(instance: Struct, *, without: Collection[str] = ()) -> dict[str, Any]:
-    """Returns the fields of a struct by name."""
+    """Returns the fields of a struct as a mapping by name."""
     return {name: value for name, value in asdict(instance).items() if name not in without}
 
 

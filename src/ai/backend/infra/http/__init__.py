@@ -1,1 +1,1 @@
-"""HTTP servers of the daemons on aiohttp: typed routes, signatures, limits, problems, streams, an OpenAPI document."""
+"""Serves HTTP for the daemons on aiohttp: typed routes, signatures, limits, problems, streams, an OpenAPI document."""

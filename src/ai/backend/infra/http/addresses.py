@@ -17,7 +17,7 @@ _IPV6_CLIENT_PREFIX = 64
 
 
 def client_of(address: str) -> str:
-    """Returns an IPv4 address, or the network of an IPv6 address, as the client that limits count."""
+    """Returns the identity of a client for limits: an IPv4 address, or the network of an IPv6 address."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:  # a unix socket has no address
@@ -53,7 +53,10 @@ def is_within(address: str, networks: Iterable[Network]) -> bool:
 
 
 def may_come_from(address: str, networks: Iterable[str]) -> bool:
-    """Returns True if the address is in one of the networks, or there are none. A unix socket path is in no network."""
+    """Returns True if the address is in one of the networks, or if the list of networks is empty.
+
+    A unix socket path is in no network.
+    """
     allowed_networks = tuple(networks)
     if not allowed_networks:
         return True

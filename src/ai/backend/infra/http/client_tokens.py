@@ -36,7 +36,7 @@ _BOUNDARY_PATTERN = re.compile(r'boundary="?([^";]{1,70})"?')
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored reply to a call. ``body`` None: it was too large."""
+    """Holds the stored reply to a call. ``body`` None: it was too large."""
 
     status: int
     headers: Mapping[str, str]
@@ -44,8 +44,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownCall(msgspec.Struct, frozen=True, kw_only=True):
-    """An earlier call. ``answer`` is None while it runs, and if it was interrupted. Repetitions share its
-    ``call_id``."""
+    """Describes an earlier call that has the same token.
+
+    ``answer`` is None while it runs, and if it was interrupted. Repetitions share its ``call_id``.
+    """
 
     fingerprint: str
     call_id: UUID
@@ -53,15 +55,15 @@ class KnownCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerStore(Protocol):
-    """Stores calls by access key and token; every method is one durable transaction."""
+    """Stores calls by access key and token. Each method is one durable transaction."""
 
     async def begin(
         self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
-        """Records a new call, or returns the one with this token that has begun after ``since``."""
+        """Records a new call. Returns the earlier call if one with this token has begun after ``since``."""
 
     async def finish(self, access_key: str, token: str, answer: Answer) -> None:
-        """Stores the answer, which may evict the oldest answers of the same access key."""
+        """Stores the reply to a call. The store may remove the oldest replies of the same access key."""
 
     async def forget(self, access_key: str, token: str) -> None: ...
 
@@ -74,7 +76,10 @@ class _Running:
 
 @dataclass(eq=False)
 class ClientTokens:
-    """Answers a repeated call with the first call's answer. ``store`` keeps answers for ``window`` after restarts."""
+    """Replies to a repeated call with the reply to the first call.
+
+    ``store`` keeps answers for ``window`` after restarts.
+    """
 
     store: AnswerStore
     _: KW_ONLY
@@ -85,7 +90,7 @@ class ClientTokens:
     async def answer(
         self, call: Call[Any, Any], work: Callable[[], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Returns the answer of ``work``, or of the earlier call with the same token.
+        """Returns the reply of ``work``, or the reply of an earlier call with the same token.
 
         Refusals are answers as well; after a fault of the server (5xx), and with a proof of who asks, the call may be
         tried again. An interrupted call
@@ -144,7 +149,10 @@ class ClientTokens:
     async def _store_answer(
         self, call: Call[Any, Any], token_key: tuple[str, str], response: web.StreamResponse | None
     ) -> Answer | None:
-        """Stores the answer. Without one, a call of a repeatable endpoint keeps its id, and any other is dropped."""
+        """Stores the reply to a call.
+
+        Without one, a call of a repeatable endpoint keeps its id, and any other is dropped.
+        """
         answer = _answer_of(response) if response is not None and response.status < 500 else None
         try:
             if answer is not None:
@@ -161,7 +169,10 @@ def _is_change(call: Call[Any, Any]) -> bool:
 
 
 async def _fingerprint(call: Call[Any, Any]) -> str:
-    """Hashes method, path, query and body without its multipart boundary, which differs in every attempt."""
+    """Returns a hash of method, path, query and body.
+
+    The multipart boundary is left out, because it differs in every attempt.
+    """
     body = await call.read_body() if call.request.body_exists else b""
     boundary = _BOUNDARY_PATTERN.search(call.request.headers.get("Content-Type", ""))
     if boundary is not None:

@@ -1,4 +1,4 @@
-"""Spans of outgoing HTTP requests to other daemons, whose ``traceparent`` goes with the request."""
+"""Makes spans of HTTP requests to other daemons, and sends the ``traceparent`` with each request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _REQUEST_ID_HEADER = "X-Request-ID"
 
 
 def client_traces() -> list[aiohttp.TraceConfig]:
-    """Returns the trace configurations of a session that sends to daemons of this installation; none without a tracer.
+    """Returns the trace configurations of an HTTP session to daemons of this installation. The list is empty without a
+    tracer.
 
     Not for sessions that send elsewhere: they would tell strangers the ids of traces and requests.
     """

@@ -1,4 +1,4 @@
-"""Limits the open connections of a server: of one client address, and together.
+"""Limits the open connections of a server, for each client address and in total.
 
 Connections are counted when the listening socket accepts them, before TLS and before a request, and are released when
 their sockets are closed. asyncio's loop accepts by the socket's method; uvloop's does not, so there a task accepts.
@@ -31,7 +31,7 @@ _SHARE_OF_DESCRIPTORS = 0.75
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
-    """Limits of the open connections of one process.
+    """Holds the limits of open connections of one process.
 
     Attributes:
         per_address: of one address, or of one /64 network of IPv6; zero is any number.
@@ -43,7 +43,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
 
 
 class ConnectionCount:
-    """Counts open connections by client address and judges further ones."""
+    """Counts open connections by client address, and decides if another connection is accepted."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -55,7 +55,10 @@ class ConnectionCount:
         self._logged_at = -_LOG_INTERVAL_S
 
     def acquire(self, address: str) -> str | None:
-        """Counts a connection and returns the client that :meth:`release` needs, or None if it exceeds a limit."""
+        """Counts a connection and returns the client for :meth:`release`.
+
+        Returns None if the connection exceeds a limit.
+        """
         client = client_of(address)
         is_limited = address not in self._limits.unlimited_addresses
         if self._total >= self._max_total or (is_limited and self._counts[client] >= self._max_per_address):
@@ -80,7 +83,10 @@ class ConnectionCount:
 
 
 class _CountedSocket(socket.socket):
-    """An accepted socket whose closing is counted once; uvloop detaches a socket whose descriptor it has closed."""
+    """Represents an accepted socket whose closing is counted once.
+
+    uvloop detaches a socket whose descriptor uvloop has closed.
+    """
 
     _release: Any = None
 
@@ -99,7 +105,7 @@ class _CountedSocket(socket.socket):
 
 
 class LimitedListener(socket.socket):
-    """A listening socket that closes connections above the limits as soon as it has accepted them."""
+    """Represents a listening socket that closes connections above the limits right after accepting them."""
 
     _count: ConnectionCount
 
@@ -124,7 +130,7 @@ class LimitedListener(socket.socket):
 
 
 class LimitedSite(web.SockSite):
-    """Serves on a listener whose connections are limited, on any event loop."""
+    """Serves on a listener whose connections are limited. Works with any event loop."""
 
     async def start(self) -> None:
         if isinstance(asyncio.get_running_loop(), BaseSelectorEventLoop):
@@ -138,7 +144,7 @@ class LimitedSite(web.SockSite):
 
 
 class _AcceptingServer:
-    """Accepts connections by the listener's own method, and has the event loop serve them.
+    """Accepts connections by the listener's own method, and lets the event loop serve the connections.
 
     A handshake of TLS does not hold up the next connection.
     """

@@ -1,4 +1,4 @@
-"""Decodes bodies and query strings into their schemas; errors name every invalid field.
+"""Decodes bodies and query strings into their schemas. Errors name every invalid field.
 
 A refusal is an InvalidInput whose ``data`` maps dotted field names to the problem. It is HTTP 400: spec 03-08 says "401
 Invalid API parameters" in one place, which would tell a client that its credentials are bad.
@@ -43,7 +43,7 @@ _fields = cache(structs.fields)  # it reads annotations, which costs more than d
 
 
 def refuse(fields: Mapping[str, str]) -> InvalidInput:
-    """Returns an InvalidInput that names fields."""
+    """Returns an InvalidInput error that names the invalid fields."""
     shown_fields = dict(list(fields.items())[:_MAX_SHOWN_FIELDS])
     return InvalidInput(
         "; ".join(f"{name}: {problem}" if name else problem for name, problem in shown_fields.items()),
@@ -52,8 +52,10 @@ def refuse(fields: Mapping[str, str]) -> InvalidInput:
 
 
 def parse_json_object(raw: bytes) -> dict[str, Any]:
-    """Parses a body as a JSON object; an empty one is the empty object. Raises InvalidInput, also for too deep
-    nesting."""
+    """Parses a body as a JSON object.
+
+    An empty body counts as the empty object. Raises InvalidInput, also for too deep nesting.
+    """
     if not raw or raw.isspace():
         return {}
     try:
@@ -112,8 +114,10 @@ def struct_in(annotation: Any) -> type[msgspec.Struct] | None:
 
 
 def _drop_nulls(raw: dict[str, Any], schema: type[msgspec.Struct]) -> None:
-    """Drops nulls: ``null`` means absent wherever a field has a default (spec 03-07, "JSON Value Types"). A null stays
-    where the default is UNSET and the field may be null, since there the two differ."""
+    """Drops nulls, because ``null`` means absent for a field with a default (spec 03-07, "JSON Value Types").
+
+    A null stays where the default is UNSET and the field may be null, since there the two differ.
+    """
     for field_info in _fields(schema):
         name = field_info.encode_name
         if name not in raw:
@@ -129,7 +133,7 @@ def _drop_nulls(raw: dict[str, Any], schema: type[msgspec.Struct]) -> None:
 
 
 def convert(raw: dict[str, Any], schema: type[S], *, strict: bool = True) -> S:
-    """Converts builtins into a schema. Raises InvalidInput, whose ``data`` names every invalid field."""
+    """Converts plain values into a schema. Raises InvalidInput, whose ``data`` names every invalid field."""
     _drop_nulls(raw, schema)
     try:
         return msgspec.convert(raw, schema, strict=strict)
@@ -162,7 +166,10 @@ def _find_problems(
 
 
 class QuerySchema(Generic[S]):
-    """The schema of a query string; scalar fields are parsed leniently, list fields are repeated or comma-joined."""
+    """Reads query strings by a schema.
+
+    Scalar fields are parsed leniently, list fields may be repeated or comma-joined.
+    """
 
     def __init__(self, schema: type[S], *, reserved: frozenset[str] = frozenset()) -> None:
         self._schema = schema
@@ -170,8 +177,10 @@ class QuerySchema(Generic[S]):
         self._lists = {field_info.encode_name for field_info in _fields(schema) if _is_list(field_info.type)}
 
     def read(self, query: str, body: dict[str, Any] | None = None) -> tuple[S, dict[str, str]]:
-        """Reads a raw query string, completed by the fields of a JSON body, and the reserved parameters. Raises
-        InvalidInput."""
+        """Reads a raw query string and the reserved parameters.
+
+        Fields of a JSON body complete the query. Raises InvalidInput.
+        """
         reserved: dict[str, str] = {}
         raw: dict[str, Any] = dict(body or {})
         if query:
@@ -205,7 +214,7 @@ class QuerySchema(Generic[S]):
 
 
 def _is_list(annotation: Any) -> bool:
-    """Returns True for a list, an annotated list, and a union with one."""
+    """Returns True for a list type, an annotated list type, or a union that contains a list type."""
     parts = (annotation, *get_args(annotation))
     return any(
         get_origin(part) is list or (get_origin(part) is Annotated and _is_list(get_args(part)[0])) for part in parts
@@ -220,7 +229,10 @@ def either(first: V | None, second: V | None, first_name: str, second_name: str)
 
 
 def check_json_type(media_type: str) -> None:
-    """Accepts JSON, and what the published client sends with an empty or JSON body. Raises UnsupportedMediaType."""
+    """Accepts the content type JSON, and the content types that the published client sends with an empty or JSON body.
+
+    Raises UnsupportedMediaType.
+    """
     if media_type not in JSON_TYPES and not media_type.endswith("+json"):
         raise UnsupportedMediaType(
             f"Send application/json, not {media_type[:64]}.", data={"Content-Type": media_type[:64]}

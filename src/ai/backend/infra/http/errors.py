@@ -123,7 +123,7 @@ def problem_classes() -> dict[type[e.BackendError], HTTPStatus]:
 
 
 def problem(error: e.BackendError, *, request_id: str | None = None) -> dict[str, Any]:
-    """Returns the problem document of an error.
+    """Returns the problem document that describes an error.
 
     ``type``, ``title``, ``status`` and ``detail`` are RFC 7807's; ``msg`` repeats the detail and ``data`` carries the
     evidence for the published client. The messages of internal errors are not shown: they may hold secrets.

@@ -1,4 +1,4 @@
-"""Field types and formats that requests and replies share."""
+"""Defines field types and formats that requests and replies share."""
 
 from __future__ import annotations
 

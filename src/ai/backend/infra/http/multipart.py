@@ -66,7 +66,8 @@ async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: in
 
 
 def _file_name(part: BodyPartReader) -> str | None:
-    """Decodes a file name once: the client percent-encodes a plain ``filename``, ``filename*`` has its own rules.
+    """Returns the file name of a part, decoded once. The client percent-encodes a plain ``filename``, ``filename*`` has
+    its own rules.
 
     ``part.filename`` of aiohttp lacks the leading slashes, so ``/etc/x`` would be taken for a relative path.
     """
@@ -96,7 +97,7 @@ async def _read_part(part: BodyPartReader, name: str, limit: int) -> bytes:
 
 
 async def send_archives(request: web.Request, files: Iterable[UploadedFile]) -> web.StreamResponse:
-    """Sends tar archives, one part each."""
+    """Sends tar archives as a multipart message, with one part for each archive."""
     with MultipartWriter("mixed") as writer:
         for file in files:
             disposition = f'attachment; filename="{quote(file.name, safe="")}"'

@@ -49,7 +49,8 @@ _HEADERS: dict[str, Any] = {
 
 
 def problem_statuses(endpoint: Endpoint) -> frozenset[int]:
-    """Returns the statuses of the problems that an endpoint declares, its own and those of the server."""
+    """Returns the statuses of the problems that an endpoint declares, and the statuses that the server itself can
+    return."""
     problems: list[type[errors.BackendError]] = [*_PROBLEMS_OF_ALL, *endpoint.problems]
     if endpoint.auth:
         problems += _PROBLEMS_OF_SIGNED
@@ -74,7 +75,10 @@ SIGNATURE_SCHEME = {
 def openapi_document(
     endpoints: Sequence[Endpoint], *, title: str, version: str, scheme: Mapping[str, Any] = SIGNATURE_SCHEME
 ) -> dict[str, Any]:
-    """Returns an OpenAPI 3.1 document. ``scheme`` is the security scheme of endpoints that are not anonymous."""
+    """Returns an OpenAPI 3.1 document of a server's endpoints.
+
+    ``scheme`` is the security scheme of endpoints that are not anonymous.
+    """
     bodies = {schema for endpoint in endpoints for schema in _structs_in(endpoint.body)}
     schemas: list[Any] = sorted(bodies, key=lambda schema: (schema.__module__, schema.__name__))
     for endpoint in endpoints:
@@ -182,7 +186,7 @@ def _success_response(endpoint: Endpoint, status: int, schema_refs: dict[Any, An
 
 
 def _problem_responses() -> dict[str, Any]:
-    """Returns a response for each status of a problem, which names the codes of its problems."""
+    """Returns a response for each problem status. Each response names the codes of its problems."""
     codes: dict[HTTPStatus, list[str]] = {}
     for error_class, status in http_errors.problem_classes().items():
         codes.setdefault(status, []).append(f"`{error_class.code}`")
@@ -203,7 +207,7 @@ def _header_refs(*names: str) -> dict[str, Any]:
 
 
 def _structs_in(schema: type[msgspec.Struct]) -> Iterable[type[msgspec.Struct]]:
-    """Yields a body and the structs in its fields, whose nulls the server drops."""
+    """Yields the struct of a body and the structs in its fields. The server drops nulls in these structs."""
     if schema is not Nothing:
         yield schema
     for field_info in structs.fields(schema):
@@ -217,7 +221,7 @@ def _component_name(reference: dict[str, str]) -> str:
 
 
 def _allow_nulls(schema: type[msgspec.Struct], component: dict[str, Any]) -> None:
-    """Adds null to the optional fields of a body, where it means absent (spec 03-07, "JSON Value Types")."""
+    """Adds null to the optional fields of a body. A null there means absent (spec 03-07, "JSON Value Types")."""
     for field_info in structs.fields(schema):
         declared = component["properties"][field_info.encode_name]
         options = declared.get("anyOf", [declared])
@@ -226,7 +230,7 @@ def _allow_nulls(schema: type[msgspec.Struct], component: dict[str, Any]) -> Non
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema of a parameter, which has no null in a query string."""
+    """Returns the schema of a query parameter without null, because a query string has no null."""
     options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
     if not options:
         return schema

@@ -47,23 +47,23 @@ _NAT64_NETWORK = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class OutboundFailed(Exception):
-    """A request got no usable response. The text names the host, and neither path nor query of the URL."""
+    """Raised when a request got no usable response. The text names the host, and neither path nor query of the URL."""
 
 
 class RedirectRefused(OutboundFailed):
-    """A redirect leads to a weaker scheme or nowhere, or there are too many of them."""
+    """Raised when a redirect leads to a weaker scheme or nowhere, or when there are too many redirects."""
 
 
 class CertificateRefused(OutboundFailed):
-    """The certificate of the server is not valid."""
+    """Raised when the certificate of the server is not valid."""
 
 
 class ResponseTooLarge(OutboundFailed):
-    """A body is longer than its limit."""
+    """Raised when a body is longer than its limit."""
 
 
 class _SocketRefused(OSError):
-    """A socket would connect to a blocked address."""
+    """Raised when a socket would connect to a blocked address."""
 
     def __str__(self) -> str:  # aiohttp merges the errors of several addresses unless they read the same
         return "refused address"
@@ -75,7 +75,7 @@ class AddressGuard(msgspec.Struct, frozen=True):
     refused: tuple[Network, ...]
 
     def refuses(self, address: str) -> bool:
-        """Returns True if an address, or its embedded IPv4 address, is blocked, and for a text that is no address."""
+        """Returns True if an address or its embedded IPv4 address is blocked, or if a text is no address."""
         try:
             ip_address = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
@@ -83,7 +83,10 @@ class AddressGuard(msgspec.Struct, frozen=True):
         return any(is_within(address_text, self.refused) for address_text in (str(ip_address), *_embedded(ip_address)))
 
     def open_socket(self, info: aiohttp.AddrInfoType) -> socket.socket:
-        """Opens a socket for aiohttp's connector. Raises OSError for a blocked address."""
+        """Opens a socket for aiohttp's connector, unless the address is blocked.
+
+        Raises OSError for a blocked address.
+        """
         family, kind, protocol, _, address = info
         if self.refuses(str(address[0])):
             raise _SocketRefused
@@ -100,7 +103,7 @@ def _embedded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Iterable[str
 
 
 class Response(msgspec.Struct, frozen=True):
-    """A whole response. ``url``: after redirects."""
+    """Holds a whole response. ``url``: after redirects."""
 
     url: URL
     status: int
@@ -123,7 +126,7 @@ def parse_url(text: str, base: URL | None = None, *, with_credentials: bool = Fa
 
 @dataclass(eq=False, kw_only=True)
 class OutboundClient:
-    """Sends requests through the guard.
+    """Sends requests through the address guard.
 
     Attributes:
         refused: networks to which nothing is connected.
@@ -152,7 +155,7 @@ class OutboundClient:
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     def is_allowed(self, host: str) -> bool:
-        """Returns True if a host is allowed by name, whatever its address."""
+        """Returns True if a host is allowed by its name, whatever its address is."""
         host = host.lower().rstrip(".")
         return any(
             host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern for pattern in self._allowed
@@ -169,7 +172,8 @@ class OutboundClient:
         body: bytes | None = None,
         max_redirects: int = 0,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yields the response after at most ``max_redirects`` redirects, unread. 0 yields a redirect itself.
+        """Sends a request and yields the unread response. Follows at most ``max_redirects`` redirects. 0 yields a
+        redirect itself.
 
         ``Authorization`` is sent to the first origin only. Raises AddressRefused for a blocked address, and
         OutboundFailed if there is no response or it stalls, also while the body is read.
@@ -232,7 +236,7 @@ class OutboundClient:
             await session.close()
 
     def _session(self, url: URL) -> aiohttp.ClientSession:
-        """Returns the session of a host. Allowed hosts have their own connections without the guard."""
+        """Returns the HTTP session for a host. Allowed hosts have their own connections without the guard."""
         is_allowed = self.is_allowed(url.host or "")
         if self.only_allowed and not is_allowed:
             raise self._refusal(url)
@@ -261,7 +265,7 @@ class OutboundClient:
 
 
 def check_plain(response: aiohttp.ClientResponse) -> None:
-    """Raises OutboundFailed if the body is compressed against the request."""
+    """Raises OutboundFailed if the body is compressed although the request did not permit compression."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise OutboundFailed(f"{response.url.host} compresses what was requested as it is.")
 

@@ -1,4 +1,4 @@
-"""Former spellings of the API's paths, and the API versions.
+"""Translates former spellings of the API's paths, and parses API versions.
 
 Source: spec 03-07 ("API Versioning"), 03-08 (``/session/create``, ``/kernel/...``, ``/stream/kernel/...``). Only
 routing sees the new spelling: a signature is checked against the target as it came.
@@ -52,7 +52,7 @@ def split_target(raw_target: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=64)  # enough for those that name no session
 def modern_path(path: str) -> str:
-    """Returns the path under which a route is registered, for any former spelling.
+    """Returns the path under which a route is registered, given the path in any former spelling.
 
     ``/v5/kernel/abc`` becomes ``/session/abc``; ``/v5`` stays, it requests the version. An unknown major version stays
     too.

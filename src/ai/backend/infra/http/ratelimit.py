@@ -1,4 +1,4 @@
-"""The rolling rate limit of spec 03-07: requests within the last 15 minutes, at any moment.
+"""Limits the requests within the last 15 minutes, as a rolling window (spec 03-07).
 
 A window is kept as 30 counters of 30 seconds, so the count is exact to one such step and costs the same however many
 requests there are.
@@ -20,7 +20,7 @@ STEP_S = WINDOW_S // STEP_COUNT
 
 @dataclass(slots=True)
 class _Window:
-    """The counters of one key; ``step`` is the number of the newest."""
+    """Holds the counters of one key. ``step`` is the number of the newest counter."""
 
     step: int
     total: int = 0
@@ -37,7 +37,7 @@ class _Window:
 
 @dataclass(slots=True)
 class Allowance:
-    """The remaining requests of a caller, as in the ``X-RateLimit-*`` headers."""
+    """Describes the remaining requests of a caller, as the ``X-RateLimit-*`` headers state them."""
 
     limit: int
     remaining: int

@@ -50,7 +50,7 @@ _CHALLENGE_PAIR = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A registry's whole reply with status 200."""
+    """Holds a registry's whole reply with status 200."""
 
     url: URL
     headers: Mapping[str, str]
@@ -65,7 +65,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class RegistryAccess(Protocol):
-    """A registry, and the account there; an empty ``username`` sends anonymous requests."""
+    """Describes a registry and the account there. An empty ``username`` sends anonymous requests."""
 
     @property
     def name(self) -> str: ...
@@ -124,7 +124,7 @@ class RegistryHttp:
 
     async def get(self, path: str | URL, *, accept: str = "application/json", scope: str = "", limit: int = JSON_LIMIT,
                   basic: bool = False) -> Reply:  # fmt: skip
-        """Returns a whole reply; ``scope`` is that of the token, ``basic`` sends the password without a challenge.
+        """Returns a whole reply. ``scope`` is the scope of the token. ``basic`` sends the password without a challenge.
 
         Raises NotFound; RegistryRefused: of the credentials, or any other refusal; RegistryUnavailable: no reply after
         several tries, or too large a one.
@@ -156,8 +156,10 @@ class RegistryHttp:
     async def stream(
         self, path: str, *, scope: str = "", headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yields an unread response of status 200, or 206 or 416 if a range was asked for. Raises as :meth:`get`,
-        after one try."""
+        """Yields an unread response of status 200, or of status 206 or 416 if a range was requested.
+
+        Raises as :meth:`get`, after one try.
+        """
         url = self.base.join(URL(path, encoded=True))
         sent_headers = dict(headers or {})
         for is_last in (False, True):
@@ -219,7 +221,10 @@ class RegistryHttp:
         return self._basic_authorization() if basic and self._registry.username else None
 
     async def _answer_challenge(self, reply: Response, scope: str) -> str:
-        """Returns the authorization that a challenge demands. Raises RegistryRefused if there is none."""
+        """Returns the authorization header that a registry's challenge demands.
+
+        Raises RegistryRefused if there is none.
+        """
         scheme, _, parameters = reply.headers.get("WWW-Authenticate", "").partition(" ")
         challenge = {key.lower(): quoted or plain for key, quoted, plain in _CHALLENGE_PAIR.findall(parameters)}
         if scheme.lower() == "basic" and self._registry.username:

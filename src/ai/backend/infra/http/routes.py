@@ -1,4 +1,4 @@
-"""Typed routes: an endpoint declares its path, body, query and reply in its signature.
+"""Defines typed routes. An endpoint declares its path, body, query and reply in its signature.
 
 An API is a class with methods marked by :func:`route`; :func:`endpoints_of` collects them from an instance.
 """
@@ -37,11 +37,14 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "REPORT", "OPTIONS"})
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of request schemas: unknown fields are rejected; ``null`` means absent where a field has a default."""
+    """Serves as the base of request schemas.
+
+    Unknown fields are rejected. ``null`` means absent if a field has a default.
+    """
 
 
 class Nothing(Schema, frozen=True):
-    """A schema without fields."""
+    """Represents a schema without fields."""
 
 
 B = TypeVar("B", bound=msgspec.Struct, default=Nothing)
@@ -50,7 +53,7 @@ F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 
 class OwnerKey(Enum):
-    """The uses of the parameter ``owner_access_key`` by endpoints (spec 03-07:1139)."""
+    """Lists how endpoints use the parameter ``owner_access_key`` (spec 03-07:1139)."""
 
     REFUSED = "refused"
     """It is an unknown parameter."""
@@ -61,7 +64,7 @@ class OwnerKey(Enum):
 
 
 class MemoryBudget:
-    """A budget of bytes; a request for more than remains waits."""
+    """Limits the bytes in use. A request for more bytes than remain waits."""
 
     def __init__(self, size_bytes: int, *, patience_s: float = _MAX_BUDGET_WAIT_S) -> None:
         self.remaining = size_bytes
@@ -90,7 +93,7 @@ class MemoryBudget:
 
 @dataclass(slots=True)
 class Reply:
-    """A JSON reply with its own status or headers."""
+    """Holds a JSON reply with its own status or headers."""
 
     value: Any = None
     status: int = 200
@@ -99,7 +102,7 @@ class Reply:
 
 @dataclass(slots=True, eq=False)
 class Call(Generic[B, Q]):
-    """A request to an endpoint.
+    """Represents a request to an endpoint.
 
     Attributes:
         address: that of the client, the nearest hop that is no trusted proxy; empty if the socket has none.
@@ -162,7 +165,7 @@ class Call(Generic[B, Q]):
         return self.raw_body
 
     def release_body(self) -> None:
-        """Releases the memory budget of the body; the body stays."""
+        """Releases the memory budget of the body. The body itself stays."""
         if self.acquired:
             self.budget.release(self.acquired)
             self.acquired = 0
@@ -187,8 +190,8 @@ RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(slots=True)
 class Routed:
-    """Passes a request from the middleware to the handler of an endpoint, and the call that the handler makes of it
-    back.
+    """Passes a request from the middleware to the handler of an endpoint, and passes the handler's call back to the
+    middleware.
 
     ``method`` is the one after an override; ``params`` are the decoded variable parts of the path; ``raw_query`` is
     percent-encoded. ``allowance``: the remaining requests of the caller; None if they are not counted. ``call`` is None
@@ -207,7 +210,7 @@ ROUTED: web.RequestKey[Routed] = web.RequestKey("routed", Routed)
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint as its :func:`route` mark declares it.
+    """Describes an endpoint as its :func:`route` mark declares it.
 
     Attributes:
         method: ``*`` for all.
@@ -260,12 +263,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def statuses(self) -> tuple[int, ...]:
-        """The statuses of its successes."""
+        """Returns the statuses of the endpoint's successful replies."""
         return (self.status, *self.also)
 
 
 class RouteOptions(TypedDict, total=False):
-    """The options of a :func:`route`, which are attributes of its :class:`Endpoint`."""
+    """Holds the options of a :func:`route`, which become attributes of its :class:`Endpoint`."""
 
     body: type[msgspec.Struct]
     query: type[msgspec.Struct]
@@ -308,7 +311,10 @@ def route(method: str, path: str, **options: Unpack[RouteOptions]) -> Callable[[
 
 
 def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
-    """Returns the endpoints of an API object, bound to it, in the order of their declaration."""
+    """Returns the endpoints of an API object in the order of their declaration.
+
+    The endpoints are bound to the object.
+    """
     owner_key = getattr(type(api), "owner_key", OwnerKey.REFUSED)
     return [
         replace(
@@ -326,7 +332,10 @@ def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
 
 @cache  # reading annotations is most of the work of building an application
 def _annotated_reply(function: Callable[..., Any]) -> Any:
-    """Returns the type that a handler returns by its annotation; None if that says nothing about the fields."""
+    """Returns the reply type from the annotation of a handler.
+
+    Returns None if the annotation says nothing about the fields.
+    """
     annotation = get_type_hints(function).get("return")
     is_opaque = isinstance(annotation, type) and issubclass(
         annotation, (Reply, web.StreamResponse, msgspec.Raw, type(None))

@@ -1,4 +1,4 @@
-"""Authentication of a peer by a shared secret in a header."""
+"""Authenticates a peer by a shared secret in a header."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.infra.http.signature import SigningKey
 
 
 class SecretAuthenticator:
-    """Accepts requests whose ``header`` holds the secret; compares in constant time."""
+    """Accepts requests whose ``header`` holds the secret. The comparison takes constant time."""
 
     def __init__(self, secret: str, header: str) -> None:
         self._secret = secret.encode()

@@ -75,7 +75,7 @@ _encode_json = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def _is_worth_a_record(record: logging.LogRecord) -> bool:
-    """Returns False for records of malformed heads and bodies, with which any client could flush the log."""
+    """Returns False for records about malformed heads and bodies, because any client could flood the log with them."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
 
 
@@ -90,8 +90,10 @@ def _check_text(request: web.Request) -> None:
 
 
 async def _handler_of_respelled(request: web.Request, routed: Routed, *, has_versions: bool) -> RequestHandler | None:
-    """Returns the handler of a request with a former spelling of its path or an overridden method; None for any
-    other."""
+    """Returns the handler of a request with a former path spelling or an overridden method.
+
+    Returns None for other requests.
+    """
     path, routed.raw_query = split_target(request.raw_path)
     modern = modern_path(path) if has_versions else path
     override = request.headers.get("X-Method-Override")
@@ -122,8 +124,10 @@ class AuditTrail(Protocol):
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a server: of one address, open connections and unsigned requests per 15 minutes (zero: any number); and
-    trusted proxies. ``has_versions``: a version before a path, as in ``/v4/session``, is left out."""
+    """Limits a server: requests of one address, open connections, unsigned requests per 15 minutes (zero: any number).
+
+    Also names the trusted proxies. ``has_versions``: a version before a path, as in ``/v4/session``, is left out.
+    """
 
     connections_per_address: int = 1_000
     anonymous_rate_limit: int = 5_000
@@ -173,7 +177,7 @@ class HttpServer:
         self._ending_handlers: set[Any] = set()  # those of endpoints whose calls end with their client
 
     def application(self) -> web.Application:
-        """Returns the aiohttp application; streams are closed when it shuts down."""
+        """Returns the aiohttp application. Streams are closed when the application shuts down."""
         logging.getLogger("aiohttp.server").addFilter(_is_worth_a_record)
         app = web.Application(client_max_size=0, middlewares=[self._answer_request])
         options = self.options
@@ -309,7 +313,7 @@ class HttpServer:
         return response
 
     def _client_address(self, request: web.Request) -> str:
-        """Returns the address of the client: the nearest hop that is no trusted proxy."""
+        """Returns the address of the client, which is the nearest hop that is no trusted proxy."""
         peer = request.remote or ""
         if peer in self.options.trusted_proxies:
             # A proxy may append a header line instead of a word to the client's line.
@@ -331,13 +335,14 @@ class HttpServer:
 
 
 def _span_of(request: web.Request) -> AbstractContextManager[Span]:
-    """Returns the span of a request; probes, which come each few seconds, begin no traces."""
+    """Returns the span of a request. Frequent probes begin no traces."""
     begin = child_span if request.path in _PROBES else span
     return begin(request.method, kind="server", parent=request.headers.get(HEADER))
 
 
 def _describe(traced: Span, request: web.Request, route: str, status: int, request_id: str, outcome: str) -> None:
-    """Names the span of a request by its route and adds what it came to (OpenTelemetry, semantic conventions, HTTP)."""
+    """Names the span of a request by its route, and adds the result of the request (OpenTelemetry, semantic
+    conventions, HTTP)."""
     traced.name(route)
     traced.set(
         {
@@ -352,7 +357,7 @@ def _describe(traced: Span, request: web.Request, route: str, status: int, reque
 
 
 async def _add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Adds the headers that every response has, also of streams and downloads, before its head is sent (spec 03-07).
+    """Adds the headers that every response has, including streams and downloads, before the head is sent (spec 03-07).
 
     The name of the server has no version: the library would send its own, and Python's.
     """
@@ -399,12 +404,15 @@ async def _run(call: Call[Any, Any]) -> web.StreamResponse:
 
 
 def _is_unsigned(request: web.Request) -> bool:
-    """Returns True for a request of an API client without a signature, which gets 401 at any path (spec 03-07:1300)."""
+    """Returns True for a request of an API client without a signature.
+
+    Such a request gets 401 at any path (spec 03-07:1300).
+    """
     return "X-BackendAI-Version" in request.headers and "Authorization" not in request.headers
 
 
 def _translate_error(error: web.HTTPException) -> errors.BackendError:
-    """Translates an error of aiohttp."""
+    """Translates an error of aiohttp into an error of the platform."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         return http_errors.MethodNotAllowed(data={"allowed": sorted(error.allowed_methods)})
     if error.status == 404:
@@ -417,7 +425,7 @@ def _translate_error(error: web.HTTPException) -> errors.BackendError:
 
 
 def make_runner(app: web.Application, *, decodes_bodies: bool = True) -> web.AppRunner:
-    """Returns the runner of a daemon's server; ``await runner.cleanup()`` stops it, also after a failed start.
+    """Returns the runner of a daemon's server. ``await runner.cleanup()`` stops the server, also after a failed start.
 
     ``decodes_bodies``: bodies with a ``Content-Encoding`` are decompressed. A server that passes bodies on leaves them
     as they are, for which alone their ``Content-Length`` is right.
@@ -442,7 +450,7 @@ async def serve_on(
     tls: ssl.SSLContext | None = None,
     shares_port: bool = False,
 ) -> tuple[str, int]:
-    """Serves on a bound socket, or on a host and port (0 is any), and returns the actual host and port. Raises OSError.
+    """Serves on a bound socket, or on a host and port (0 is any). Returns the actual host and port. Raises OSError.
 
     ``shares_port`` lets other processes of the daemon listen on the same port. Raises InvalidInput to share port 0.
     """

@@ -31,7 +31,7 @@ _REFUSAL_TEXT = "The signature does not match, or there is no such access key."
 
 @dataclass(slots=True, kw_only=True)
 class SigningKey:
-    """The secret half of an access key.
+    """Holds the secret half of an access key.
 
     ``rate_limit`` is in requests per window, None is unlimited. ``identity`` is the daemon's own record of the key's
     owner. It may be used from ``networks`` that are also ``own_networks``; an empty one is any.
@@ -52,7 +52,7 @@ class KeyStore(Protocol):
 
 
 def authorities(host: str) -> tuple[str, ...]:
-    """Returns the forms in which a client may have written the authority that it sends as ``host``.
+    """Returns the forms in which a client may have written the authority in its ``host`` header.
 
     >>> authorities("h")
     ('h', 'h:80', 'h:443')
@@ -66,7 +66,7 @@ def authorities(host: str) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class Authenticator:
-    """Verifies signatures.
+    """Verifies the signatures of requests.
 
     ``key_ttl_s`` is the time that a key is cached; zero reads it each time. ``trusted_proxies`` are addresses of peers
     whose ``X-Forwarded-Host`` counts.
@@ -86,7 +86,7 @@ class Authenticator:
     async def authenticate(
         self, request: web.Request, *, method: str, read_body: Callable[[], Awaitable[bytes]]
     ) -> tuple[str, SigningKey]:
-        """Returns the access key that signed a request, and its record.
+        """Returns the access key that signed a request, and the record of that key.
 
         ``method`` is the one after an override. It must be the signed one: whoever sees a signed POST could otherwise
         turn it into another request. ``read_body`` is called only if the client signed the digest of its body. Raises
@@ -151,7 +151,10 @@ class Authenticator:
         return key
 
     def _hosts(self, request: web.Request) -> Iterator[str]:
-        """Returns the possible hosts. A client gains nothing by a forged header, since it must have signed the host."""
+        """Returns the host names for which the request may have been signed.
+
+        A client gains nothing by a forged header, since it must have signed the host.
+        """
         forwarded = request.headers.get("X-Forwarded-Host")
         if forwarded is not None and request.remote in self.trusted_proxies:
             yield from authorities(forwarded.partition(",")[0])

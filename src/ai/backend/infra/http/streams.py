@@ -1,4 +1,4 @@
-"""Long-lived replies: Server-Sent Events and WebSockets, ended when the server stops.
+"""Serves long-lived replies, Server-Sent Events and WebSockets, which end when the server stops.
 
 Source: client wire contract 1.7 and 1.8: a client pings every 30 s and needs the pong within 15 s; a WebSocket message
 is at most 4 MiB; an event stream ends for good only with ``server_close``; every event's data is JSON; every non-empty
@@ -34,7 +34,7 @@ _KEY_INACTIVE_REASON = b"the access key is no longer active"
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """An open stream. ``key``: the access key that opened it, if any."""
+    """Represents an open stream. ``key``: the access key that opened it, if any."""
 
     task: asyncio.Task[Any]
     key: str | None
@@ -49,7 +49,7 @@ ActiveKeys = Callable[[Collection[str]], Awaitable[set[str]]]
 
 
 class Streams:
-    """The open streams of a server; ``closing`` notifies each that it should end.
+    """Tracks the open streams of a server. ``closing`` notifies each stream that it should end.
 
     ``active`` is called once a second with the keys of all open streams, if there are any; streams of other keys are
     ended.
@@ -108,7 +108,7 @@ class Streams:
             stream.task.cancel()
 
     async def close(self, *, timeout_s: float = 2.0) -> None:
-        """Requests every stream to end, and cancels those that are open after ``timeout_s``."""
+        """Asks every stream to end, and cancels the streams that are still open after ``timeout_s``."""
         self.closing.set()
         if self._watch is not None:
             self._watch.cancel()
@@ -130,7 +130,7 @@ STREAMS: web.AppKey[Streams] = web.AppKey("streams", Streams)
 
 
 class SseEvent(msgspec.Struct, frozen=True):
-    """An event. ``data`` is encoded as JSON; clients return ``id`` as ``Last-Event-ID``."""
+    """Represents one Server-Sent Event. ``data`` is encoded as JSON; clients return ``id`` as ``Last-Event-ID``."""
 
     name: str
     data: Any
@@ -218,7 +218,7 @@ async def _relay(
 async def open_socket(
     request: web.Request, *, heartbeat_s: float | None = PING_INTERVAL_S
 ) -> AsyncIterator[web.WebSocketResponse]:
-    """Opens a WebSocket while the block runs; it answers pings and is closed with the server.
+    """Opens a WebSocket while the block runs. The WebSocket answers pings and is closed with the server.
 
     It sends a ping every ``heartbeat_s``, and closes if the reply takes longer than half of that; None sends none. An
     error inside the block closes it with code 1011, because the head has been sent.

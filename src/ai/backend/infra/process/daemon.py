@@ -1,4 +1,4 @@
-"""Common parts of the daemons' commands."""
+"""Provides the common parts of the daemons' commands."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def config_option(name: str) -> Decorator:
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
-    """Turns errors of the platform and the operating system into one line for the user."""
+    """Prints an error of the platform or of the operating system as one line for the user."""
     try:
         yield
     except (BackendError, OSError) as e:
@@ -67,7 +67,10 @@ on_hang_up: list[Callable[[], None]] = []
 
 
 def level_reload(load: Callable[[], LoggingSettings], *, level: str | None) -> Callable[[], None]:
-    """Returns the function that sets levels of logging as ``load`` reads them; ``level`` wins."""
+    """Returns a function that sets the logging levels from the settings that ``load`` reads.
+
+    ``level`` wins over the settings.
+    """
 
     def reload() -> None:
         change_levels(load(), level=level)
@@ -85,7 +88,7 @@ def _hang_up(reload: Callable[[], None]) -> None:
 
 
 def quickest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Returns what makes event loops of uvloop, if that is installed; None: asyncio's own is used."""
+    """Returns a factory of uvloop's event loops if uvloop is installed. Returns None if asyncio's own loop is used."""
     try:
         from uvloop import new_event_loop
     except ImportError:
@@ -101,7 +104,8 @@ def run_daemon(
     debug: bool | None = None,
     reload: Callable[[], None] | None = None,
 ) -> None:
-    """Runs ``work`` with an event that SIGINT and SIGTERM set. Raises ClickException with the message of its error.
+    """Runs ``work`` with an event that is set by SIGINT and SIGTERM. Raises ClickException with the message of its
+    error.
 
     SIGHUP calls ``reload``, which reads the settings of logging again (:func:`level_reload`); an error of it is logged.
     """

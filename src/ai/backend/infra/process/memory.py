@@ -1,4 +1,4 @@
-"""Limits the memory of a daemon: one heap of the C library, which returns freed memory to the OS after peaks."""
+"""Limits the memory of a daemon to one heap of the C library, which returns freed memory to the OS after peaks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_CHANGE_PART = 0.001
 
 
 def share_one_heap() -> None:
-    """Lets all threads allocate from one heap, with glibc only. Call it before threads start.
+    """Makes all threads allocate from one heap. Only glibc supports this. Call it before threads start.
 
     Otherwise a thread gets a heap of its own under contention, whose free memory is never returned to the OS.
     """
@@ -68,7 +68,7 @@ def collect_rarely() -> None:
 
 
 def keep_for_good() -> None:
-    """Collects cycles, and leaves all objects that are there out of later collections (decision 0740)."""
+    """Collects cycles, and excludes all present objects from later collections (decision 0740)."""
     gc.collect()
     gc.freeze()
 
@@ -92,7 +92,7 @@ class MemoryTrimmer:
         self._counts: deque[int] = deque(maxlen=_STABLE_CHECKS)
 
     async def run(self) -> None:
-        """Sets apart what the start has made, then checks periodically, until cancelled."""
+        """Excludes the objects of the start from collections, then checks the memory periodically until cancelled."""
         await asyncio.sleep(_CHECK_INTERVAL_S)  # no event ends a start: modules are loaded at first use, too
         keep_for_good()
         while True:

@@ -1,4 +1,4 @@
-"""The file with the process id of a daemon (spec 03-02, ``pid-file``)."""
+"""Writes the file with the process id of a daemon (spec 03-02, ``pid-file``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from ai.backend.common.errors import Conflict, InvalidInput
 
 
 class PidFile:
-    """Holds the pid file while the block runs; None is no file. The file of a killed process is replaced. The ``fcntl``
-    lock is not inherited by workloads, which may outlive the daemon."""
+    """Keeps the pid file while the block runs.
+
+    None as path means no file. The file of a killed process is replaced. The ``fcntl`` lock is not inherited by
+    workloads, which may outlive the daemon.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = None if path is None else path.expanduser()

@@ -10,7 +10,8 @@ from ai.backend.common.errors import InvalidInput
 
 
 def become(user: str | int | None, group: str | int | None) -> None:
-    """Changes this process to a user and a group for good; None leaves them. A group that is not named is the user's.
+    """Changes the user and the group of this process for good. None keeps the present user or group. A group that is
+    not named is the user's.
 
     Raises InvalidInput: there is no such user or group, or only root could change to them.
     """
@@ -32,7 +33,7 @@ def become(user: str | int | None, group: str | int | None) -> None:
 
 
 def _user(user: str | int) -> tuple[int, int, str | None]:
-    """Returns the id, the group and the name of a user; a number needs no account."""
+    """Returns the id, the group and the name of a user. A numeric user needs no account."""
     try:
         account = pwd.getpwnam(user) if isinstance(user, str) and not user.isdigit() else pwd.getpwuid(int(user))
     except KeyError:

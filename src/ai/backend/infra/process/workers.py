@@ -20,7 +20,7 @@ _END_TIMEOUT_S = 20.0
 
 
 class ProcessSupervisor:
-    """Starts processes by name, restarts those that end, and ends all in reverse order.
+    """Starts processes by name, restarts processes that end, and ends all processes in reverse order.
 
     Without ``logs`` the processes are workers: each reads a pipe as its standard input, and ends when that is closed or
     this process dies. With ``logs`` they are daemons that write to files there, in sessions of their own, so that a
@@ -96,7 +96,7 @@ async def _end_process(process: Process) -> None:
 
 
 async def first_has_ended() -> None:
-    """Returns, in a worker, when the first process has ended or closes its pipe."""
+    """Returns, in a worker process, when the first process has ended or closes its pipe."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -1,1 +1,1 @@
-"""The link between manager and agents: one interface (``endpoints``), carried in memory or by ZeroMQ with CURVE."""
+"""Connects manager and agents by one interface (``endpoints``), in memory or by ZeroMQ with CURVE."""

@@ -1,4 +1,4 @@
-"""Sends one manager what has changed: whole heartbeats of agents with news, and one short call for all others."""
+"""Reduces heartbeats to one manager: agents with news send whole heartbeats, all others share one short call."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _MAX_BEATS = 1000
 
 
 class _Accepted(msgspec.Struct, frozen=True):
-    """The last whole heartbeat of an agent that the manager has accepted."""
+    """Holds the last whole heartbeat of an agent that the manager has accepted."""
 
     number: int
     content: AgentReport
 
 
 class ChangedReports:
-    """The reports of one or many agents to one manager.
+    """Sends the reports of one or many agents to one manager.
 
     A heartbeat that says the same as the last one that the manager has accepted goes as a :class:`Beat`; those of many
     agents at about the same time are one call. The manager asks for a whole one where it has no such heartbeat, being
@@ -87,7 +87,7 @@ class ChangedReports:
         return await self._manager.beat(BeatReport(beats=beats))
 
     async def beat(self, report: BeatReport) -> BeatReply:
-        """Sends heartbeats without news that the caller has found by itself."""
+        """Sends heartbeats that the caller has already recognized as having no news."""
         return await self._manager.beat(report)
 
     async def observe(self, report: ObservationReport) -> int:

@@ -1,4 +1,4 @@
-"""The interfaces of the link for each daemon, independent of the transport."""
+"""Defines the interfaces of the link for each daemon, independent of the transport."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from ai.backend.common.wire.link import AgentCommands, ManagerReports
 
 
 class ManagerEndpoint(Protocol):
-    """The manager's end: serves the reports of all agents and commands each of them."""
+    """Represents the manager's end of the link.
+
+    It serves the reports of all agents and sends commands to each agent.
+    """
 
     async def start(self, reports: ManagerReports) -> None:
         """Starts to accept agents. A failed start leaves nothing open."""
@@ -19,7 +22,7 @@ class ManagerEndpoint(Protocol):
         """Disconnects every agent; pending calls raise Unavailable. Safe without ``start`` and twice."""
 
     def agent(self, agent_id: str) -> AgentCommands:
-        """Returns the commands of one agent; they raise Unavailable while it is not connected."""
+        """Returns the commands of one agent. The commands raise Unavailable while the agent is not connected."""
 
     @property
     def agents(self) -> Mapping[str, AgentCommands]:
@@ -32,10 +35,10 @@ time."""
 
 
 class AgentEndpoint(Protocol):
-    """The end of one or many agents: serves the manager's commands and reports to it."""
+    """Represents the end of one or many agents. It serves the manager's commands and sends reports to the manager."""
 
     async def start(self, commands: ServedAgents) -> None:
-        """Starts to connect and returns at once; the manager may become available later."""
+        """Starts to connect and returns at once. The manager may become available later."""
 
     async def stop(self) -> None: ...
 
@@ -45,7 +48,7 @@ class AgentEndpoint(Protocol):
 
 
 class ConnectedAgents(Mapping[str, AgentCommands]):
-    """The connected agents, as a mapping whose missing keys raise Unavailable."""
+    """Maps ids to connected agents. A missing id raises Unavailable."""
 
     def __init__(
         self, connected_ids: Callable[[], Collection[str]], commands_of: Callable[[str], AgentCommands]

@@ -1,4 +1,4 @@
-"""An agent's end of links to several managers, which all may command it and get its reports."""
+"""Connects an agent to several managers. Every manager may command the agent and receives its reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AWAY_ERRORS = (Unavailable, DeadlineExceeded)
 
 
 class _End:
-    """The link to one manager, and the last reports sent to it."""
+    """Holds the link to one manager, and the last reports that were sent to the manager."""
 
     def __init__(self, public_key: str, endpoint: AgentEndpoint, gather_s: float) -> None:
         self.public_key = public_key
@@ -37,7 +37,7 @@ class _End:
 
 
 class ManagerFanout:
-    """Combines an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` for each manager, by address and public key.
+    """Combines one :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` per manager, by address and public key.
 
     Heartbeats and statistics go to all managers; one that accepts a heartbeat is enough. Observations go to one, the
     same as long as it answers: any manager can apply them, and they are numbered. Heartbeats without news of several
@@ -80,7 +80,7 @@ class ManagerFanout:
         self._commands = None
 
     async def change(self, managers: Mapping[str, str]) -> None:
-        """Connects to these managers from now on; existing links stay. An empty mapping changes nothing.
+        """Connects to the given managers from now on. Existing links to them stay. An empty mapping changes nothing.
 
         A manager that is not listed any more is kept while it accepts heartbeats.
         """
@@ -140,7 +140,7 @@ class _Reports:
         )
 
     async def beat(self, report: BeatReport) -> BeatReply:
-        """Raises NotSupported: each link decides for its own manager which heartbeats have no news."""
+        """Raises NotSupported, because each link decides for its own manager which heartbeats have no news."""
         raise NotSupported("heartbeats go to several managers as a whole")
 
     async def observe(self, report: ObservationReport) -> int:
@@ -150,7 +150,7 @@ class _Reports:
         return await self._ask_one(lambda manager: manager.kept_devices(req))
 
     async def _ask_one(self, call: Callable[[ManagerReports], Awaitable[_ReplyT]]) -> _ReplyT:
-        """Calls one manager after the other until one replies, the one that has replied last first."""
+        """Calls the managers one after the other until one replies. The manager that replied last is called first."""
         endpoints = self._ends.endpoints
         failure: Exception = Unavailable("no manager is listed")
         for address in sorted(endpoints, key=lambda listed: listed != self._last):

@@ -1,4 +1,4 @@
-"""The messages of the ZeroMQ link: one msgpack array each."""
+"""Defines the messages of the ZeroMQ link. Each message is one msgpack array."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Kind(IntEnum):
 
 
 class DataOffer(msgspec.Struct, frozen=True):
-    """Says how the agent may connect one stream. ``token`` is valid once, while the call that opens the stream lasts.
+    """Describes how the agent may connect one stream. ``token`` is valid once, while the call that opens the stream
+    lasts.
 
     ``path`` is a unix socket for agents of the same host and user, ``port`` one of the manager's host, by TLS with a
     certificate of this SHA-256 ``fingerprint``.
@@ -43,9 +44,12 @@ class DataOffer(msgspec.Struct, frozen=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """A message of the link. ``offer``: with a call that opens a stream; ``agent``: with a call for one of several
-    agents that share a connection. ``trace`` and ``request_id``, with a call: the ``traceparent`` of its span, and the
-    request that it serves."""
+    """Represents a message of the link.
+
+    ``offer``: with a call that opens a stream; ``agent``: with a call for one of several agents that share a
+    connection. ``trace`` and ``request_id``, with a call: the ``traceparent`` of its span, and the request that it
+    serves.
+    """
 
     kind: int
     id: int = 0
@@ -58,7 +62,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The greeting of a connection. ``incarnation`` differs for every start of the process.
+    """Represents the greeting of a connection. ``incarnation`` differs for every start of the process.
 
     ``agent_id`` is what its key is bound to. ``agents`` are those for which it speaks, if that is not one agent of this
     very id; each greeting names all of them.

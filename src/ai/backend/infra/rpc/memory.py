@@ -1,4 +1,4 @@
-"""The link inside one process. Every message passes the wire encoding, so that no object is shared."""
+"""Implements the link inside one process. Every message passes the wire encoding, so that no object is shared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ai.backend.infra.rpc.streams import Piece, StreamPort
 
 
 class MemoryStreams:
-    """Connects both ends of a stream with each other, as server and as dialer."""
+    """Connects both ends of a stream with each other, as stream server and as stream dialer."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -58,7 +58,7 @@ async def _deliver(far_port: StreamPort, kind: Piece, body: Any) -> None:
 
 
 class MemoryConnection(msgspec.Struct, frozen=True):
-    """Both ends of the link to one agent."""
+    """Represents both ends of the link to one agent."""
 
     manager: Multiplexer
     agent: Multiplexer
@@ -69,7 +69,10 @@ class MemoryConnection(msgspec.Struct, frozen=True):
 
 
 class MemoryLink:
-    """A manager and any number of agents in one process. Either side may start, stop and start again in any order."""
+    """Connects a manager and any number of agents in one process.
+
+    Either side may start, stop and start again in any order.
+    """
 
     def __init__(self, *, deadline_scale: float = 1.0) -> None:
         self._deadline_scale = deadline_scale
@@ -124,7 +127,7 @@ class MemoryLink:
 
 
 class MemoryManagerEndpoint:
-    """The manager's end of a :class:`MemoryLink`."""
+    """Represents the manager's end of a :class:`MemoryLink`."""
 
     def __init__(self, link: MemoryLink) -> None:
         self._link = link
@@ -150,7 +153,7 @@ class MemoryManagerEndpoint:
 
 
 class MemoryAgentEndpoint:
-    """An agent's end of a :class:`MemoryLink`."""
+    """Represents an agent's end of a :class:`MemoryLink`."""
 
     def __init__(self, link: MemoryLink, agent_id: str) -> None:
         self._link, self._agent_id = link, agent_id
@@ -160,7 +163,10 @@ class MemoryAgentEndpoint:
         return self._link.connection(self._agent_id).agent
 
     async def start(self, commands: ServedAgents) -> None:
-        """Raises NotSupported for several agents: each has a connection of its own here."""
+        """Connects the agent.
+
+        Raises NotSupported for several agents, because each agent has its own connection here.
+        """
         if isinstance(commands, Mapping):
             raise NotSupported("an end of a link in memory serves one agent")
         self._link.commands[self._agent_id] = commands

@@ -1,4 +1,4 @@
-"""Proxies and dispatch of the calls that :mod:`ai.backend.common.wire.link` declares."""
+"""Makes and serves the remote calls that :mod:`ai.backend.common.wire.link` declares."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ REPORTS = methods_of(ManagerReports)
 
 
 class Caller(Protocol):
-    """A connection to the peer. Both methods raise what the peer raised, DeadlineExceeded or Unavailable."""
+    """Sends calls to the peer of a connection.
+
+    Both methods raise what the peer raised, DeadlineExceeded or Unavailable.
+    """
 
     async def call(self, method: Method, request: object) -> Any: ...
     async def open_stream(self, method: Method, request: object) -> Any:
-        """Returns a PtyStream or a ByteStream, by the method."""
+        """Opens a stream to the peer, and returns a PtyStream or a ByteStream as the method requires."""
 
 
 Connect = Callable[[], Awaitable[Caller]]
@@ -34,7 +37,7 @@ Connect = Callable[[], Awaitable[Caller]]
 
 
 class _Proxy:
-    """Sends each of ``methods`` to the peer; a call is an attribute of its name."""
+    """Sends each of ``methods`` to the peer. Each method is an attribute with the method's name."""
 
     def __init__(self, methods: Mapping[str, Method], connect: Connect) -> None:
         self._methods, self._connect = methods, connect
@@ -61,14 +64,17 @@ def reports_proxy(connect: Connect) -> ManagerReports:
 
 
 class Service(msgspec.Struct, frozen=True):
-    """Serves the permitted calls of one peer. A report for an agent for which it does not ``speak`` is Forbidden."""
+    """Serves the calls that one peer may make. A report for an agent for which it does not ``speak`` is Forbidden."""
 
     methods: Mapping[str, Method]
     target: object
     speaks_for: Callable[[str], bool] | None = None
 
     async def call(self, method: Method, request: Any) -> Any:
-        """Returns the reply, or the stream that the method opens. Raises BackendError or CancelledError only."""
+        """Executes a call, and returns the reply or the stream that the method opens.
+
+        Raises BackendError or CancelledError only.
+        """
         try:
             if self.speaks_for is not None:
                 for agent_id in request.agent_ids:
@@ -88,5 +94,8 @@ def commands_service(commands: AgentCommands) -> Service:
 
 
 def reports_service(reports: ManagerReports, speaks_for: Callable[[str], bool]) -> Service:
-    """Serves the calls of a connection from ``reports``; it speaks for the agents of which ``speaks_for`` is true."""
+    """Serves the calls of a connection from ``reports``.
+
+    The connection may speak for agents for which ``speaks_for`` is true.
+    """
     return Service(REPORTS, reports, speaks_for)

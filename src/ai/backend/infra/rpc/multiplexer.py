@@ -27,13 +27,13 @@ _MAX_OPEN_CALLS = 4096
 
 
 def _ids_of(request: object) -> dict[str, object]:
-    """Returns the ids of a request for the logs of its handler."""
+    """Returns the ids in a request, for the log records of its handler."""
     return {name: value for name in ("session_id", "kernel_id") if (value := getattr(request, name, None)) is not None}
 
 
 @dataclass(eq=False)
 class Multiplexer:
-    """The calls and streams of one connection.
+    """Carries the calls and streams of one connection.
 
     ``service`` answers the calls of the peer; those that name one of several agents are answered by its service, of
     which ``service_of`` raises Unavailable if it is not here.
@@ -57,7 +57,10 @@ class Multiplexer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open_stream(self, method: Method, request: object, *, agent: str = "") -> Any:
-        """Returns a PtyStream or a ByteStream, by the method. Raises as ``call``."""
+        """Opens a stream to the peer, and returns a PtyStream or a ByteStream as the method requires.
+
+        Raises as ``call``.
+        """
         if self.server is None or method.stream is None:
             raise Unavailable(f"this side opens no streams by {method.name}")
         port = self._new_port()
@@ -115,7 +118,7 @@ class Multiplexer:
 
     @property
     def is_waiting(self) -> bool:
-        """True if calls of this side, or streams, are open."""
+        """Returns True if calls or streams of this side are open."""
         return bool(self._waiting or self._streams)
 
     def feed(self, envelope: Envelope) -> None:
@@ -234,7 +237,7 @@ class Multiplexer:
         return task
 
     def lose(self, error: Unavailable) -> None:
-        """Handles a lost connection: calls fail, streams end, and handlers whose answers nobody awaits stop."""
+        """Handles a lost connection. Calls fail, streams end, and handlers whose reply nobody awaits are stopped."""
         for call_number in list(self._waiting):
             self._fail_call(call_number, error)
         for port in list(self._streams):

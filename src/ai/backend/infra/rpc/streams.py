@@ -1,4 +1,4 @@
-"""Two-way streams beside the link, with flow control: a slow reader slows its writer only."""
+"""Implements two-way streams beside the link, with flow control: a slow reader slows down only its writer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cost_of(piece: bytes) -> int:
 
 
 class StreamPort:
-    """An end of a stream. ``forget`` is called when the stream ends, as is the carrier's."""
+    """Represents one end of a stream. ``forget`` is called when the stream ends, as is the carrier's."""
 
     def __init__(self, forget: Callable[[StreamPort], None] = lambda port: None) -> None:
         self._forget = forget
@@ -76,7 +76,7 @@ class StreamPort:
             end_carrier()
 
     def deliver(self, piece: bytes) -> bool:
-        """Accepts a piece from the peer. Returns False if it exceeds the window."""
+        """Accepts a piece of data from the peer. Returns False if it exceeds the window."""
         if self._buffered > WINDOW_BYTES:
             return False
         self._buffered += cost_of(piece)
@@ -104,7 +104,7 @@ class StreamPort:
         await self._ended.wait()
 
     async def send(self, piece: bytes) -> None:
-        """Returns once the piece is sent. Raises Unavailable if the stream has ended."""
+        """Sends a piece, and returns once the piece is sent. Raises Unavailable if the stream has ended."""
         while self._credit <= 0 and not self._ended.is_set():
             self._credited.clear()
             await self._credited.wait()
@@ -114,7 +114,7 @@ class StreamPort:
         await self._post(Piece.DATA, piece)
 
     async def receive(self) -> bytes | None:
-        """Returns the next piece; None once the stream has ended."""
+        """Returns the next piece. Returns None once the stream has ended."""
         while not self._incoming:
             if self._ended.is_set():
                 return None
@@ -134,21 +134,21 @@ class StreamPort:
 
 
 class StreamServer(Protocol):
-    """Accepts the carriers of the streams that this side opens."""
+    """Accepts the connections that carry the streams of this side."""
 
     def offer(self, port: StreamPort) -> AbstractContextManager[DataOffer]:
         """Yields how the peer may connect to ``port`` while the block runs. Raises Unavailable if it cannot."""
 
 
 class StreamDialer(Protocol):
-    """Opens the carriers of the streams that this side accepts."""
+    """Opens the connections that carry the streams of the peer."""
 
     async def dial(self, offer: DataOffer, port: StreamPort) -> None:
         """Connects ``port`` with the end that the peer offers. Raises Unavailable."""
 
 
 class PortBytes:
-    """A :class:`~ai.backend.common.wire.link.ByteStream` on one end of a stream."""
+    """Implements :class:`~ai.backend.common.wire.link.ByteStream` on one end of a stream."""
 
     def __init__(self, port: StreamPort) -> None:
         self._port = port
@@ -180,7 +180,7 @@ class PortBytes:
 
 
 class PortFrames:
-    """A :class:`~ai.backend.common.wire.link.PtyStream` on one end of a stream: one frame is one piece."""
+    """Implements :class:`~ai.backend.common.wire.link.PtyStream` on one end of a stream. Each frame is one piece."""
 
     def __init__(self, port: StreamPort) -> None:
         self._port = port
@@ -208,12 +208,12 @@ class PortFrames:
 
 
 def open_end(port: StreamPort, kind: StreamKind) -> PtyStream | ByteStream:
-    """Returns the stream of that kind for its opener."""
+    """Returns the opener's end of a stream of the given kind."""
     return PortBytes(port) if kind == "bytes" else PortFrames(port)
 
 
 async def serve_end(port: StreamPort, kind: StreamKind, stream: Any) -> None:
-    """Connects the handler's stream with its port until either ends, then closes both."""
+    """Connects the handler's stream with its port until either side ends, then closes both sides."""
     try:
         await (_serve_bytes(port, stream) if kind == "bytes" else _serve_frames(port, stream))
     finally:
@@ -240,8 +240,10 @@ async def _serve_frames(port: StreamPort, stream: PtyStream) -> None:
 
 
 async def _serve_bytes(port: StreamPort, stream: ByteStream) -> None:
-    """Copies both directions until both have ended or either is cut. Received bytes are still delivered for a short
-    time."""
+    """Copies bytes in both directions until both directions have ended or one is cut.
+
+    Received bytes are still delivered for a short time.
+    """
     far_end = PortBytes(port)
 
     async def copy(source: ByteStream, sink: ByteStream) -> None:

@@ -1,4 +1,4 @@
-"""Refuses the secrets of the example files where others than this machine reach what they protect."""
+"""Refuses the secrets of the example files if other machines can reach what the secrets protect."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ _EXAMPLE = "change-me"
 
 
 def refuse_example(host: str, **secrets: SecretStr | str | None) -> None:
-    """Raises ValueError if one of the secrets, by its key, is that of an example and ``host`` is no loopback address:
-    everybody knows it."""
+    """Raises ValueError if a secret, named by its key, is that of an example file and ``host`` is no loopback address.
+
+    Everybody knows such a secret.
+    """
     if _is_loopback(host):
         return
     for key, secret in secrets.items():

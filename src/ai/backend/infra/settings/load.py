@@ -85,7 +85,7 @@ def _merge_fixed(data: dict[str, Any], fixed: Mapping[str, Any]) -> None:
 
 
 def _parse_value(text: str) -> Any:
-    """Parses a list or table in TOML's notation; leaves anything else as text for the model to convert."""
+    """Parses a list or table in TOML's notation. Any other text stays text, and the model converts it."""
     if not text.startswith(("[", "{")):
         return text
     try:

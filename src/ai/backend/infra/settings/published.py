@@ -1,4 +1,4 @@
-"""Keys of published files (spec 03-02) that have no effect here, and values that cannot be had."""
+"""Declares keys of published files (spec 03-02) that have no effect here, and values that are not supported."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ def unused_field(default: Any, reason: str, **constraints: Any) -> Any:
 
 
 def fixed_field(default: Any, reason: str, **constraints: Any) -> Any:
-    """Returns the settings field of a key that accepts only its default, see :func:`accept_only`."""
+    """Returns the settings field of a key that accepts only its default value, see :func:`accept_only`."""
     default_argument = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**default_argument, description=f"Not used: {reason}.", **constraints)
 
 
 def accept_only(*accepted: Any, because: str) -> AfterValidator:
-    """Returns a validator that refuses every other value than these, since it would ask for what does not exist."""
+    """Returns a validator that refuses all values except the given ones, because other values ask for
+    missing features."""
 
     def check(value: Any) -> Any:
         if value not in accepted:
@@ -46,6 +47,6 @@ def keys_without_effect(settings: BaseModel) -> Iterator[tuple[str, str]]:
 
 
 def warn_of_keys_without_effect(settings: BaseModel) -> None:
-    """Logs each key that has no effect, by name, when a daemon starts."""
+    """Logs the name of each key that has no effect, when a daemon starts."""
     for key, reason in keys_without_effect(settings):
         log.warning("the setting %s has no effect: %s", key, reason)

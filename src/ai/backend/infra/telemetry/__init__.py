@@ -1,4 +1,4 @@
-"""Logs, metrics and traces of daemons."""
+"""Produces logs, metrics and traces of daemons."""
 
 from ai.backend.infra.telemetry.logs import (
     bind_log_context,

@@ -30,7 +30,8 @@ _INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_]")
 
 @dataclass(slots=True)
 class WorkloadTotal:
-    """The sum of one metric over all workloads: of a gauge now, of a counter since the agent's start."""
+    """Holds the sum of one metric over all workloads: of a gauge's present values, or of a counter since the agent's
+    start."""
 
     example: Measurement
     value: float
@@ -38,7 +39,10 @@ class WorkloadTotal:
 
 
 class Exposition:
-    """Collects samples into families. Drops a sample whose name belongs to a metric of another kind."""
+    """Collects samples into Prometheus metric families.
+
+    Drops a sample whose name belongs to a metric of another kind.
+    """
 
     def __init__(self) -> None:
         self._families: dict[str, MetricFamily] = {}
@@ -52,7 +56,10 @@ class Exposition:
             self._add_measurement("node", measurement, measurement.value, measurement.capacity, {}, "of the node")
 
     def devices(self, device_name: str, indexes: Mapping[str, int], measurements: Iterable[Measurement]) -> None:
-        """Adds measurements of devices. ``indexes`` maps a device id to its index in the plugin's list."""
+        """Adds measurements of devices to the metric families.
+
+        ``indexes`` maps a device id to its index in the plugin's list.
+        """
         for measurement in measurements:
             device_id = str(measurement.device_id)
             labels = {"device_name": device_name, "device_id": device_id, "index": str(indexes.get(device_id, ""))}

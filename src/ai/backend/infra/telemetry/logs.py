@@ -1,4 +1,4 @@
-"""Structured logs: one line for each record, with the ids of its request, session and kernel."""
+"""Writes structured logs, one line for each record, with the ids of its request, session and kernel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def _harmless(line: str) -> str:
 
 
 class _Binding:
-    """A block with additional ids; a class, since a request enters one and a generator costs twice as much."""
+    """Adds ids to log records while a block runs.
+
+    It is a class, because each request enters one and a generator costs twice as much.
+    """
 
     __slots__ = ("_ids", "_token")
 
@@ -67,7 +70,7 @@ def log_context() -> Mapping[str, str]:
 
 
 class ContextFilter(logging.Filter):
-    """Copies the ids when a record is created, since a handler may format it in another task."""
+    """Copies the context's ids into a record when the record is created, because another task may format the record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.ids = {**_context.get(), **trace_ids()}
@@ -135,7 +138,8 @@ def configure_logging(
 def log_as_configured(
     daemon: str, settings: LoggingSettings, *, level: str | None = None, process_number: int = 0
 ) -> None:
-    """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``); ``level`` wins.
+    """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``). ``level`` overrides the
+    settings.
 
     Further processes of a daemon have a ``process_number`` and a file of their own. Raises InvalidInput if it cannot be
     written.
@@ -166,7 +170,10 @@ def log_as_configured(
 
 
 def change_levels(settings: LoggingSettings, *, level: str | None = None) -> None:
-    """Sets the levels of a running daemon as its settings say now; ``level`` wins. Where logs go stays as it is."""
+    """Sets the log levels of a running daemon from its present settings.
+
+    ``level`` overrides the settings. Where logs go stays as it is.
+    """
     root, levels = logging.getLogger(), _levels_of(settings, level)
     for handler in root.handlers:
         if isinstance(handler.formatter, _JSONFormatter | _ConsoleFormatter):

@@ -1,5 +1,7 @@
-"""Prometheus metrics of one daemon. Labels are bounded: route patterns, statuses and error codes, never ids or user
-input."""
+"""Defines the Prometheus metrics of one daemon.
+
+Labels are bounded: route patterns, statuses and error codes, never ids or user input.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def metrics_of_process() -> list[Metrics]:
 
 
 class Metrics:
-    """Creates metrics with the prefix ``backendai_<daemon>_``; the same name returns the same metric."""
+    """Creates metrics with the prefix ``backendai_<daemon>_``. The same name returns the same metric."""
 
     def __init__(self, daemon: str) -> None:
         self._registry, self._exposed, self._of_others = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
@@ -57,7 +59,10 @@ class Metrics:
         buckets: Sequence[float] = _BUCKETS_S,
         is_prefixed: bool = True,
     ) -> Histogram:
-        """``is_prefixed``: False for a name that a convention gives."""
+        """Creates a histogram, or returns the existing one.
+
+        ``is_prefixed``: False for a name that a convention gives.
+        """
         return self._metric(Histogram, name, help_, labels, is_prefixed=is_prefixed, buckets=buckets)
 
     def _metric(
@@ -72,14 +77,15 @@ class Metrics:
         return metric
 
     def expose(self, source: Callable[[], Iterable[MetricFamily]], *, of_others: bool = False) -> None:
-        """Exports the families of a source at each scrape. Its names are complete, and none begins with our prefix.
+        """Registers ``source``, whose metric families are exported at each scrape. Its names are complete, and none
+        begins with our prefix.
 
         ``of_others``: other daemons measured them, and a scrape may leave them out.
         """
         (self._of_others if of_others else self._exposed).register(FamilyCollector(source))
 
     def watch(self, name: str, help_: str, source: Callable[[], float]) -> None:
-        """Exports a gauge of this process that is computed at each scrape."""
+        """Registers a gauge of this process that ``source`` computes at each scrape."""
         full_name = self._prefix + name
         self.expose(
             lambda: [
@@ -90,11 +96,11 @@ class Metrics:
         )
 
     def update_by(self, gauges: Callable[[], Awaitable[Mapping[str, float]]]) -> None:
-        """Calls ``gauges`` before each export; it returns the values of gauges by name."""
+        """Registers ``gauges``, which is called before each export and returns the values of gauges by name."""
         self._gauges = gauges
 
     async def update(self) -> None:
-        """Sets the gauges that are computed when they are read."""
+        """Sets the gauges whose values are computed at each export."""
         if self._gauges is not None:
             for name, value in (await self._gauges()).items():
                 self.gauge(name, name.replace("_", " ").capitalize() + ".").set(value)
@@ -107,11 +113,11 @@ class Metrics:
 
     @property
     def has_exemplars(self) -> bool:
-        """True if observations may have the ids of traces; processes that count together have none."""
+        """Returns True if observations may have trace ids. Processes that count together have no exemplars."""
         return is_tracing() and _FOLDER_VARIABLE not in os.environ
 
     def open_exposition(self, *, with_others: bool = True) -> bytes:
-        """Returns the format of OpenMetrics, which has exemplars: the ids of traces beside observations."""
+        """Returns all metrics in the OpenMetrics format, which has exemplars: trace ids beside observations."""
         end = b"# EOF\n"
         parts = [
             bytes(openmetrics.generate_latest(registry)).removesuffix(end)  # type: ignore[no-untyped-call]  # theirs
@@ -120,7 +126,8 @@ class Metrics:
         return b"".join([*parts, end])
 
     def exposition(self, *, with_others: bool = True) -> bytes:
-        """Returns the text format for ``/metrics``: counts of all processes, and the exported families of this one."""
+        """Returns all metrics in Prometheus text format: counts of all processes, and the exported families of this
+        process."""
         registries = (_shared_registry() or self._registry, *self._exported(with_others=with_others))
         return b"".join(map(generate_latest, registries))
 
@@ -141,7 +148,7 @@ def count_together(folder: Path, process_number: int) -> None:
 
 
 def _shared_registry() -> CollectorRegistry | None:
-    """Returns the shared registry; None where a process counts alone."""
+    """Returns a registry of all processes that count together. Returns None if this process counts alone."""
     folder = os.environ.get(_FOLDER_VARIABLE)
     if folder is None:
         return None
@@ -151,7 +158,7 @@ def _shared_registry() -> CollectorRegistry | None:
 
 
 class FamilyCollector(Collector):
-    """Exports families of another source; stores nothing between two scrapes."""
+    """Exports the metric families of another source. Stores nothing between two scrapes."""
 
     def __init__(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
         self._source = source

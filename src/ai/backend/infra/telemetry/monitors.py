@@ -43,7 +43,7 @@ _Series: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Increases:
-    """Translates the families of Prometheus to statistics.
+    """Translates Prometheus metric families to statistics, with counters as increases since the last report.
 
     Counters, and the sums and counts of histograms, become what they have grown by since the last call; others gauges.
     """
@@ -53,7 +53,7 @@ class Increases:
         self._last: dict[_Series, float] = {}
 
     def of(self, families: Iterable[Metric]) -> list[Statistic]:
-        """Returns the statistics of the present values. What begins to count has grown by its first value."""
+        """Returns the statistics of the families' present values. What begins to count has grown by its first value."""
         statistics = []
         for family in families:
             for sample in family.samples:
@@ -73,7 +73,7 @@ class Increases:
 
 @dataclass(eq=False)
 class Monitors:
-    """The monitors of this process. No method but :meth:`close` waits for one, and none raises an error of one."""
+    """Runs the monitors of this process. No method but :meth:`close` waits for one, and none raises an error of one."""
 
     daemon: str
     errors: Mapping[str, AbstractErrorMonitor]
@@ -94,18 +94,21 @@ class Monitors:
         self._thread.start()
 
     def report_error(self, record: logging.LogRecord) -> None:
-        """Queues an error for the monitors, unless a monitor itself has logged it; drops it if the queue is full."""
+        """Queues an error for the monitors.
+
+        Drops an error that a monitor itself has logged, or if the queue is full.
+        """
         if self.errors and threading.current_thread() is not self._thread:
             report = self._report_of(record)
             for name, monitor in self.errors.items():
                 self._put(partial(self._guard, name, partial(monitor.report, report)))
 
     def report_statistics(self, families: Sequence[Metric]) -> None:
-        """Queues the present values for the monitors; drops them if the queue is full."""
+        """Queues the present values for the monitors. Drops the values if the queue is full."""
         self._put(partial(self._report_statistics, families))
 
     def close(self) -> None:
-        """Sends the queued reports for at most two seconds; drops the others."""
+        """Sends the queued reports for at most two seconds, and drops the remaining reports."""
         ends_at = time.monotonic() + _CLOSE_S
         self._put(None)
         self._thread.join(_CLOSE_S / 2)
@@ -175,7 +178,7 @@ def _frame_of(names: Mapping[str, Any], code: Any, line: int) -> Frame:
 
 
 class _ErrorHandler(logging.Handler):
-    """Reports records of errors."""
+    """Reports log records of errors to the monitors."""
 
     def __init__(self, monitors: Monitors) -> None:
         super().__init__(logging.ERROR)
@@ -191,7 +194,8 @@ class _ErrorHandler(logging.Handler):
 def load_monitors(
     daemon: str, settings: MonitorSettings, all_settings: BaseModel, *, with_statistics: bool
 ) -> Monitors | None:
-    """Returns the monitors that the settings name; None without any. No secret of ``all_settings`` is ever sent.
+    """Returns the monitors that the settings name. Returns None if the settings name no monitor. No secret of
+    ``all_settings`` is ever sent.
 
     Raises InvalidInput: one is not installed, or has wrong settings; PluginError.
     """

@@ -60,7 +60,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class Exporters(msgspec.Struct, frozen=True):
-    """The exporters of spans, logs and metrics; a kind whose exporter is None is not made."""
+    """Holds the exporters of spans, logs and metrics. An exporter of None means that this kind is not exported."""
 
     spans: SpanExporter | None
     logs: LogRecordExporter | None
@@ -103,7 +103,7 @@ def exporters_of(settings: OtelSettings) -> Exporters:
 
 
 class _Span:
-    """A span of the SDK in the words of :class:`ai.backend.infra.telemetry.tracing.Span`."""
+    """Adapts a span of the SDK to :class:`ai.backend.infra.telemetry.tracing.Span`."""
 
     __slots__ = ("_span",)
 
@@ -130,7 +130,7 @@ class _Span:
 
 
 class _ReadLimit:
-    """Takes so many reads a second, as a leaky bucket of one second."""
+    """Permits a number of reads a second, as a leaky bucket of one second."""
 
     def __init__(self, reads_per_second: float) -> None:
         self._reads_per_second = reads_per_second
@@ -138,7 +138,7 @@ class _ReadLimit:
         """The time for which the reads so far count at the allowed rate."""
 
     def has_room(self) -> bool:
-        """Returns whether one more read is taken; it then counts."""
+        """Returns True if one more read is permitted, and counts the read."""
         if not self._reads_per_second:
             return False
         now = time.monotonic()
@@ -150,8 +150,8 @@ class _ReadLimit:
 
 
 class _RequestSampler:
-    """Decides whether the first span of a trace in this process is exported: by the ratio, and for reading requests
-    only so many times a second.
+    """Decides if the first span of a trace in this process is exported. The ratio decides, and for reading requests
+    also a limit per second.
 
     An idle installation has a trace of every request, and a busy one pays for no more than it can read. Whoever sends a
     ``traceparent`` may be any client: the reads with one have a limit too, of their own, so that no client takes the
@@ -163,7 +163,7 @@ class _RequestSampler:
         self._begun, self._continued = _ReadLimit(reads_per_second), _ReadLimit(reads_per_second)
 
     def takes(self, trace_id: int, name: str, kind: SpanKind, *, is_continued: bool) -> bool:
-        """Returns the decision for a trace. A read that is taken counts towards the limit."""
+        """Returns True if a trace is exported. A read that is taken counts towards the limit."""
         if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._ratio.bound:
             return False
         if kind != "server" or name not in _SAMPLED_METHODS:
@@ -172,7 +172,10 @@ class _RequestSampler:
 
 
 class _Block:
-    """A block with a span of the SDK; a class, since a request enters several and generators cost twice as much."""
+    """Runs a block inside a span of the SDK.
+
+    It is a class, because each request enters several and generators cost twice as much.
+    """
 
     __slots__ = ("_arguments", "_context", "_span", "_token", "_tracer", "_unsampled")
 
@@ -198,7 +201,7 @@ class _Block:
 
 
 class _DrawnIds(RandomIdGenerator):
-    """Gives the next trace of a thread the id that was drawn for it; any other trace gets a random one."""
+    """Gives the next trace of a thread the id that was drawn for it. Any other trace gets a random id."""
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
@@ -211,7 +214,8 @@ class _DrawnIds(RandomIdGenerator):
 
 
 class _UnsampledBlock:
-    """A block with the first span here of a trace that is not exported: it has ids for logs and other daemons alone.
+    """Runs a block inside the first local span of a trace that is not exported. The span only provides ids for logs and
+    daemons.
 
     The SDK has no part in it, since making its objects costs more than all else of the block.
     """
@@ -231,7 +235,7 @@ class _UnsampledBlock:
         _unsampled.reset(self._token)
 
     def traceparent(self) -> str:
-        """Returns the ids of the span, which are the same at each call."""
+        """Returns the ids of the span. Each call returns the same ids."""
         if not self._traceparent:
             self._traceparent = f"00-{self._trace_id:032x}-{getrandbits(64) or 1:016x}-00"
         return self._traceparent
@@ -324,7 +328,7 @@ def _parent_of(traceparent: str | None) -> Context:
 
 
 def _context_of(traceparent: str | None) -> SpanContext | None:
-    """Returns what a ``traceparent`` says; None without one, and of a malformed one."""
+    """Returns the context in a ``traceparent``. Returns None if the ``traceparent`` is missing or malformed."""
     if traceparent is None:
         return None
     context = trace.get_current_span(_parent_of(traceparent)).get_span_context()
@@ -344,7 +348,10 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 class _OtlpHandler(logging.Handler):
-    """Sends records as logs of OTLP, with the ids of their context as attributes; never those of the SDK itself."""
+    """Sends log records by OTLP, with the ids of their context as attributes.
+
+    Records of the SDK itself are never sent.
+    """
 
     def __init__(self, provider: LoggerProvider, level: str) -> None:
         super().__init__(level)
@@ -375,7 +382,7 @@ class _OtlpHandler(logging.Handler):
 
 
 def _severity(level: int) -> SeverityNumber:
-    """Returns the number of OTLP for a level of ``logging``."""
+    """Returns the severity number of OTLP for a level of ``logging``."""
     for lowest, number in (
         (logging.CRITICAL, SeverityNumber.FATAL),
         (logging.ERROR, SeverityNumber.ERROR),
@@ -388,7 +395,7 @@ def _severity(level: int) -> SeverityNumber:
 
 
 class _FewComplaints(logging.Filter):
-    """Passes one record of each logger in a minute: the SDK warns of every batch that a collector does not take."""
+    """Passes one record per minute of each logger of the SDK, because the SDK warns about every refused batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -406,7 +413,7 @@ class _FewComplaints(logging.Filter):
 
 @dataclass(eq=False)
 class Telemetry:
-    """The tracer, the log handler and the exporter of metrics of this process."""
+    """Holds the tracer, the log handler and the metrics exporter of this process."""
 
     settings: OtelSettings
     exporters: Exporters
@@ -460,12 +467,12 @@ class Telemetry:
         return [self._handler] if self._handler is not None else []
 
     def quieten(self, handlers: Sequence[logging.Handler]) -> None:
-        """Limits the warnings of the SDK that these handlers write."""
+        """Limits the number of the SDK's warnings that the given handlers write."""
         for handler in handlers:
             handler.addFilter(self._filter)
 
     def close(self) -> None:
-        """Sends the queued records for at most two seconds; drops the others."""
+        """Sends the queued records for at most two seconds, and drops the remaining records."""
         threads = [threading.Thread(target=close, daemon=True) for close in self._closers]
         for thread in threads:
             thread.start()
@@ -475,7 +482,7 @@ class Telemetry:
 
 
 def resource_of(daemon: str) -> Resource:
-    """Returns the attributes of a daemon's process, with those of ``OTEL_RESOURCE_ATTRIBUTES``."""
+    """Returns the attributes of a daemon's process, extended by ``OTEL_RESOURCE_ATTRIBUTES``."""
     return Resource.create(
         {
             "service.namespace": "backendai",

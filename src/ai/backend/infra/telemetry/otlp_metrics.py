@@ -1,4 +1,4 @@
-"""Translates metrics of Prometheus to those of OpenTelemetry (specification, "Prometheus compatibility"). Pure."""
+"""Translates Prometheus metrics to OpenTelemetry metrics (specification, "Prometheus compatibility"). Pure."""
 
 from __future__ import annotations
 

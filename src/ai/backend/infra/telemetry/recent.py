@@ -1,4 +1,4 @@
-"""The newest log records that belong to a session, in memory, for administrators without a way to the nodes."""
+"""Keeps the newest log records of sessions in memory, for administrators who cannot reach the nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_MESSAGE_LENGTH = 8192
 
 
 def message_of(record: logging.LogRecord, *, max_length: int = MAX_MESSAGE_LENGTH) -> str:
-    """Returns the message of a record, shortened, in characters that UTF-8 has.
+    """Returns the message of a record, shortened and with only characters that UTF-8 can encode.
 
     The name of a file may have others, for which the encoders of JSON and OTLP raise an error: the record, or the
     whole batch that it is in, would be lost.
@@ -21,7 +21,7 @@ def message_of(record: logging.LogRecord, *, max_length: int = MAX_MESSAGE_LENGT
 
 
 def encodable(text: str) -> str:
-    """Returns a text with characters that UTF-8 does not have written as escapes."""
+    """Returns a text in which characters that UTF-8 cannot encode are written as escapes."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
@@ -31,7 +31,7 @@ _MAX_LINES = 500
 
 
 class RecentRecords(logging.Handler):
-    """Keeps the newest records with the id of a session or kernel; each level that its logger passes."""
+    """Keeps the newest log records that have a session or kernel id, of each level that the logger passes."""
 
     def __init__(self, daemon: str) -> None:
         super().__init__()
@@ -60,13 +60,13 @@ class RecentRecords(logging.Handler):
         self._lines.append((owners, line))
 
     def of(self, ids: Collection[str]) -> list[LogLine]:
-        """Returns the newest records, at most 500, of a session or its kernels; the oldest first."""
+        """Returns the newest records of a session or its kernels, at most 500, the oldest first."""
         wanted_ids = frozenset(ids)
         return [line for owners, line in list(self._lines) if owners & wanted_ids][-_MAX_LINES:]
 
 
 def recent_lines(ids: Collection[str]) -> list[LogLine]:
-    """Returns the newest records of a session and its kernels that this process has logged."""
+    """Returns the newest log records of this process about a session and its kernels."""
     return [
         line
         for handler in logging.getLogger().handlers

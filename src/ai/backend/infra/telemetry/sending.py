@@ -1,4 +1,4 @@
-"""Starts and ends what sends the traces, metrics and logs of a process, where its settings ask for it."""
+"""Starts and ends the sending of a process's traces, metrics and logs, if its settings enable it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _monitors: Monitors | None = None
 
 
 def start_telemetry(daemon: str, settings: OtelSettings) -> None:
-    """Begins to send what this process does to the collector of the settings, if they enable it. Call it after logging
-    is set up, and have :func:`sent_telemetry` around the daemon's work.
+    """Starts to send traces, metrics and logs to the collector that the settings name, if the settings enable it. Call
+    it after logging is set up, and have :func:`sent_telemetry` around the daemon's work.
 
     Raises InvalidInput if the SDK is not installed, or a certificate cannot be read.
     """
@@ -61,7 +61,7 @@ def start_telemetry(daemon: str, settings: OtelSettings) -> None:
 
 
 def start_monitors(daemon: str, settings: MonitorSettings, all_settings: BaseModel, *, process_number: int = 0) -> None:
-    """Begins to report what this process logs as errors, and its figures, to the monitors of the settings.
+    """Starts to report logged errors and statistics to the monitors that the settings name.
 
     Call it after logging is set up, and have :func:`sent_telemetry` around the daemon's work.
 
@@ -80,7 +80,7 @@ def start_monitors(daemon: str, settings: MonitorSettings, all_settings: BaseMod
 
 
 def settings_of_environment() -> OtelSettings:
-    """Returns the settings of the SDK's own variables, for what has no file of settings: commands, and `backend.ai up`.
+    """Returns settings from the SDK's own variables, for commands and `backend.ai up`, which have no settings file.
 
     Raises InvalidInput for a bad value.
     """
@@ -104,7 +104,7 @@ def settings_of_environment() -> OtelSettings:
 
 @contextmanager
 def traced_command(name: str) -> Iterator[None]:
-    """Makes a block a span that is sent to the collector of the environment, below the one of ``TRACEPARENT``.
+    """Runs a block inside a span that is sent to the environment's collector. ``TRACEPARENT`` names the parent span.
 
     Raises InvalidInput as :func:`start_telemetry` and :func:`settings_of_environment` do.
     """
@@ -120,7 +120,7 @@ def traced_command(name: str) -> Iterator[None]:
 
 
 def _detach() -> Telemetry | None:
-    """Ends tracing and returns what has yet to be closed."""
+    """Ends tracing and returns the objects that must still be closed."""
     global _telemetry  # of the process, as its loggers are
     telemetry, _telemetry = _telemetry, None
     install_tracer(None)
@@ -131,7 +131,7 @@ def _detach() -> Telemetry | None:
 
 @asynccontextmanager
 async def sent_telemetry() -> AsyncIterator[None]:
-    """Sends metrics at each interval while the block lasts, and then what is left, for two seconds at most."""
+    """Sends metrics at each interval while the block runs, and then the rest for at most two seconds."""
     async with _reporting_monitors(), _sending_telemetry():
         yield
 
@@ -196,7 +196,7 @@ async def _families_of_process() -> list[Metric]:
 
 
 async def _in_thread_of_its_own(work: Callable[[], object]) -> None:
-    """Runs ``work`` in a thread that the end of the process does not wait for, unlike those of the event loop."""
+    """Runs ``work`` in a new thread. Unlike the event loop's threads, the end of the process does not wait for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""Makes spans of requests and of the work that they cause, by the installed tracer; by default there is none.
+"""Makes spans of requests and of the work that they cause, if a tracer is installed.
 
 Without a tracer nothing is imported or allocated here: a caller pays one comparison. The context of a span is told to
 other daemons as a ``traceparent`` (W3C Trace Context, level 1); ``tracestate`` and baggage are not passed on, since
@@ -21,11 +21,14 @@ Attributes: TypeAlias = Mapping[str, Value]
 
 
 class Span(Protocol):
-    """A span that lasts. An exception that leaves its block, other than a cancellation, marks it as failed."""
+    """Represents a span that has not ended.
+
+    An exception that leaves its block, other than a cancellation, marks it as failed.
+    """
 
     @property
     def is_recording(self) -> bool:
-        """False if nothing of the span is exported: callers need not compute its attributes."""
+        """Returns False if the span is not exported, so that callers need not compute its attributes."""
 
     def name(self, name: str) -> None:
         """Replaces the name."""
@@ -37,7 +40,7 @@ class Span(Protocol):
         """Marks the span as failed."""
 
     def link(self, traceparent: str | None) -> None:
-        """Links the span with one of another trace; None and malformed texts are ignored."""
+        """Links the span with a span of another trace. None and malformed texts are ignored."""
 
 
 class Tracer(Protocol):
@@ -46,7 +49,7 @@ class Tracer(Protocol):
     def span(
         self, name: str, kind: SpanKind, parent: str | None, attributes: Attributes, links: Sequence[str]
     ) -> AbstractContextManager[Span]:
-        """Starts a span and makes it the current one; without ``parent`` below the current one."""
+        """Starts a span and makes it the current one. Without ``parent``, the current span is its parent."""
 
     def record(
         self,
@@ -60,11 +63,14 @@ class Tracer(Protocol):
         *,
         is_limited: bool,
     ) -> str | None:
-        """Records a span that is over, and returns its ``traceparent``; None if ``parent`` is malformed, or
-        ``is_limited`` and the limit of reads with a ``traceparent`` is reached."""
+        """Records a span that has ended, and returns its ``traceparent``.
+
+        Returns None if ``parent`` is malformed, or if ``is_limited`` and the limit of reads with a ``traceparent`` is
+        reached.
+        """
 
     def current(self) -> str | None:
-        """Returns the ``traceparent`` of the current span; None without one."""
+        """Returns the ``traceparent`` of the current span. Returns None if there is no current span."""
 
     def has_parent(self, parent: str | None) -> bool:
         """Returns True if ``parent`` is well-formed, or there is a current span."""
@@ -74,7 +80,7 @@ class Tracer(Protocol):
 
 
 class _NoSpan:
-    """Stands for a span that is not exported."""
+    """Replaces a span that is not exported."""
 
     __slots__ = ()
     is_recording = False
@@ -104,7 +110,7 @@ _tracer: Tracer | None = None
 
 
 def install_tracer(tracer: Tracer | None) -> None:
-    """Sets the tracer that makes all spans of this process; None traces nothing."""
+    """Sets the tracer that makes all spans of this process. The tracer None turns tracing off."""
     global _tracer  # noqa: PLW0603  # of the process, as its loggers are
     _tracer = tracer
 
@@ -122,7 +128,7 @@ def span(
     attributes: Attributes = _NO_ATTRIBUTES,
     links: Sequence[str] = (),
 ) -> AbstractContextManager[Span]:
-    """Returns a block with a span, the child of ``parent`` (a ``traceparent``), else of the current span, else of none.
+    """Returns a block with a span. Its parent is ``parent`` (a ``traceparent``), else the current span, else no span.
 
     A malformed ``parent`` counts as none.
     """
@@ -132,7 +138,7 @@ def span(
 def child_span(
     name: str, *, kind: SpanKind = "internal", parent: str | None = None, attributes: Attributes = _NO_ATTRIBUTES
 ) -> AbstractContextManager[Span]:
-    """Returns a block with a span if ``parent`` or the current span is there: periodic work begins no traces."""
+    """Returns a block with a span if ``parent`` or a current span exists. Periodic work thus begins no traces."""
     if _tracer is None or not _tracer.has_parent(parent):
         return NO_SPAN
     return _tracer.span(name, kind, parent, attributes, ())
@@ -149,7 +155,7 @@ def record_span(
     failure: str | None = None,
     is_limited: bool = False,
 ) -> str | None:
-    """Records a span that is over, below ``parent``, and returns its ``traceparent``; nothing without a parent.
+    """Records a span that has ended, below ``parent``, and returns its ``traceparent``. Does nothing without a parent.
 
     ``is_limited``: ``parent`` is from a client, and the span counts towards the limit of reads with one.
     """
@@ -160,18 +166,18 @@ def record_span(
 
 
 def current_traceparent() -> str | None:
-    """Returns the ``traceparent`` of the current span; None where nothing is traced."""
+    """Returns the ``traceparent`` of the current span. Returns None if nothing is traced."""
     return _tracer.current() if _tracer is not None else None
 
 
 def trace_ids() -> Mapping[str, str]:
-    """Returns ``trace_id`` and ``span_id`` of the current span, for logs; nothing where nothing is traced."""
+    """Returns ``trace_id`` and ``span_id`` of the current span, for logs. The result is empty if nothing is traced."""
     parent = _tracer.current() if _tracer is not None else None
     return {"trace_id": parent[3:35], "span_id": parent[36:52]} if parent is not None else {}
 
 
 def exemplar() -> dict[str, str] | None:
-    """Returns the label of the exemplar of an observation; None unless the current span is exported."""
+    """Returns the label for an observation's exemplar. Returns None unless the current span is exported."""
     if _tracer is None or not _tracer.is_sampled():
         return None
     parent = _tracer.current()

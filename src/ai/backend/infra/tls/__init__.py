@@ -1,1 +1,1 @@
-"""Certificates and contexts of TLS between our own daemons."""
+"""Makes certificates and TLS contexts for connections between the platform's own daemons."""

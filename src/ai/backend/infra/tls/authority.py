@@ -1,4 +1,4 @@
-"""An authority for the TLS of an installation's servers: a folder with its key, and the certificates that it issues.
+"""Runs a certificate authority for an installation's servers, in a folder with its key and issued certificates.
 
 Keys are ECDSA on P-256, which every client speaks, and certificates have the extensions that RFC 5280 asks for.
 """
@@ -29,15 +29,17 @@ _PEM = serialization.Encoding.PEM
 
 
 class Authority:
-    """Issues certificates of servers. ``folder`` has the key of the authority, for its owner alone, and
-    ``authorities.pem``, which clients trust."""
+    """Issues TLS certificates of servers.
+
+    ``folder`` has the key of the authority, for its owner alone, and ``authorities.pem``, which clients trust.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @property
     def trusted(self) -> Path:
-        """Returns the file of the certificates that clients trust: the present authority first, then earlier ones."""
+        """Returns the file of the certificates that clients trust, the present authority first, then earlier ones."""
         return self._folder / _TRUSTED
 
     def create(self, name: str, *, life: timedelta, now: datetime, replace: bool = False) -> None:
@@ -68,7 +70,8 @@ class Authority:
     def issue(
         self, name: str, hosts: Sequence[str], *, life: timedelta, now: datetime, folder: Path
     ) -> tuple[Path, Path]:
-        """Writes ``NAME.pem`` and ``NAME-key.pem`` in ``folder``, and returns both. Servers that run take them in use.
+        """Writes a server's ``NAME.pem`` and ``NAME-key.pem`` into ``folder``, and returns both paths. Servers that run
+        take them in use.
 
         ``hosts`` are host names and addresses. Raises NotFound without an authority, InvalidInput for a bad name or
         host, or an authority that expires before the certificate would, Conflict if its files do not belong together.

@@ -1,4 +1,5 @@
-"""Makes certificates: self-signed ones of servers, small authorities, and client certificates that those issue.
+"""Makes certificates: self-signed server certificates, small authorities, and client certificates that authorities
+issue.
 
 Keys are Ed25519, texts are PEM.
 """
@@ -29,14 +30,14 @@ _RENEWED_AFTER = 2 / 3
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
-    """A private key and its certificate, in PEM."""
+    """Holds a private key and its certificate, both in PEM."""
 
     key: str = field(repr=False)
     certificate: str
 
 
 def create_server_identity(name: str = "backendai") -> TlsIdentity:
-    """Returns a new self-signed identity, whose peers trust exactly this certificate: it has no period of validity."""
+    """Returns a new self-signed identity, which never expires. Peers trust exactly this certificate."""
     return self_signed(name, basic_constraints(is_authority=False))
 
 
@@ -55,7 +56,7 @@ def create_request(name: str) -> tuple[str, str]:
 def issue_client_certificate(
     authority: TlsIdentity, request: str, name: str, *, life_s: float = CLIENT_LIFE_S, now: datetime | None = None
 ) -> str:
-    """Returns a certificate that identifies the requester to servers as ``name``, whatever name it requests.
+    """Returns a certificate that identifies the requester as ``name``, whatever name the request states.
 
     Raises InvalidInput for a request that cannot be read or is not signed with an Ed25519 key.
     """
@@ -77,7 +78,10 @@ def issue_client_certificate(
 
 
 def renewal_time(certificate: str) -> datetime:
-    """Returns when a client certificate should be replaced: after two thirds of its life. Raises InvalidInput."""
+    """Returns when a client certificate should be replaced, which is after two thirds of its life.
+
+    Raises InvalidInput.
+    """
     loaded = load_certificate(certificate)
     return loaded.not_valid_before_utc + _RENEWED_AFTER * (loaded.not_valid_after_utc - loaded.not_valid_before_utc)
 
@@ -107,7 +111,10 @@ def load_authority(certificate: str) -> x509.Certificate:
 
 
 def is_issued_by(certificate: bytes | None, authority: x509.Certificate) -> bool:
-    """Returns True if the authority has signed the certificate, which is in DER. Its validity is not examined."""
+    """Returns True if the authority has signed the certificate.
+
+    The certificate is in DER. Its validity is not examined.
+    """
     try:
         x509.load_der_x509_certificate(certificate or b"").verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
@@ -129,7 +136,10 @@ def self_signed(name: str, constraints: x509.BasicConstraints) -> TlsIdentity:
 
 
 def _requested_key(request: str) -> Ed25519PublicKey:
-    """Returns the public key of a signing request, whose private key the requester has. Raises InvalidInput."""
+    """Returns the public key of a signing request, after a check that the requester has the private key.
+
+    Raises InvalidInput.
+    """
     try:
         if len(request) > _MAX_PEM_CHARACTERS:
             raise ValueError

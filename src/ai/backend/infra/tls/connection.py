@@ -14,7 +14,7 @@ _READ_BYTES = 256 * 1024
 
 
 class Scratch:
-    """The buffers that all connections of one event loop read into. A callback leaves nothing in them."""
+    """Holds the buffers into which all connections of one event loop read. A callback leaves nothing in them."""
 
     _of_loop: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Scratch]] = WeakKeyDictionary()
 
@@ -24,14 +24,14 @@ class Scratch:
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> Scratch:
-        """Returns the buffers of a loop. Other threads have loops of their own."""
+        """Returns the read buffers of an event loop. Other threads have loops of their own."""
         if (scratch := cls._of_loop.get(loop)) is None:
             scratch = cls._of_loop[loop] = cls()
         return scratch
 
 
 class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
-    """The protocol of a TCP transport, and the transport of the protocol that is given to ``attach``.
+    """Implements TLS between a TCP transport and the protocol that is given to ``attach``.
 
     Nothing is read after the handshake until then. ``abort`` ends the stream without ``close_notify``, so that the peer
     sees that it was cut.
@@ -99,7 +99,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
     # -- as the transport of the attached protocol
 
     def attach(self, protocol: asyncio.Protocol) -> None:
-        """Connects a protocol, once, and begins to read. ``data_received`` gets up to 256 KiB."""
+        """Connects a protocol once, and begins to read. ``data_received`` gets up to 256 KiB."""
         self._protocol = protocol
         protocol.connection_made(self)
         if self._tcp is None or self._tcp.is_closing():
@@ -154,7 +154,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         self._flush()
 
     def close(self) -> None:
-        """Ends both directions once what was written is sent."""
+        """Ends both directions once all written data is sent."""
         self.write_eof()
         if self._tcp is not None and not self._is_closing:
             self._is_closing = True
@@ -219,7 +219,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
             self._tcp.resume_reading()
 
     def _read(self) -> None:
-        """Hands on what was received, until the protocol pauses."""
+        """Passes received data on to the protocol until the protocol pauses."""
         plaintext, protocol = self._scratch.plaintext, self._protocol
         wants_more = False
         while protocol is not None and not (wants_more or self._is_paused or self._is_closing):

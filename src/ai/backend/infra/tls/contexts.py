@@ -26,7 +26,7 @@ def server_context(identity: TlsIdentity, authorities: Iterable[str] | None = No
 
 
 def unverified_client_context() -> ssl.SSLContext:
-    """Returns a context of a client that trusts every certificate: the caller must compare the fingerprint."""
+    """Returns a client context that trusts every certificate. The caller must compare the fingerprint."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -47,7 +47,10 @@ def pinned_client_context(server_certificate: str, identity: TlsIdentity) -> ssl
 
 
 def _load_identity(context: ssl.SSLContext, identity: TlsIdentity) -> None:
-    """Loads key and certificate from a file in memory, so that the key reaches no disk: the module reads files only."""
+    """Loads key and certificate from a file in memory, so that the key is never written to disk.
+
+    The ssl module can read files only.
+    """
     memory = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
         os.write(memory, (identity.key + identity.certificate).encode())

@@ -1,4 +1,4 @@
-"""A certificate of a server that is replaced while the server runs."""
+"""Replaces the certificate of a server while the server runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHECK_S = 1.0
 
 
 class ReloadedCertificate:
-    """The context of a server, whose connections get the certificate that is in its files when they begin.
+    """Provides the TLS context of a server. New connections use the certificate that is in the files then.
 
     Raises InvalidInput if the files cannot be used. Files that cannot be used later are logged, and the certificate of
     before goes on being used.
@@ -31,7 +31,7 @@ class ReloadedCertificate:
         self.context.sni_callback = self._choose
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Gives a new connection the newest certificate. OpenSSL calls this also for clients that name no host."""
+        """Uses the newest certificate for a new connection. OpenSSL calls this also for clients that name no host."""
         now = time.monotonic()
         if now >= self._checked_at + _CHECK_S:
             self._checked_at = now
@@ -52,7 +52,7 @@ class ReloadedCertificate:
         log.info("the certificate %s was replaced", self._certificate)
 
     def _read_stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Returns what changes with the files; nothing for a missing one."""
+        """Returns a value that changes with the certificate files. A missing file contributes nothing."""
         stamps = []
         for path in (self._certificate, self._key):
             try:

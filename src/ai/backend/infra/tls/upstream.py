@@ -1,4 +1,4 @@
-"""Dials the service gateways of agents."""
+"""Connects to the service gateways of agents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def connect_upstream(
     *,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> tuple[asyncio.Transport, ProtocolT]:
-    """Connects a protocol to a route of a gateway.
+    """Connects a protocol to a port of a kernel, through a route of an agent's service gateway.
 
     The transport can end its direction alone (``write_eof``). A gateway that refuses the client's certificate, cannot
     reach the service, or loses it, cuts the connection: ``connection_lost`` gets an error then.
@@ -76,7 +76,7 @@ async def open_upstream(
     *,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> tuple[StreamReader, StreamWriter]:
-    """Opens a stream to a route of a gateway, as :func:`connect_upstream`."""
+    """Opens a stream to a route of an agent's service gateway, as :func:`connect_upstream` does."""
     loop = asyncio.get_running_loop()
     reader = StreamReader(READ_LIMIT_BYTES, loop)
     transport, protocol = await connect_upstream(

@@ -1,1 +1,1 @@
-"""The controllers of kube-acc: they decide about devices and operations, and let executors act."""
+"""Implements the controllers of kube-acc, which decide about devices and operations and let executors act."""

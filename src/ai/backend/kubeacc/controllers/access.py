@@ -1,4 +1,4 @@
-"""Keeps the admission policy of operations in step with the AcceleratorPolicies."""
+"""Updates the admission policy of operations when AcceleratorPolicies change."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ ADMISSION_BINDINGS = Resource(
 
 
 class AccessController:
-    """Writes the admission policy anew when a policy changes, and each minute, should somebody have changed or removed
-    it; and the status of policies."""
+    """Writes the admission policy again when a policy changes, and each minute, in case somebody changed or removed it.
+
+    Also writes the status of policies.
+    """
 
     def __init__(self, api: KubeApi, view: ClusterView) -> None:
         self._api, self._view = api, view

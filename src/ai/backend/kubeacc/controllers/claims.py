@@ -1,5 +1,5 @@
-"""Attaches the devices for which the scheduler waits, and sets the condition by which it binds the pod (DRA binding
-conditions, KEP-5007; decision 0432)."""
+"""Attaches the devices for which the scheduler waits, and sets the condition on which the scheduler binds the pod (DRA
+binding conditions, KEP-5007; decision 0432)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Key = tuple[str, str]
 
 
 class _Verdict(NamedTuple):
-    """The condition of a device that decides whether its pod is bound."""
+    """Holds the condition of a device that decides if its pod is bound."""
 
     type: str
     reason: str
@@ -41,7 +41,7 @@ class _Verdict(NamedTuple):
 
 
 def waiting_devices(claim: ResourceClaim) -> list[AllocatedDevice]:
-    """Returns the allocated devices of a claim that are to be attached before its pod is bound."""
+    """Returns the allocated devices of a claim that must be attached before its pod is bound."""
     allocation = claim.status.allocation
     results = allocation.devices.results if allocation is not None else ()
     return [result for result in results if ATTACHED_CONDITION in result.binding_conditions]
@@ -56,8 +56,11 @@ def operation_name(claim: ResourceClaim, device: AllocatedDevice) -> str:
 
 
 class ClaimController:
-    """Reconciles resource claims by their key. A claim with a device that is detached gets an operation ``Attach`` in
-    its namespace, which policies judge as any other; how it ends is the condition of the device in the claim."""
+    """Reconciles resource claims by their keys.
+
+    A claim with a device that is detached gets an operation ``Attach`` in its namespace, which policies judge as any
+    other; how it ends is the condition of the device in the claim.
+    """
 
     def __init__(
         self, api: KubeApi, view: ClusterView, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -81,7 +84,7 @@ class ClaimController:
         return _RECHECK_S if len(decided) < len(devices) else None
 
     async def _attach(self, claim: ResourceClaim, device: AllocatedDevice) -> _Verdict | None:
-        """Returns the result of the attachment; None while it is in progress."""
+        """Returns the result of a device's attachment. Returns None while the attachment is in progress."""
         name = operation_name(claim, device)
         operation = self._view.operations.get(name, claim.metadata.namespace)
         accelerator = self._view.accelerators.get(accelerator_of_pool(device.pool, device.device))
@@ -118,7 +121,7 @@ class ClaimController:
         return None
 
     async def _write_conditions(self, claim: ResourceClaim, decided: list[tuple[AllocatedDevice, _Verdict]]) -> None:
-        """Writes the conditions of all devices of ours, whose writer is this one."""
+        """Writes the conditions of all kube-acc devices of a claim. This controller is their only writer."""
         entries: list[dict[str, Any]] = [
             {
                 "driver": device.driver,
@@ -159,8 +162,10 @@ def _verdict_of(operation: AcceleratorOperation) -> _Verdict:
 
 
 def _written_verdict(claim: ResourceClaim, device: AllocatedDevice) -> _Verdict | None:
-    """Returns the condition that was written for a device of the present allocation; the scheduler removes all of an
-    allocation that it ends."""
+    """Returns the condition that was written for a device of the present allocation.
+
+    The scheduler removes all conditions of an allocation that it ends.
+    """
     for entry in claim.status.devices:
         if (entry.driver, entry.pool, entry.device) == (device.driver, device.pool, device.device):
             for condition in entry.conditions:

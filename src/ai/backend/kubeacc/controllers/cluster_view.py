@@ -1,4 +1,4 @@
-"""The controllers' copies of the cluster's objects, never older than what they wrote themselves."""
+"""Keeps copies of the cluster's objects for the controllers. A copy is never older than the controllers' own writes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from ai.backend.node.kube_api.reflector import Reflector
 from ai.backend.node.kube_api.resources import NAMESPACES, NODES, RESOURCE_CLAIMS, ObjectT, Resource
 
 Listener = Callable[[Any, Any], None]
-"""Gets an object before and after a change."""
+"""Called with an object before and after a change."""
 
 
 class Mirror(Generic[ObjectT]):
-    """A reflector together with what was written since, so that a step never acts on the state before its last one.
+    """Combines a reflector with the controllers' own writes, so that a step never acts on the state before its last
+    write.
 
     Versions of one object are compared as numbers (KEP-5504)."""
 
@@ -47,7 +48,7 @@ class Mirror(Generic[ObjectT]):
             listener(before, after)
 
     def record(self, written: ObjectT) -> None:
-        """Remembers the answer of a write until the watch has caught up."""
+        """Remembers the object that a write returned, until the watch has delivered the same version."""
         mirrored = self.reflector.get(*reversed(written.key))
         if mirrored is not None and _version(mirrored) < _version(written):
             self._written[written.key] = written
@@ -64,7 +65,7 @@ def _version(obj: KubeObject) -> int:
 
 
 class ClusterView:
-    """All that the controllers read.
+    """Holds copies of all objects that the controllers read.
 
     An object that cannot be decoded (see Reflector) gives no permission and frees nothing: a class or a policy is
     absent, so nothing is allowed by it, while devices keep the class that they have; devices, operations, claims, nodes

@@ -1,4 +1,4 @@
-"""Decides the next step of an operation from everything that is known of it. Pure: no clock, no requests.
+"""Decides the next step of an operation from all known facts about the operation. Pure: no clock, no requests.
 
 The answer depends on the stored state alone, so a controller that was killed anywhere goes on where it was.
 """
@@ -29,10 +29,10 @@ from ai.backend.kubeacc.policies.evaluation import Decision
 
 P, T, V = OperationPhase, OperationTrigger, OperationVerb
 EXECUTOR_SILENCE_S = 90.0
-"""An executor that has not begun an order, or is away, for so long is lost."""
+"""The seconds after which an executor counts as lost that is away or has not begun an order."""
 UNDO_LIMIT_S = 300.0
 VERIFY_LIMIT_S = 60.0
-"""How long the state of a device may contradict what its executor has reported."""
+"""The seconds for which the state of a device may contradict the report of its executor."""
 RECHECK_S = 15.0
 REVERSIBLE = frozenset({V.ATTACH, V.DETACH, V.PROGRAM, V.POWER, V.PARTITION})
 CURES_QUARANTINE = frozenset({V.RESET, V.DETACH})
@@ -40,9 +40,12 @@ CURES_QUARANTINE = frozenset({V.RESET, V.DETACH})
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds all that is known of an operation. ``device`` None: there is no such Accelerator. ``executor`` is who
-    would act, empty if nobody; ``executor_silent_s`` for how long it was not seen alive, 0 if it is;
-    ``artifact_problem`` why the image may not be loaded, empty if it may."""
+    """Holds all known facts about an operation.
+
+    ``device`` None: there is no such Accelerator. ``executor`` is who would act, empty if nobody; ``executor_silent_s``
+    for how long it was not seen alive, 0 if it is; ``artifact_problem`` why the image may not be loaded, empty if it
+    may.
+    """
 
     operation: AcceleratorOperation
     device: Accelerator | None
@@ -57,7 +60,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holder(self) -> OperationRef | None:
-        """The operation that holds the device."""
+        """Returns the operation that holds the device."""
         return self.device.status.operation if self.device is not None else None
 
     @property
@@ -66,7 +69,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def report(self) -> Report | None:
-        """The report on the present order; a report on an earlier one says nothing."""
+        """Returns the report on the present order. A report on an earlier order is ignored."""
         status = self.operation.status
         if status.order is None or status.report is None or status.report.sequence != status.order.sequence:
             return None
@@ -74,8 +77,11 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the next thing to do. Without a ``trigger`` the operation waits in its phase, for the ``reason``, and
-    is asked again after ``again_s``. ``acquire``: the device is to be locked; ``evict``: its holders evicted."""
+    """Describes the next action of the controllers on an operation.
+
+    Without a ``trigger`` the operation waits in its phase, for the ``reason``, and is asked again after ``again_s``.
+    ``acquire``: the device is to be locked; ``evict``: its holders evicted.
+    """
 
     trigger: OperationTrigger | None = None
     reason: str = ""
@@ -104,7 +110,7 @@ def next_step(situation: Situation) -> Step:
 
 
 def _refusal(situation: Situation) -> Step | None:
-    """Returns the step of an operation that may not run at all, None if it may, now or later."""
+    """Returns the step that ends an operation which may never run. Returns None if it may run now or later."""
     device, spec = situation.device, situation.operation.spec
     if device is None:
         return Step(
@@ -137,7 +143,7 @@ def _refusal(situation: Situation) -> Step | None:
 
 
 def _is_classified(device: Accelerator) -> bool:
-    """Says whether the controllers have looked for the class of a device."""
+    """Returns True if the controllers have already looked for the class of a device."""
     return any(condition.type == ControllerCondition.MANAGED for condition in device.status.conditions)
 
 
@@ -166,7 +172,7 @@ def _queued(situation: Situation) -> Step:
 
 
 def _await_policy(situation: Situation) -> Step:
-    """Returns the step of an operation that the policies allow later: a quota is used up, or no window is open."""
+    """Returns the step of an operation that the policies allow only later: a quota is used up, or no window is open."""
     policy = situation.policy
     again_s = RECHECK_S
     if policy.retry_at is not None:
@@ -198,7 +204,7 @@ def _draining(situation: Situation) -> Step:
 
 
 def _executing(situation: Situation) -> Step:
-    """RUNNING and CANCELLING: the executor's report decides."""
+    """Returns the step of a RUNNING or CANCELLING operation. The executor's report decides."""
     report, status = situation.report, situation.operation.status
     if report is not None and report.outcome is not None:
         reason = report.reason or report.outcome
@@ -262,7 +268,7 @@ def _verifying(situation: Situation) -> Step:
 
 
 def _contradiction(situation: Situation) -> str | None:
-    """Returns how the device differs from the reported success; None if it agrees, or cannot be compared."""
+    """Returns how the device differs from the reported success. Returns None if it agrees or cannot be compared."""
     device, spec = situation.device, situation.operation.spec
     if device is None:
         # A partition that was destroyed vanishes, and so may a device that was detached.

@@ -1,4 +1,4 @@
-"""Decides what class a device belongs to and whose it is, and counts the devices of each class."""
+"""Decides the class and the owner of each device, and counts the devices of each class."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def class_of(device: Accelerator, classes: Iterable[AcceleratorClass]) -> AcceleratorClass | None:
-    """Returns the class of a device: of those that select it the one of the highest priority, then the first by
-    name."""
+    """Returns the class of a device. If several classes select it, the highest priority and then the first name win."""
     matching = [acc_class for acc_class in classes if _selects(acc_class, device)]
     return min(matching, key=lambda c: (-c.spec.priority, c.metadata.name), default=None)
 
@@ -57,7 +56,7 @@ def _matches(model: str, pattern: str) -> bool:
 
 
 def ownership_of(device: Accelerator, acc_class: AcceleratorClass | None) -> Ownership | None:
-    """Returns whose a device is by the co-existence rule; None without a class."""
+    """Returns the owner of a device by the co-existence rule. Returns None for a device without a class."""
     if acc_class is None:
         return None
     return ownership(
@@ -68,7 +67,7 @@ def ownership_of(device: Accelerator, acc_class: AcceleratorClass | None) -> Own
 
 
 def sharing_violation(device: Accelerator, policies: Iterable[AcceleratorPolicy]) -> str:
-    """Returns how the holders of a device exceed what the policies about its class let them share; empty if not.
+    """Returns how the holders of a device exceed the sharing that policies permit. Empty if they do not.
 
     A namespace is bound by the policies that are about it; of several, by the strictest."""
     holders = device.status.holders
@@ -91,7 +90,7 @@ def _exceeded(sharing: Sharing, workloads: int, namespaces: set[str]) -> str:
 
 
 class DeviceController:
-    """Reconciles accelerators by their name, and classes by theirs."""
+    """Reconciles accelerators and accelerator classes by their names."""
 
     def __init__(
         self, api: KubeApi, view: ClusterView, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -100,8 +99,10 @@ class DeviceController:
         self._counts: dict[str, Counter[str]] = {}
 
     async def reconcile(self, name: str) -> float | None:
-        """Writes class, owner and conditions of a device where they differ. A device whose class cannot be decoded
-        keeps all of them: it may be another one's."""
+        """Writes class, owner and conditions of a device if they differ from the stored ones.
+
+        A device whose class cannot be decoded keeps all of them: it may be another one's.
+        """
         device = self._view.accelerators.get(name)
         if device is None or device.metadata.deletion_timestamp:
             return None
@@ -153,7 +154,7 @@ class DeviceController:
         ]
 
     async def reconcile_class(self, name: str) -> float | None:
-        """Writes how many devices a class has."""
+        """Writes the number of devices that a class has."""
         acc_class = self._view.classes.get(name)
         if acc_class is None:
             return None
@@ -176,14 +177,14 @@ class DeviceController:
 
 
 def _complete(status: Any) -> Mapping[str, Any]:
-    """Returns a status with its zeros, which are shown as such."""
+    """Returns a status with explicit zeros, so that the zeros are shown."""
     return {"devices": 0, "healthy": 0, "held": 0, **msgspec.to_builtins(status)}
 
 
 def _condition(
     present: Condition | None, name: str, value: bool, reason: str, message: str, device: KubeObject, now: str
 ) -> Condition:
-    """Returns a condition; the present one where it says the same."""
+    """Returns a condition. If the present condition says the same, the present one is returned."""
     status = "True" if value else "False"
     if present is not None and (present.status, present.reason, present.message) == (status, reason, message):
         return present

@@ -1,4 +1,4 @@
-"""Runs a driver of an IaaS inside of the controllers: its devices as accelerators, and orders that it executes."""
+"""Runs an IaaS driver inside of the controllers: shows its devices as accelerators, and executes orders by it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Key = tuple[str, str]
 
 
 async def refuse_image(artifact: Artifact) -> Path:
-    """Refuses every image: these controllers have no folder of images."""
+    """Refuses every image, because these controllers have no folder of images."""
     raise InvalidInput(f"these controllers load no images; {artifact.uri[:200]} is not reached")
 
 
 def accelerator_name(driver: str, device_id: str) -> str:
-    """Returns the name of a device's object: readable, and different for different ids."""
+    """Returns the name of a device's Accelerator object. The name is readable, and differs for different ids."""
     readable = re.sub(r"[^a-z0-9-]+", "-", device_id.lower()).strip("-")
     name = f"{driver}-{readable}"
     if readable == device_id and len(name) <= _NAME_LENGTH:
@@ -47,7 +47,7 @@ def accelerator_name(driver: str, device_id: str) -> str:
 
 
 class DriverRunner:
-    """Writes the devices of a driver where they have changed, and executes the orders of ``driver/NAME``."""
+    """Writes the devices of a driver when they change, and executes the orders of ``driver/NAME``."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class DriverRunner:
         view.operations.subscribe(self._on_operation)
 
     async def run(self) -> None:
-        """Runs until cancelled; what is under way is executed again by the next leader."""
+        """Runs until cancelled. The next leader executes unfinished orders again."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.discovery.run())
@@ -82,7 +82,7 @@ class DriverRunner:
             self._queue.add(operation.key)
 
     async def discover_devices(self) -> None:
-        """Writes the devices of the driver; one discovery at a time, so that none writes what an earlier one saw."""
+        """Writes the devices of the driver. Only one discovery runs at a time, so that no older result is written."""
         async with self._discovering:
             await self._write_devices()
 
@@ -144,8 +144,7 @@ class DriverRunner:
         self._written[name] = encoded
 
     def _program_of(self, name: str, device: DriverDevice) -> Program | None:
-        """Returns the image that a device has loaded: the stored one of the last operation, unless the driver reports
-        another one."""
+        """Returns the image that a device has loaded, from the last operation unless the driver reports another one."""
         stored = self._view.accelerators.get(name)
         program = self._programs.get(name) or (stored.status.program if stored is not None else None)
         if device.program is not None and (program is None or program.image != device.program):
@@ -153,7 +152,7 @@ class DriverRunner:
         return program
 
     def _note_program(self, operation: AcceleratorOperation, report: Report) -> None:
-        """Remembers what the device has loaded now, until it is stored."""
+        """Remembers the image that the device has loaded now, until it is stored."""
         spec, order = operation.spec, operation.status.order
         if spec.program is None or order is None or report.outcome is not Outcome.SUCCEEDED:
             return
@@ -198,7 +197,7 @@ class DriverRunner:
         return None
 
     def _refusal_of(self, operation: AcceleratorOperation) -> Report | None:
-        """Refuses to attach a device to what is no node of the cluster: an IaaS has machines of others too."""
+        """Refuses to attach a device to a machine that is no node of the cluster. An IaaS also has other machines."""
         attach, order = operation.spec.attach, operation.status.order
         if attach is None or order is None or order.rollback or self._view.nodes.get(attach.node_name) is not None:
             return None
@@ -208,7 +207,7 @@ class DriverRunner:
         return Report(sequence=order.sequence, outcome=Outcome.FAILED, reason="NoSuchNode", message=message)
 
     async def discover_now(self) -> None:
-        """Shows the new state of the device before the report, which the controllers compare with it."""
+        """Writes the new state of the device before the report, because the controllers compare the two."""
         try:
             await self.discover_devices()
         except BackendError as e:

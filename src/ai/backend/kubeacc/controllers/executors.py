@@ -13,7 +13,10 @@ NODE, DRIVER = "node/", "driver/"
 
 
 class Executors:
-    """``drivers`` are the names of the IaaS drivers that run inside of the controllers."""
+    """Finds the executors of operations.
+
+    ``drivers`` are the names of the IaaS drivers that run inside of the controllers.
+    """
 
     def __init__(
         self, view: ClusterView, drivers: Collection[str] = (), clock: Callable[[], float] = time.monotonic
@@ -22,7 +25,7 @@ class Executors:
         self._silent_since: dict[str, float] = {}
 
     def executor_of(self, operation: AcceleratorOperation, device: Accelerator) -> str:
-        """Returns the executor of an operation; empty if nobody can act on the device."""
+        """Returns the executor of an operation. Returns an empty text if no executor can act on the device."""
         if device.spec.driver in self._drivers:
             return f"{DRIVER}{device.spec.driver}"
         attach = operation.spec.attach
@@ -30,7 +33,7 @@ class Executors:
         return f"{NODE}{node}" if node else ""
 
     def silent_s(self, executor: str) -> float:
-        """Returns for how many seconds an executor was not alive: a node that is not ready, or gone."""
+        """Returns the seconds for which an executor's node was not ready or did not exist."""
         node = self._view.nodes.get(executor.removeprefix(NODE)) if executor.startswith(NODE) else None
         if not executor.startswith(NODE) or (node is not None and is_ready(node)):
             self._silent_since.pop(executor, None)

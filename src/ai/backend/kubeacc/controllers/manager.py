@@ -1,4 +1,4 @@
-"""Runs the controllers: copies of the cluster's objects, and a queue for each kind."""
+"""Runs the controllers with copies of the cluster's objects, and with one queue for each kind of object."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ai.backend.node.kube_api.objects import KubeObject, ResourceClaim
 
 log = logging.getLogger(__name__)
 _CLASS_PAUSE_S = 0.5
-"""Counts of classes follow devices after so long: a thousand changes at once are one write."""
+"""The seconds until the counts of classes follow devices, so that a thousand changes at once cause one write."""
 
 
 class ControllerManager:
-    """The controllers of one leader. ``drivers`` are the IaaS drivers that execute inside of this process."""
+    """Runs the controllers of one leader. ``drivers`` are the IaaS drivers that execute inside of this process."""
 
     def __init__(
         self,
@@ -89,8 +89,10 @@ class ControllerManager:
             self.claim_queue.add(after.key)
 
     def _on_rules(self, before: KubeObject | None, after: KubeObject | None) -> None:
-        """A class or a policy has changed: every device and every waiting operation is asked again. A change of a
-        status, which the controllers themselves write while devices change, asks nobody."""
+        """Queues every device and every waiting operation again after a change of a class or a policy.
+
+        A change of a status, which the controllers themselves write while devices change, asks nobody.
+        """
         if before is not None and after is not None and before.metadata.generation == after.metadata.generation:
             return
         self.access_queue.add("")

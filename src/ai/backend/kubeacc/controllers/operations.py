@@ -1,4 +1,7 @@
-"""Drives every AcceleratorOperation through its machine: one step at a time, each stored before the next."""
+"""Drives every AcceleratorOperation through its state machine, one step at a time.
+
+Each step is stored before the next.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ CRASH_POINTS = (
 
 
 class OperationController:
-    """Reconciles operations by their key (namespace, name).
+    """Reconciles operations by their keys (namespace, name).
 
     ``executor_of`` returns the executor of a device, empty if there is none; ``silent_s`` for how long an executor was
     not seen alive.
@@ -81,7 +84,7 @@ class OperationController:
         self._acquiring: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def reconcile(self, key: Key) -> float | None:
-        """Takes the next step of an operation; returns after how many seconds it is to be asked again."""
+        """Takes the next step of an operation, and returns the seconds until the operation is reconciled again."""
         namespace, name = key
         operation = self._view.operations.get(name, namespace)
         if operation is None:
@@ -153,9 +156,9 @@ class OperationController:
         )
 
     def _usage(self, name: str, policy: AcceleratorPolicySpec, operation: AcceleratorOperation, now: datetime) -> Usage:
-        """Counts what the namespace of an operation uses of the quota of the policy ``name``, without the operation
-        itself: operations that this policy allowed, and attached devices of its classes. An operation that cannot be
-        decoded counts for every policy, and where no more can be noted, none begins."""
+        """Counts how much of the quota of the policy ``name`` an operation's namespace uses, without the operation
+        itself. Operations that this policy allowed and attached devices of its classes count. An operation that cannot
+        be decoded counts for every policy, and where no more can be noted, none begins."""
         namespace, uid = operation.metadata.namespace, operation.metadata.uid
         others = [
             other
@@ -187,13 +190,13 @@ class OperationController:
         )
 
     def _recent(self, policy_name: str, now: datetime) -> list[RecentOperation]:
-        """Returns the operations of the last hour that a policy's status notes."""
+        """Returns the operations of the last hour that a policy's status lists."""
         policy = self._view.policies.get(policy_name)
         noted = policy.status.recent_operations if policy is not None else ()
         return [one for one in noted if _is_recent(one.start_time, now)]
 
     async def _note_begin(self, operation: AcceleratorOperation, policy_name: str, now: datetime) -> None:
-        """Notes in the status of its policy that an operation begins, if a quota counts it.
+        """Adds an operation that begins to the status of its policy, if a quota counts it.
 
         Raises Conflict if the policy has changed since it was asked, so of two operations one gets the last place."""
         policy = self._view.policies.get(policy_name)
@@ -254,7 +257,7 @@ class OperationController:
         )
 
     async def release_orphan(self, device: Accelerator) -> None:
-        """Frees a device whose operation vanished without an end, and quarantines it.
+        """Frees and quarantines a device whose operation vanished without an end.
 
         The copies of devices and of operations are not of one moment, so the API server is asked first."""
         holder = device.status.operation
@@ -278,7 +281,7 @@ class OperationController:
         attached_by: OperationRef | None,
         message: str = "",
     ) -> None:
-        """Applies what operations say of a device; ``quarantined`` None leaves the quarantine as it is."""
+        """Applies the results of operations to a device. ``quarantined`` None keeps the present quarantine."""
         conditions = [
             condition
             for condition in device.status.conditions
@@ -312,7 +315,7 @@ class OperationController:
         self._view.accelerators.record(written)
 
     async def _store(self, operation: AcceleratorOperation, status: Any) -> None:
-        """Applies the whole status but the report, on condition that nobody changed the operation meanwhile."""
+        """Writes the whole status except the report, if nobody changed the operation meanwhile."""
         metadata = {"uid": operation.metadata.uid, "resourceVersion": operation.metadata.resource_version}
         written = await self._api.apply(
             OPERATIONS,
@@ -326,7 +329,7 @@ class OperationController:
         self._view.operations.record(written)
 
     async def _evict(self, device: Accelerator) -> str:
-        """Asks for the eviction of the pods that hold a device; again of those that a disruption budget protects.
+        """Requests the eviction of the pods that hold a device, repeatedly for pods that a disruption budget protects.
 
         Returns why a pod stays, empty if none does."""
         problem = ""
@@ -348,7 +351,7 @@ class OperationController:
         return problem
 
     async def _finish(self, operation: AcceleratorOperation) -> float | None:
-        """Frees the device of an operation that has ended, then the operation itself, and removes it in the end."""
+        """Frees the device of an ended operation, then the operation itself, and removes the operation in the end."""
         device = self._view.accelerators.get(operation.spec.accelerator)
         holder = device.status.operation if device is not None else None
         if device is not None and holder is not None and holder.uid == operation.metadata.uid:
@@ -402,12 +405,12 @@ class OperationController:
 
 
 def _is_recent(start_time: str, now: datetime) -> bool:
-    """Says whether an operation of that time counts for a quota of an hour."""
+    """Returns True if an operation of that time counts for a quota of an hour."""
     return datetime.fromisoformat(start_time) > now - timedelta(seconds=_HOUR_S)
 
 
 def _artifact_problem(spec: AcceleratorOperationSpec, acc_class: AcceleratorClass | None, *, is_required: bool) -> str:
-    """Returns why the image of an operation may not be loaded; empty if it may, or there is none."""
+    """Returns why an operation's image may not be loaded. Empty if it may be loaded, or there is no image."""
     if spec.program is None:
         return ""
     signers = acc_class.spec.signers if acc_class is not None else ()

@@ -1,5 +1,7 @@
-"""Writes the status of an operation after a step. Pure; orders and phase change in one write, so no crash separates
-them."""
+"""Computes and writes the status of an operation after a step.
+
+Pure; orders and phase change in one write, so no crash separates them.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,12 @@ _KEEPS_REASON = frozenset({T.UNDONE, T.COMPLETED, T.ABORTED, T.FAILED, T.FAILED_
 
 
 def timestamp(at: datetime) -> str:
-    """Returns a time as the API writes it, to the second."""
+    """Formats a time as the Kubernetes API writes it, to the second."""
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def advance(situation: Situation, taken: Step) -> tuple[AcceleratorOperationStatus, tuple[E, ...]]:
-    """Returns the status after a step, without the executor's report, and the effects that are left to do."""
+    """Returns the status after a step, without the executor's report, and the effects that remain to be done."""
     operation, now = situation.operation, situation.now
     old = operation.status
     status = replace(
@@ -66,7 +68,7 @@ def advance(situation: Situation, taken: Step) -> tuple[AcceleratorOperationStat
 
 
 def _explained(status: AcceleratorOperationStatus, taken: Step) -> AcceleratorOperationStatus:
-    """Returns the status with what the step says; one that says nothing leaves what was said before."""
+    """Returns the status with the reason and message of the step. An empty reason and message change nothing."""
     if not taken.reason and not taken.message:
         return status
     return replace(status, reason=taken.reason or status.reason, message=taken.message[:1024])
@@ -75,7 +77,7 @@ def _explained(status: AcceleratorOperationStatus, taken: Step) -> AcceleratorOp
 def _ordered(
     situation: Situation, status: AcceleratorOperationStatus, effects: Sequence[E]
 ) -> AcceleratorOperationStatus:
-    """Adds the order that the effects ask for."""
+    """Returns the status with the order that the effects require."""
     old, device = situation.operation.status.order, situation.device
     sequence = (old.sequence if old is not None else 0) + 1
     issued_at = timestamp(situation.now)
@@ -106,7 +108,7 @@ def _ordered(
 def _conditions(
     generation: int, old: AcceleratorOperationStatus, status: AcceleratorOperationStatus, now: datetime
 ) -> tuple[Condition, ...]:
-    """Returns ``Admitted`` and ``Complete``, by which ``kubectl wait`` waits."""
+    """Returns the conditions ``Admitted`` and ``Complete``, for which ``kubectl wait`` can wait."""
     phase = status.phase
     is_refused = phase is P.REFUSED or (old.phase is P.PENDING and phase.is_final)
     admitted = "Unknown" if phase is P.PENDING else "False" if is_refused else "True"
@@ -132,14 +134,16 @@ def _conditions(
 
 
 def _observed(conditions: Sequence[Condition], operation: AcceleratorOperation) -> tuple[Condition, ...]:
-    """Returns conditions as of the present generation: ``kubectl wait`` takes no older ones."""
+    """Returns conditions with the present generation, because ``kubectl wait`` accepts no older ones."""
     generation = operation.metadata.generation
     return tuple(replace(condition, observed_generation=generation) for condition in conditions)
 
 
 def ended(operation: AcceleratorOperation, gate_problem: str, now: datetime) -> AcceleratorOperationStatus:
-    """Returns the status of an operation that has ended, also where its spec was changed afterwards. ``gate_problem``:
-    why the pod that waits for the device stays gated; it becomes the condition ``PodReleased``."""
+    """Returns the status of an operation that has ended, even if its spec was changed afterwards.
+
+    ``gate_problem``: why the pod that waits for the device stays gated; it becomes the condition ``PodReleased``.
+    """
     status = operation.status
     conditions = _observed(status.conditions, operation)
     if gate_problem and all(condition.type != POD_RELEASED for condition in conditions):

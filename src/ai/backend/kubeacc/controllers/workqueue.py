@@ -1,4 +1,4 @@
-"""A queue of keys: a key is in it once, and is worked on by one worker at a time."""
+"""Implements a queue of keys. A key is queued once, and only one worker at a time works on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_S, _MAX_S = 0.05, 60.0
 
 
 class WorkQueue(Generic[K]):
-    """Calls ``reconcile`` for every key that was added since its last call began.
+    """Calls ``reconcile`` for every key that was added since the key's last call began.
 
     A key that is added while it is worked on is worked on again afterwards. A call that raises is repeated after a
     growing delay; a Conflict, which only says that the object has changed meanwhile, after a short one.
@@ -38,7 +38,7 @@ class WorkQueue(Generic[K]):
         self._wakeup = asyncio.Event()
 
     def add(self, key: K) -> None:
-        """Lets the key be worked on soon."""
+        """Queues a key for work at once."""
         if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()
         if key in self._active:
@@ -48,7 +48,7 @@ class WorkQueue(Generic[K]):
         self._wakeup.set()
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Lets the key be worked on after a delay, or sooner if it is added."""
+        """Queues a key for work after a delay, or sooner if the key is added meanwhile."""
         if key in self._ready or key in self._again:
             return
         loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class WorkQueue(Generic[K]):
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is to be done now; delayed keys do not count."""
+        """Returns True if no key is due now. Delayed keys do not count."""
         return not self._ready and not self._active
 
     async def run(self) -> None:

@@ -1,1 +1,1 @@
-"""Drivers that act on devices: of the node itself by its accelerator plugins, and of an IaaS."""
+"""Implements drivers that act on devices: through accelerator plugins of the node, or through an IaaS."""

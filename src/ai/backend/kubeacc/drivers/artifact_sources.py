@@ -1,4 +1,4 @@
-"""Fetches images for devices by https and from container registries; both are not trusted.
+"""Fetches images for devices by https and from container registries. Both sources are untrusted.
 
 Their addresses, redirects and token servers are judged by the one guard of outgoing requests, and their bytes are
 counted. The store compares the digest.
@@ -68,7 +68,7 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Registry:
-    """A registry for :class:`RegistryHttp`."""
+    """Describes a registry for :class:`RegistryHttp`."""
 
     name: str
     username: str = ""
@@ -81,7 +81,7 @@ class _Registry:
 
 
 class RemoteImages:
-    """The sources of the schemes ``https`` and ``oci``. ``folder`` takes layers while they are read.
+    """Fetches images for the schemes ``https`` and ``oci``. ``folder`` takes layers while they are read.
 
     Raises InvalidInput: a file that the settings name cannot be read.
     """
@@ -112,8 +112,11 @@ class RemoteImages:
         await self._client.close()
 
     async def fetch_https(self, artifact: Artifact, target: BinaryIO, limit: int) -> None:
-        """Goes on at the end of ``target`` if the server can. Raises AddressRefused, NotFound, RegistryRefused,
-        RegistryUnavailable, ArtifactRejected: too large."""
+        """Fetches an image by https.
+
+        Continues at the end of ``target`` if the server supports it. Raises AddressRefused, NotFound, RegistryRefused,
+        RegistryUnavailable, ArtifactRejected: too large.
+        """
         url = parse_url(artifact.uri)
         offset = target.tell()
         headers = {"Range": f"bytes={offset}-"} if offset else {}
@@ -133,9 +136,11 @@ class RemoteImages:
             raise RegistryUnavailable(str(e)) from None
 
     async def fetch_oci(self, artifact: Artifact, target: BinaryIO, limit: int) -> None:
-        """Writes a layer of ``oci://HOST/NAME@sha256:DIGEST``, where the digest is that of the layer itself or of a
-        manifest that has it; of ``...#PATH`` the file of that path in the image's layers. Raises as
-        :meth:`fetch_https`; InvalidInput: the URI has another shape."""
+        """Writes a layer of ``oci://HOST/NAME@sha256:DIGEST`` into the target file.
+
+        The digest is that of the layer or of a manifest that has it. With ``...#PATH``, the file of that path in the
+        image's layers is written. Raises as :meth:`fetch_https`; InvalidInput: the URI has another shape.
+        """
         parts = urlsplit(artifact.uri)
         match = _REFERENCE.fullmatch(parts.path)
         if match is None or parts.query or parse_url(f"https://{parts.netloc}").host is None:
@@ -153,7 +158,7 @@ class RemoteImages:
             await repository.copy(layer, target, limit)
 
     async def _extract(self, repository: _Repository, digest: str, name: str, target: BinaryIO, limit: int) -> None:
-        """Writes one regular file of an image; the last layer that has it counts, as in a container."""
+        """Writes one regular file of an image. As in a container, the last layer that has the file counts."""
         for layer in reversed(await repository.layers(digest)):
             async with repository.unpacked(layer, self._folder, limit) as tar:
                 _empty(target)
@@ -171,7 +176,10 @@ class _Repository(msgspec.Struct, frozen=True):
         return f"repository:{self.name}:pull"
 
     async def layers(self, digest: str) -> list[_Layer]:
-        """Returns the layers of a manifest of that digest. Raises ArtifactRejected: the registry has sent another."""
+        """Returns the layers of the manifest with the given digest.
+
+        Raises ArtifactRejected: the registry has sent another.
+        """
         reply = await self.http.get(
             f"/v2/{self.name}/manifests/{digest}",
             accept=", ".join(_MANIFEST_TYPES),
@@ -197,7 +205,7 @@ class _Repository(msgspec.Struct, frozen=True):
 
     @asynccontextmanager
     async def unpacked(self, layer: _Layer, folder: Path, limit: int) -> AsyncIterator[BinaryIO]:
-        """Yields the tar of a layer in a file without a name. Raises ArtifactRejected: it is too large."""
+        """Yields the tar archive of a layer in a file without a name. Raises ArtifactRejected: it is too large."""
         with tempfile.TemporaryFile(dir=folder) as file:
             unpacker = _Unpacker(file, limit)
             size = 0
@@ -216,7 +224,7 @@ def _gunzip() -> Any:
 
 
 class _Unpacker:
-    """Writes a stream to a file, decompressed if it is gzip, up to ``limit`` bytes."""
+    """Writes a stream to a file, up to ``limit`` bytes. A gzip stream is decompressed."""
 
     def __init__(self, file: IO[bytes], limit: int) -> None:
         self._file, self._left = file, limit
@@ -248,7 +256,7 @@ class _Unpacker:
 
 
 class _BoundedReads:
-    """A file for tarfile, which would read headers of any length into memory, and go in circles where they say so."""
+    """Limits the reads of tarfile, which would otherwise read headers of any length into memory or loop."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -256,7 +264,7 @@ class _BoundedReads:
         self.seek, self.tell = file.seek, file.tell
 
     def lift(self) -> None:
-        """Ends the counting: what follows is the content of a file, which has its own limit."""
+        """Ends the limit of reads. The following data is the content of a file, which has its own limit."""
         self._left = sys.maxsize
 
     def read(self, size: int = -1) -> bytes:
@@ -267,8 +275,11 @@ class _BoundedReads:
 
 
 def _extract(layer: BinaryIO, name: str, target: BinaryIO, limit: int) -> bool:
-    """Writes the regular file ``name`` of a tar; nothing else of it is written anywhere, so names, links and modes in
-    it do no harm. Returns False if the tar does not have it. Raises ArtifactRejected."""
+    """Writes the regular file ``name`` of a tar archive.
+
+    Nothing else is written, so that other entries do no harm. Returns False if the tar does not have it. Raises
+    ArtifactRejected.
+    """
     layer.seek(0)
     reads = _BoundedReads(layer)
     member: tarfile.TarInfo | None = None
@@ -322,7 +333,10 @@ async def _copy(response: aiohttp.ClientResponse, target: BinaryIO, limit: int) 
 
 
 def _continues(response: aiohttp.ClientResponse, offset: int) -> bool:
-    """Says whether the body is the rest that was asked for; False: it is the whole. Raises RegistryUnavailable."""
+    """Returns True if the body is the requested rest of the file, and False if it is the whole file.
+
+    Raises RegistryUnavailable.
+    """
     if response.status != 206:
         return False
     if not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):

@@ -1,4 +1,4 @@
-"""Keeps images of operations by their digest: fetched once, checked, and removed when there are too many.
+"""Stores images of operations by digest. Images are fetched once, verified, and removed when there are too many.
 
 Nothing under its final name has another digest than the name says. What an attempt has fetched stays as a hidden
 partial file, from which the next one goes on. One process uses a folder.
@@ -33,7 +33,10 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class ArtifactStore:
-    """``sources`` are those of the schemes of URIs. The folder is made when it is needed, for its owner alone."""
+    """Stores images of operations on this machine.
+
+    ``sources`` are those of the schemes of URIs. The folder is made when it is needed, for its owner alone.
+    """
 
     def __init__(self, folder: Path, settings: ArtifactSettings, sources: Mapping[str, ImageSource]) -> None:
         self._folder, self._settings, self._sources = folder, settings, dict(sources)
@@ -81,7 +84,7 @@ class ArtifactStore:
         return target
 
     async def _download(self, artifact: Artifact, source: ImageSource, partial: Path) -> bool:
-        """Completes the partial file; returns True if it had a beginning."""
+        """Completes a partial file. Returns True if the file had a beginning."""
         limit = self._settings.max_size
         file: BinaryIO = await asyncio.to_thread(_open_partial, partial)
         try:
@@ -104,7 +107,7 @@ class ArtifactStore:
         return self._folder / f".{artifact.sha256}.partial"
 
     def _has(self, target: Path, sha256: str) -> bool:
-        """Says whether the image is here; one that was stored with another suffix gets this one besides."""
+        """Returns True if the image is stored. An image with another suffix is also stored with this suffix."""
         if not target.is_file():
             other = next((path for path in self._folder.glob(f"{sha256}*") if path.is_file()), None)
             if other is None:
@@ -118,8 +121,10 @@ class ArtifactStore:
         return True
 
     def _evict(self, kept: Collection[str]) -> None:
-        """Removes images that were not used for the longest time, until all is small enough, and old partials; not
-        those that are ``kept`` by their names."""
+        """Removes the longest unused images until the store is small enough, and old partial files.
+
+        Files whose names are in ``kept`` are not removed.
+        """
         images: list[tuple[float, int, Path]] = []
         total = 0
         for path in self._folder.iterdir():
@@ -138,7 +143,7 @@ class ArtifactStore:
 
 
 def _suffix_of(uri: str) -> str:
-    """Returns the suffix of the file that an URI names: plugins may choose a format by it."""
+    """Returns the suffix of the file that a URI names, because plugins may choose a format by the suffix."""
     parts = urlsplit(uri)
     suffix = PurePosixPath(unquote(parts.fragment or parts.path)).suffix
     return suffix if parts.scheme != "glance" and _SUFFIX.fullmatch(suffix) else ""

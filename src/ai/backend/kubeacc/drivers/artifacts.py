@@ -1,4 +1,4 @@
-"""Checks who signed images of devices, and in which folder they are, before a device sees them."""
+"""Verifies the signers and the folders of device images before a device receives an image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ai.backend.kubeacc.crd.operations import Artifact
 
 
 def verify_signature(artifact: Artifact, signers: Iterable[Signer], *, is_required: bool) -> None:
-    """Checks who signed an image. A class with signers, and a policy that says so, require a signature.
+    """Verifies the signature of an image. A class with signers, and a policy that says so, require a signature.
 
     Ed25519 signs the 32 bytes of the digest; ECDSA on P-256 signs the image by its SHA-256 digest.
 

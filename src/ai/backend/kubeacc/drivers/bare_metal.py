@@ -1,4 +1,4 @@
-"""Acts on the devices of this node by an accelerator plugin, the same that serves sessions (Interface v2)."""
+"""Acts on the devices of this node through the accelerator plugin that also serves sessions (Interface v2)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ OPERATIONS_OF: Mapping[str, frozenset[OperationVerb]] = {
 
 
 def operations_of(plugin: AbstractComputePlugin) -> frozenset[OperationVerb]:
-    """Returns what a plugin's powers can do on its devices; every device can be diagnosed."""
+    """Returns the operations that a plugin's powers permit on its devices. Every device can be diagnosed."""
     powers = [verbs for power, verbs in OPERATIONS_OF.items() if getattr(plugin.capabilities, power)]
     return frozenset({V.DIAGNOSE}).union(*powers)
 
 
 class BareMetalDriver(AbstractAcceleratorDriver):
-    """The driver of one plugin on one node. The plugin refuses with Conflict what a workload of it holds.
+    """Acts on the devices of one plugin on one node. The plugin refuses with Conflict what a workload of it holds.
 
     ``plugin_of`` returns the plugin that runs now, since one whose process has died is started anew. It raises
     PluginError where none runs."""

@@ -1,4 +1,4 @@
-"""Executes orders of operations by a driver, and reports what became of them.
+"""Executes orders of operations through a driver, and reports the outcome.
 
 An executor calls :meth:`OrderExecution.report` for every state of an operation that it sees; the same order is begun
 once in one process, and again after a restart, which actions are safe for."""
@@ -48,7 +48,7 @@ class OrderExecution:
         self._report: Report | None = None
 
     def report(self, order: Order, stored: Report | None) -> Report:
-        """Begins, stops or continues an order, and returns what is to be stored now."""
+        """Starts, stops or continues an order, and returns the report to store now."""
         if stored is not None and stored.sequence == order.sequence and stored.outcome is not None:
             return stored
         if self._order is None or self._order.sequence != order.sequence:
@@ -74,7 +74,7 @@ class OrderExecution:
         self._on_change()
 
     async def close(self) -> None:
-        """Stops what runs; after a restart the order is executed again."""
+        """Stops a running order. After a restart, the order is executed again."""
         if self._task is not None:
             task, self._task = self._task, None
             await cancel_all(task)
@@ -105,7 +105,7 @@ class OrderExecution:
         return {}
 
     async def _undo_until_done(self, order: Order) -> Mapping[str, str]:
-        """Undoes an order, again where that fails for now: the controllers end it when it takes too long."""
+        """Undoes an order, and repeats this after temporary failures. The controllers end it if it takes too long."""
         delays = Backoff(*_UNDO_DELAYS_S, jitter=0.5)
         while True:
             try:
@@ -117,7 +117,10 @@ class OrderExecution:
             await delays.wait()
 
     async def _undo(self, order: Order) -> Mapping[str, str]:
-        """Restores what the order says that was before. Raises InvalidInput where that is not possible."""
+        """Restores the earlier state of the device that the order describes.
+
+        Raises InvalidInput where that is not possible.
+        """
         spec, driver, device_id = self._spec, self._driver, self._device_id
         device: DriverDevice | None = None
         if spec.attach is not None or spec.operation is V.DETACH:
@@ -147,7 +150,7 @@ class OrderExecution:
 
 
 def _facts(answer: Any) -> dict[str, str]:
-    """Returns what a driver says within the limits of a report. Raises PluginError."""
+    """Returns the facts that a driver reports, cut to the limits of a report. Raises PluginError."""
     if not isinstance(answer, Mapping):
         raise PluginError(f"the driver says {answer!r:.100} instead of facts")
     return {str(key)[:128]: str(value)[:512] for key, value in list(answer.items())[:64] if str(key)}
@@ -174,6 +177,6 @@ def _report_of(
 
 
 def _reason_of(error: BaseException) -> str:
-    """Returns an error code as a condition's reason: ``not-found`` becomes ``NotFound``."""
+    """Converts an error code to a condition's reason: ``not-found`` becomes ``NotFound``."""
     code = error.code if isinstance(error, BackendError) else "driver-failed"
     return "".join(part.capitalize() for part in code.split("-"))

@@ -1,4 +1,5 @@
-"""The interface of drivers that act on devices for operations (spec 02, goals: bare metal and IaaS implementations).
+"""Defines the interface of drivers that act on devices for operations (spec 02, goals: bare metal and IaaS
+implementations).
 
 A driver states what it can; what it cannot is refused before anything begins. ``tests/contract/kubeacc`` has the suite
 that every driver passes.
@@ -24,8 +25,11 @@ interrupted: a source goes on at the file's end, or empties it. Raises BackendEr
 
 
 class DriverDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that a driver reports. ``node_name`` None: a remote device that is attached nowhere, or to a machine
-    that is no node. ``program`` None: the driver cannot tell."""
+    """Describes a device that a driver reports.
+
+    ``node_name`` None: a remote device that is attached nowhere, or to a machine that is no node. ``program`` None: the
+    driver cannot tell.
+    """
 
     device_id: str
     type: AcceleratorType = AcceleratorType.OTHER
@@ -52,19 +56,19 @@ class AbstractAcceleratorDriver(ABC):
 
     @classmethod
     def from_settings(cls, table: Mapping[str, Any]) -> Self:
-        """Makes the driver from its table of the controllers' settings. Raises InvalidInput, which names the key."""
+        """Creates the driver from its table in the controllers' settings. Raises InvalidInput, which names the key."""
         if table:
             raise InvalidInput(f"the driver {cls.name} has no settings, but {', '.join(sorted(table))} is set")
         return cls()
 
     @property
     def image_sources(self) -> Mapping[str, ImageSource]:
-        """Where the driver's IaaS keeps images: scheme of an URI -> source."""
+        """Returns the image sources of the driver's IaaS, by the scheme of the URI."""
         return {}
 
     @abstractmethod
     async def discover(self) -> Sequence[DriverDevice]:
-        """Returns all devices, attached or not."""
+        """Returns all devices, attached or not attached."""
 
     async def attach(self, device_id: str, node_name: str) -> None:
         self._refuse(OperationVerb.ATTACH)
@@ -73,7 +77,7 @@ class AbstractAcceleratorDriver(ABC):
         self._refuse(OperationVerb.DETACH)
 
     async def program(self, device_id: str, image: Path) -> None:
-        """Loads an image whose digest and signature were checked."""
+        """Loads an image whose digest and signature have been verified."""
         self._refuse(OperationVerb.PROGRAM)
 
     async def power(self, device_id: str, state: PowerState) -> None:
@@ -91,7 +95,7 @@ class AbstractAcceleratorDriver(ABC):
         self._refuse(OperationVerb.PARTITION)
 
     async def diagnose(self, device_id: str) -> Mapping[str, str]:
-        """Returns facts for people about a device, without changing it."""
+        """Returns facts about a device for people, without changing the device."""
         for device in await self.discover():
             if device.device_id == device_id:
                 return {"attached": device.attach_state, "power": device.power_state, **device.properties}

@@ -1,1 +1,1 @@
-"""The plug-in of kubectl: ``kubectl accelerators``. It needs the resources in the cluster, and no manager."""
+"""Implements the kubectl plug-in ``kubectl accelerators``. It needs the resources in the cluster, and no manager."""

@@ -1,1 +1,2 @@
-"""The plugin of kube-acc on a node: offers the devices of accelerator plugins to the kubelet, and reports them."""
+"""Implements the node plugin of kube-acc, which offers the devices of accelerator plugins to the kubelet and reports
+them."""

@@ -1,4 +1,4 @@
-"""Reports the devices of this node as Accelerator objects, and reads from them which devices are withheld."""
+"""Reports the devices of this node as Accelerator objects, and reads from these objects which devices are withheld."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ _VERBS: tuple[tuple[str, tuple[OperationVerb, ...]], ...] = (
 
 
 def accelerator_name(node: str, plugin_key: str, device_id: str) -> str:
-    """Returns the name of a device's object."""
+    """Returns the name of a device's Accelerator object."""
     return accelerator_of_pool(node, name_in_cluster(plugin_key, device_id))
 
 
 class AcceleratorReports(PeriodicLoop):
-    """Writes the Accelerators of this node where they differ from its devices, by the field manager of node plugins.
+    """Writes the Accelerators of this node if they differ from its devices, as the field manager of node plugins.
 
     A device that is not listed any more and that nobody holds loses its object, unless it can be attached again.
     Without the custom resources in the cluster nothing is written, and no device is withheld.
@@ -105,15 +105,18 @@ class AcceleratorReports(PeriodicLoop):
             self.wake()
 
     async def follow(self) -> None:
-        """Watches this node's Accelerators until cancelled, as soon as the cluster has the resource."""
+        """Watches this node's Accelerators until cancelled. Waits until the cluster has the resource."""
         await wait_until_served(self._api, ACCELERATORS)
         self._is_served = True
         self.wake()
         await self.reflector.run()
 
     def withheld(self, key: DeviceKey) -> str:
-        """Returns why a device is given to no new workload; empty if it is. One whose object cannot be decoded is not:
-        an operation may hold it."""
+        """Returns why a device is given to no new workload.
+
+        Returns an empty text if it may be given. A device whose object cannot be
+        decoded is withheld, because an operation may hold it.
+        """
         if other := self._tracker.other_plugin(key):
             return f"the plugin {other} has the device"
         name = accelerator_name(self._node, *key)
@@ -123,7 +126,7 @@ class AcceleratorReports(PeriodicLoop):
         return _withheld(accelerator) if accelerator is not None else ""
 
     def detached(self, plugin_key: str) -> list[ComputeDevice]:
-        """Returns the devices that a plugin can attach to this node and that are not attached, as far as known."""
+        """Returns the known devices that a plugin can attach to this node but that are not attached."""
         listed = {device.device_id for device in self._tracker.devices(plugin_key)}
         devices = []
         for device_id in self._attachable_ids.get(plugin_key, ()):
@@ -138,7 +141,7 @@ class AcceleratorReports(PeriodicLoop):
         return devices
 
     def key_of(self, name: str) -> DeviceKey | None:
-        """Returns the plugin and the device of an Accelerator of this node, also of one that is detached."""
+        """Returns the plugin and the device of an Accelerator of this node, even if the device is detached."""
         accelerator = self.reflector.get(name)
         return (accelerator.spec.driver, DeviceId(accelerator.spec.device_id)) if accelerator is not None else None
 

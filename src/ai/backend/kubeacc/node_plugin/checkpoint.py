@@ -1,4 +1,4 @@
-"""Stores durably which workloads hold which devices, one file for each."""
+"""Stores durably which workloads hold which devices, in one file for each workload."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ _SUFFIX = ".json"
 
 
 class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of a workload; ``requests`` are those of its claim that it answers. A share of a device has the
-    ``share_id`` of its claim's result, and the ``amount`` of the device's slot that can be divided. ``pci_address`` is
-    where the device was when it was given, empty elsewhere: another plugin may list the same device."""
+    """Describes a device that a workload holds.
+
+    ``requests`` are the requests of its claim that the device satisfies. A share of a device has the ``share_id`` of
+    its claim's result, and the ``amount`` of the device's slot that can be divided. ``pci_address`` is where the device
+    was when it was given, empty elsewhere: another plugin may list the same device.
+    """
 
     plugin: str
     device_id: str
@@ -34,8 +37,10 @@ class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PluginShare(msgspec.Struct, frozen=True, kw_only=True):
-    """A plugin's part of a workload: its allocation, the state that its hook keeps, and what it configured. ``calls``
-    are the methods of the hook that have begun."""
+    """Describes a plugin's part of a workload: its allocation, the state of its hook, and its configuration.
+
+    ``calls`` are the methods of the hook that have begun.
+    """
 
     allocation: DeviceAllocation
     state: dict[str, Any] = {}
@@ -45,7 +50,7 @@ class PluginShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkloadRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload that holds devices: a resource claim, or a container by the device plugin.
+    """Describes a workload that holds devices: a resource claim, or a container by the device plugin.
 
     ``phase``: ``preparing`` until all hooks have answered, ``prepared``, and ``releasing`` while hooks undo. Devices
     are held in every phase. ``pod`` and ``pod_uid`` are of the first pod that uses a claim; others may follow."""
@@ -64,7 +69,7 @@ class WorkloadRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint:
-    """A directory of records. Every method raises OSError and has changed nothing then."""
+    """Stores workload records in a directory. Every method raises OSError and has changed nothing then."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Wires the parts of the node plugin in one process."""
+"""Connects the parts of the node plugin in one process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def _hidden(settings: NodePluginSettings) -> tuple[str, ...]:
 
 
 def lock_state(directory: Path) -> int:
-    """Returns a descriptor that locks the state until the process ends. Raises Conflict: another process has it."""
+    """Locks the state directory until the process ends, and returns the descriptor of the lock.
+
+    Raises Conflict: another process has it.
+    """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -154,7 +157,7 @@ async def run_node_plugin(
 
 
 async def _run_until(stop: asyncio.Event, work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Runs coroutines until ``stop`` is set; one that fails ends all, with its error."""
+    """Runs coroutines until ``stop`` is set. A coroutine that fails ends all, with its error."""
     tasks = [asyncio.ensure_future(one) for one in work]
     stopping = asyncio.ensure_future(stop.wait())
     try:

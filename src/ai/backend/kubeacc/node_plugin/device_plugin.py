@@ -33,7 +33,7 @@ _KUBELET_SOCKET = "kubelet.sock"
 
 
 class DevicePlugin:
-    """Offers the devices of one plugin as the extended resource ``resource``.
+    """Offers the devices of one accelerator plugin as the extended resource ``resource``.
 
     The interface tells no end of a container: a device that is allocated anew, or that the kubelet lists at no pod any
     more (:meth:`Holders.once`), was given back. ``offers`` says whether a device may be offered at all.
@@ -54,7 +54,7 @@ class DevicePlugin:
         tracker.subscribe(self.notify)
 
     def notify(self) -> None:
-        """Sends the devices to the kubelet anew."""
+        """Sends the list of devices to the kubelet again."""
         for signal in self._watchers:
             signal.set()
 
@@ -96,7 +96,7 @@ class DevicePlugin:
         return answer
 
     def preference(self) -> DevicePreference:
-        """Returns the chooser for the present devices; links are weighed once for each list of devices."""
+        """Returns the chooser among the present devices. Links are weighed once for each list of devices."""
         devices = self._tracker.devices(self.plugin_key)
         if self._preference is None or self._preference[0] is not devices:
             names = [device_name(device.device_id) for device in devices]
@@ -104,8 +104,10 @@ class DevicePlugin:
         return self._preference[1]
 
     async def allocate(self, request: Any, context: Any) -> Any:
-        """Prepares the devices of the containers of a pod. What fails gives back the others, and the kubelet refuses
-        the pod with the reason."""
+        """Prepares the devices for the containers of a pod.
+
+        What fails gives back the others, and the kubelet refuses the pod with the reason.
+        """
         answer = wire.device_plugin.AllocateResponse()
         prepared: list[str] = []
         try:
@@ -167,7 +169,7 @@ def options() -> Any:
 
 
 def device_list(devices: dict[str, ComputeDevice]) -> Any:
-    """Returns the answer of ``ListAndWatch``."""
+    """Returns the message of ``ListAndWatch``."""
     answer = wire.device_plugin.ListAndWatchResponse()
     for name, device in devices.items():
         message = answer.devices.add(
@@ -179,8 +181,11 @@ def device_list(devices: dict[str, ComputeDevice]) -> Any:
 
 
 async def serve_device_plugin(kubelet_directory: Path, plugin: DevicePlugin) -> None:
-    """Serves and registers a resource until cancelled. Registers again after each restart of the kubelet, which
-    removes all sockets of its directory and makes its own anew."""
+    """Serves and registers an extended resource until cancelled.
+
+    Registers again after each restart of the kubelet, which removes all sockets of its directory and makes its own
+    anew.
+    """
     folder = kubelet_directory / "device-plugins"
     socket_name = f"{plugin.resource.replace('/', '-')[:60]}.sock"
     delays = Backoff(_REGISTER_FIRST_S, _REGISTER_MAX_S)
@@ -215,7 +220,10 @@ async def _register(socket: Path, endpoint: str, resource: str) -> None:
 async def run_device_plugins(
     kubelet_directory: Path, tracker: DeviceTracker, make: Callable[[str], DevicePlugin | None]
 ) -> None:
-    """Serves a device plugin for each accelerator plugin for which ``make`` returns one, as they come."""
+    """Starts a kubelet device plugin for each accelerator plugin of the node, also for plugins that appear later.
+
+    ``make`` returns the device plugin, or None if the accelerator plugin gets none.
+    """
     tasks: dict[str, asyncio.Task[None]] = {}
     signal = Signal()
     tracker.subscribe(signal.set)

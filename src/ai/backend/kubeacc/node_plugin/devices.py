@@ -1,4 +1,4 @@
-"""The devices of this node as its accelerator plugins list them, with the health that counts."""
+"""Tracks the devices of this node as the accelerator plugins list them, with their effective health."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ DeviceKey = tuple[str, DeviceId]
 
 
 def device_name(device_id: str) -> str:
-    """Returns a DNS label for a device: its id where that is one, else a form of it with a digest, so that different
-    ids never share a name."""
+    """Returns a DNS label for a device.
+
+    It is the device's id, or a form of the id with a digest, so that names are unique.
+    """
     label = _UNSAFE.sub("-", device_id.lower()).strip("-")
     if label and label == device_id and len(label) <= _MAX_LABEL:
         return label
@@ -46,7 +48,10 @@ def device_name(device_id: str) -> str:
 
 
 def whole_device(device: ComputeDevice) -> DeviceAllocation:
-    """Returns the allocation of everything that a device offers; of slots that exclude each other, the first."""
+    """Returns the allocation of everything that a device offers.
+
+    Of slots that exclude each other, the first is used.
+    """
     slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
     groups: set[str] = set()
     for slot in device.slots:
@@ -59,7 +64,10 @@ def whole_device(device: ComputeDevice) -> DeviceAllocation:
 
 
 def share_slot(device: ComputeDevice) -> DeviceSlot | None:
-    """Returns the slot by which workloads share a device: the first that can be divided; None if none can."""
+    """Returns the slot by which workloads share a device, which is the first divisible slot.
+
+    Returns None if there is none.
+    """
     return next(
         (
             slot
@@ -73,7 +81,7 @@ def share_slot(device: ComputeDevice) -> DeviceSlot | None:
 
 
 def joined(allocations: Iterable[DeviceAllocation]) -> DeviceAllocation:
-    """Returns the sum of allocations."""
+    """Returns the sum of several allocations."""
     slots: dict[SlotName, dict[DeviceId, Decimal]] = {}
     for allocation in allocations:
         for slot_name, per_device in allocation.slots.items():
@@ -85,7 +93,7 @@ def joined(allocations: Iterable[DeviceAllocation]) -> DeviceAllocation:
 
 @dataclass(slots=True)
 class _Listing:
-    """The last answer of a plugin, and the devices with the health that counts."""
+    """Holds the last device list of a plugin, and the devices with their effective health."""
 
     answered: tuple[ComputeDevice, ...] = ()
     answered_at: float = 0.0
@@ -93,8 +101,8 @@ class _Listing:
 
 
 class DeviceTracker(PeriodicLoop):
-    """Lists the devices of all plugins each ``discovery-interval``, and takes over changes of health as they are
-    reported. A device that a workload holds stays, unhealthy, when its plugin lists it no more.
+    """Lists the devices of all plugins each ``discovery-interval``, and applies reported changes of health at once. A
+    device that a workload holds stays, unhealthy, when its plugin lists it no more.
 
     ``subscribe`` adds a function that is called in the event loop after every change. ``is_held`` tells whether a
     workload holds a device.
@@ -133,12 +141,12 @@ class DeviceTracker(PeriodicLoop):
         return list(self._listings)
 
     def devices(self, plugin_key: str) -> tuple[ComputeDevice, ...]:
-        """Returns the devices of a plugin with the health that counts; none of an unknown one."""
+        """Returns the devices of a plugin with their effective health. An unknown plugin has no devices."""
         listing = self._listings.get(plugin_key)
         return listing.devices if listing is not None else ()
 
     def by_name(self) -> dict[str, tuple[str, ComputeDevice]]:
-        """Returns plugin and device by the device's name in the cluster."""
+        """Returns the plugin and the device by the device's name in the cluster."""
         return {
             name_in_cluster(key, device.device_id): (key, device)
             for key in self._listings
@@ -146,8 +154,11 @@ class DeviceTracker(PeriodicLoop):
         }
 
     def other_plugin(self, key: DeviceKey) -> str:
-        """Returns the plugin that may give a device at the same PCI address to workloads instead of this one; empty
-        without one. Of two plugins that list one device it is the one whose device is held, else the first."""
+        """Returns the plugin that may give a device at the same PCI address to workloads instead of this plugin.
+
+        Returns an empty text if there is no such plugin. Of two plugins that list one device it is the one whose device
+        is held, else the first.
+        """
         return self._claimed.get(key, "")
 
     def handle(self, plugin_key: str) -> PluginHandle | None:
@@ -203,7 +214,7 @@ class DeviceTracker(PeriodicLoop):
                 self._watches[key] = asyncio.create_task(self._watch(handle), name=f"kube-acc-health-{key}")
 
     async def _watch(self, handle: PluginHandle) -> None:
-        """Takes over changes of health until the plugin stops; begins anew after failures."""
+        """Applies reported changes of health until the plugin stops. Starts again after failures."""
         delays = Backoff(_WATCH_FIRST_S, _WATCH_MAX_S)
         while handle.started:
             try:
@@ -242,7 +253,7 @@ class DeviceTracker(PeriodicLoop):
             self._notify()
 
     def _devices_of_others(self) -> dict[DeviceKey, str]:
-        """Returns the devices that another plugin gives to workloads, with that plugin.
+        """Returns the devices that another plugin gives to workloads, each with the name of that plugin.
 
         A plugin that starts late does not take a device from the one that a workload has it from."""
         order = [handle.key for handle in self.handles if handle.started]
@@ -274,5 +285,5 @@ class DeviceTracker(PeriodicLoop):
 
 
 def name_in_cluster(plugin_key: str, device_id: str) -> str:
-    """Returns the name of a device in the node's pool, which has the devices of all plugins."""
+    """Returns the name of a device in the node's pool, which contains the devices of all plugins."""
     return device_name(f"{plugin_key}-{device_id}")

@@ -29,8 +29,9 @@ _MAX_ERROR = 1000
 
 
 class DraDriver:
-    """Answers for the claims of this node. An answer has an entry for each claim; what fails for one claim is its
-    error alone. Both calls are safe to repeat, also by a kubelet or a plugin that was restarted between.
+    """Prepares and unprepares devices for the resource claims of this node. An answer has an entry for each claim; what
+    fails for one claim is its error alone. Both calls are safe to repeat, also by a kubelet or a plugin that was
+    restarted between.
 
     ``pool`` is the name of the node's pool of devices.
     """
@@ -85,7 +86,7 @@ class DraDriver:
             entry.error = f"internal error: {type(e).__name__}"
 
     async def _wanted(self, claim: Any) -> WorkloadRecord:
-        """Returns the workload of a claim. A prepared claim needs no answer of the API server.
+        """Returns the workload that a claim describes. A prepared claim needs no answer of the API server.
 
         Raises Conflict: the claim is another one by now, or has no devices of ours."""
         existing = self._workloads.records.get(claim.uid)
@@ -111,7 +112,7 @@ class DraDriver:
         )
 
     def _devices_of(self, claim: ResourceClaim) -> tuple[HeldDevice, ...]:
-        """Returns the devices of a claim, each share of a device by itself.
+        """Returns the devices of a claim. Each share of a device is a separate entry.
 
         Raises Unavailable: a device is gone. Raises Conflict: the claim has a share of one that cannot be divided."""
         by_name = self._tracker.by_name()
@@ -140,7 +141,7 @@ class DraDriver:
 
 
 def _share_of(device: ComputeDevice, result: AllocatedDevice) -> str:
-    """Returns the amount of a device that a result of a claim's allocation consumes. Raises Conflict."""
+    """Returns the amount of a device that one result of a claim's allocation consumes. Raises Conflict."""
     slot = share_slot(device)
     consumed = result.consumed_capacity.get(capacity_name(slot)) if slot is not None else None
     try:
@@ -153,7 +154,8 @@ def _share_of(device: ComputeDevice, result: AllocatedDevice) -> str:
 
 
 class _Registration:
-    """Answers the kubelet's plugin watcher, which dials every socket in ``plugins_registry``."""
+    """Registers the DRA driver with the kubelet's plugin watcher, which connects to every socket in
+    ``plugins_registry``."""
 
     def __init__(self, driver_name: str, endpoint: Path) -> None:
         self._driver_name, self._endpoint = driver_name, endpoint
@@ -178,8 +180,10 @@ class _Registration:
 
 
 async def serve_dra(settings: NodePluginSettings, driver: DraDriver, *, ready: Callable[[], None]) -> None:
-    """Serves the driver until cancelled; makes sockets anew that somebody has removed. ``ready`` is called each time
-    when the kubelet can dial."""
+    """Serves the DRA driver until cancelled.
+
+    Creates sockets again that somebody has removed. ``ready`` is called each time when the kubelet can dial.
+    """
     folder = settings.kubelet_directory
     endpoint = folder / "plugins" / settings.driver_name / "dra.sock"
     registration_socket = folder / "plugins_registry" / f"{settings.driver_name}-reg.sock"
@@ -195,8 +199,10 @@ async def serve_dra(settings: NodePluginSettings, driver: DraDriver, *, ready: C
 
 
 class OrphanSweep(PeriodicLoop):
-    """Releases claims that nobody will unprepare: their object is gone, or another one, or has no allocation any more.
-    The kubelet unprepares all others, also after a restart."""
+    """Releases claims that nobody will unprepare, because their object is gone, replaced, or no longer allocated.
+
+    The kubelet unprepares all others, also after a restart.
+    """
 
     period_s = 60.0
 

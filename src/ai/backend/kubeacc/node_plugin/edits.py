@@ -1,4 +1,4 @@
-"""Turns what plugins configure for a workload into CDI files and into answers of the device plugin interface."""
+"""Converts plugins' workload configurations into CDI files and into replies of the device plugin interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNSUPPORTED = ("networks", "extra_syscalls", "cpuset", "memory_nodes", "cpu_lim
 
 
 def check_supported(plugin_key: str, config: WorkloadConfig) -> None:
-    """Raises CreationDenied for a config that pods cannot have; what a pod lacks must not be missing silently."""
+    """Raises CreationDenied for a configuration that pods cannot have, so that no part is missing silently."""
     refused = [name for name in _UNSUPPORTED if getattr(config, name)]
     if refused:
         message = f"the plugin {plugin_key} sets {', '.join(refused)}, which no plugin can set for a pod"
@@ -29,7 +29,7 @@ def check_supported(plugin_key: str, config: WorkloadConfig) -> None:
 
 
 def check_no_conflict(configs: Mapping[str, WorkloadConfig]) -> None:
-    """Raises CreationDenied, naming both plugins, where two of them set one variable or one path."""
+    """Raises CreationDenied if two plugins set the same variable or the same path. The error names both plugins."""
     owners: dict[tuple[str, str], tuple[str, object]] = {}
     for plugin_key, config in configs.items():
         values: list[tuple[str, str, object]] = [
@@ -44,7 +44,7 @@ def check_no_conflict(configs: Mapping[str, WorkloadConfig]) -> None:
 
 
 class CdiFiles:
-    """Writes the CDI files of plugins and of claims where the container engine reads them."""
+    """Writes the CDI files of plugins and claims into the folder that the container engine reads."""
 
     def __init__(self, directory: Path, driver_name: str) -> None:
         self._directory = directory
@@ -53,7 +53,7 @@ class CdiFiles:
         self._registry = CdiRegistry([*folders, directory])
 
     async def describe(self, handle: PluginHandle, names: Collection[str]) -> frozenset[str]:
-        """Returns those of the names that a CDI file describes; asks the plugin for its file where one is missing."""
+        """Returns the given names that a CDI file describes. If a file is missing, the plugin is asked for it."""
         described = await asyncio.to_thread(self._registry.devices)
         if not described.keys() >= set(names) and handle.plugin.capabilities.cdi_provider:
             try:
@@ -91,7 +91,7 @@ class CdiFiles:
         return names
 
     def remove(self, uid: str) -> None:
-        """Removes the file of a workload; safe if it is gone. Raises OSError."""
+        """Removes the CDI file of a workload. A missing file is no error. Raises OSError."""
         remove_specification(self._directory, self._driver_name, _file_key(uid))
 
 

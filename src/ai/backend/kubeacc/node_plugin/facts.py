@@ -1,4 +1,4 @@
-"""Stores results of operations that no plugin can report: the power state, the digest of a program.
+"""Stores results of operations that no plugin can report, such as the power state and the digest of a program.
 
 What was true before the machine was started anew is not known: devices come back with power, and FPGAs without image.
 """
@@ -29,7 +29,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def boot_id() -> str:
-    """Returns the id of this start of the machine; empty if the operating system has none."""
+    """Returns the id of the machine's present boot. Returns an empty text if the operating system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -26,7 +26,7 @@ _ADMISSION_S = 60.0
 
 
 class PodHolder(NamedTuple):
-    """A container that holds a device; ``claim`` is the name of the claim, empty with the device plugin."""
+    """Describes a container that holds a device. ``claim`` is the claim's name, or empty with the device plugin."""
 
     namespace: str
     pod: str
@@ -35,7 +35,7 @@ class PodHolder(NamedTuple):
 
 
 class Holders(PeriodicLoop):
-    """Reads periodically from the kubelet which pod holds which devices.
+    """Reads periodically from the kubelet which pods hold which devices.
 
     It calls ``post_create`` of claims that a pod uses, ends allocations of the device plugin that the kubelet lists no
     more, and finds devices of ours that another device plugin offers.
@@ -101,7 +101,7 @@ async def _asked(socket: Path) -> tuple[Any, Any]:
 def holders_of(
     listed: Any, tracker: DeviceTracker, settings: NodePluginSettings
 ) -> dict[DeviceKey, tuple[PodHolder, ...]]:
-    """Returns the containers that hold each device of ours, by a ``ListPodResourcesResponse``."""
+    """Returns the containers that hold each kube-acc device, from a ``ListPodResourcesResponse``."""
     by_name = tracker.by_name()
     by_resource = {
         (settings.resource_of(key), device_name(device.device_id)): (key, device.device_id)
@@ -126,8 +126,10 @@ def holders_of(
 
 
 def foreign_resources(allocatable: Any, tracker: DeviceTracker, settings: NodePluginSettings) -> dict[DeviceKey, str]:
-    """Returns the devices of ours that another device plugin offers, by an ``AllocatableResourcesResponse``. Device
-    plugins name devices by the vendor's id, as accelerator plugins do."""
+    """Returns the kube-acc devices that another device plugin also offers, from an ``AllocatableResourcesResponse``.
+
+    Device plugins name devices by the vendor's id, as accelerator plugins do.
+    """
     own = {settings.resource_of(key) for key in tracker.plugin_keys() if settings.offer_of(key).by == "device-plugin"}
     offered = {
         name: group.resource_name

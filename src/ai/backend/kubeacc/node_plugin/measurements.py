@@ -1,4 +1,4 @@
-"""Measures the devices of this node by their plugins."""
+"""Measures the devices of this node through their plugins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 log = logging.getLogger(__name__)
 _FRESH_S = 5.0
-"""Plugins are asked at most so often, however often and by however many the measurements are read."""
+"""The least seconds between two queries of a plugin, no matter how often the measurements are read."""
 _REPEAT_S = 600.0
 """A use that stays the same is reported anew after so long, so that its time tells whether it is still measured."""
 _MAX_BYTES, _MAX_NUMBER = (1 << 53) - 1, 1e12
@@ -32,7 +32,7 @@ _DEFAULT_STEP = 2.0
 
 
 class DeviceMeasurements:
-    """Asks all plugins for the measurements of their devices."""
+    """Queries all plugins for the measurements of their devices."""
 
     def __init__(self, tracker: DeviceTracker) -> None:
         self._tracker = tracker
@@ -43,11 +43,11 @@ class DeviceMeasurements:
 
     @property
     def last(self) -> Mapping[str, Sequence[Measurement]]:
-        """The last answers, by plugin."""
+        """Returns the last measurements by plugin."""
         return self._measurements
 
     async def current(self) -> Mapping[str, Sequence[Measurement]]:
-        """Returns the measurements of devices by plugin; asks the plugins unless the last answers are fresh."""
+        """Returns the measurements of devices by plugin. Queries the plugins unless the last answers are fresh."""
         async with self._measuring:
             now = asyncio.get_running_loop().time()
             if now - self._measured_at >= _FRESH_S:
@@ -83,7 +83,7 @@ def _checked_list(answer: Any) -> Sequence[Any]:
 
 
 class UsageMeter(PeriodicLoop):
-    """Keeps the use of each device for its Accelerator, which ``kubectl accelerators top`` shows (decision 0548).
+    """Tracks the use of each device for its Accelerator, which ``kubectl accelerators top`` shows (decision 0548).
 
     A use is replaced where a value has changed noticeably; ``changed`` is called then. A device that its plugin does
     not measure any more keeps the last use, whose time tells its age."""
@@ -102,7 +102,7 @@ class UsageMeter(PeriodicLoop):
         self.changed: Callable[[], None] = lambda: None
 
     def usage(self, key: DeviceKey) -> Usage | None:
-        """Returns the last use of a device; None if it was not measured since the start."""
+        """Returns the last measured use of a device. Returns None if it was not measured since the start."""
         return self._usage.get(key)
 
     async def once(self) -> None:
@@ -128,7 +128,7 @@ class UsageMeter(PeriodicLoop):
 
 
 def usage_of(measurements: Iterable[Measurement], at: datetime) -> Usage | None:
-    """Returns the use of one device by its measurements; None if they have nothing that ``Usage`` can say."""
+    """Returns the use of one device from its measurements. Returns None if no measurement fits ``Usage``."""
     values: dict[str, float] = {}
     for one in measurements:
         if one.unit_hint == "percent" and one.key.endswith("_util") and not one.key.endswith("_mem_util"):

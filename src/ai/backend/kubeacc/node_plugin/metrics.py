@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 
 class DeviceMetrics:
-    """Measures devices by their plugins, and labels them with the containers that hold them (PodResources).
+    """Measures devices through their plugins, and labels the values with the containers that hold the devices
+    (PodResources).
 
     Names are those of an agent (docs/reference/metrics.md): ``backendai_device_*`` of each device, labelled by
     ``device_name`` (the plugin) and ``device_id``. ``backendai_pod_device`` has a sample of value 1 for each container
@@ -34,14 +35,14 @@ class DeviceMetrics:
         self._tracker, self._holders, self._measurements = tracker, holders, measurements
 
     async def measure(self) -> Mapping[str, float]:
-        """Measures anew unless that was done just now, and returns the gauges of the node plugin itself."""
+        """Measures again unless this was just done, and returns the gauges of the node plugin itself."""
         await self._measurements.current()
         devices = [device for key in self._tracker.plugin_keys() for device in self._tracker.devices(key)]
         healthy = sum(1 for device in devices if device.health is DeviceHealth.HEALTHY)
         return {"devices": len(devices), "healthy_devices": healthy, "held_devices": len(self._holders.holders)}
 
     def families(self) -> list[MetricFamily]:
-        """Returns the last measurements, and who holds what."""
+        """Returns the last measurements, and which containers hold which devices."""
         exposition = Exposition()
         for key, measurements in self._measurements.last.items():
             indexes = {str(device.device_id): index for index, device in enumerate(self._tracker.devices(key))}

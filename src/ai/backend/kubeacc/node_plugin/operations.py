@@ -1,4 +1,4 @@
-"""Executes operations on the devices of this node: acts on the controllers' orders and reports (see crd.operations)."""
+"""Executes the controllers' orders on the devices of this node, and reports the outcome (see crd.operations)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class OperationExecutor(PeriodicLoop):
-    """Executes the orders of operations whose executor is this node by the plugins of their devices.
+    """Executes the orders of this node's operations through the plugins of the devices.
 
     ``store`` has the images that devices are programmed with.
     """
@@ -65,12 +65,12 @@ class OperationExecutor(PeriodicLoop):
         tracker.subscribe(self.wake)
 
     async def follow(self) -> None:
-        """Watches the operations of this node until cancelled, as soon as the cluster has the resource."""
+        """Watches the operations of this node until cancelled. Waits until the cluster has the resource."""
         await wait_until_served(self._api, OPERATIONS)
         await self.reflector.run()
 
     async def close(self) -> None:
-        """Stops what runs; the next process executes it again."""
+        """Stops running orders. The next process executes them again."""
         for execution in self._executions.values():
             await execution.close()
 
@@ -131,7 +131,7 @@ class OperationExecutor(PeriodicLoop):
         await self._write(operation, report)
 
     async def _note_success(self, key: DeviceKey, operation: AcceleratorOperation, report: Report) -> None:
-        """Shows the new state of the device before the report, which the controllers compare with it."""
+        """Writes the new state of the device before the report, because the controllers compare the two."""
         spec, order, facts = operation.spec, operation.status.order, self._facts.get(key)
         is_undone = order is not None and order.rollback
         if spec.power is not None:
@@ -152,8 +152,10 @@ class OperationExecutor(PeriodicLoop):
             log.warning("the devices are not reported anew: %s", e.message)
 
     async def _loaded(self, key: DeviceKey, program: Program) -> Program | None:
-        """Returns what a device has loaded after an operation that may have removed its image, as the plugin says; None
-        if that is nothing, or the plugin cannot say."""
+        """Returns what a device has loaded after an operation that may have removed its image, as the plugin reports.
+
+        Returns None if nothing is loaded or the plugin cannot report it.
+        """
         handle = self._tracker.handle(key[0])
         if handle is None or not handle.plugin.capabilities.programmable:
             return None

@@ -1,4 +1,4 @@
-"""Looks up where devices are on the PCI bus, in sysfs: what plugins do not say of them and claims select by."""
+"""Finds the PCI locations of devices in sysfs, which plugins do not report and by which claims select devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VENDORS = {
 
 
 class Place(NamedTuple):
-    """A place on the PCI bus, each part empty where it is not known. ``root``: the host bridge, as ``pci0000:3a``."""
+    """Describes a place on the PCI bus. Each unknown part is empty. ``root``: the host bridge, as ``pci0000:3a``."""
 
     address: str = ""
     root: str = ""
@@ -37,14 +37,16 @@ _NODE_TREE = Tree()
 
 
 def pci_address(location: str) -> str:
-    """Returns the PCI address of a device's location, which for a partition is the device that it is part of; empty if
-    it is elsewhere."""
+    """Returns the PCI address of a device from its location, or an empty text if the device is not on the PCI bus.
+
+    A partition has the address of the device of which it is a part.
+    """
     address = location.partition("/")[0].lower()
     return address if PCI_ADDRESS.fullmatch(address) else ""
 
 
 def place_of(location: str, tree: Tree = _NODE_TREE) -> Place:
-    """Returns the place of a device by its location; what sysfs does not say is empty."""
+    """Returns the place of a device, from its location. Parts that sysfs does not state are empty."""
     address = pci_address(location)
     function = pci_at(tree, address) if address else None
     if function is None:

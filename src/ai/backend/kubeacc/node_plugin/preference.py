@@ -9,7 +9,10 @@ from ai.backend.core.allocation.links import Links, links_of
 
 
 class DevicePreference:
-    """Prefers sets of one plugin's devices. The choice is that of the manager's planner (decision 0050)."""
+    """Chooses preferred sets among one plugin's devices.
+
+    The choice is that of the manager's planner (decision 0050).
+    """
 
     def __init__(self, devices: Sequence[ComputeDevice], ids: Sequence[str]) -> None:
         """``ids`` are the names by which the kubelet knows the devices, in the same order."""
@@ -19,8 +22,10 @@ class DevicePreference:
         self._links = links_of(devices) or Links(tuple(device.numa_node for device in devices), ())
 
     def choose(self, available: Sequence[str], required: Sequence[str], size: int) -> list[str]:
-        """Returns ``size`` of the available devices, the required ones among them; fewer where there are not so many.
-        Unknown names are left out."""
+        """Returns ``size`` of the available devices, including the required ones.
+
+        Returns fewer if there are not enough. Unknown names are left out.
+        """
         taken = [self._rank_of_id[name] for name in dict.fromkeys(required) if name in self._rank_of_id]
         free = [self._rank_of_id[name] for name in dict.fromkeys(available) if name in self._rank_of_id]
         pool = [rank for rank in free if rank not in taken]

@@ -1,4 +1,4 @@
-"""Publishes the devices that claims may select: the ResourceSlices of this node's pool."""
+"""Publishes the devices that claims may select, as the ResourceSlices of this node's pool."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from ai.backend.node.kube_api.resources import NODES, RESOURCE_SLICES
 
 log = logging.getLogger(__name__)
 _PROBE_S = 3600.0
-"""How often the cluster is asked for its features, which an upgrade of it changes."""
+"""The seconds between two probes of the cluster's features, which an upgrade of the cluster changes."""
 UNHEALTHY_TAINT = f"{GROUP}/unhealthy"
 WITHHELD_TAINT = f"{GROUP}/withheld"
 _PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 
 
 class SlicePublication(PeriodicLoop):
-    """Writes the slices when devices change, when their taints change, and when somebody has removed or changed one, as
-    the kubelet does when it starts. A slice that is as it should be is not written.
+    """Writes the slices when devices or taints change, and when somebody has removed or changed a slice. The kubelet
+    does so when it starts. A slice that is as it should be is not written.
 
     ``withheld`` returns why nobody may have a device now, empty if anybody may; ``foreign`` the resource by which
     somebody else offers it, so that we do not; ``detached`` the devices that a plugin can attach.
@@ -96,7 +96,7 @@ class SlicePublication(PeriodicLoop):
             self.changed()
 
     def other_driver(self, key: DeviceKey) -> str:
-        """Returns the DRA driver of somebody else that offers a device of ours; empty without one."""
+        """Returns the foreign DRA driver that also offers a kube-acc device. Empty if there is none."""
         plugin_key, device_id = key
         if not self._others:
             return ""
@@ -140,8 +140,10 @@ class SlicePublication(PeriodicLoop):
         return [key for key, offer in offers.items() if offer.by == "dra" and offer.attach]
 
     async def _probe(self) -> None:
-        """Learns what the cluster keeps of a slice: a pod would get a device that has failed, or is not there, where it
-        drops what says so."""
+        """Finds out which parts of a slice the cluster keeps.
+
+        If the cluster drops a part that withholds a device, a pod would get a device that has failed or is not there.
+        """
         now = asyncio.get_running_loop().time()
         if now - self._probed_at < _PROBE_S:
             return
@@ -205,8 +207,7 @@ class SlicePublication(PeriodicLoop):
 
 
 def devices_of_drivers(specs: Iterable[ResourceSliceSpec]) -> dict[str, str]:
-    """Returns the driver by each name that tells a device in the slices of any driver: its PCI address, and its
-    ``uuid``."""
+    """Returns the DRA driver for each PCI address and each ``uuid`` of a device in the slices of any driver."""
     drivers: dict[str, str] = {}
     for spec in specs:
         for device in spec.devices:

@@ -48,8 +48,10 @@ def _protect(path: Path) -> None:
 
 @asynccontextmanager
 async def serving(path: Path, services: dict[str, object]) -> AsyncIterator[None]:
-    """Serves implementations by the names of their services on a socket that only this user may use; a socket that is
-    there already is replaced. Methods have the names of the API in lower case. Raises Unavailable."""
+    """Serves gRPC implementations by the names of their services on a socket that only this user may use.
+
+    An existing socket is replaced. Methods have the names of the API in lower case. Raises Unavailable.
+    """
     if len(str(path).encode()) > _MAX_SOCKET_PATH:
         raise Unavailable(f"{path} is too long for the path of a socket")
     try:
@@ -73,8 +75,10 @@ async def serving(path: Path, services: dict[str, object]) -> AsyncIterator[None
 
 @asynccontextmanager
 async def connected(path: Path, service: str) -> AsyncIterator[Callable[..., Any]]:
-    """Gives a function that calls a method of a service by name with a request. What it raises is
-    ``grpc.aio.AioRpcError``; for a stream it returns the call, which is iterated."""
+    """Yields a function that calls a method of a service, by name, with a request.
+
+    What it raises is ``grpc.aio.AioRpcError``; for a stream it returns the call, which is iterated.
+    """
     async with grpc.aio.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel:
         methods = {name: (request, response, is_stream) for name, request, response, is_stream in SERVICES[service]}
 
@@ -90,7 +94,8 @@ async def connected(path: Path, service: str) -> AsyncIterator[Callable[..., Any
 
 
 async def wait_for_change(*paths: Path) -> None:
-    """Returns when one of the files is removed or replaced, as by a restarted kubelet, which sends no other notice."""
+    """Returns when one of the files is removed or replaced, for example by a restarted kubelet, which sends no other
+    notice."""
     initial = [_identity(path) for path in paths]
     while all(initial) and [_identity(path) for path in paths] == initial:  # noqa: ASYNC110  # of other processes
         await asyncio.sleep(_CHECK_S)

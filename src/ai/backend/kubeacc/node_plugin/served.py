@@ -1,4 +1,4 @@
-"""Waits for resources that a cluster may get later."""
+"""Waits for resource types that a cluster may get later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RETRY_S = 30.0
 
 
 async def wait_until_served(api: KubeApi, resource: Resource[Any]) -> None:
-    """Returns once the cluster has the resource; also waits for an API server that is away."""
+    """Returns once the cluster has the resource type. Also waits while the API server is away."""
     logged_problem = ""
     while True:
         try:

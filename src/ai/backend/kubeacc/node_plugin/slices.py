@@ -59,7 +59,7 @@ class OfferedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceFeatures(msgspec.Struct, frozen=True, kw_only=True):
-    """Names the parts of a slice that the cluster keeps; it drops those whose feature gate is off.
+    """Names the parts of a slice that the cluster keeps. The cluster drops parts whose feature gate is off.
 
     On by default from 1.36 on: before, devices with a taint are left out, and claims get whole devices of the node."""
 
@@ -73,7 +73,7 @@ _ALL_FEATURES = SliceFeatures()
 
 
 def probe_devices() -> list[dict[str, Any]]:
-    """Returns a device for each feature, in the order of the fields of :class:`SliceFeatures`."""
+    """Returns a probe device for each feature, in the order of the fields of :class:`SliceFeatures`."""
     amount = {"a": {"value": "1"}}
     return [
         {"name": "taints", "taints": [{"key": "probe", "effect": "NoSchedule"}]},
@@ -102,7 +102,7 @@ def slice_specs(
     generation: int,
     features: SliceFeatures = _ALL_FEATURES,
 ) -> list[dict[str, Any]]:
-    """Returns the specs of all slices of the node's pool; none without a device."""
+    """Returns the specs of all slices of the node's pool. A pool without devices has no slice."""
     offered = [one for one in offered if _is_possible(one, features)]
     groups = link_groups([one.device for one in offered])
     parents = _parents(offered) if features.counters else {}
@@ -125,17 +125,17 @@ def slice_specs(
 
 
 def _is_possible(one: OfferedDevice, features: SliceFeatures) -> bool:
-    """Returns True if a device can be offered as it is; one that may not be allocated needs a taint for that."""
+    """Returns True if a device can be offered as it is. A device that may not be allocated needs a taint."""
     return (features.taints or not one.taints) and (features.binding or not one.is_detached)
 
 
 def offers_anything(device: ComputeDevice) -> bool:
-    """Returns False for a device that is cut into partitions, which are offered instead."""
+    """Returns False for a device that is cut into partitions, because the partitions are offered instead."""
     return any(slot.amount > 0 for slot in device.slots)
 
 
 def link_groups(devices: Sequence[ComputeDevice]) -> dict[str, str]:
-    """Returns the group of each device with a direct link: the name of the first device that it reaches by them."""
+    """Returns a group for each device with a direct link: the name of the first device that such links reach."""
     present: dict[str, ComputeDevice] = {device.device_id: device for device in devices}
     groups: dict[str, str] = {}
     for start in sorted(present):
@@ -157,8 +157,10 @@ def _peers(device: ComputeDevice) -> list[str]:
 
 
 def parent_of(device_id: str, listed: Container[str]) -> str:
-    """Returns the listed device that a partition is part of, whose id the partition's begins with; empty for a whole
-    device."""
+    """Returns the listed device of which a partition is a part.
+
+    Returns an empty text for a whole device. A partition's id begins with the device's id.
+    """
     prefix = device_id
     while "/" in prefix:
         prefix = prefix.rpartition("/")[0]
@@ -168,7 +170,7 @@ def parent_of(device_id: str, listed: Container[str]) -> str:
 
 
 def _parents(offered: Sequence[OfferedDevice]) -> dict[tuple[str, str], OfferedDevice]:
-    """Returns the device to whose counters each device belongs that is a partition, or is cut into partitions."""
+    """Returns, for each partition and each device that is cut, the device whose counters it consumes."""
     parents: dict[tuple[str, str], OfferedDevice] = {}
     for plugin in {one.plugin for one in offered}:
         by_id: dict[str, OfferedDevice] = {one.device.device_id: one for one in offered if one.plugin == plugin}
@@ -248,7 +250,7 @@ def capacity_name(slot: DeviceSlot) -> str:
 
 
 def _identifier(name: str) -> str:
-    """Returns a name that an attribute may have: a C identifier of at most 32 characters."""
+    """Returns a valid attribute name, which is a C identifier of at most 32 characters."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:_MAX_NAME]
     return plain if plain[:1].isalpha() or plain[:1] == "_" else f"_{plain}"[:_MAX_NAME]
 

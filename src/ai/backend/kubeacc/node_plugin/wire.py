@@ -1,4 +1,5 @@
-"""The messages and services of the kubelet's node APIs that the plugin uses, as tables of names and field numbers.
+"""Defines the messages and services of the kubelet's node APIs that the plugin uses, as tables of names and field
+numbers.
 
 Facts of the wire of deviceplugin v1beta1, pluginregistration v1, dra v1 and podresources v1, as
 kubelets 1.34 to 1.36 speak them. Fields that nobody here reads or writes are left out: protobuf skips them. Classes are

@@ -1,4 +1,4 @@
-"""Gives devices to workloads and takes them back: runs lifecycle hooks, and remembers durably who holds what."""
+"""Allocates devices to workloads and releases them: runs lifecycle hooks, and stores durably who holds which device."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from ai.backend.pluginhost.handle import PluginHandle
 
 log = logging.getLogger(__name__)
 RELEASE_LIMIT_S = 60.0
-"""How long a plugin that fails to release devices keeps them from others."""
+"""The seconds for which a plugin that fails to release devices keeps the devices from other workloads."""
 _DEFERRAL_LIMIT_S = 20.0
 _NAMESPACE = uuid.UUID("5f0e6f8e-7a6e-4a0f-9a2b-0c1d6f2f6c11")
 
 
 def share_amount(device: ComputeDevice) -> Decimal:
-    """Returns how much all shares of a device are together; 0 for one that cannot be divided."""
+    """Returns the total amount of all shares of a device. Returns 0 for a device that cannot be divided."""
     slot = share_slot(device)
     return slot.amount if slot is not None else Decimal(0)
 
@@ -61,7 +61,7 @@ def _parts(record: WorkloadRecord) -> set[tuple[str, str | None]]:
 
 
 def kernel_id_of(uid: str) -> KernelId:
-    """Returns the id of a workload for plugins: its uid where that is a UUID."""
+    """Returns the id of a workload for plugins, which is its uid if the uid is a UUID."""
     try:
         return KernelId(uuid.UUID(uid))
     except ValueError:
@@ -69,7 +69,7 @@ def kernel_id_of(uid: str) -> KernelId:
 
 
 class Workloads:
-    """The workloads of this node that hold devices, by uid. A device has one holder, or several that share it.
+    """Holds the workloads of this node that hold devices, by uid. A device has one holder, or several that share it.
 
     Calls for one workload never overlap; each may be repeated after a crash at any instruction (AbstractLifecycleHook
     says what hooks may rely on). ``changed`` is called when a device gets or loses its holder.
@@ -105,14 +105,14 @@ class Workloads:
         return None
 
     def claim(self, namespace: str, name: str) -> WorkloadRecord | None:
-        """Returns the workload of a resource claim."""
+        """Returns the workload that serves a resource claim."""
         records = (record for record in self.records.values() if record.way == "dra")
         return next((record for record in records if (record.namespace, record.name) == (namespace, name)), None)
 
     def _holder_beside(
         self, held: HeldDevice, device: ComputeDevice, requested: WorkloadRecord
     ) -> WorkloadRecord | None:
-        """Returns a workload that keeps ``requested`` from a device or a share of it; None if there is room.
+        """Returns a workload that blocks ``requested`` from a device or a share of it. Returns None if there is room.
 
         All shares together are at most the device; a whole device has one holder."""
         left = share_amount(device)
@@ -128,7 +128,7 @@ class Workloads:
         return None
 
     def _holder_of_relative(self, key: DeviceKey) -> WorkloadRecord | None:
-        """Returns the workload that holds a partition of a device, or the device that a partition is part of."""
+        """Returns the workload that holds a partition of a device, or the device of which a partition is a part."""
         plugin_key, device_id = key
         for record in self.records.values():
             for held in record.devices:
@@ -138,15 +138,17 @@ class Workloads:
         return None
 
     def _holder_by_another_plugin(self, plugin_key: str, address: str) -> WorkloadRecord | None:
-        """Returns the workload that has the device at a PCI address from another plugin, also one that is not running
-        now."""
+        """Returns the workload that has the device at a PCI address through another plugin.
+
+        The other plugin need not run now.
+        """
         for record in self.records.values() if address else ():
             if any(held.plugin != plugin_key and held.pci_address == address for held in record.devices):
                 return record
         return None
 
     async def prepare(self, requested: WorkloadRecord) -> WorkloadRecord:
-        """Gives devices to a workload and returns its record with the configurations of all plugins.
+        """Allocates devices to a workload, and returns its record with the configurations of all plugins.
 
         Safe to repeat: a prepared workload keeps what it has. ``requested`` needs no ``shares``.
 
@@ -185,7 +187,7 @@ class Workloads:
             return record
 
     def _reserved(self, requested: WorkloadRecord) -> WorkloadRecord:
-        """Returns the new record with the allocation of each plugin, and marks the devices as held."""
+        """Returns the new record with each plugin's allocation, and marks the devices as held."""
         present = {
             (key, device.device_id): device
             for key in self._tracker.plugin_keys()
@@ -233,7 +235,7 @@ class Workloads:
         return record
 
     async def _described(self, record: WorkloadRecord) -> WorkloadRecord:
-        """Writes the CDI file of a claim, also anew where somebody has removed it; finds the names of its devices."""
+        """Writes the CDI file of a claim, even if somebody has removed it, and finds the names of its devices."""
         configs = {key: share.config for key, share in record.shares.items() if share.config is not None}
         described: set[str] = set()
         for key, config in configs.items():
@@ -264,7 +266,7 @@ class Workloads:
                         log.warning("post_create of %s for %s failed: %s", plugin_key, record.name or uid, e)
 
     async def release(self, uid: str) -> None:
-        """Takes all devices of a workload back. Safe if it holds none. Raises BackendError: it still holds them."""
+        """Releases all devices of a workload. Safe if it holds none. Raises BackendError: it still holds them."""
         async with self._lock(uid):
             record = self.records.get(uid)
             if record is None:
@@ -276,7 +278,7 @@ class Workloads:
             await self._undo(record)
 
     async def _release_failed(self, uid: str) -> None:
-        """Undoes a preparation that failed; what cannot be undone now stays recorded, and is released later."""
+        """Undoes a failed preparation. A step that cannot be undone now stays recorded, and is undone later."""
         record = replace(self.records[uid], phase="releasing", at=self._clock())
         try:
             await self._store(record)
@@ -322,7 +324,7 @@ class Workloads:
                 return
 
     async def _call(self, uid: str, plugin_key: str, method: str) -> WorkloadConfig | None:
-        """Records that a call of a hook begins, makes it, and stores the state that the hook leaves."""
+        """Records that a call of a hook begins, makes the call, and stores the state that the hook leaves."""
         record = self.records[uid]
         share = record.shares[plugin_key]
         is_repeat = method in share.calls and uid in self._interrupted
@@ -407,5 +409,5 @@ async def _called(
 
 
 def held_device(plugin_key: str, device_id: str, name: str, requests: Sequence[str] = ()) -> HeldDevice:
-    """Returns the entry of a device in a record."""
+    """Returns the entry for a device in a workload record."""
     return HeldDevice(plugin=plugin_key, device_id=device_id, name=name, requests=tuple(requests))

@@ -1,1 +1,1 @@
-"""Rules of who may do what on which accelerator: co-existence, policies, admission, and roles."""
+"""Defines who may do what on which accelerator: co-existence, policies, admission, and roles."""

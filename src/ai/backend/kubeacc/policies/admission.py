@@ -1,4 +1,4 @@
-"""The ValidatingAdmissionPolicies of kube-acc: what the API server itself refuses, in CEL.
+"""Generates the ValidatingAdmissionPolicies of kube-acc, by which the API server itself refuses requests, in CEL.
 
 The one of operations is written anew by the controllers whenever an AcceleratorPolicy changes, and by nobody else: an
 installation that brought its first state would reset it with each upgrade. It repeats of :mod:`.evaluation` what CEL
@@ -25,13 +25,16 @@ REQUESTER_POLICY = f"kube-acc-requester.{GROUP}"
 FINALIZER_POLICY = f"kube-acc-finalizer.{GROUP}"
 NODE_POLICY = f"kube-acc-node.{GROUP}"
 MAX_POLICIES = 200
-"""More than these are left to the controllers: the server limits the cost of an admission policy."""
+"""The largest number of policies in the admission policy, whose cost the server limits.
+
+The controllers check the others.
+"""
 _NODE_EXTRA = "authentication.kubernetes.io/node-name"
 _API = "admissionregistration.k8s.io/v1"
 
 
 def requester_policy() -> dict[str, Any]:
-    """Returns the policy by which an operation names its writer, and groups of its writer."""
+    """Returns the admission policy that makes an operation name its writer, and only groups of its writer."""
     validations = [
         {
             "expression": "object.spec.requestedBy == request.userInfo.username",
@@ -54,7 +57,7 @@ def requester_policy() -> dict[str, Any]:
 
 
 def finalizer_policy() -> dict[str, Any]:
-    """Returns the policy by which an operation stays until its device is free, whoever deletes it.
+    """Returns the admission policy that keeps an operation until its device is free, whoever deletes it.
 
     Administrators of accelerators may remove the finalizer where no controllers run any more."""
     has_finalizer = f"(has(%s.metadata.finalizers) && '{OPERATION_FINALIZER}' in %s.metadata.finalizers)"
@@ -102,7 +105,7 @@ def operations_policy(policies: Mapping[str, AcceleratorPolicySpec]) -> dict[str
 
 
 def _allows(policy: AcceleratorPolicySpec) -> str:
-    """Returns the CEL expression that is true of operations that a policy allows, as far as CEL can see them."""
+    """Returns a CEL expression that is true for operations that a policy allows, as far as CEL can decide."""
     terms = [
         f"object.spec.operation in {_literal(policy.operations)}",
         f"object.spec.drain in {_literal(policy.drain_modes)}",
@@ -128,13 +131,12 @@ def _allows(policy: AcceleratorPolicySpec) -> str:
 
 
 def _literal(value: str | Iterable[str]) -> str:
-    """Returns text, or a list of texts, as CEL writes it: as JSON, but for escaped pairs of surrogates."""
+    """Returns text, or a list of texts, as a CEL literal. It equals JSON except for escaped surrogate pairs."""
     return json.dumps(value if isinstance(value, str) else list(value), ensure_ascii=False)
 
 
 def node_policy() -> dict[str, Any]:
-    """Returns the policy by which a node plugin writes accelerators and slices of its own node, and its own reports
-    only.
+    """Returns the admission policy that lets a node plugin write only objects of its own node and its own reports.
 
     The name of the node comes from the claim in the plugin's token, so a node cannot write in the name of another."""
     node = "variables.node"
@@ -225,7 +227,7 @@ def _policy(
 
 
 def binding(name: str) -> dict[str, Any]:
-    """Returns the object that puts an admission policy into force in the whole cluster."""
+    """Returns the object that activates an admission policy in the whole cluster."""
     return {
         "apiVersion": _API,
         "kind": "ValidatingAdmissionPolicyBinding",
@@ -235,7 +237,7 @@ def binding(name: str) -> dict[str, Any]:
 
 
 def manifests() -> list[dict[str, Any]]:
-    """Returns the admission policies of an installation; the controllers add the one of operations."""
+    """Returns the admission policies of an installation. The controllers add the policy of operations."""
     policies = {
         REQUESTER_POLICY: requester_policy(),
         FINALIZER_POLICY: finalizer_policy(),

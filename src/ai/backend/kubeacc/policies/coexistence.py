@@ -1,4 +1,4 @@
-"""The co-existence rule of the proposal (spec 02, notes): whose a device is where another device plugin runs too.
+"""Decides who owns a device if another device plugin runs too, by the proposal's co-existence rule (spec 02, notes).
 
 A locally attached device may be known to both; then the other plugin has the life cycle, and kube-acc discovers and
 reports only. A remotely attached device belongs to one of the two; a second one is refused.
@@ -14,8 +14,11 @@ from ai.backend.kubeacc.crd.vocabulary import Attachment, LifecycleOwner
 
 
 class DeviceClaims(NamedTuple):
-    """Describes who claims a device. ``by_class``: the owner that the device's class names; ``other_plugin``: another
-    device plugin, or another DRA driver, offers it on its node."""
+    """Describes which parties claim a device.
+
+    ``by_class``: the owner that the device's class names; ``other_plugin``: another device plugin, or another DRA
+    driver, offers it on its node.
+    """
 
     attachment: Attachment
     by_class: LifecycleOwner
@@ -31,7 +34,7 @@ class Ownership(NamedTuple):
 
     @property
     def is_managed(self) -> bool:
-        """True if kube-acc may operate the device and offer it to pods."""
+        """Returns True if kube-acc may operate the device and offer it to pods."""
         return self.owner is LifecycleOwner.KUBE_ACC
 
 
@@ -70,10 +73,10 @@ REPORT_ONLY = frozenset({OperationVerb.DIAGNOSE})
 
 
 def ownership(attachment: Attachment, by_class: LifecycleOwner, *, other_plugin: bool) -> Ownership:
-    """Returns whose a device is."""
+    """Returns the owner of a device."""
     return TABLE[DeviceClaims(attachment, by_class, other_plugin)]
 
 
 def may_operate(owner: LifecycleOwner | None, verb: OperationVerb) -> bool:
-    """Says whether kube-acc may run an operation on a device of that owner."""
+    """Returns True if kube-acc may run an operation on a device of the given owner."""
     return owner is LifecycleOwner.KUBE_ACC or verb in REPORT_ONLY

@@ -1,5 +1,8 @@
-"""Decides whether the policies allow an operation, now, later or never. Admission asks a part of it before (see
-:mod:`.admission`); the controllers ask all of it, and again when the operation begins. Pure."""
+"""Decides if the policies allow an operation now, later or never.
+
+Admission asks a part of it before (see :mod:`.admission`); the controllers ask all of it, and again when the operation
+begins. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from ai.backend.kubeacc.crd.vocabulary import SubjectKind
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of a namespace now: remote devices attached, operations that hold a device, and operations begun within
-    the last hour, of the classes and subjects that a policy is about."""
+    """Counts a namespace's use of what a policy limits: attached remote devices, operations that hold a device, and
+    operations of the last hour. Only classes and subjects of the policy count."""
 
     attached_devices: int = 0
     concurrent_operations: int = 0
@@ -24,7 +27,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about an operation that the policies ask. ``usage`` maps the name of a policy to its use."""
+    """Holds all facts about an operation that the policies evaluate. ``usage`` maps the name of a policy to its use."""
 
     spec: AcceleratorOperationSpec
     namespace: str
@@ -35,7 +38,8 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of the policies. ``is_allowed`` False with ``retry_at`` or ``must_wait``: not now, but maybe later.
+    """Holds the answer of the policies for an operation. ``is_allowed`` False with ``retry_at`` or ``must_wait``: not
+    now, but maybe later.
 
     ``policy`` is the policy that allows the operation, ``may_run_while_held`` one of its rules.
     """
@@ -52,8 +56,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate(policies: Mapping[str, AcceleratorPolicySpec], context: OperationContext) -> Decision:
-    """Decides by the first policy, in the order of names, that allows the operation now; else by the one that comes
-    nearest to allowing it: one that lets it wait, then one that is about the caller."""
+    """Decides by the first policy, in the order of names, that allows the operation now.
+
+    Without one, the nearest refusal decides: a policy that lets the operation wait, then a policy that is about the
+    caller.
+    """
     refusals: list[tuple[int, Decision]] = []
     for name, policy in sorted(policies.items()):
         decision, weight = _evaluate_one(name, policy, context)
@@ -68,7 +75,10 @@ def evaluate(policies: Mapping[str, AcceleratorPolicySpec], context: OperationCo
 
 
 def _evaluate_one(name: str, policy: AcceleratorPolicySpec, context: OperationContext) -> tuple[Decision, int]:
-    """Returns the answer of one policy, and for a refusal how far from allowing the operation it is."""
+    """Returns the answer of one policy.
+
+    For a refusal, also returns how far the policy is from allowing the operation.
+    """
     spec = context.spec
 
     def refused(reason: str, message: str, *, waits: bool = False, retry_at: datetime | None = None) -> Decision:
@@ -124,7 +134,7 @@ def _is_subject(subject: PolicySubject, spec: AcceleratorOperationSpec) -> bool:
 
 
 def subject_user_name(subject: PolicySubject) -> str:
-    """Returns the user name by which the API server knows a subject that is no group."""
+    """Returns the user name by which the API server knows a subject. The subject must not be a group."""
     if subject.kind is SubjectKind.SERVICE_ACCOUNT:
         return f"system:serviceaccount:{subject.namespace}:{subject.name}"
     return subject.name
@@ -135,7 +145,7 @@ def _needs_signature(policy: AcceleratorPolicySpec, spec: AcceleratorOperationSp
 
 
 def _exceeded_quota(policy: AcceleratorPolicySpec, usage: Usage, verb: OperationVerb) -> str | None:
-    """Returns the limit that one more operation would exceed, for people; None if there is room."""
+    """Returns a text about the limit that one more operation would exceed. Returns None if there is room."""
     quota = policy.quota
     if quota is None:
         return None
@@ -153,7 +163,10 @@ def _exceeded_quota(policy: AcceleratorPolicySpec, usage: Usage, verb: Operation
 
 
 def next_opening(windows: Iterable[MaintenanceWindow], now: datetime) -> datetime | None:
-    """Returns when the next window is open: ``now`` inside of one, None if there are no windows. In UTC."""
+    """Returns when the next time window is open.
+
+    Returns ``now`` inside a window, and None if there are no windows. In UTC.
+    """
     utc = now.astimezone(UTC)
     openings = [_opening(window, utc) for window in windows]
     return min(openings, default=None)

@@ -1,4 +1,4 @@
-"""The roles of kube-acc as data: who may do what with which resource, as RBAC objects."""
+"""Defines the roles of kube-acc as data: who may do what with which resource, as RBAC objects."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _binding(account: str) -> dict[str, Any]:
 
 
 def _lease_role() -> list[dict[str, Any]]:
-    """Returns the right of the controllers to elect a leader: their own namespace only."""
+    """Returns the role by which controllers elect a leader, in their own namespace only."""
     metadata = {"name": f"{CONTROLLERS_ACCOUNT}-lease", "namespace": NAMESPACE}
     rules = [
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update", "patch"]}
@@ -119,7 +119,7 @@ def namespace() -> dict[str, Any]:
 
 
 def manifests() -> list[dict[str, Any]]:
-    """Returns the accounts, roles and bindings of kube-acc, whose namespace must be there."""
+    """Returns the accounts, roles and bindings of kube-acc. Their namespace must exist."""
     accounts = (CONTROLLERS_ACCOUNT, NODE_ACCOUNT)
     return [
         *(

@@ -1,4 +1,4 @@
-"""Accelerator Interface v2: the interface of a plugin for a kind of device (spec 00, BEP-1000).
+"""Defines Accelerator Interface v2, the interface of a plugin for a kind of device (spec 00, BEP-1000).
 
 Everything passed is a frozen dataclass. Plugins are found by the entry point group ``backendai_accelerator_v30`` and by
 package path in ``agent.toml`` (``allow-compute-plugins``). Every call has a deadline and may be repeated after a crash;

@@ -1,4 +1,4 @@
-"""Lifecycle hooks of accelerator plugins, and the rules of what they add to the configuration of a workload."""
+"""Defines lifecycle hooks of accelerator plugins, and checks the additions to a workload's configuration."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ class TerminationDeferred(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A kernel's incarnation on this node: a container or a tree of native processes. ``id`` is the runtime's
-    identifier (container id or leader process id); empty until the workload is created."""
+    """Describes a kernel's incarnation on this node: a container or a tree of native processes.
+
+    ``id`` is the runtime's identifier (container id or leader process id); empty until the workload is created.
+    """
 
     id: str
     type: Literal["container", "process_tree"]
@@ -112,9 +114,11 @@ class WorkloadConfig:
 
 
 class ManagedState:
-    """A JSON object of at most 64 KiB that the agent stores with a workload for one plugin, until ``post_terminate``
-    has ended. It is stored durably when a hook call ends, also by an exception or its deadline, and by :meth:`save`. A
-    state that cannot be stored fails the call. ``version`` is the plugin's."""
+    """Holds a JSON object of at most 64 KiB for one plugin and one workload, until ``post_terminate`` has ended.
+
+    The agent stores the object. It is stored durably when a hook call ends, also by an exception or its deadline, and
+    by :meth:`save`. A state that cannot be stored fails the call. ``version`` is the plugin's.
+    """
 
     __slots__ = ("_saver", "data", "version")
 
@@ -130,8 +134,10 @@ class ManagedState:
         self._saver = saver
 
     async def save(self) -> None:
-        """Stores the present value durably now, before an act outside of this node. Raises PluginError if it is not
-        JSON or too large; the stored value stays."""
+        """Stores the present value durably at once, before an action outside of this node.
+
+        Raises PluginError if it is not JSON or too large; the stored value stays.
+        """
         if self._saver is not None:
             await self._saver(self)
 
@@ -149,7 +155,7 @@ class WorkloadImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookContext:
-    """Holds the circumstances of one call of a lifecycle hook.
+    """Holds the cause and the other arguments of one call of a lifecycle hook.
 
     Attributes:
         cause: RECOVER where an agent process that died or stopped since began this call before for this attempt; else
@@ -210,7 +216,7 @@ class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a
         self.context = context
 
     async def pre_create(self) -> WorkloadConfig:
-        """Prepares the devices, which are allocated; the workload does not exist (``workload.id`` is empty).
+        """Prepares the allocated devices before the workload exists (``workload.id`` is empty).
 
         The config is merged with those of other plugins. A repeat must give an equal one.
 
@@ -275,9 +281,11 @@ _COLLECTION_FIELDS = (
 
 
 def check_config(config: object, *, hidden: Sequence[str] = ()) -> WorkloadConfig:
-    """Validates the result of ``pre_create`` and returns an own copy of it, with the declared types. Nothing at, above
-    or below the host's paths in ``hidden`` may be mounted. Raises ValueError, naming field and value, for a broken rule
-    of :class:`WorkloadConfig`."""
+    """Validates the result of ``pre_create``, and returns a copy of it with the declared types.
+
+    Nothing at, above or below the host's paths in ``hidden`` may be mounted. Raises ValueError, naming field and value,
+    for a broken rule of :class:`WorkloadConfig`.
+    """
     if not isinstance(config, WorkloadConfig):
         raise ValueError(f"{type(config).__name__} instead of a WorkloadConfig")
     try:

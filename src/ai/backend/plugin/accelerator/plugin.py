@@ -1,4 +1,4 @@
-"""The interface that a plugin for a kind of device implements, its metrics, and its optional powers."""
+"""Defines the interface that a plugin for a kind of device implements, its metrics, and its optional powers."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedName:
-    """A name that dashboards know already, such as ``DCGM_FI_DEV_FB_USED``. Prometheus then shows the metric of each
-    device under it besides our own name, with the labels ``gpu`` and ``UUID`` that DCGM's exporter gives. ``factor``
-    turns our unit into the one of that name (1 / 2**20 for MiB)."""
+    """Names a metric as existing dashboards know it, such as ``DCGM_FI_DEV_FB_USED``.
+
+    Prometheus then shows the metric of each device under it besides our own name, with the labels ``gpu`` and ``UUID``
+    that DCGM's exporter gives. ``factor`` turns our unit into the one of that name (1 / 2**20 for MiB).
+    """
 
     name: str
     help: str
@@ -74,9 +76,11 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatContext:
-    """Selects when, and of what, metrics are gathered. ``at`` is Unix time; ``allocations`` are of the workloads that
-    hold devices of the plugin; ``pids`` are their host processes, with ``process_metrics`` and where the runtime knows
-    them."""
+    """Selects at which time and for which objects metrics are gathered.
+
+    ``at`` is Unix time; ``allocations`` are of the workloads that hold devices of the plugin; ``pids`` are their host
+    processes, with ``process_metrics`` and where the runtime knows them.
+    """
 
     at: float
     allocations: Mapping[KernelId, DeviceAllocation] = field(default_factory=dict)
@@ -85,7 +89,7 @@ class StatContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginCapabilities:
-    """Flags of a plugin's optional powers. A flag that is set promises the Protocol of the same name."""
+    """Declares the optional powers of a plugin by flags. A flag that is set promises the Protocol of the same name."""
 
     partitionable: bool = False
     programmable: bool = False
@@ -102,7 +106,10 @@ class PluginCapabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHealthChange:
-    """A change of a device's health. ``reason`` is for people ("Xid 79: the GPU fell off the bus"); or empty."""
+    """Describes a change of a device's health.
+
+    ``reason`` is for people ("Xid 79: the GPU fell off the bus"); or empty.
+    """
 
     device_id: DeviceId
     health: DeviceHealth
@@ -111,8 +118,11 @@ class DeviceHealthChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProfile:
-    """A kind of partition that a device can be cut into; ``available`` says how many more of it fit now. ``slices``: of
-    the device's compute slices, which all kinds share; 0 if only ``memory_size`` (bytes) bounds what fits."""
+    """Describes a kind of partition into which a device can be cut.
+
+    ``available``: how many more of it fit now. ``slices``: of the device's compute slices, which all kinds share; 0 if
+    only ``memory_size`` (bytes) bounds what fits.
+    """
 
     name: str
     slot_name: SlotName
@@ -124,20 +134,26 @@ class PartitionProfile:
 
 @runtime_checkable
 class HealthWatching(Protocol):
-    """``health_watching``: the plugin hears of failures sooner than the next ``list_devices``."""
+    """Reports failures sooner than the next ``list_devices`` (capability ``health_watching``)."""
 
     def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
-        """Yields changes of health as they happen, without end. A change may repeat, or be lost while nobody listens:
-        ``list_devices`` is the truth. An exception ends the watch; the agent starts another one later."""
+        """Yields changes of health as they happen.
+
+        The iteration never ends. A change may repeat, or be lost while nobody listens: ``list_devices`` is the truth.
+        An exception ends the watch; the agent starts another one later.
+        """
         ...
 
 
 @runtime_checkable
 class Partitionable(Protocol):
-    """``partitionable``: devices can be cut into partitions that are devices of their own (MIG and the like)."""
+    """Cuts devices into partitions that are devices of their own, such as MIG (capability ``partitionable``)."""
 
     async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
-        """Lists the partitions that a device offers. Raises NotFound for an unknown device and for a partition."""
+        """Lists the kinds of partitions that a device offers.
+
+        Raises NotFound for an unknown device and for a partition.
+        """
         ...
 
     async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
@@ -151,20 +167,26 @@ class Partitionable(Protocol):
 
 @runtime_checkable
 class Programmable(Protocol):
-    """``programmable``: an image (a bitstream) is loaded before use."""
+    """Loads an image (a bitstream) into a device before use (capability ``programmable``)."""
 
     async def program(self, device_id: DeviceId, image: str) -> None:
-        """Loads an image file of the host into a device; safe if loaded. Raises InvalidInput if it does not fit."""
+        """Loads an image file of the host into a device.
+
+        Loading the same image again is safe. Raises InvalidInput if it does not fit.
+        """
         ...
 
     async def programmed_image(self, device_id: DeviceId) -> str | None:
-        """Returns the path of the image that a device has loaded, None without an image."""
+        """Returns the path of the image that a device has loaded. Returns None without an image."""
         ...
 
 
 @runtime_checkable
 class PowerControllable(Protocol):
-    """``power_controllable``: devices are switched and reset. Every call is safe if the device is so already."""
+    """Switches devices off and resets them (capability ``power_controllable``).
+
+    Every call is safe if the device is so already.
+    """
 
     async def power_on(self, device_id: DeviceId) -> None: ...
     async def power_off(self, device_id: DeviceId) -> None:
@@ -178,7 +200,7 @@ class PowerControllable(Protocol):
 
 @runtime_checkable
 class Attachable(Protocol):
-    """``attachable``: devices of another box are attached to this node and detached again."""
+    """Attaches devices of another machine to this node, and detaches them again (capability ``attachable``)."""
 
     async def attachable_devices(self) -> Sequence[DeviceId]: ...
     async def attach(self, device_id: DeviceId) -> None:
@@ -192,12 +214,15 @@ class Attachable(Protocol):
 
 @runtime_checkable
 class CdiProvider(Protocol):
-    """``cdi_provider``: the plugin describes its devices in the Container Device Interface."""
+    """Describes the plugin's devices in the Container Device Interface (capability ``cdi_provider``)."""
 
     async def cdi_spec(self) -> Mapping[str, Any]:
-        """Returns a CDI specification (``cdiVersion`` 0.6.0) of all healthy devices, as JSON, with the names of
-        ``DeviceMapping.cdi_name``. The agent writes it for the runtime, with the lowest version that its fields need,
-        without devices that another file describes; the process runtime applies the edits itself, but no hooks."""
+        """Returns a CDI specification (``cdiVersion`` 0.6.0) of all healthy devices as JSON.
+
+        Its names are those of ``DeviceMapping.cdi_name``. The agent writes it for the runtime, with the lowest version
+        that its fields need, without devices that another file describes; the process runtime applies the edits itself,
+        but no hooks.
+        """
         ...
 
 
@@ -214,7 +239,7 @@ POWERS: Mapping[str, type] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedDevice:
-    """A device as a user sees it in a session (peer facts 2.1, ``get_attached_devices``)."""
+    """Describes a device as a user sees it in a session (peer facts 2.1, ``get_attached_devices``)."""
 
     device_id: DeviceId
     model_name: str
@@ -223,7 +248,7 @@ class AttachedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """Versions and hardware facts of the node. Keys of ``extra`` are for people."""
+    """Holds versions and hardware facts of the node. Keys of ``extra`` are for people."""
 
     driver_version: str | None = None
     runtime_version: str | None = None
@@ -251,8 +276,11 @@ class AbstractComputePlugin(ABC):
 
     @classmethod
     def options_schema(cls) -> Mapping[str, Any] | None:
-        """Returns the JSON Schema (2020-12) of the options that a session may give, by default that of
-        :attr:`options_model`; None if sessions give none. Raises ValueError for one of more than 64 KiB."""
+        """Returns the JSON Schema (2020-12) of the options that a session may give.
+
+        Returns None if it may give none. The default is the schema of :attr:`options_model`. Raises ValueError for one
+        of more than 64 KiB.
+        """
         return schema_of(cls.options_model)
 
     async def init(self) -> None:
@@ -263,28 +291,33 @@ class AbstractComputePlugin(ABC):
 
     @abstractmethod
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        """Returns the node's devices, healthy or not. Ids are unique and stable over restarts."""
+        """Returns the node's devices, both healthy and unhealthy ones. Ids are unique and stable over restarts."""
 
     @abstractmethod
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
         """Returns every slot that this plugin can offer under any settings, with display metadata."""
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        """Returns slot -> total over healthy devices, as configured now; by default :func:`slot_totals` of the devices.
-        The agent learns of slots that no device offers at the moment; of others it adds up the devices that it knows to
-        be healthy."""
+        """Returns the total of each slot over healthy devices, as configured now.
+
+        The default is :func:`slot_totals` of the devices. The agent learns of slots that no device offers at the
+        moment; of others it adds up the devices that it knows to be healthy.
+        """
         return slot_totals(await self.list_devices())
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
-        """Returns the rules that compare variant properties of devices with the wishes of a session (BEP-1000)."""
+        """Returns the rules by which a device's variant properties satisfy the requirements of sessions (BEP-1000)."""
         return ()
 
     @abstractmethod
     def alloc_map_spec(self) -> AllocMapSpec | None:
-        """Returns the stock alloc map of this plugin, as data; None if ``create_alloc_map`` returns one of its own."""
+        """Returns the stock alloc map of this plugin as data.
+
+        Returns None if ``create_alloc_map`` makes its own map.
+        """
 
     async def create_alloc_map(self) -> AbstractAllocMap:
-        """Returns a fresh alloc map over ``list_devices`` with nothing allocated, by default the stock one."""
+        """Returns a new alloc map of the devices, in which nothing is allocated. The default is the stock map."""
         spec = self.alloc_map_spec()
         if spec is None:
             raise PluginError(f"{type(self).__name__} has neither a stock alloc map nor one of its own")
@@ -293,16 +326,16 @@ class AbstractComputePlugin(ABC):
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
     ) -> AbstractLifecycleHook:
-        """Returns a hook for one workload, by default one that only asks :meth:`configure`. Must not do IO."""
+        """Returns a hook for one workload. The default hook only calls :meth:`configure`. Must not do IO."""
         return PluginHook(workload, device_alloc, context, self)
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Returns the configuration that the default hook gives before the creation of a workload."""
+        """Returns the configuration that the default hook gives to a workload before its creation."""
         return WorkloadConfig()
 
     @abstractmethod
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        """Returns the devices of an allocation with their facts for the user."""
+        """Returns the devices of an allocation with facts that the user sees."""
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         return ()
@@ -322,8 +355,10 @@ class AbstractComputePlugin(ABC):
 
 
 def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
-    """Returns each slot's sum over healthy devices, in whole quanta of each; zero where all its devices are
-    unhealthy."""
+    """Returns the sum of each slot over healthy devices, in whole quanta of each device.
+
+    The sum is zero if all devices of the slot are unhealthy.
+    """
     totals: dict[SlotName, Decimal] = {}
     for device in devices:
         for slot in device.slots:
@@ -351,7 +386,7 @@ def resource_lines(
 
 
 class PluginHook(AbstractLifecycleHook):
-    """A hook that configures the workload by its plugin, and does nothing else."""
+    """Configures the workload by its plugin, and does nothing else."""
 
     def __init__(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: AbstractComputePlugin

@@ -1,4 +1,4 @@
-"""Images (bitstreams) that a session selects for programmable devices: by name, in a folder of the operator's."""
+"""Finds the images (bitstreams) that sessions select for programmable devices, by name in the operator's folder."""
 
 from __future__ import annotations
 

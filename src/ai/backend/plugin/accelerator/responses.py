@@ -45,7 +45,7 @@ def _brief(value: object) -> str:
 
 
 def _normalized_collection(method: str, answer: Any, max_items: int) -> Any:
-    """Returns a list or mapping of a plugin in plain values, after a check of its length."""
+    """Returns a plugin's list or mapping in plain values, after a check of its length."""
     if isinstance(answer, Sequence | Mapping) and not isinstance(answer, str | bytes) and len(answer) > max_items:
         raise InvalidResponse(f"has {len(answer)} entries; {max_items} are allowed")
     return normalized(method, answer)
@@ -78,8 +78,10 @@ def _check_slot_name(where: str, name: str, foreign: Callable[[str], str | None]
 def devices(
     answer: Any, *, key: str, displays: Sequence[SlotDisplay], foreign: Callable[[str], str | None]
 ) -> tuple[ComputeDevice, ...]:
-    """Validates ``list_devices`` of the plugin ``key`` by its ``displays`` (``configurable_slots``); ``foreign``
-    returns the other plugin that a slot belongs to, if any."""
+    """Validates the result of ``list_devices`` of the plugin ``key``, with its ``displays`` (``configurable_slots``).
+
+    ``foreign`` returns the other plugin that a slot belongs to, if any.
+    """
     validated: tuple[ComputeDevice, ...] = _normalized_collection("list_devices", answer, MAX_DEVICES)
     slot_types = {display.slot_name: display.slot_type for display in displays}
     quanta: dict[SlotName, Decimal] = {}
@@ -160,7 +162,7 @@ def _check_slot(where: str, slot: DeviceSlot, declared: Mapping[SlotName, SlotTy
 
 
 def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[SlotDisplay, ...]:
-    """Validates ``configurable_slots``."""
+    """Validates the result of ``configurable_slots``."""
     validated: tuple[SlotDisplay, ...] = _normalized_collection("configurable_slots", answer, MAX_SLOTS)
     seen_names: set[SlotName] = set()
     for position, display in enumerate(validated):
@@ -176,8 +178,10 @@ def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[Slot
 
 
 def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]) -> dict[SlotName, Decimal]:
-    """Validates ``available_slots``: at most what the devices have, healthy or not, since one may fail between two
-    calls."""
+    """Validates the result of ``available_slots``.
+
+    It may be at most what all devices have, because a device may fail between two calls.
+    """
     quantities: dict[SlotName, Decimal] = _normalized_collection("available_slots", answer, MAX_SLOTS)
     declared = {display.slot_name for display in displays}
     totals: dict[SlotName, Decimal] = {}
@@ -194,7 +198,7 @@ def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[Sl
 
 
 def namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
-    """Validates ``variant_namespaces``."""
+    """Validates the result of ``variant_namespaces``."""
     validated: tuple[VariantNamespace, ...] = _normalized_collection("variant_namespaces", answer, MAX_ENTRIES)
     for space in validated:
         _check_text("namespace", space.namespace, 128)
@@ -207,7 +211,7 @@ def namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
 
 
 def attached(answer: Any, *, held: DeviceAllocation) -> tuple[AttachedDevice, ...]:
-    """Validates ``alloc_to_devices`` of an allocation."""
+    """Validates the result of ``alloc_to_devices`` for an allocation."""
     validated: tuple[AttachedDevice, ...] = _normalized_collection("alloc_to_devices", answer, MAX_DEVICES)
     device_ids = held.device_ids()
     for device in validated:
@@ -219,7 +223,7 @@ def attached(answer: Any, *, held: DeviceAllocation) -> tuple[AttachedDevice, ..
 
 
 def info(answer: Any) -> NodeInfo:
-    """Validates ``get_node_info``."""
+    """Validates the result of ``get_node_info``."""
     node_info: NodeInfo = normalized("get_node_info", answer)
     if len(node_info.extra) > MAX_ENTRIES:
         raise InvalidResponse(f"extra has {len(node_info.extra)} entries; {MAX_ENTRIES} are allowed")
@@ -233,7 +237,7 @@ def info(answer: Any) -> NodeInfo:
 
 
 def alloc_map(spec: Any, listed: Sequence[ComputeDevice]) -> AllocMapSpec | None:
-    """Validates ``alloc_map_spec`` by making a map of it, or the accounts of a map of the plugin's own."""
+    """Validates the result of ``alloc_map_spec`` by making a map, or else the accounts of the plugin's own map."""
     if spec is not None and not isinstance(spec, AllocMapSpec):
         raise InvalidResponse(f"is a {type(spec).__name__}")
     try:
@@ -250,7 +254,10 @@ _METRIC_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 class MeasurementFilter:
-    """Filters the measurements of one source. Remembers the keys, so that the source cannot invent keys for ever."""
+    """Filters the measurements of one source, and keeps only the valid ones.
+
+    Remembers the keys, so that the source cannot invent keys for ever.
+    """
 
     def __init__(self) -> None:
         self._keys: set[str] = set()
@@ -261,7 +268,7 @@ class MeasurementFilter:
         self.reason = None
 
     def passed(self, measurements: Iterable[Measurement], devices: Collection[str] | None = None) -> list[Measurement]:
-        """Returns the usable measurements. ``devices``: the ids that they may speak of; None: any."""
+        """Returns the measurements that are usable. ``devices``: the ids that they may speak of; None: any."""
         usable: list[Measurement] = []
         for number, measurement in enumerate(measurements):
             if number >= PER_ANSWER_LIMIT:

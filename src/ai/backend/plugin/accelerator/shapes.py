@@ -1,4 +1,4 @@
-"""Values that the agent and the host of an accelerator plugin exchange."""
+"""Defines the values that the agent and the host of an accelerator plugin exchange."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ MAX_TEXT = 4096
 
 
 class InvalidResponse(Exception):
-    """Refuses the answer of a plugin's method. The message names the field; the caller adds the method."""
+    """Raised when the answer of a plugin's method is invalid.
+
+    The message names the field; the caller adds the method.
+    """
 
 
 class KeptState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -42,8 +45,11 @@ class KeptState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects what a host loads. ``protocols`` are the versions of the protocol that the agent speaks. ``reference`` is
-    the plugin's module or, of an executable, its path; ``path`` is where modules are imported from."""
+    """Selects the plugin that a host loads.
+
+    ``protocols`` are the versions of the protocol that the agent speaks. ``reference`` is the plugin's module or, of an
+    executable, its path; ``path`` is where modules are imported from.
+    """
 
     protocols: tuple[int, ...]
     reference: str
@@ -51,10 +57,13 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a plugin, so that the agent need not import it. ``protocol`` is the version of the protocol, one of
-    those that the agent speaks, by which the host answers. ``powers`` are the optional powers that the plugin has,
-    each a set flag of ``capabilities``. ``options_schema`` is the JSON Schema (2020-12), of an object and at most
-    64 KiB, of the options that a session may give to the plugin; None: none."""
+    """Describes a plugin to the agent, so that the agent need not import the plugin.
+
+    ``protocol`` is the version of the protocol, one of those that the agent speaks, by which the host answers.
+    ``powers`` are the optional powers that the plugin has, each a set flag of ``capabilities``. ``options_schema`` is
+    the JSON Schema (2020-12), of an object and at most 64 KiB, of the options that a session may give to the plugin;
+    None: none.
+    """
 
     protocol: int
     key: str
@@ -95,7 +104,7 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ResponseShape:
-    """Types of a method's arguments (as one tuple) and of its answer."""
+    """Holds the types of a method's arguments (as one tuple) and of its answer."""
 
     arguments: Any
     result: Any
@@ -145,7 +154,7 @@ HOST_CALLS: Mapping[str, ResponseShape] = {
     "hook": ResponseShape(tuple[HookCall], WorkloadConfig | None),
     "watch_health": ResponseShape(_NO_ARGUMENTS, DeviceHealthChange),
 }
-"""What is not simply a method of the plugin."""
+"""The calls to a host that are not simply a method of the plugin."""
 DIRECT: Mapping[str, ResponseShape] = {
     **PLUGIN_CALLS,
     **{name: shape for calls in POWER_CALLS.values() for name, shape in calls.items()},
@@ -179,7 +188,7 @@ def write_answer(method: str, answer: Any) -> bytes:
 
 
 def _expected_collection(method: str) -> tuple[type, str] | None:
-    """Returns the kind of collection that a method answers with, and its description; None for another value."""
+    """Returns the kind of collection that a method returns, and its description. Returns None for another value."""
     result = SHAPES[method].result if method in SHAPES else None
     origin, arguments = get_origin(result), [getattr(item, "__name__", str(item)) for item in get_args(result)]
     if origin is tuple and method in DIRECT:
@@ -204,5 +213,8 @@ def read_answer(method: str, data: bytes) -> Any:
 
 
 def normalized(method: str, answer: Any) -> Any:
-    """Returns an answer as a host would have sent it: plain values of the declared types. Raises InvalidResponse."""
+    """Returns an answer in the form in which a host would have sent it: plain values of the declared types.
+
+    Raises InvalidResponse.
+    """
     return read_answer(method, write_answer(method, answer))

@@ -1,4 +1,4 @@
-"""Support for plugins that read sysfs without a vendor library: PCI topology, whole devices, recordings.
+"""Supports plugins that read sysfs without a vendor library: PCI topology, whole devices, recordings.
 
 :class:`TreePlugin` is the base of ``rocm`` and of every family of the plugin ``sysfs``.
 """

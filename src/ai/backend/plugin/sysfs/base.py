@@ -1,4 +1,5 @@
-"""A base class of plugins that read sysfs, with whole devices that can vanish, and measurements of raw readings."""
+"""Implements the common parts of plugins that read sysfs: whole devices that can vanish, and measurements of raw
+readings."""
 
 from __future__ import annotations
 
@@ -49,7 +50,10 @@ COUNTER_STATS = frozenset({"diff", "rate"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """A metric of one device. ``together`` says how those of several devices are combined: ``sum`` or ``max``."""
+    """Describes a metric of one device.
+
+    ``together`` says how those of several devices are combined: ``sum`` or ``max``.
+    """
 
     key: str
     device_id: DeviceId
@@ -61,12 +65,12 @@ class Raw:
 
     @property
     def usable(self) -> bool:
-        """Returns False for -1 and all ones, which a missing sensor often reads as."""
+        """Returns False for -1 and for all bits set, which a missing sensor often returns."""
         return math.isfinite(self.value) and 0 <= self.value < 2**63
 
 
 def measurements(raw: Iterable[Raw]) -> list[Measurement]:
-    """Returns the measurements of each device, after those of the whole node."""
+    """Returns the measurements of the whole node, followed by those of each device."""
     usable = [reading for reading in raw if reading.usable]
     return [*_combined_measurements(usable), *(_measurement_of(reading, reading.device_id) for reading in usable)]
 
@@ -125,7 +129,7 @@ class TreeSettings(PluginSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedDevice:
-    """A device, its device nodes below /dev, and ``fields`` that the plugin needs later."""
+    """Describes a device, its device nodes below /dev, and ``fields`` that the plugin needs later."""
 
     device: ComputeDevice
     nodes: tuple[DeviceMapping, ...] = ()
@@ -133,7 +137,10 @@ class ScannedDevice:
 
 
 class TreeHook(PluginHook):
-    """Shows devices as the plugin does; nothing of them is taken, so a diagnosis needs only that they are there."""
+    """Shows the devices to a workload as the plugin does.
+
+    Nothing is taken, so that a diagnosis only needs existing devices.
+    """
 
     _plugin: TreePlugin
 
@@ -144,9 +151,11 @@ class TreeHook(PluginHook):
 
 
 class TreePlugin(AbstractComputePlugin):
-    """A plugin whose devices are found by a blocking scan of sysfs, and given as a whole. All reading runs in one
-    thread of its own, so that a hanging driver delays this plugin alone. A device that was healthy once and has
-    vanished is listed as unhealthy until the agent restarts, for those that hold it."""
+    """Finds devices by a blocking scan of sysfs, and allocates each device as a whole.
+
+    All reading runs in one thread of its own, so that a hanging driver delays this plugin alone. A device that was
+    healthy once and has vanished is listed as unhealthy until the agent restarts, for those that hold it.
+    """
 
     settings_model: ClassVar[type[BaseModel] | None] = TreeSettings
     capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(diagnosable=True)
@@ -162,11 +171,11 @@ class TreePlugin(AbstractComputePlugin):
 
     @abstractmethod
     def scan(self) -> Sequence[ScannedDevice]:
-        """Returns the devices that are there now, healthy or not. Blocking; ids are unique."""
+        """Returns the devices that exist now, both healthy and unhealthy ones. Blocking; ids are unique."""
 
     @abstractmethod
     def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
-        """Returns the configuration of a workload besides device nodes and groups. Blocking; ``held`` is not empty."""
+        """Returns the configuration of a workload except device nodes and groups. Blocking; ``held`` is not empty."""
 
     @abstractmethod
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
@@ -184,7 +193,7 @@ class TreePlugin(AbstractComputePlugin):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _now(self) -> list[ScannedDevice]:
-        """Scans devices and returns them without the masked and with the vanished devices."""
+        """Scans devices, and returns them without the masked devices and with the vanished devices."""
         mask = set(self.roots.device_mask)
         present = {
             one.device.device_id: one
@@ -252,7 +261,7 @@ class TreePlugin(AbstractComputePlugin):
         return AttachedDevice(device_id=device_id, model_name=device.model_name or self.key, data=data)
 
     async def _readings(self, at: float) -> Sequence[Raw]:
-        """Returns the readings of the devices as listed last, read once for one time ``at``."""
+        """Returns the readings of the devices as listed last. The devices are read once for one time ``at``."""
 
         def work() -> Sequence[Raw]:
             if self._measured is None or self._measured[0] != at:
@@ -268,7 +277,7 @@ class TreePlugin(AbstractComputePlugin):
     async def gather_workload_metrics(
         self, ctx: StatContext, kernels: Sequence[KernelId]
     ) -> Mapping[KernelId, Sequence[Measurement]]:
-        """Returns the metrics of the devices of each workload, which holds them as a whole."""
+        """Returns the metrics of each workload's devices. A workload holds its devices as a whole."""
         held_ids = {k: a.device_ids() for k in kernels if (a := ctx.allocations.get(k)) is not None and a.device_ids()}
         if not held_ids:
             return {}
@@ -277,12 +286,15 @@ class TreePlugin(AbstractComputePlugin):
 
 
 def whole(slot_name: str) -> tuple[DeviceSlot, ...]:
-    """Returns the slots of a device that is allocated as a whole: one, with the amount 1."""
+    """Returns the slots of a device that is allocated as a whole, which is one slot with the amount 1."""
     return (DeviceSlot(slot_name=SlotName(slot_name), slot_type=SlotType.COUNT, amount=Decimal(1)),)
 
 
 def distinct(scanned: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Maps the places of devices to ids: the serial number, or the place where two devices have one serial number."""
+    """Maps the places of devices to ids.
+
+    The id is the serial number, or the place if two devices share a serial number.
+    """
     pairs = list(scanned)
     serials = [serial for _, serial in pairs]
     return {place: serial if serials.count(serial) == 1 else place for place, serial in pairs}

@@ -17,8 +17,10 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """Describes a PCI function: its directory below /sys without links, the ``bridges`` above it from the host bridge
-    down, and its NUMA node, None where the firmware does not say."""
+    """Describes a PCI function: its directory below /sys without links, the ``bridges`` above it, and its NUMA node.
+
+    Bridges are listed from the host bridge down. The NUMA node is None if the firmware does not state it.
+    """
 
     address: str
     path: str
@@ -29,7 +31,7 @@ class PciDevice:
 
 
 def pci_device(tree: Tree, path: str) -> PciDevice | None:
-    """Returns the PCI function that a path leads to, None if it leads to none."""
+    """Returns the PCI function to which a path leads. Returns None if the path leads to none."""
     real = tree.resolve(path)
     if real is None or _ADDRESS.fullmatch(address := real.rpartition("/")[2]) is None:
         return None
@@ -46,13 +48,13 @@ def pci_device(tree: Tree, path: str) -> PciDevice | None:
 
 
 def pci_at(tree: Tree, address: str) -> PciDevice | None:
-    """Returns the PCI function of an address, ``0000:19:00.0``, in either case."""
+    """Returns the PCI function at an address such as ``0000:19:00.0``, in upper or lower case."""
     address = address.strip().lower()
     return pci_device(tree, f"{BUS}/{address}") if _ADDRESS.fullmatch(address) else None
 
 
 def link_kind(device: PciDevice, peer: PciDevice) -> LinkKind:
-    """Returns the closest way from one device to the other: two below one bridge meet in a switch."""
+    """Returns the closest path from one device to the other. Two devices below one bridge meet in a switch."""
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(device.bridges, peer.bridges, strict=False)))
     if common > 1:
         return LinkKind.PCIE_SWITCH

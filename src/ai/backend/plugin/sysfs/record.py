@@ -1,4 +1,5 @@
-"""Records what a plugin sees of this machine: ``python -m ai.backend.plugin.sysfs.record gaudi2 > gaudi2.tree``.
+"""Records everything that a plugin reads on this machine: ``python -m ai.backend.plugin.sysfs.record gaudi2 >
+gaudi2.tree``.
 
 The recording holds exactly what the plugin read, with serial numbers; read it before you give it away."""
 

@@ -32,15 +32,15 @@ _NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,32}|\d{1,32}(?:\.\d{1,32})?)",
 
 
 class Missing(Exception):
-    """A path of sysfs or /dev does not exist."""
+    """Raised when a path of sysfs or /dev does not exist."""
 
 
 class Unreadable(Exception):
-    """An attribute of sysfs exists, and cannot be used; the text says which and why."""
+    """Raised when an attribute of sysfs exists but cannot be used. The text names the attribute and the reason."""
 
 
 class Tree:
-    """The node's ``/sys`` and ``/dev``, or recorded ones below other roots."""
+    """Reads the node's ``/sys`` and ``/dev``, or recorded ones below other root directories."""
 
     def __init__(self, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> None:
         self._roots = {"sys": Path(sys), "dev": Path(dev)}
@@ -73,21 +73,24 @@ class Tree:
         return parse_number(self.read(path), path)
 
     def text(self, path: str) -> str | None:
-        """Reads the text of an attribute as :meth:`read`; None if that fails or the text is empty."""
+        """Reads the text of an attribute like :meth:`read`. Returns None if that fails or the text is empty."""
         try:
             return self.read(path) or None
         except (Missing, Unreadable):
             return None
 
     def value(self, path: str) -> float | None:
-        """Reads an attribute as :meth:`number`; None if that fails."""
+        """Reads an attribute like :meth:`number`. Returns None if that fails."""
         try:
             return self.number(path)
         except (Missing, Unreadable):
             return None
 
     def glob(self, pattern: str) -> list[str]:
-        """Returns existing paths that match, in natural order (accel2 before accel10); ``*`` stays within one name."""
+        """Returns existing paths that match, in natural order (accel2 before accel10).
+
+        A ``*`` matches within one name.
+        """
         matches = [""]
         for part in PurePosixPath(pattern).parts[1:]:
             if any(mark in part for mark in "*?["):
@@ -97,7 +100,7 @@ class Tree:
         return sorted((path for path in matches if self.exists(path)), key=natural)
 
     def names(self, path: str) -> list[str]:
-        """Lists a directory in natural order; empty if it cannot be listed."""
+        """Lists a directory in natural order. Returns an empty list if the directory cannot be listed."""
         try:
             return sorted((entry.name for entry in self._real(path).iterdir()), key=natural)
         except OSError:
@@ -111,7 +114,7 @@ class Tree:
         return True
 
     def resolve(self, path: str) -> str | None:
-        """Returns the path without links, None for a loop or a missing path."""
+        """Returns the path without links. Returns None for a loop or a missing path."""
         try:
             real = os.path.realpath(self._real(path), strict=True)
         except OSError:
@@ -122,7 +125,10 @@ class Tree:
         return real
 
     def group(self, path: str) -> int | None:
-        """Returns the group that may use a device node where not everybody may; None for root's and for no node."""
+        """Returns the group that may use a device node if not everybody may.
+
+        Returns None for root's group or a missing node.
+        """
         try:
             status = self._real(path).stat()
         except OSError:
@@ -179,7 +185,7 @@ def _split(line: str) -> tuple[str, str, str]:
 
 
 class RecordingTree(Tree):
-    """Records every path that is read; :meth:`recorded` then yields all that a plugin needs to run again."""
+    """Records every path that is read. :meth:`recorded` yields everything that a plugin needs to run again."""
 
     def __init__(self, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> None:
         super().__init__(sys, dev)
@@ -200,7 +206,7 @@ class RecordingTree(Tree):
                 yield lines[path]
 
     def _add(self, path: str, lines: dict[str, str], depth: int) -> None:
-        """Records a path: each link on the way is a line of its own, followed by the path that it leads to."""
+        """Records a path. Each link on the way is a line of its own, followed by the path to which it leads."""
         parts = path.strip("/").split("/")
         for count in range(2, len(parts) + 1):
             prefix = "/" + "/".join(parts[:count])

@@ -1,4 +1,4 @@
-"""Conformance suites and verified fakes for plugin authors. The suites need pytest and pytest-asyncio.
+"""Provides conformance suites and verified fakes for plugin authors. The suites need pytest and pytest-asyncio.
 
 ``class TestMine(ComputePluginContract)`` or ``class TestMine(RuntimeContract)`` with one fixture is a whole test file.
 """

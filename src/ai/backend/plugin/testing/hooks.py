@@ -1,4 +1,4 @@
-"""The suite that every hook plugin must pass. Subclass it and say how to make one::
+"""Tests what every hook plugin must satisfy. Subclass it and say how to make one::
 
 class TestMine(HookContract):
     def make(self) -> AbstractHook:
@@ -50,7 +50,7 @@ def session_request(owner: Account = ACCOUNT, text: str = "python:3.11") -> Sess
 
 
 async def _answer(call: Awaitable[T]) -> T | None:
-    """Returns the answer of a plugin, None for a denial, which must have a text."""
+    """Returns the answer of a plugin. Returns None for a denial, which must have a text."""
     try:
         return await call
     except HookDenied as denial:

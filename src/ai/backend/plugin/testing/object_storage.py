@@ -1,4 +1,4 @@
-"""A test suite of what every object storage promises.
+"""Tests what every object storage promises.
 
 A test file of a storage is::
 

@@ -1,4 +1,4 @@
-"""The suite that every ordering plugin must pass. Subclass it and say how to make one::
+"""Tests what every ordering plugin must satisfy. Subclass it and say how to make one::
 
 class TestMine(OrderContract):
     def make(self) -> AbstractOrder:
@@ -21,7 +21,7 @@ from ai.backend.plugin.ordering import AbstractOrder, Usage, Waiting
 
 
 def queue(seed: int, count: int) -> list[Waiting]:
-    """Returns random pending sessions of three users, larger priorities and then older ones first."""
+    """Returns random pending sessions of three users. Larger priorities come first, then older sessions."""
     rng = random.Random(seed)
     began = datetime(2026, 1, 1, tzinfo=UTC)
     waiting = [

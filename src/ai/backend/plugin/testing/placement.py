@@ -1,4 +1,4 @@
-"""The suite that every placement plugin must pass. Subclass it and say how to make one::
+"""Tests what every placement plugin must satisfy. Subclass it and say how to make one::
 
 class TestMine(PlacementContract):
     def make(self) -> PlacementPlugin:

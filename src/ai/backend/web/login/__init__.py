@@ -1,1 +1,1 @@
-"""Login sessions of browsers and of clients in session mode."""
+"""Manages login sessions of browsers and of clients in session mode."""

@@ -1,4 +1,4 @@
-"""Values of login sessions."""
+"""Defines the values of login sessions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PUBLIC_ID_LENGTH = 32
 
 
 class LoginSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of a logged-in user, and the role that the manager named.
+    """Holds the keys of a logged-in user, and the role that the manager reported.
 
     They are stored sealed by a key that is derived from the cookie.
     """
@@ -24,7 +24,7 @@ class LoginSecret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """A login session as it is stored.
+    """Describes a login session as it is stored.
 
     Attributes:
         login_id: SHA-256 of the cookie, in hex: who reads the store cannot use it as a cookie.
@@ -48,12 +48,12 @@ class StoredLogin(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def public_id(self) -> str:
-        """Returns the id that is shown, which is no cookie and names the session among those of its user."""
+        """Returns the id that is shown to the user. It is not the cookie, and is unique among the user's sessions."""
         return self.login_id[:PUBLIC_ID_LENGTH]
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid login session of a request."""
+    """Represents the valid login session of a request."""
 
     login_id: str
     secret: LoginSecret
@@ -61,5 +61,5 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def login_id_of(token: str) -> str:
-    """Returns the id under which the session of a cookie is stored."""
+    """Returns the id under which the login session of a cookie's token is stored."""
     return hashlib.sha256(token.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Login sessions that a request has just used, so that the next one reads no store and opens no seal."""
+"""Caches login sessions that a request has just used, so that the next request reads no store and decrypts nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_LOGINS = 10_000
 
 
 class RecentLogin(msgspec.Struct, frozen=True):
-    """A login session as it was read, with the secret that its cookie opened."""
+    """Holds a login session as it was read, with the secret that its cookie decrypted."""
 
     stored: StoredLogin
     secret: LoginSecret
@@ -40,7 +40,7 @@ class RecentLogins:
         return recent
 
     def put(self, stored: StoredLogin, secret: LoginSecret, *, generation: int) -> None:
-        """Keeps a login session that was read in ``generation``, unless something has changed since then."""
+        """Caches a login session that was read in ``generation``, unless something has changed since then."""
         if generation != self.generation:
             return
         if len(self._logins) >= _MAX_LOGINS:
@@ -48,6 +48,6 @@ class RecentLogins:
         self._logins[stored.login_id] = RecentLogin(stored, secret, self._clock.monotonic())
 
     def clear(self) -> None:
-        """Removes all of them, because some have ended or changed."""
+        """Removes all cached login sessions, because some have ended or changed."""
         self.generation += 1
         self._logins.clear()

@@ -1,4 +1,4 @@
-"""Login sessions in Redis or Valkey, shared by several web servers."""
+"""Stores login sessions in Redis or Valkey, which several web servers share."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RedisLoginStore:
         await self._transact(write)
 
     async def remove_expired(self, *, now: datetime) -> None:
-        """Does nothing: Redis removes what has expired."""
+        """Does nothing, because Redis removes expired login sessions."""
 
     async def get(self, login_id: str, *, now: datetime) -> StoredLogin | None:
         values = await self._call(lambda: self._redis.hgetall(_login_key(login_id)))

@@ -32,20 +32,20 @@ class PasswordCheck(Protocol):
     """Checks passwords by a manager: ``POST /auth/authorize`` (spec 03-08)."""
 
     async def authorize(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
-        """Returns the status and the JSON of the manager's answer. Raises Unavailable."""
+        """Returns the status and the JSON body of the manager's reply. Raises Unavailable."""
 
     async def finish_redirect(self, fields: Mapping[str, Any], *, address: str) -> tuple[int, dict[str, Any]]:
-        """Asks the manager for the user who came back from a sign-in service, as :meth:`authorize` does."""
+        """Asks the manager which user came back from a sign-in service, and returns like :meth:`authorize`."""
 
     async def authorize_token(self, fields: Mapping[str, Any], *, address: str) -> tuple[int, dict[str, Any]]:
-        """Asks the manager for the user whom a token of another site names, as :meth:`authorize` does."""
+        """Asks the manager which user another site's token names, and returns like :meth:`authorize`."""
 
     async def update_password(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
-        """Changes a password by the present one; returns as :meth:`authorize`. Raises Unavailable."""
+        """Changes a password, given the present password. Returns like :meth:`authorize`. Raises Unavailable."""
 
 
 class LoginLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of sign-ins.
+    """Holds the limits of sign-ins.
 
     Attributes:
         max_age_s: the life of a login session in seconds.
@@ -62,7 +62,7 @@ class LoginLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a sign-in: a session with the token of its cookie, or the problem document of the manager."""
+    """Holds the outcome of a sign-in: a session with its cookie's token, or the problem document of the manager."""
 
     token: str | None
     secret: LoginSecret | None
@@ -102,8 +102,11 @@ class LoginService:
         return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
 
     async def change_password(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
-        """Changes a password that must be changed before a sign-in, under the limits of sign-ins: whoever guesses
-        passwords is counted here as there. Returns status and answer of the manager. Raises as :meth:`sign_in`."""
+        """Changes a password that must be changed before a sign-in.
+
+        The limits of sign-ins apply, because whoever guesses passwords is counted here as there. Returns status and
+        answer of the manager. Raises as :meth:`sign_in`.
+        """
         return await self._counted(self._manager.update_password, fields, address=address)
 
     async def prove(
@@ -173,7 +176,8 @@ class LoginService:
         return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
 
     async def find(self, token: str | None, *, is_use: bool = True) -> Login | None:
-        """Returns the login session of a cookie, or None if it has ended or never was. Raises Unavailable.
+        """Returns the login session of a cookie. Returns None if the session has ended or never existed. Raises
+        Unavailable.
 
         ``is_use``: whether somebody uses the session by this request, which puts its end by inactivity off. A session
         that another web server ends is accepted for :data:`~ai.backend.web.login.recent.RECENT_S` more seconds.
@@ -202,18 +206,18 @@ class LoginService:
         return Login(login_id=stored.login_id, secret=secret, expires_at=stored.expires_at)
 
     async def active(self, login_ids: Collection[str]) -> set[str]:
-        """Returns which login sessions have not ended. Raises Unavailable."""
+        """Returns the given login sessions that have not ended. Raises Unavailable."""
         return {login_id for login_id in login_ids if await self._live(login_id) is not None}
 
     async def extend(self, login: Login) -> Login:
-        """Begins the life of a login session anew. Raises Unavailable."""
+        """Starts the lifetime of a login session anew. Raises Unavailable."""
         expires_at = self._clock.now() + timedelta(seconds=self._limits.max_age_s)
         await self._store.extend(login.login_id, expires_at)
         self._recent.clear()
         return Login(login_id=login.login_id, secret=login.secret, expires_at=expires_at)
 
     async def sign_out(self, login: Login, *, everywhere: bool = False) -> None:
-        """Ends a login session, or all of its user. Raises Unavailable."""
+        """Ends one login session, or all login sessions of its user. Raises Unavailable."""
         if everywhere:
             await self._store.delete_of_user(login.secret.username)
         await self._store.delete(login.login_id)
@@ -229,7 +233,7 @@ class LoginService:
         return [login for login in stored if not self._is_idle(login)]
 
     async def end(self, username: str, public_id: str) -> bool:
-        """Ends one login session of a user; returns False if there is none. Raises Unavailable."""
+        """Ends one login session of a user. Returns False if there is no such session. Raises Unavailable."""
         for stored in await self.sessions_of(username):
             if stored.public_id == public_id:
                 await self._store.delete(stored.login_id)
@@ -272,8 +276,7 @@ class LoginService:
         return self._clock.now() - (stored.used_at or stored.created_at) >= timedelta(seconds=self._limits.idle_s)
 
     async def _note_use(self, stored: StoredLogin) -> None:
-        """Writes the moment of a use, at most ten times within the time after which a session ends for the lack of
-        one."""
+        """Stores the time of a session's use, at most ten times within the idle time that ends the session."""
         now = self._clock.now()
         if self._limits.idle_s and now - (stored.used_at or stored.created_at) >= timedelta(
             seconds=self._limits.idle_s / _NOTES_PER_IDLE_TIME
@@ -298,7 +301,10 @@ def _address_key(address: str) -> str:
 
 
 def _secret_of(username: str, document: Mapping[str, Any]) -> LoginSecret | None:
-    """Returns the keys in a manager's answer; None if it wants something else first, such as a one-time password."""
+    """Returns the keys in a manager's reply.
+
+    Returns None if the manager first requires something else, such as a one-time password.
+    """
     data = document.get("data")
     if not isinstance(data, Mapping) or data.get("response_type", "success") != "success":
         return None
@@ -312,8 +318,7 @@ def _secret_of(username: str, document: Mapping[str, Any]) -> LoginSecret | None
 
 
 def _is_password_right(document: Mapping[str, Any]) -> bool:
-    """Returns whether a manager refuses only because a one-time password is missing or must be registered first, or
-    the password is too old."""
+    """Returns True if a manager refuses a sign-in only because of the one-time password or the password's age."""
     data = document.get("data")
     return isinstance(data, Mapping) and (
         data.get("otp") in ("missing", "unregistered") or data.get("password") in ("must be changed", "expired")

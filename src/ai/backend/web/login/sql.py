@@ -1,4 +1,4 @@
-"""Login sessions in a SQLite file, for a web server without Redis."""
+"""Stores login sessions in a SQLite file, for a web server without Redis."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SqlLoginStore:
         await self._database.run_write(write)
 
     async def remove_expired(self, *, now: datetime) -> None:
-        """Removes what has expired."""
+        """Removes expired login sessions."""
 
         def write(connection: Connection) -> None:
             connection.execute(delete(logins).where(logins.c.expires_at <= now))

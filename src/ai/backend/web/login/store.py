@@ -1,4 +1,4 @@
-"""Port: where login sessions and failed sign-ins are stored."""
+"""Defines the port to the storage of login sessions and failed sign-ins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LoginStore(Protocol):
         """Prepares the store."""
 
     async def stop(self) -> None:
-        """Closes connections and files; safe without ``start``."""
+        """Closes connections and files. May be called without ``start``."""
 
     async def put(self, login: StoredLogin) -> None:
         """Stores a new login session until it expires."""
@@ -31,28 +31,28 @@ class LoginStore(Protocol):
         ...
 
     async def extend(self, login_id: str, expires_at: datetime) -> None:
-        """Changes the end of a login session, if it still exists."""
+        """Changes the expiry of a login session, if the session still exists."""
 
     async def touch(self, login_id: str, used_at: datetime) -> None:
-        """Notes when a login session was used, if it still exists."""
+        """Stores the time of a login session's use, if the session still exists."""
 
     async def delete(self, login_id: str) -> None:
         """Ends a login session, if it exists."""
 
     async def delete_of_user(self, username: str, *, except_id: str | None = None) -> None:
-        """Ends all login sessions of a user, but for one."""
+        """Ends all login sessions of a user, except one."""
 
     async def delete_all(self) -> None:
         """Ends all login sessions."""
 
     async def add_failures(self, key: str, count: int, *, now: datetime, expires_at: datetime) -> int:
-        """Adds to the failures of a name or an address, which are forgotten at ``expires_at``; returns their number.
+        """Adds failed sign-ins to a name or an address, and returns their number. They are forgotten at ``expires_at``.
 
         A negative ``count`` takes back what was no failure.
         """
 
     async def clear_failures(self, key: str) -> None:
-        """Forgets the failures of a name."""
+        """Deletes the failed sign-ins of a name."""
 
     async def remove_expired(self, *, now: datetime) -> None:
-        """Removes what has expired, where the store does not by itself."""
+        """Removes expired records, if the store does not remove them by itself."""

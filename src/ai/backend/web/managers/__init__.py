@@ -1,1 +1,1 @@
-"""Requests to the managers behind the web server."""
+"""Sends requests to the managers behind the web server."""

@@ -1,4 +1,4 @@
-"""Requests to one of several managers; the next one is asked while one cannot be reached."""
+"""Sends requests to one of several managers, and to the next one if a manager cannot be reached."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _NEVER_SENT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutErr
 
 
 class Keypair(msgspec.Struct, frozen=True):
-    """The keys that sign the requests of a login session."""
+    """Holds the keys that sign the requests of a login session."""
 
     access_key: str
     secret_key: str
 
 
 class ManagerPool:
-    """Connections to the managers of one installation.
+    """Holds connections to the managers of one installation.
 
     A request goes to another manager only if no connection was made: nothing has been sent then. Answers are not
     repeated, whatever their status.
@@ -55,7 +55,7 @@ class ManagerPool:
         self._http: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Makes the HTTP client; connections are made when they are needed."""
+        """Makes the HTTP client. Connections are made when they are needed."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s)
         connector = aiohttp.TCPConnector(ssl=self._verifies_tls, limit=0)
         self._http = aiohttp.ClientSession(
@@ -81,7 +81,7 @@ class ManagerPool:
         body: Body = None,
         timeout_s: float | None = None,
     ) -> aiohttp.ClientResponse:
-        """Sends a request, signed if a keypair is given, and returns the response; the caller releases it.
+        """Sends a request, signed if a keypair is given, and returns the response. The caller must release it.
 
         Raises:
             Unavailable: no manager can be reached, or the connection broke before the head of the response.
@@ -134,7 +134,7 @@ class ManagerPool:
     async def read_json(
         self, method: str, raw_target: str, *, timeout_s: float = 30.0, **options: Any
     ) -> tuple[int, dict[str, Any]]:
-        """Returns the status and the JSON object of a small response; an empty object if it is no JSON object."""
+        """Returns the status and the JSON object of a small response. Any other body counts as an empty object."""
         response = await self.request(method, raw_target, timeout_s=timeout_s, **options)
         async with response:
             try:
@@ -144,7 +144,7 @@ class ManagerPool:
         return response.status, value if isinstance(value, dict) else {}
 
     async def is_reachable(self) -> bool:
-        """Returns True if a manager answers the version probe within 0.8 s; logs the reason otherwise.
+        """Returns True if a manager answers the version probe within 0.8 s. Otherwise logs the reason.
 
         Who probes this server usually gives up after a second, which cancels the request, and leaves no trace of it.
         """
@@ -164,7 +164,7 @@ class ManagerPool:
         return self._http
 
     def _in_order(self) -> list[URL]:
-        """Returns the endpoints in the order of the settings, those that could not be reached lately last."""
+        """Returns the manager endpoints in the order of the settings. Recently unreachable endpoints come last."""
         now = time.monotonic()
         return sorted(self._endpoints, key=lambda endpoint: self._avoided_until[endpoint] > now)
 

@@ -1,4 +1,4 @@
-"""Sign-in and passwords at the managers (spec 03-08)."""
+"""Signs users in and changes passwords at the managers (spec 03-08)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class ManagerSignIn:
         return await self._managers.read_json("GET", "/auth/providers")
 
     async def role(self, keypair: Keypair, *, address: str) -> str:
-        """Returns the role of a keypair's user, empty if the manager refuses the keypair. Raises Unavailable."""
+        """Returns the role of a keypair's user.
+
+        Returns an empty text if the manager refuses the keypair. Raises Unavailable.
+        """
         headers = {"X-Forwarded-For": address}
         _, document = await self._managers.read_json("GET", "/auth/role", keypair=keypair, headers=headers)
         return str(document.get("global_role", ""))

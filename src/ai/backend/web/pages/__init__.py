@@ -1,1 +1,1 @@
-"""Files of a console, and the configuration that it reads."""
+"""Serves the files of a console, and the configuration that the console reads."""

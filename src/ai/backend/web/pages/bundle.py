@@ -1,4 +1,4 @@
-"""The bundle of the console, as it is served: named by the digest of its files, compressed once."""
+"""Loads the bundle of the console for serving. The bundle is named by the digest of its files and compressed once."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ _DIGEST_LENGTH = 16
 
 
 class Asset(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the console. ``content`` is a gzip stream if ``is_compressed``, to hold it in memory only once."""
+    """Holds a file of the console.
+
+    ``content`` is a gzip stream if ``is_compressed``, to hold it in memory only once.
+    """
 
     content_type: str
     content: bytes
     is_compressed: bool
 
     def plain(self) -> bytes:
-        """Returns the file's content, for clients that take no gzip."""
+        """Returns the file's uncompressed content, for clients that do not accept gzip."""
         return gzip.decompress(self.content) if self.is_compressed else self.content
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """All files of a console.
+    """Holds all files of a console.
 
     Attributes:
         digest: of names and contents; a part of the assets' URLs, which never change.
@@ -47,7 +50,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BundleDamaged(Exception):
-    """Raised when a folder holds no console of ours; the text says why."""
+    """Raised when a folder holds no console of this project. The text says why."""
 
 
 def is_our_console(folder: Path) -> bool:
@@ -59,7 +62,10 @@ def is_our_console(folder: Path) -> bool:
 
 
 def load_bundle(folder: Path) -> Bundle:
-    """Reads and compresses all files of a folder, some tenths of a second. Leaves links out. Raises BundleDamaged."""
+    """Reads and compresses all files of a folder, which takes some tenths of a second.
+
+    Leaves links out. Raises BundleDamaged.
+    """
     contents: dict[str, bytes] = {}
     try:
         for place, folder_names, file_names in os.walk(folder):

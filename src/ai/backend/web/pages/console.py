@@ -1,4 +1,4 @@
-"""Finds the console's bundle, loads it when somebody asks for it, and notices when another one was built."""
+"""Finds the console's bundle, loads it when a browser requests it, and notices when another one was built."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class Console:
         self._lock = asyncio.Lock()
 
     async def bundle(self) -> Bundle | None:
-        """Returns the bundle; None if it is not built. Looks for another one at most once a second."""
+        """Returns the console's bundle.
+
+        Returns None if the bundle is not built. Looks for another one at most once a second.
+        """
         async with self._lock:
             if time.monotonic() >= self._next_check:
                 await self._check()
@@ -38,16 +41,16 @@ class Console:
         return self._loaded[1] if self._loaded is not None else None
 
     async def asset_bundle(self) -> Bundle | None:
-        """Returns the bundle that is in memory; looks for one only if none is."""
+        """Returns the bundle in memory. Looks for a bundle only if there is none in memory."""
         return self._loaded[1] if self._loaded is not None else await self.bundle()
 
     @property
     def can_be_built(self) -> bool:
-        """True where this installation has the console's sources."""
+        """Returns True if this installation has the console's sources."""
         return places.source_folder() is not None
 
     async def progress(self) -> Progress | None:
-        """Returns what a build in this user's cache does."""
+        """Returns the progress of a build in this user's cache."""
         return await asyncio.to_thread(read_progress, self._cache or cache_folder())
 
     async def _check(self) -> None:

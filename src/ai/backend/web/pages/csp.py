@@ -1,4 +1,4 @@
-"""The Content-Security-Policy of a console's page."""
+"""Computes the Content-Security-Policy of a console's page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _InlineScripts(HTMLParser):
 
 
 def page_policy(base_policy: str, page: str) -> str:
-    """Returns the policy that lets the inline scripts of this very page run, by their hashes, and no others."""
+    """Returns the policy that permits only the inline scripts of the given page, by their hashes."""
     parser = _InlineScripts()
     parser.feed(page)
     parser.close()

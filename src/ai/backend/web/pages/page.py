@@ -1,4 +1,4 @@
-"""Fills in the page of the console for one request, and writes the pages that stand in for it."""
+"""Fills in the console's page for one request, and writes the pages that replace it meanwhile."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _RELOAD_S = 2
 
 
 def console_policy(nonce: str, *, origins: tuple[str, ...] = (), has_script: bool = True) -> str:
-    """Returns the Content-Security-Policy of the console: scripts and styles of its own files, nothing inline but
-    styles with the nonce. ``origins``: of storage proxies, which browsers send files to."""
+    """Returns the Content-Security-Policy of the console: scripts and styles from its own files only.
+
+    Inline styles need the nonce. ``origins``: of storage proxies, which browsers send files to.
+    """
     return "; ".join(
         (
             "default-src 'none'",
@@ -58,7 +60,7 @@ def preferred_language(accepted: str) -> str:
 
 
 def boot_data(settings: WebSettings, *, language: str) -> dict[str, Any]:
-    """Returns the values that the console gets with its page, before its first request."""
+    """Returns the values that the console receives with its page, before its first request."""
     service = settings.service
     return {
         "language": language,

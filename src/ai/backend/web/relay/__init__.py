@@ -1,1 +1,1 @@
-"""Requests of logged-in users, passed on to a manager."""
+"""Passes requests of logged-in users on to a manager."""

@@ -1,1 +1,1 @@
-"""Circuits: connections of slots of workers with services of sessions."""
+"""Manages circuits, which connect slots of workers with services of sessions."""

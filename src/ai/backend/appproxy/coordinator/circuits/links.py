@@ -32,7 +32,7 @@ _decode = msgspec.json.Decoder(ToCoordinator).decode
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """A link of a node of a worker: the version and the circuits that it was sent."""
+    """Represents the link of one worker node: the version and the circuits that the node was sent."""
 
     worker_id: UUID
     node: str
@@ -43,7 +43,7 @@ class Link:
 
 
 class Links(PeriodicLoop):
-    """The links of this coordinator. As a loop it wakes those whose worker has another version."""
+    """Holds the worker links of this coordinator. As a loop it wakes those whose worker has another version."""
 
     period_s = POLL_S
 
@@ -69,7 +69,10 @@ class Links(PeriodicLoop):
                     link.signal.set()
 
     async def serve(self, worker_id: UUID, node: str, send: Send, frames: AsyncIterator[str]) -> None:
-        """Serves a link until its frames end. Raises NoSuchObject without the worker; InvalidInput for a bad frame."""
+        """Serves a worker link until its frames end.
+
+        Raises NoSuchObject without the worker; InvalidInput for a bad frame.
+        """
         await self._workers.touch(worker_id, node)
         await self._store.link(worker_id, node, is_linked=True, now=self._clock.now())
         link = Link(worker_id, node, send)
@@ -88,7 +91,7 @@ class Links(PeriodicLoop):
                 await self._store.link(worker_id, node, is_linked=False, now=self._clock.now())
 
     async def delivered(self, circuit_id: UUID) -> None:
-        """Waits until the linked nodes of its worker serve a circuit.
+        """Waits until the linked nodes of a circuit's worker serve the circuit.
 
         Raises WorkerSilent: no node is alive. RouteNotDelivered: none has acknowledged it in time. FrontendTimeout:
         a node cannot serve it; the message has the reason.
@@ -115,8 +118,11 @@ class Links(PeriodicLoop):
             pause_s = min(2 * pause_s, POLL_S)
 
     async def loads(self, since: int | None, wait_s: float) -> EndpointLoads:
-        """Returns the loads of endpoints; if their version is still ``since``, once it is another one or the time is
-        over. Reports to other coordinators are seen half a second later."""
+        """Returns the loads of endpoints.
+
+        If their version is still ``since``, waits for another version or until the time is over. Reports to other
+        coordinators are seen half a second later.
+        """
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
             reported = self._reported
@@ -129,7 +135,10 @@ class Links(PeriodicLoop):
                     await reported.wait()
 
     async def _pause(self, delivery: Delivery, pause_s: float) -> None:
-        """Waits for an acknowledgement on a link of this coordinator; other ones are in the database after a while."""
+        """Waits for an acknowledgement on a link of this coordinator.
+
+        Others appear in the database within ``pause_s``.
+        """
         if self._latest.get(delivery.worker_id, -1) >= delivery.version:
             await asyncio.sleep(pause_s)
             return

@@ -1,4 +1,4 @@
-"""Values of circuits, of slots, and of the set-ups that become circuits."""
+"""Defines the values of circuits, of slots, and of the set-ups that become circuits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SlotTaken(Conflict, code="slot-taken", title="This port or name is in use,
 
 
 class StoredCircuit(msgspec.Struct, frozen=True, kw_only=True):
-    """A circuit with its statistics. ``version`` is that of its worker when it was changed last."""
+    """Holds a circuit with its statistics. ``version`` is that of its worker when it was changed last."""
 
     circuit: Circuit
     version: int
@@ -26,7 +26,10 @@ class StoredCircuit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a circuit's delivery: ``acked`` are the versions that the linked nodes of its worker serve."""
+    """Describes the progress of a circuit's delivery.
+
+    ``acked`` are the versions that the linked nodes of its worker serve.
+    """
 
     worker_id: UUID
     version: int
@@ -36,7 +39,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """A permission for one browser to reach a service of a session, given by a manager."""
+    """Represents a manager's permission for one browser to reach a service of a session."""
 
     session_id: UUID
     user_id: UUID
@@ -50,7 +53,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """The values that the app filters of workers are compared with."""
+        """Returns the values with which the app filters of workers are compared."""
         values = {
             "session.id": str(self.session_id),
             "session.user_uuid": str(self.user_id),
@@ -63,7 +66,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of a browser for an app, made with the token of a set-up."""
+    """Describes a browser's request for an app. The request was made with the token of a set-up."""
 
     app: str
     protocol: ProxyProtocol
@@ -78,7 +81,7 @@ class AppRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """A circuit that serves, and the URL that signs a browser in to it, once."""
+    """Holds a circuit that serves, and the URL that signs a browser in to it once."""
 
     circuit: Circuit
     url: str

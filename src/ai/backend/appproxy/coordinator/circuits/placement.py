@@ -1,4 +1,4 @@
-"""Chooses workers and slots for circuits, and checks what browsers ask for."""
+"""Chooses workers and slots for circuits, and checks the values that browsers send."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def suitable_workers(
     port: int | None = None,
     subdomain: str | None = None,
 ) -> list[Worker]:
-    """Returns the living workers that may serve an app and have a slot for it: those whose filters match come first,
-    then those with the largest share of free slots."""
+    """Returns the living workers that may serve an app and have a free slot for it.
+
+    Workers with matching filters come first, then workers with the largest share of free slots.
+    """
 
     def load(worker: Worker) -> float:
         return 0.0 if worker.capacity < 0 else len(used.get(worker.id, ())) / worker.capacity
@@ -60,19 +62,19 @@ def choose_port(worker: Worker, used: Sequence[Slot], resting: frozenset[int]) -
 
 
 def random_name() -> str:
-    """Returns a name of a subdomain with 80 random bits."""
+    """Returns a random subdomain name with 80 random bits."""
     return f"a{secrets.token_hex(_NAME_BYTES)}"
 
 
 def check_subdomain(name: str) -> str:
-    """Returns a name of one DNS label. Raises InvalidInput."""
+    """Checks and returns a subdomain name of one DNS label. Raises InvalidInput."""
     if _LABEL_PATTERN.fullmatch(name) is None or name.startswith("xn--"):
         raise InvalidInput("subdomain: not one label of a-z, 0-9 and -", data={"subdomain": "malformed"})
     return name
 
 
 def check_networks(text: str) -> str:
-    """Returns networks separated by commas in their canonical form. Raises InvalidInput."""
+    """Returns a comma-separated list of networks in canonical form. Raises InvalidInput."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     try:
         if not 0 < len(parts) <= _MAX_NETWORKS:
@@ -84,7 +86,7 @@ def check_networks(text: str) -> str:
 
 
 def check_redirect(target: str) -> str:
-    """Returns a path inside an app with its query and fragment, made anew from its parts. Raises InvalidInput.
+    """Returns a path inside an app with its query and fragment, rebuilt from its parsed parts. Raises InvalidInput.
 
     It begins with exactly one slash and has no backslash and no control character: a browser leads any other one
     to another host (serving anchors 11, open redirect).

@@ -51,7 +51,7 @@ from ai.backend.infra.clock import Clock
 _SLOT_ATTEMPTS = 16
 _FRONTEND_ATTEMPTS = 3
 MAX_PER_SESSION = 64
-"""Circuits of one session: each takes a port of a worker."""
+"""The largest number of circuits of one session. Each circuit takes a port of a worker."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,15 +74,18 @@ class CircuitService:
     limits: Limits
 
     async def permit(self, setup: Setup) -> str:
-        """Returns a token by which one browser may reach a service of a session, once."""
+        """Returns a token by which one browser may reach a service of a session once."""
         token = new_token()
         expires_at = self.clock.now() + timedelta(seconds=self.limits.setup_s)
         await self.store.add_setup(hash_of(token), setup, expires_at)
         return token
 
     async def check(self, token: str, session_id: UUID, request: AppRequest) -> Setup:
-        """Returns what a token permits. Raises AuthenticationFailed for a forged, used or expired token, or one of
-        another session or app; ProtocolNotInteractive."""
+        """Returns the set-up that a token permits.
+
+        Raises AuthenticationFailed for a forged, used or expired token, or one of another session or app;
+        ProtocolNotInteractive.
+        """
         setup = await self.store.setup(hash_of(token), self.clock.now())
         if setup is None or setup.session_id != session_id or setup.app not in (None, request.app):
             raise AuthenticationFailed("The address has expired or was used already: start the service again.")
@@ -219,7 +222,7 @@ class CircuitService:
         return stored
 
     async def remove(self, ids: Sequence[UUID]) -> Sequence[UUID]:
-        """Removes circuits at coordinator and workers; returns those that existed."""
+        """Removes circuits at the coordinator and at workers, and returns the circuits that existed."""
         now = self.clock.now()
         rest_until = now + timedelta(seconds=self.limits.rest_s)
         removed = await self.store.remove(ids, now=now, rest_until=rest_until)
@@ -232,7 +235,7 @@ class CircuitService:
         return len(await self.remove(await self.store.ids_of_sessions(session_ids)))
 
     async def tidy(self) -> None:
-        """Removes circuits that were not used for long or whose worker has no such slot any more, and what is over."""
+        """Removes circuits that were unused for long or whose worker lost their slot, and deletes expired records."""
         now = self.clock.now()
         ids = list(await self.store.misplaced())
         if self.limits.circuit_s > 0:
@@ -242,8 +245,11 @@ class CircuitService:
 
 
 def _checked(request: AppRequest, client: str) -> AppRequest:
-    """Returns a request in canonical form. A TCP app has no credentials, so it serves the address that asks for it,
-    unless others are named (serving anchors 11). Raises InvalidInput."""
+    """Returns an app request in canonical form.
+
+    A TCP app has no credentials, so it serves the address that asks for it, unless others are named (serving anchors
+    11). Raises InvalidInput.
+    """
     networks = check_networks(request.allowed_client_ips) if request.allowed_client_ips else None
     if request.protocol is ProxyProtocol.TCP and networks is None and not request.open_to_public and client:
         networks = check_networks(client)
@@ -286,7 +292,7 @@ def _circuit_of(setup: Setup, request: AppRequest, now: str) -> Circuit:
 
 
 def _merged(existing: Circuit, requested: Circuit) -> Circuit:
-    """Returns an existing circuit with the route and the rules of a new request."""
+    """Returns an existing circuit with the route and the rules of a new request added."""
     changed = replace(
         existing,
         envs=requested.envs,

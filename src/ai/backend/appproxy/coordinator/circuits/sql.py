@@ -1,4 +1,4 @@
-"""The store of circuits in SQL."""
+"""Stores circuits in SQL."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _slot_of(circuit: Circuit | Row[Any]) -> str:
 
 
 def _check_rest(s: Connection, circuit: Circuit, now: datetime) -> None:
-    """Raises SlotTaken if a slot rests for another user; a name of another user rests for ever."""
+    """Raises SlotTaken if a slot is reserved for another user's past circuit. A subdomain name is reserved for ever."""
     rests = resting_slots.c
     is_slot = (rests.worker_id == circuit.worker) & (rests.slot == _slot_of(circuit))
     rest = s.execute(select(rests.user_id, rests.until).where(is_slot)).one_or_none()

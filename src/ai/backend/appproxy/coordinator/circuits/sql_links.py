@@ -1,4 +1,4 @@
-"""The part of the store of circuits that serves the links of workers."""
+"""Stores in SQL the parts of circuits that serve the links of workers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _VERSIONS = Prepared(select(workers.c.id, workers.c.version))
 
 
 class SqlLinks:
-    """Versions, acknowledgements and reports of workers."""
+    """Stores versions, acknowledgements and reports of workers."""
 
     _db: Database
 
@@ -175,13 +175,13 @@ class SqlLinks:
 
 
 def _endpoints_of(s: Connection, worker_id: UUID) -> dict[UUID, UUID | None]:
-    """Returns the endpoints of a worker, by circuit."""
+    """Returns the endpoint of each inference circuit of a worker."""
     is_own = (_CIRCUITS.worker_id == worker_id) & (_CIRCUITS.app_mode == AppMode.INFERENCE)
     return {row.id: row.endpoint_id for row in s.execute(select(_CIRCUITS.id, _CIRCUITS.endpoint_id).where(is_own))}
 
 
 def _ended_endpoints_of(s: Connection, worker_id: UUID, usage: Usage) -> dict[UUID, UUID | None]:
-    """Returns the endpoints in a report whose circuits the worker had until a while ago."""
+    """Returns the endpoints in a report whose circuits the worker had until recently."""
     ids = {each.circuit for each in usage.inference}
     rests = resting_slots.c
     is_own = (rests.worker_id == worker_id) & rests.circuit_id.in_(ids) & rests.endpoint_id.is_not(None)
@@ -190,8 +190,10 @@ def _ended_endpoints_of(s: Connection, worker_id: UUID, usage: Usage) -> dict[UU
 
 
 def _own_inference(usage: Usage, own: Mapping[UUID, UUID | None]) -> list[InferenceUsage]:
-    """Returns what a report says about circuits that are the worker's, each for the endpoint that the circuit is of:
-    what it says about others would be charged to their owners."""
+    """Returns the usage reports about circuits of the reporting worker, with the endpoint of each circuit.
+
+    Reports about other circuits are dropped, because they would be charged to other owners.
+    """
     strange = sum(each.circuit not in own or each.endpoint not in (None, own[each.circuit]) for each in usage.inference)
     if strange:
         log.warning("%d reports about circuits of others, or ones that have long ended, are not counted", strange)
@@ -203,7 +205,7 @@ def _own_inference(usage: Usage, own: Mapping[UUID, UUID | None]) -> list[Infere
 
 
 def _tokens_of(inference: Sequence[InferenceUsage]) -> dict[UUID, int]:
-    """Returns the tokens of prompts and answers that reports count, by circuit."""
+    """Returns the number of prompt and response tokens in the reports, by circuit."""
     tokens: defaultdict[UUID, int] = defaultdict(int)
     for each in inference:
         tokens[each.circuit] += each.prompt_tokens + each.output_tokens
@@ -211,7 +213,7 @@ def _tokens_of(inference: Sequence[InferenceUsage]) -> dict[UUID, int]:
 
 
 def _put_load(s: Connection, worker_id: UUID, node: str, report: CircuitUsage) -> None:
-    """Stores the load of an endpoint at one node, and adds how often requests began to wait."""
+    """Stores the load of an endpoint at one node, and adds the number of times that requests began to wait."""
     key = and_(_LOADS.worker_id == worker_id, _LOADS.node == node, _LOADS.circuit_id == report.id)
     values = {"queued": report.queued, "in_flight": dict(report.in_flight)}
     grown = {**values, "wakes": _LOADS.wakes + report.waits}
@@ -221,6 +223,9 @@ def _put_load(s: Connection, worker_id: UUID, node: str, report: CircuitUsage) -
 
 
 def _last_used(report: CircuitUsage, sent_at: float, now: datetime) -> datetime:
-    """Returns a time of the worker's clock by the coordinator's; a circuit with open connections is in use now."""
+    """Converts a circuit's last use from the worker's clock to the coordinator's.
+
+    A circuit with open connections is in use now.
+    """
     age_s = 0.0 if report.open else max(0.0, sent_at - report.last_used)
     return now - timedelta(seconds=age_s) if age_s < 10**9 else datetime.fromtimestamp(0, UTC)

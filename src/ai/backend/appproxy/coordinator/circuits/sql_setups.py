@@ -1,4 +1,4 @@
-"""The part of the store of circuits that keeps set-ups, and forgets what is over."""
+"""Stores set-ups of circuits in SQL, and deletes expired records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOADS = endpoint_loads.c
 
 
 class SqlSetups:
-    """Set-ups by the hash of their token."""
+    """Stores set-ups by the hash of their token."""
 
     _db: Database
 

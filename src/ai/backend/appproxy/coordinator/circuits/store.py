@@ -1,4 +1,4 @@
-"""Interface of the store of circuits."""
+"""Defines the interface of the circuit store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CircuitStore(Protocol):
         NoSuchObject: its worker is gone."""
 
     async def replace(self, circuit: Circuit) -> None:
-        """Changes a circuit; its slot stays. Raises NoSuchObject."""
+        """Changes a circuit. The circuit keeps its slot. Raises NoSuchObject."""
 
     async def remove(self, ids: Sequence[UUID], *, now: datetime, rest_until: datetime) -> Sequence[UUID]:
         """Removes circuits and returns those that existed. Their ports rest until then; names of owners stay theirs."""
@@ -33,8 +33,8 @@ class CircuitStore(Protocol):
         """Returns the circuits of a worker. Raises NoSuchObject."""
 
     async def changes(self, worker_id: UUID, since: int) -> tuple[int, Sequence[UUID], Sequence[Circuit]]:
-        """Returns the version of a worker, the ids of its circuits, and those that changed after version ``since``.
-        Raises NoSuchObject."""
+        """Returns a worker's version, the ids of all its circuits, and the circuits that changed after version
+        ``since``. Raises NoSuchObject."""
 
     async def ids_of_sessions(self, session_ids: Sequence[UUID]) -> Sequence[UUID]:
         """Returns the interactive circuits of sessions."""
@@ -46,27 +46,27 @@ class CircuitStore(Protocol):
         """Returns the interactive circuits that were used last before a moment."""
 
     async def misplaced(self) -> Sequence[UUID]:
-        """Returns the circuits whose worker has no such slot any more."""
+        """Returns the circuits whose worker no longer has their slot."""
 
     async def slots(self, worker_id: UUID | None = None) -> Mapping[UUID, Sequence[Slot]]:
         """Returns the occupied slots of one worker or of all, by worker."""
 
     async def resting_ports(self, worker_id: UUID, now: datetime, user_id: UUID | None) -> frozenset[int]:
-        """Returns the ports of a worker that rest and are not of this user."""
+        """Returns the ports of a worker that stay reserved after use by users other than this one."""
 
     async def versions(self) -> Mapping[UUID, int]:
         """Returns the versions of all workers."""
 
     async def link(self, worker_id: UUID, node: str, *, is_linked: bool, now: datetime) -> None:
-        """Records that a node opened or closed its link; a new link has acknowledged nothing."""
+        """Records that a node opened or closed its link. A new link has acknowledged no version."""
 
     async def acknowledge(self, worker_id: UUID, node: str, ack: Ack) -> None: ...
     async def delivery(self, circuit_id: UUID, alive_since: datetime) -> Delivery | None: ...
     async def count(self, worker_id: UUID, node: str, usage: Usage, now: datetime) -> int:
-        """Counts a report once, and returns the sequence up to which reports of the node are counted."""
+        """Counts a usage report once, and returns the sequence number up to which the node's reports are counted."""
 
     async def loads(self, alive_since: datetime) -> EndpointLoads:
-        """Returns the loads of all endpoints, as the nodes that are linked and alive reported them last."""
+        """Returns the loads of all endpoints, as linked and living nodes reported them last."""
 
     async def usage(self, after: int, limit: int) -> Sequence[UsageRow]:
         """Returns the reports of endpoints after an id, oldest first."""
@@ -83,4 +83,4 @@ class CircuitStore(Protocol):
 
     async def remove_setups(self, session_ids: Sequence[UUID]) -> None: ...
     async def purge(self, now: datetime) -> None:
-        """Removes expired set-ups, rested slots, and nodes and reports of endpoints that are a day old."""
+        """Removes expired set-ups, expired port reservations, and nodes and endpoint reports that are a day old."""

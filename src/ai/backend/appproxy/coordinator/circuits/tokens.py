@@ -1,4 +1,4 @@
-"""Tokens of set-ups, set-up codes for workers, and tokens of inference endpoints."""
+"""Makes tokens of set-ups, set-up codes for workers, and tokens of inference endpoints."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ _ID_BYTES = 16
 
 
 def new_token() -> str:
-    """Returns a new token of a set-up: random, so that it is worth nothing but its row."""
+    """Returns a new random token of a set-up. The token is only valid while its database row exists."""
     return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 def hash_of(token: str) -> str:
-    """Returns what is stored of a token."""
+    """Returns the hash of a token, which is stored instead of the token."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 def key_id(key: bytes) -> str:
-    """Returns the ``kid`` of a key."""
+    """Returns the JWT key id (``kid``) of a key."""
     return hashlib.sha256(key).hexdigest()[:16]
 
 
 class TokenIssuer:
-    """Signs set-up codes and tokens of endpoints, each with a key of its own purpose."""
+    """Signs set-up codes and endpoint tokens, each with a key for its own purpose."""
 
     def __init__(self, secret: str) -> None:
         self._setup_key = purpose_key(secret, SETUP_KEY)
         self._inference_key = purpose_key(secret, INFERENCE_KEY)
 
     def setup_code(self, circuit_id: UUID, user_id: UUID | None, redirect: str) -> str:
-        """Returns a code that signs one browser in to a circuit within a minute, once."""
+        """Returns a code that signs one browser in to a circuit, once and within a minute."""
         claims = SetupCode(
             circuit=circuit_id,
             sub=str(user_id) if user_id is not None else None,

@@ -1,4 +1,4 @@
-"""The migrations of the coordinator's database, and the tables' metadata."""
+"""Holds the migrations of the coordinator's database, and the metadata of its tables."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Endpoints of model services."""
+"""Manages endpoints of model services."""

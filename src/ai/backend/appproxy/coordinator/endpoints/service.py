@@ -1,4 +1,4 @@
-"""Circuits of model services, and the tokens by which they are called."""
+"""Manages circuits of model services, and the tokens that call them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_TOKEN_YEARS = 10
 
 
 class EndpointRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint as its manager wants it; a port or name is taken if it is free."""
+    """Describes an endpoint as its manager requests it. A requested port or name is used if it is free."""
 
     id: UUID
     service_name: str
@@ -83,7 +83,7 @@ class EndpointService:
     async def token(
         self, endpoint_ids: Sequence[UUID], user_id: UUID, exp: str, limits: InferenceLimits | None = None
     ) -> str:
-        """Returns a token that permits calls of these endpoints. Raises NoSuchObject, InvalidInput."""
+        """Returns a token that permits calls of the given endpoints. Raises NoSuchObject, InvalidInput."""
         for endpoint_id in endpoint_ids:
             await self._circuit(endpoint_id)
         expires_at = _time_of(exp)
@@ -133,7 +133,7 @@ def _port_of(url: str) -> int | None:
 
 
 def _time_of(text: str) -> datetime:
-    """Returns a time in ISO 8601, by default of UTC, or in unix seconds. Raises InvalidInput."""
+    """Parses a time in ISO 8601 (UTC by default) or in unix seconds. Raises InvalidInput."""
     try:
         if text.isascii() and text.isdigit():
             return datetime.fromtimestamp(int(text), UTC)

@@ -1,1 +1,1 @@
-"""Workers: processes that serve apps to browsers and programs."""
+"""Manages workers, which are processes that serve apps to browsers and programs."""

@@ -1,4 +1,4 @@
-"""Values of workers."""
+"""Defines the values of workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _USUAL_PORTS = {"http": 80, "https": 443}
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as it registered. ``nodes`` are its processes that are alive; without one the worker is lost.
+    """Describes a worker as it registered. ``nodes`` are its processes that are alive; without one the worker is lost.
 
     ``version`` grows with each change of its circuits.
     """
@@ -39,20 +39,20 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def capacity(self) -> int:
-        """The number of its slots; -1 is any number."""
+        """Returns the number of the worker's slots. -1 means that the number is not limited."""
         if self.port_range is None:
             return -1
         low, high = self.port_range
         return high - low + 1
 
     def has_slot(self, port: int | None, subdomain: str | None) -> bool:
-        """Returns whether the worker, as it is registered now, can serve a slot."""
+        """Returns True if the worker, as it is registered now, can serve a slot."""
         if self.port_range is not None:
             return port is not None and self.port_range[0] <= port <= self.port_range[1]
         return subdomain is not None
 
     def url_of(self, port: int | None, subdomain: str | None) -> str:
-        """Returns the URL of a slot, without a last slash."""
+        """Returns the URL of a slot, without a slash at its end."""
         scheme = "https" if self.use_tls else "http"
         if port is not None:
             host = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
@@ -61,5 +61,5 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
         return f"{scheme}://{subdomain}{self.wildcard_domain}{suffix}"
 
     def matches(self, tags: Mapping[str, str]) -> bool:
-        """Returns whether one of its app filters holds for what an app is tagged with."""
+        """Returns True if one of the worker's app filters matches the tags of an app."""
         return any(tags.get(each.key) == each.value for each in self.app_filters)

@@ -1,4 +1,4 @@
-"""Workers register, stay alive by heartbeats, and are lost without them."""
+"""Registers workers, tracks their heartbeats, and treats workers without heartbeats as lost."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class WorkerService:
     timeout_s: float
 
     def alive_since(self) -> datetime:
-        """Returns the moment after which a node that is alive was seen."""
+        """Returns the earliest time of a heartbeat at which a node still counts as alive."""
         return self.clock.now() - timedelta(seconds=self.timeout_s)
 
     async def register(self, registration: WorkerRegistration) -> Worker:
-        """Adds or changes the worker of an authority. Raises InvalidInput."""
+        """Adds a worker, or changes the worker that has the same authority. Raises InvalidInput."""
         checked = _checked(registration)
         return await self.store.put(checked, self.clock.now(), self.alive_since())
 
     async def touch(self, worker_id: UUID, node: str) -> Worker:
-        """Counts a heartbeat. Raises NoSuchObject: the worker registers again."""
+        """Records a heartbeat of a worker's node. Raises NoSuchObject: the worker registers again."""
         await self.store.touch(worker_id, node, self.clock.now())
         return await self.get(worker_id)
 
@@ -70,7 +70,7 @@ class WorkerService:
 
 
 def id_of(text: str, noun: str) -> UUID:
-    """Returns an id of a path. Raises NoSuchObject for anything else."""
+    """Parses the id in a URL path. Raises NoSuchObject for anything else."""
     try:
         return UUID(text)
     except ValueError:
@@ -100,7 +100,7 @@ def info_of(worker: Worker, used: Sequence[Slot]) -> WorkerInfo:
 
 
 def _checked(registration: WorkerRegistration) -> WorkerRegistration:
-    """Returns a registration with the fields of its frontend only. Raises InvalidInput."""
+    """Returns a registration that has only the fields of its frontend mode. Raises InvalidInput."""
     problems: dict[str, str] = {}
     if _HOST_PATTERN.fullmatch(registration.hostname) is None:
         problems["hostname"] = "not a host name or address"
@@ -120,7 +120,7 @@ def _checked(registration: WorkerRegistration) -> WorkerRegistration:
 
 @dataclass(slots=True)
 class Authority:
-    """Makes the authority at its first use; all coordinators of a database have the same."""
+    """Creates the certificate authority at its first use. All coordinators of a database share it."""
 
     store: AuthorityStore
     _identity: TlsIdentity | None = field(default=None, init=False)

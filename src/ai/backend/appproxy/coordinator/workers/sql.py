@@ -1,4 +1,4 @@
-"""The store of workers in SQL."""
+"""Stores workers in SQL."""
 
 from __future__ import annotations
 

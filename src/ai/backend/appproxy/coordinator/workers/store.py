@@ -1,4 +1,4 @@
-"""Interfaces of workers: their store, and what their routes ask a higher feature."""
+"""Defines the interfaces of the worker store, and of queries to the circuits feature."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WorkerStore(Protocol):
     """Stores workers. Every method is one transaction. A node is alive if it was seen after ``alive_since``."""
 
     async def put(self, registration: WorkerRegistration, now: datetime, alive_since: datetime) -> Worker:
-        """Adds or changes the worker of an authority; its node is alive."""
+        """Adds a worker, or changes the worker of the same authority. The worker's node counts as alive."""
 
     async def touch(self, worker_id: UUID, node: str, now: datetime) -> None:
         """Marks a node of a worker as alive. Raises NoSuchObject without the worker."""
@@ -29,10 +29,10 @@ class WorkerStore(Protocol):
 
 
 class AuthorityStore(Protocol):
-    """Stores the authority of workers."""
+    """Stores the certificate authority of workers."""
 
     async def authority(self, new: TlsIdentity) -> TlsIdentity:
-        """Returns the stored authority; ``new`` becomes it if there is none."""
+        """Returns the stored authority. Stores and returns ``new`` if there is none."""
 
 
 class SlotUse(Protocol):

@@ -1,1 +1,1 @@
-"""Access to circuits: permits, set-up codes, tokens of inference endpoints, addresses."""
+"""Controls access to circuits by permits, set-up codes, tokens of inference endpoints, and addresses."""

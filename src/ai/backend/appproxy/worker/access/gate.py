@@ -1,4 +1,4 @@
-"""The gate of every circuit: each request, upgrade and connection passes it, whatever its method.
+"""Decides for each request, upgrade and connection if a circuit admits it.
 
 The rules are in `core.proxy`; docs/explanation/data-planes.md lists the attacks that each of them stops.
 """
@@ -43,8 +43,11 @@ _MAX_PERMITS = 4
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """An admitted request. ``cookies`` and all but the ``hidden`` fields go to the app; ``set_cookie`` renews the
-    permit. ``grant`` is the token of an endpoint."""
+    """Describes an admitted request.
+
+    ``cookies`` and all but the ``hidden`` fields go to the app; ``set_cookie`` renews the permit. ``grant`` is the
+    token of an endpoint.
+    """
 
     address: str
     cookies: str = ""
@@ -54,7 +57,7 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 class Request(Protocol):
-    """The parts of a request that the gate reads. Names of headers are in lower case."""
+    """Holds the parts of a request that the gate reads. Names of headers are in lower case."""
 
     method: bytes
     target: bytes
@@ -64,7 +67,7 @@ class Request(Protocol):
 
 
 class Gate:
-    """Decides about requests. ``is_secure``: browsers reach the frontend by TLS."""
+    """Decides if requests are admitted to circuits. ``is_secure``: browsers reach the frontend by TLS."""
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class Gate:
 
     @property
     def has_trusted_proxies(self) -> bool:
-        """Returns True if the address of a client may be another one than that of its connection."""
+        """Returns True if a client's address can differ from the address of its connection."""
         return bool(self._trusted_proxies)
 
     def admits_address(self, circuit: Circuit, address: str) -> bool:
@@ -90,14 +93,16 @@ class Gate:
         return allowed is None or (bool(allowed.strip()) and may_come_from(address, allowed.split(",")))
 
     def admits_connection(self, circuit: Circuit, address: str) -> bool:
-        """Returns True if a raw TCP connection may be made: it has no credentials, so that a circuit without networks
-        of its clients serves nobody unless it is public."""
+        """Returns True if a raw TCP connection is permitted.
+
+        It has no credentials, so that a circuit that is not public must limit its clients' networks.
+        """
         if circuit.allowed_client_ips is None and not circuit.open_to_public:
             return False
         return self.admits_address(circuit, address)
 
     def check(self, circuit: Circuit, request: Request, peer: str) -> Admission | Response:
-        """Admits a request of the client at ``peer``, or replies to it."""
+        """Admits a request of the client at ``peer``, or returns the reply that refuses it."""
         address = self._address(request, peer)
         if circuit.allowed_client_ips is not None and not self.admits_address(circuit, address):
             return error(403, "This address may not use this app.", as_page=wants_page(request))
@@ -167,7 +172,7 @@ class Gate:
         return Admission(address, cookies, hidden=_AUTHORIZATION, grant=grant)
 
     def admit_grant(self, circuit: Circuit, request: Request, peer: str, grant: Grant) -> Admission | Response:
-        """Admits a request at the base URL of all models to the endpoint of its model."""
+        """Admits a request at the base URL of all models, to the endpoint of the request's model."""
         address = self._address(request, peer)
         if not self.admits_address(circuit, address):
             return error(403, "This address may not use this model.", model_code="forbidden")
@@ -177,14 +182,14 @@ class Gate:
         return self._admit(circuit, request, address, grant, cookies)
 
     def _address(self, request: Request, peer: str) -> str:
-        """Returns the address of the client, behind trusted proxies too."""
+        """Returns the address of the client, also if the client is behind trusted proxies."""
         if not self._trusted_proxies:
             return peer
         hops = values_of(request.headers, b"x-forwarded-for")
         return client_address(peer, hops, lambda hop: is_within(hop, self._trusted_proxies))
 
     def read_grant(self, request: Request) -> Grant | Response:
-        """Returns what the token of a request permits, or the reply to a request without a valid one."""
+        """Returns the grant of a request's token. Returns a refusing reply if the token is missing or invalid."""
         values = values_of(request.headers, b"authorization")
         if not values:
             return _unauthorized(request, "Send a token of the endpoint.", HeaderMissing)
@@ -199,7 +204,8 @@ class Gate:
             return _unauthorized(request, "The token is invalid or expired.", TokenMismatch)
 
     def _is_own_origin(self, request: Request) -> bool:
-        """Returns True for clients without Origin, which are no browsers, and pages of the app itself."""
+        """Returns True for pages of the app itself, and for requests without Origin, which browsers'
+        pages do not send."""
         origins = values_of(request.headers, b"origin")
         host = request.host.decode("latin-1")
         return not origins or (len(origins) == 1 and is_same_origin(origins[0], host))
@@ -214,5 +220,5 @@ def _unauthorized(request: Request, detail: str, kind: type[BackendError]) -> Re
 
 
 def wants_page(request: Request) -> bool:
-    """Returns True if the client shows HTML."""
+    """Returns True if the client accepts HTML."""
     return any("text/html" in value for value in values_of(request.headers, b"accept"))

@@ -1,4 +1,7 @@
-"""Replies of the worker itself: errors by the codes of spec 03-15, and redirects. Nothing of the request is in them."""
+"""Makes the worker's own replies: errors with the codes of spec 03-15, and redirects.
+
+Nothing of the request is in them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ _PAGE = (
 
 
 class Response(msgspec.Struct, frozen=True):
-    """A reply of the worker. ``fields`` are complete header lines; ``reason`` is a bounded word for metrics."""
+    """Holds a reply that the worker itself makes.
+
+    ``fields`` are complete header lines; ``reason`` is a bounded word for metrics.
+    """
 
     status: int
     fields: bytes
@@ -50,7 +56,8 @@ def error(
     fields: bytes = b"",
     model_code: str | None = None,
 ) -> Response:
-    """Returns an error, as a page for browsers or as a problem in JSON. The title of its kind has the code.
+    """Returns an error reply: an HTML page for browsers, else a problem document in JSON. The title of its kind has the
+    code.
 
     With ``model_code`` it is for a client of a model: the problem has also the member that clients of OpenAI's
     interface read.
@@ -70,20 +77,20 @@ def error(
 
 
 def _type_of(status: int) -> str:
-    """Returns OpenAI's type of an error."""
+    """Returns the error type of OpenAI's interface for an error."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return "rate_limit_error"
     return "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
 
 
 def document(value: object) -> Response:
-    """Returns a value as JSON."""
+    """Returns a reply with a value as JSON."""
     lines = b"Content-Type: application/json\r\n%b" % _PAGE_HEADERS
     return Response(200, lines, json.dumps(value).encode(), "models")
 
 
 def redirect(location: str, cookie: str | None) -> Response:
-    """Returns the redirect at the end of a set-up. ``location`` is a path that was checked."""
+    """Returns the redirect that ends a set-up. ``location`` is a path that was checked."""
     fields = b"Location: %b\r\n%b" % (location.encode("ascii"), _PAGE_HEADERS)
     if cookie is not None:
         fields += b"Set-Cookie: %b\r\n" % cookie.encode("ascii")

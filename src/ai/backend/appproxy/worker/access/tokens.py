@@ -31,11 +31,14 @@ _MAX_USED_CODES = 100_000
 
 
 class BadToken(Exception):
-    """A token that is malformed, forged, expired, used before, or for another purpose."""
+    """Raised for a token that is malformed, forged, expired, used before, or for another purpose."""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A token of endpoints that was verified. ``token`` is a hash of its id, ``audience`` the ids of its endpoints."""
+    """Holds the verified contents of an endpoint token.
+
+    ``token`` is a hash of its id, ``audience`` the ids of its endpoints.
+    """
 
     token: str
     user: UUID | None
@@ -45,7 +48,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tokens:
-    """Keys of all purposes. ``now`` is unix time in every method.
+    """Holds the keys of all purposes, and verifies tokens with them. ``now`` is unix time in every method.
 
     Set-up codes that were issued before ``started_at`` are refused, since it is not known if they were used.
     """
@@ -60,7 +63,7 @@ class Tokens:
         self._grants: dict[str, Grant] = {}
 
     def take_setup_code(self, code: str, circuit: Circuit, now: float) -> str:
-        """Returns where a set-up code redirects to, and makes it useless. Raises BadToken."""
+        """Verifies a set-up code, makes the code unusable, and returns the path of its redirect. Raises BadToken."""
         claims = _decode(code, self._setup_key, SETUP_AUDIENCE)
         expiry, code_id = _expiry(claims, now), claims.get("jti")
         if not isinstance(code_id, str) or not 8 <= len(code_id) <= 128 or code_id in self._used_codes:
@@ -79,7 +82,7 @@ class Tokens:
         return redirect if isinstance(redirect, str) else "/"
 
     def issue_permit(self, circuit: UUID, user: UUID, now: float) -> str:
-        """Returns a permit of a user for one circuit."""
+        """Returns a new permit token of a user for one circuit."""
         claims = {
             "aud": _PERMIT_AUDIENCE,
             "circuit": str(circuit),
@@ -90,13 +93,16 @@ class Tokens:
         return jwt.encode(claims, self._permit_key, algorithm=_ALGORITHM)
 
     def permit_expiry(self, permit: str, circuit: UUID, user: UUID | None, now: float) -> float:
-        """Returns until when a permit is valid. Raises BadToken."""
+        """Returns the time until which a permit is valid. Raises BadToken."""
         if user is None:
             raise BadToken("the circuit has no user")
         return self._verify(permit, f"{circuit} {user}", now, self._permit_key, _PERMIT_AUDIENCE, _permit_subject)
 
     def grant(self, token: str, now: float) -> Grant:
-        """Returns what a token of endpoints permits. Raises BadToken. A signature is verified once."""
+        """Verifies an endpoint token, and returns the grant that it contains.
+
+        Raises BadToken. A signature is verified once.
+        """
         grant = self._grants.get(token)
         if grant is None:
             grant = _grant_of(token, _decode(token, self._inference_key, None), now)
@@ -108,14 +114,17 @@ class Tokens:
         return grant
 
     def check_inference_token(self, token: str, endpoint: UUID, now: float) -> Grant:
-        """Returns what a token permits. Raises BadToken unless it is of this endpoint."""
+        """Verifies a token for one endpoint, and returns the grant that it contains.
+
+        Raises BadToken unless it is of this endpoint.
+        """
         grant = self.grant(token, now)
         if str(endpoint) not in grant.audience:
             raise BadToken("the token is for another endpoint")
         return grant
 
     def _verify(self, token: str, subject: str, now: float, key: bytes, audience: str, subject_of: Any) -> float:
-        """Verifies a signature once, and remembers its result: each request of a browser has the permit."""
+        """Verifies a signature once and caches the result, because each request of a browser carries the permit."""
         verified = self._verified.get((audience, token))
         if verified is None:
             claims = _decode(token, key, audience)
@@ -154,7 +163,7 @@ def _grant_of(token: str, claims: dict[str, Any], now: float) -> Grant:
 
 
 def _decode(token: str, key: bytes, audience: str | None) -> dict[str, Any]:
-    """Verifies a signature; ``audience`` None: the caller compares it."""
+    """Verifies a token's signature and returns its claims. With ``audience`` None, the caller compares the audience."""
     if len(token) > _MAX_TOKEN_LENGTH:
         raise BadToken("the token is too long")
     try:

@@ -1,1 +1,1 @@
-"""Endpoints of model services as a worker serves them: replicas, waiting requests, limits, usage."""
+"""Serves endpoints of model services at a worker: replicas, waiting requests, limits, usage."""

@@ -1,4 +1,4 @@
-"""The state of one endpoint at a worker: which replica is next, who waits for one, and what was used."""
+"""Tracks the state of one endpoint at a worker: the next replica, waiting requests, and usage."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ai.backend.core.serving.routing import Pick, Prompt, ReplicaPicker, RetryBu
 from ai.backend.core.serving.usage import Cost, UsageKey, UsageTracker
 
 RELEASE_PER_REPLICA = 16
-"""Requests that a replica gets at once of those that waited; each further one when another one has ended."""
+"""The number of waiting requests that a replica gets at once. Each further one follows when another one has ended."""
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that a replica has ended. ``first_byte_s`` is None if no answer began."""
+    """Describes a request that a replica has ended. ``first_byte_s`` is None if no answer began."""
 
     cost: Cost
     is_error: bool
@@ -39,8 +39,8 @@ def _ignore(_served: Served) -> None: ...
 
 @dataclass(slots=True)
 class Counters:
-    """The parts that all endpoints of a worker share: limits by token, rows of usage, the calls when requests wait and
-    when one has ended."""
+    """Holds what all endpoints of a worker share: token limits, usage rows, and callbacks for waiting and ended
+    requests."""
 
     meter: InferenceMeter = field(default_factory=InferenceMeter)
     book: UsageTracker = field(default_factory=UsageTracker)
@@ -51,16 +51,16 @@ class Counters:
 
 
 class Waiting(Protocol):
-    """A request that waits for a replica."""
+    """Represents a request that waits for a replica."""
 
     size: int
 
     def release(self) -> None:
-        """Sends the request to a replica: there may be one now."""
+        """Lets the request try to get a replica, because one may be available now."""
 
 
 class ServedEndpoint:
-    """An endpoint while its circuit is served."""
+    """Serves an endpoint as long as its circuit is served."""
 
     def __init__(self, circuit: Circuit, counters: Counters, breaker: Breaker) -> None:
         self.circuit = circuit
@@ -76,7 +76,7 @@ class ServedEndpoint:
 
     @property
     def models(self) -> Collection[str]:
-        """The names of models by which base URLs find the endpoint."""
+        """Returns the model names by which base URLs find the endpoint."""
         return self.options.models or [self.options.name]
 
     @property
@@ -88,7 +88,7 @@ class ServedEndpoint:
         return not self.picker.is_empty
 
     def update(self, circuit: Circuit) -> None:
-        """Replaces the circuit. Requests that wait are released if there is a replica."""
+        """Replaces the circuit of the endpoint. Requests that wait are released if there is a replica."""
         self.circuit = circuit
         self.options = _options_of(circuit)
         self.picker.kind = self.options.routing
@@ -98,8 +98,11 @@ class ServedEndpoint:
     # Replicas
 
     def pick(self, prompt: Prompt, failed: frozenset[RouteKey], now: float) -> Pick | None:
-        """Picks a replica and counts the request there; None if there is none, or all have failed it. Replicas that
-        fail are used again where all others are excluded."""
+        """Chooses a replica and counts the request there.
+
+        Returns None if there is no replica, or all have failed the request. Replicas that fail are used again where all
+        others are excluded.
+        """
         ejected = self._breaker.ejected(len(self.circuit.route_info), now)
         excluded = ejected | failed
         pick = self.picker.pick(prompt, excluded, len(excluded))
@@ -110,7 +113,7 @@ class ServedEndpoint:
         return pick
 
     def end(self, pick: Pick) -> None:
-        """Ends a request at its replica; the next one that waits may go there."""
+        """Ends a request at its replica. The next waiting request may then use the replica."""
         self.picker.end(pick)
         if self._held:
             self.release()
@@ -119,11 +122,14 @@ class ServedEndpoint:
 
     @property
     def is_releasing(self) -> bool:
-        """Returns True while requests that came earlier still wait."""
+        """Returns True while earlier requests still wait."""
         return bool(self._held)
 
     def hold(self, request: Waiting) -> bool:
-        """Lets a request wait for a replica; returns False if no more may wait. The first wait is reported at once."""
+        """Lets a request wait for a replica.
+
+        Returns False if no further request may wait. The first wait is reported at once.
+        """
         options = self.options
         if len(self._held) >= options.hold_requests or self._held_bytes + request.size > options.hold_bytes:
             return False
@@ -135,13 +141,13 @@ class ServedEndpoint:
         return True
 
     def withdraw(self, request: Waiting) -> None:
-        """Removes a request that waits no longer."""
+        """Removes a request that no longer waits."""
         if request in self._held:
             del self._held[request]
             self._held_bytes -= request.size
 
     def release(self) -> None:
-        """Releases as many requests as the replicas take at once, in the order of their arrival."""
+        """Releases as many waiting requests as the replicas take at once, in the order of arrival."""
         loads = self.picker.loads
         room = RELEASE_PER_REPLICA * len(loads) - sum(load.requests for load in loads.values())
         while self._held and room > 0:
@@ -153,20 +159,24 @@ class ServedEndpoint:
     # Limits and usage
 
     def admit(self, grant: Grant | None, estimate: Estimate) -> Reservation | Refusal | None:
-        """Admits a request within the limits of its token, or of each token of the endpoint; None: there are none."""
+        """Admits a request within the limits of its token, or else within the endpoint's limits for each token.
+
+        Returns None if there are no limits.
+        """
         limits = (grant.limits if grant is not None else None) or self.options.limits
         if limits is None or limits.is_empty:
             return None
         return self.counters.meter.admit(self._account(grant), limits, estimate, self.counters.clock())
 
     def _account(self, grant: Grant | None) -> str:
-        """Returns what is counted together: a token with limits of its own wherever it is used, other ones here."""
+        """Returns the key under which usage is limited: a token with own limits counts at all endpoints together,
+        others here only."""
         if grant is not None and grant.limits is not None:
             return grant.token
         return f"{self.circuit.id} {grant.token if grant else ''}"
 
     def rate_fields(self, grant: Grant | None) -> bytes:
-        """Returns the header fields that say what is left of the limits."""
+        """Returns the header fields that state the remainder of the limits."""
         now, lines = self.counters.clock(), b""
         for name, quota in self.counters.meter.quotas(self._account(grant), now):
             values = (("limit", quota.limit), ("remaining", quota.remaining), ("reset", f"{quota.reset_s:.3f}s"))
@@ -174,7 +184,7 @@ class ServedEndpoint:
         return lines
 
     def complete(self, reservation: Reservation | None, cost: Cost) -> None:
-        """Ends what :meth:`admit` reserved."""
+        """Ends the reservation that :meth:`admit` made."""
         if reservation is not None:
             self.counters.meter.complete(reservation, Estimate(prompt=cost.prompt, output=cost.output))
 
@@ -203,12 +213,12 @@ def _options_of(circuit: Circuit) -> ServingOptions:
 
 
 def endpoint_of(circuit: Circuit, counters: Counters, breaker: Breaker) -> ServedEndpoint | None:
-    """Returns the endpoint of a circuit; None for an app."""
+    """Returns the endpoint of a circuit. Returns None for a circuit of an app."""
     return ServedEndpoint(circuit, counters, breaker) if circuit.app_mode is AppMode.INFERENCE else None
 
 
 def sessions_of(in_flight: Mapping[RouteKey, int]) -> dict[UUID, int]:
-    """Returns the open requests by session."""
+    """Returns the number of open requests by session."""
     sessions: dict[UUID, int] = {}
     for key, number in in_flight.items():
         session_id = UUID(key.partition(" ")[0])

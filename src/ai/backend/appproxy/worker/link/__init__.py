@@ -1,1 +1,1 @@
-"""The link of a worker with its coordinator, and the circuits that it keeps on disk."""
+"""Links a worker with its coordinator, and keeps the worker's circuits on disk."""

@@ -1,4 +1,4 @@
-"""The link of a worker with its coordinator: registration, circuits, acknowledgements, usage, heartbeats.
+"""Links a worker with its coordinator: registration, circuits, acknowledgements, usage, heartbeats.
 
 Everything is tried again for ever: the data plane serves the circuits that it has meanwhile.
 """
@@ -48,11 +48,11 @@ _decode = msgspec.json.Decoder(ToWorker).decode
 
 
 class GapInVersions(Exception):
-    """A frame came that continues no state: the link is made anew, which begins with the full state."""
+    """Raised when a frame does not continue the present state. A new link then begins with the full state."""
 
 
 class CoordinatorLink:
-    """Keeps a data plane in agreement with the coordinator."""
+    """Keeps the circuits of a data plane equal to those of the coordinator."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class CoordinatorLink:
         """Set once the first state of the coordinator is served."""
 
     async def restore(self) -> None:
-        """Serves the circuits of the state file."""
+        """Serves the circuits that the state file contains."""
         stored = self._state_file.load()
         if stored.key is not None and stored.certificate is not None:
             self._dialer.identity = TlsIdentity(stored.key, stored.certificate)
@@ -89,7 +89,10 @@ class CoordinatorLink:
             log.info("serving %d circuits of the last run until the coordinator answers", len(stored.circuits))
 
     async def run(self) -> None:
-        """Links until cancelled. Changes of circuits are written as they come, while others are applied."""
+        """Keeps the link to the coordinator until cancelled.
+
+        Changes of circuits are written as they come, while others are applied.
+        """
         saving = asyncio.create_task(self._saving.run())
         try:
             await self._link_again_and_again()
@@ -135,7 +138,7 @@ class CoordinatorLink:
                 await cancel_all(*tasks)
 
     async def _register(self, http: aiohttp.ClientSession) -> WorkerInfo:
-        """Registers the worker, and gets a certificate for gateways. Raises RegistrationFailed."""
+        """Registers the worker, and gets a certificate for service gateways. Raises RegistrationFailed."""
         key, request = create_request("appproxy-worker")
         registration = replace(self._registration(), node=self._node, certificate_request=request)
         url = f"{self._endpoint}/api/worker"

@@ -1,4 +1,4 @@
-"""The file of a worker's circuits, by which it serves after a restart before the coordinator answers."""
+"""Stores a worker's circuits in a file, so that a restarted worker serves before the coordinator answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class StoredState(Wire, frozen=True, kw_only=True):
-    """The circuits of the last state, and the worker's key and certificate for gateways."""
+    """Holds the circuits of the last state, and the worker's key and certificate for gateways."""
 
     version: int = -1
     circuits: list[Circuit] = msgspec.field(default_factory=list)
@@ -26,7 +26,7 @@ class StoredState(Wire, frozen=True, kw_only=True):
 
 
 class StateFile:
-    """Circuits are changed in memory; :meth:`save` writes what has changed since."""
+    """Holds the circuits in memory. :meth:`save` writes the changes to the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,7 +38,10 @@ class StateFile:
         self._saving = threading.Lock()
 
     def load(self) -> StoredState:
-        """Returns the stored state; an empty one without a file. A file that cannot be read counts as none."""
+        """Returns the stored state.
+
+        Returns an empty state if there is no file. A file that cannot be read counts as none.
+        """
         try:
             state = msgspec.json.decode(self._path.read_bytes(), type=StoredState)
         except FileNotFoundError:

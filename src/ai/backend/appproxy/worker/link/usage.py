@@ -1,4 +1,4 @@
-"""Reports of the use of circuits: each is sent until the coordinator has counted it, and counted once."""
+"""Reports the use of circuits. Each report is sent until the coordinator has counted it, and it is counted once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ai.backend.common.wire.appproxy import CircuitUsage, InferenceUsage, Usage
 
 
 class UsageReports:
-    """Makes the reports of one node. A report that is not counted yet is repeated before the next one is made."""
+    """Makes the usage reports of one node. A report that is not counted yet is repeated before the next one is made."""
 
     def __init__(self) -> None:
         self._sequence = 0
@@ -26,7 +26,8 @@ class UsageReports:
         now: float,
         take_usage: Callable[[], list[InferenceUsage]] = list,
     ) -> Usage | None:
-        """Returns the report to send: the one that is not counted yet, or a new one; None if nothing was used.
+        """Returns the report to send: the one that is not counted yet, or else a new one. Returns None if nothing was
+        used.
 
         ``take_usage`` returns the use of endpoints since it was called last. What was open or waited in the last report
         is reported once more when it is over.
@@ -63,15 +64,15 @@ class UsageReports:
         return self._pending
 
     def has_new_waits(self, observations: Mapping[UUID, CircuitObservation]) -> bool:
-        """Returns True if requests began to wait that no report contains yet."""
+        """Returns True if requests began to wait and no report contains this yet."""
         return any(each.waits > self._waits.get(circuit_id, 0) for circuit_id, each in observations.items())
 
     def counted(self, sequence: int) -> None:
-        """Drops the report of this number."""
+        """Drops the pending report if its sequence number is at most ``sequence``."""
         if self._pending is not None and self._pending.sequence <= sequence:
             self._pending = None
 
 
 def _since(now: int, before: int) -> int:
-    """Returns the growth of a count; all of it if the circuit was removed and made again."""
+    """Returns the growth of a count. If the circuit was removed and created again, returns the whole count."""
     return now - before if now >= before else now

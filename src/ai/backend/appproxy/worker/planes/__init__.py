@@ -1,1 +1,1 @@
-"""Data planes: the SPI, and the planes that implement it."""
+"""Contains the SPI of data planes, and the data planes that implement it."""

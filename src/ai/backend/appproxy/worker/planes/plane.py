@@ -1,4 +1,4 @@
-"""The SPI of data planes: what moves the bytes of circuits, as the worker sees it."""
+"""Defines the SPI of data planes, which move the bytes of circuits for the worker."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ _BROWSER_PROTOCOLS = frozenset((ProxyProtocol.HTTP, ProxyProtocol.TCP))
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """The circuits that a plane serves. Weights, draining, permits, last-used times and revocation are no options:
-    every plane has them. Without ``counts_bytes``, observations have no bytes, nor requests of raw TCP."""
+    """Describes which circuits a plane can serve.
+
+    Weights, draining, permits, last-used times and revocation are no options: every plane has them. Without
+    ``counts_bytes``, observations have no bytes, nor requests of raw TCP.
+    """
 
     protocols: frozenset[ProxyProtocol]
     frontends: frozenset[FrontendMode]
@@ -27,7 +30,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """The version that a plane serves from now on, and the circuits of it that it cannot serve, with the reason."""
+    """Names the version that a plane serves from now on, and the circuits that it cannot serve, with reasons."""
 
     version: int
     failed: Mapping[UUID, str] = msgspec.field(default_factory=dict)
@@ -35,7 +38,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Counts:
-    """Counts for metrics. The keys are bounded: codes, and reasons of the worker."""
+    """Holds counts for metrics. The keys are bounded: codes, and reasons of the worker."""
 
     responses: Counter[tuple[str, int]] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -44,8 +47,10 @@ class Counts:
 
 
 class CircuitObservation(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of a circuit since it serves it. ``last_used`` is unix time; ``queued`` requests wait for a route;
-    ``waits`` is how often they began to."""
+    """Holds the counts of a circuit since the plane serves it.
+
+    ``last_used`` is unix time; ``queued`` requests wait for a route; ``waits`` is how often they began to.
+    """
 
     requests: int
     last_used: float
@@ -58,7 +63,7 @@ class CircuitObservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Open connections: those of a circuit, of a user, to a route, or all of them. None matches anything."""
+    """Selects open connections: of a circuit, of a user, to a route, or all connections. None matches anything."""
 
     circuit: UUID | None = None
     user: UUID | None = None
@@ -76,16 +81,19 @@ class DataPlane(Protocol):
         """Returns the counts of requests that this process has answered or forwarded."""
 
     async def start(self) -> None:
-        """Opens the frontends. Raises InvalidInput if none of them can be opened."""
+        """Opens the plane's listening addresses. Raises InvalidInput if none of them can be opened."""
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
-        """Refuses new connections, waits at most this long for open ones, and aborts the rest."""
+        """Refuses new connections, waits the given time for open ones, and aborts the rest."""
 
     async def apply(self, changes: Changes) -> Applied:
-        """Serves the changed circuits from its return on. A version that is applied again changes nothing."""
+        """Applies changes.
+
+        The changed circuits are served when the call returns. A version that is applied again changes nothing.
+        """
 
     async def refresh(self) -> None:
-        """Brings the observations up to date."""
+        """Updates the observations of circuits."""
 
     def observe(self) -> Mapping[UUID, CircuitObservation]:
         """Returns the observations of all circuits, at most some seconds old."""
@@ -101,7 +109,7 @@ class DataPlane(Protocol):
 
 
 def refusal_of(circuit: Circuit, capabilities: Capabilities) -> str | None:
-    """Returns why a plane does not serve a circuit, by the codes of spec 03-15; None if it does."""
+    """Returns why a plane does not serve a circuit, with a code of spec 03-15. Returns None if the plane serves it."""
     if circuit.app_mode is AppMode.INTERACTIVE and circuit.protocol not in _BROWSER_PROTOCOLS:
         return "E20002: Protocol not available as interactive app"
     if circuit.protocol not in capabilities.protocols:

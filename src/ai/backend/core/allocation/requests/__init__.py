@@ -1,1 +1,1 @@
-"""Device requests: typed expressions over the devices behind the slots of a session."""
+"""Defines device requests, which are typed expressions over the devices behind the slots of a session."""

@@ -1,4 +1,4 @@
-"""Amounts of alternatives: what a kernel takes of accelerators by each device request of its session.
+"""Computes how many accelerator slots a kernel takes by each alternative of its session's device requests.
 
 The slots that any alternative of a session names are those that differ. An alternative takes what it says of them, and
 nothing of those that it does not name; the manager adds what the session requests besides to its text. Kernels that
@@ -17,17 +17,20 @@ from ai.backend.core.allocation.requests.terms import Amount, AnyOf
 
 
 def named_slots(requests: Iterable[DeviceRequest]) -> frozenset[str]:
-    """Returns the slots of which some alternative says an amount."""
+    """Returns the slots for which at least one alternative states an amount."""
     return frozenset(slot for request in requests for slot in request.amounts)
 
 
 def slots_by(slots: ResourceSlot, request: DeviceRequest, amount_slots: frozenset[str]) -> ResourceSlot:
-    """Returns the slots of a kernel by one alternative. ``amount_slots``: see :func:`named_slots`."""
+    """Returns the slots that a kernel takes if the given alternative is chosen.
+
+    ``amount_slots``: see :func:`named_slots`.
+    """
     return _replaced(slots, request.amounts, amount_slots)
 
 
 def largest(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> ResourceSlot:
-    """Returns the slots of a kernel with the largest amounts of all alternatives."""
+    """Returns the slots of a kernel, with the largest amount that any alternative states for each slot."""
     amounts: dict[str, Decimal] = {}
     for request in requests:
         for slot, quantity in request.amounts.items():
@@ -36,7 +39,7 @@ def largest(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> ResourceS
 
 
 def agreeing(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> list[DeviceRequest]:
-    """Returns the alternatives by which a kernel has exactly these slots."""
+    """Returns the alternatives by which a kernel takes exactly the given slots."""
     amount_slots = named_slots(requests)
     return [
         request for request in requests if not amount_slots or slots_by(slots, request, amount_slots) == slots.nonzero()
@@ -44,14 +47,14 @@ def agreeing(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> list[Dev
 
 
 def with_amounts(request: DeviceRequest, amounts: ResourceSlot) -> str:
-    """Returns the text of an alternative with amounts of other slots."""
+    """Returns the text of an alternative, extended by amounts of other slots."""
     added = [str(Amount(slot, quantity, format_quantity(quantity))) for slot, quantity in sorted(amounts.items())]
     is_choice = isinstance(request.term, AnyOf) and request.text == str(request.term)
     return " && ".join((f"({request.text})" if is_choice and added else request.text, *added))
 
 
 def with_other_amounts(request: DeviceRequest, slots: ResourceSlot) -> str:
-    """Returns the text of an alternative that takes what ``slots`` say of the slots of its amounts."""
+    """Returns the text of an alternative, with the amounts of its slots replaced by the amounts in ``slots``."""
     is_choice = isinstance(request.term, AnyOf) and request.wording == str(request.term)
     wording = f"({request.wording})" if is_choice else request.wording
     texts = [str(Amount(slot, slots[slot], format_quantity(slots[slot]))) for slot in sorted(request.amounts)]

@@ -1,4 +1,4 @@
-"""The attributes of devices that requests name."""
+"""Defines the attributes of devices that device requests can name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ai.backend.core.allocation.requests.terms import Facts, Value
 
 
 class AttributeKind(StrEnum):
-    """The kinds of values that attributes are compared with."""
+    """Lists the kinds of values with which attributes are compared."""
 
     SIZE = "a size, such as 40g"
     NUMBER = "a number"
@@ -34,11 +34,11 @@ ATTRIBUTES: Mapping[str, AttributeKind] = {
 (``nvidia.compute_capability``); what it states is compared as a version, a size, or text."""
 LINK_BANDWIDTH, LINK = "link_bandwidth", "link"
 HOST_SLOTS = ("cpu", "mem")
-"""The slots that no device request concerns."""
+"""Lists the slots to which no device request applies."""
 
 
 def facts_of(device: ComputeDevice) -> Facts:
-    """Returns the attributes of a device. ``memory`` is in bytes, bandwidths are in GiB/s."""
+    """Returns the attributes of a device as names with values. ``memory`` is in bytes, bandwidths are in GiB/s."""
     facts: dict[str, tuple[Value, ...]] = {
         "plugin": (str(device.device_name),),
         "id": (str(device.device_id),),

@@ -1,4 +1,4 @@
-"""Device requests, compiled: which devices they select, and which of these may be given together.
+"""Compiles device requests into functions that select devices, and sets of devices that may be given together.
 
 What devices must be to each other is a relation of pairs, so what may be given together are the cliques of a graph. A
 request is served from one of its maximal cliques (:attr:`Selection.sets`); ``distinct`` is the exception, because a
@@ -37,11 +37,11 @@ from ai.backend.core.allocation.slot_pool import ranks
 MAX_ALTERNATIVES = 8
 _MAX_COMPILED = 4096
 MAX_SETS = 1024
-"""Of more than so many maximal sets of linked devices the first ones are tried."""
+"""Limits the number of maximal sets of linked devices that are tried. Further sets are ignored."""
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """The devices of one plugin that a request selects.
+    """Holds the devices of one plugin that a request selects.
 
     Attributes:
         devices: all of them.
@@ -59,11 +59,11 @@ class Selection(msgspec.Struct, frozen=True):
 
     @property
     def is_free(self) -> bool:
-        """True if any of the devices may be given together."""
+        """Returns True if the devices may be given together in any combination."""
         return self.sets is None and self.groups is None
 
     def allows(self, device_ids: frozenset[DeviceId]) -> bool:
-        """Returns True if exactly these devices may be given."""
+        """Returns True if exactly the given devices may be given together."""
         return (
             device_ids <= self.devices
             and (self.sets is None or any(device_ids <= device_set for device_set in self.sets))
@@ -71,7 +71,10 @@ class Selection(msgspec.Struct, frozen=True):
         )
 
     def candidates(self, free_of: Callable[[DeviceId], int]) -> list[frozenset[DeviceId]]:
-        """Returns the sets to take from, those with the least free first, so that large ones stay whole."""
+        """Returns the sets of devices to take from.
+
+        Sets with the least free come first, so that large sets stay whole.
+        """
         sets = self.sets if self.sets is not None else (self.devices,)
         if self.groups is not None:
             sets = tuple(
@@ -89,17 +92,17 @@ class Selection(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class DeviceRequest:
-    """A request for the devices behind the slots of a session. Equal requests have the same ``text``."""
+    """Represents a request for the devices behind the slots of a session. Equal requests have the same ``text``."""
 
     text: str
     term: Term | None
     constraints: tuple[Constraint, ...]
     tolerated: frozenset[str] = frozenset()
-    """The keys of taints that its devices may have."""
+    """Lists the keys of the taints that the selected devices may have."""
     amounts: ResourceSlot = field(default_factory=ResourceSlot)
-    """The slots of accelerators that a kernel takes by this alternative; see :mod:`.amounts`."""
+    """Holds the accelerator slots that a kernel takes if this alternative is chosen. See :mod:`.amounts`."""
     wording: str = ""
-    """The text without the amounts: what the devices must be."""
+    """Holds the text of the request without the amounts."""
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -112,7 +115,7 @@ class DeviceRequest:
 
     @cached_property
     def conditions(self) -> tuple[Term, ...]:
-        """The terms that a device must satisfy, each for itself."""
+        """Returns the terms that a device must satisfy. Each device is checked by itself."""
         if self.term is None:
             return ()
         return self.term.terms if isinstance(self.term, AllOf) else (self.term,)
@@ -158,7 +161,7 @@ def _group_by(chosen: _Chosen, names: Sequence[str]) -> list[_Chosen]:
 
 
 def _linked_sets(chosen: _Chosen, rules: Sequence[LinkBandwidth | LinkKinds]) -> list[frozenset[DeviceId]]:
-    """Returns the maximal sets of devices of which any two are linked as all rules say."""
+    """Returns the maximal sets of devices in which each pair is linked as all link rules demand."""
     rank_of_id = {device.device_id: rank for rank, (device, _) in enumerate(chosen)}
     neighbours = [0] * len(chosen)
     stated: dict[tuple[int, int], list[tuple[LinkKind, float]]] = {}
@@ -200,7 +203,7 @@ def _maximal_cliques(neighbours: Sequence[int]) -> list[int]:
 
 
 class RequestCompiler:
-    """Compiles the texts of device requests, and keeps what it compiled. Its first request costs 0.1 s."""
+    """Compiles the texts of device requests and caches the results. Its first request costs 0.1 s."""
 
     def __init__(self) -> None:
         self._parser: syntax.RequestParser | None = None
@@ -218,8 +221,11 @@ class RequestCompiler:
         return compiled
 
     def check(self, texts: Sequence[str], field: str) -> tuple[str, ...]:
-        """Returns alternatives as they are stored, each once. Raises InvalidInput that names the field, the
-        alternative and the column, for one that cannot be read and for too many."""
+        """Returns the alternatives in the form in which they are stored, without duplicates.
+
+        Raises InvalidInput that names the field, the alternative and the column, for one that cannot be read and for
+        too many.
+        """
         if len(texts) > MAX_ALTERNATIVES:
             message = f"there are {MAX_ALTERNATIVES} alternative device requests at most"
             raise InvalidInput(message, data={field: "too many"})
@@ -254,7 +260,7 @@ def _join(term: Term | None, constraints: Sequence[Constraint]) -> str:
 
 
 def check_condition(text: str) -> None:
-    """Raises ValueError for an expression that cannot be read, or that says more than what one device is."""
+    """Raises ValueError for an expression that cannot be parsed, or that describes more than a single device."""
     try:
         request = RequestCompiler().compile(text)
     except InvalidInput as e:

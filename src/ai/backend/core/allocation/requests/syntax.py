@@ -71,7 +71,7 @@ _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """A parsed part: what each device must be, and what the devices must be to each other."""
+    """Holds a parsed part of a request: conditions on each single device, and constraints between the devices."""
 
     term: Term | None
     constraints: tuple[Constraint, ...] = ()
@@ -91,7 +91,7 @@ class RequestParser:
         self._parser = lark.Lark(_GRAMMAR, parser="lalr", transformer=rules())
 
     def parse(self, text: str) -> tuple[Term | None, tuple[Constraint, ...]]:
-        """Parses a request into what each device must be, and what devices must be to each other.
+        """Parses a request into conditions on each single device and constraints between the devices.
 
         Raises InvalidInput with the column (from 1) in message and ``data``.
         """
@@ -190,7 +190,7 @@ def _unescape(text: str) -> str:
 
 
 def _checked(name: Token, operator: str, literals: list[tuple[Literal, int]], *, is_flipped: bool = False) -> _Part:
-    """Checks the kinds of a comparison's operands."""
+    """Checks that the kinds of a comparison's operands fit together."""
     column, kind = _column(name), ATTRIBUTES.get(name)
     if name in (LINK, LINK_BANDWIDTH):
         return _link_part(str(name), operator, literals, column)
@@ -255,7 +255,7 @@ def _call(children: list[Any]) -> _Part:
 
 
 def _amount(arguments: list[Any], column: int) -> _Part:
-    """Checks the slot and the quantity of ``amount("cuda.device", 2)``."""
+    """Checks the slot and the quantity of an expression such as ``amount("cuda.device", 2)``."""
     if len(arguments) != 2 or not all(isinstance(argument, tuple) for argument in arguments):
         _fail('amount takes a quoted slot and a quantity, such as amount("cuda.device", 2)', column)
     (slot, slot_column), (quantity, quantity_column) = arguments

@@ -1,4 +1,4 @@
-"""The terms of a device request as data, and their value for one device.
+"""Defines the terms of a device request as data, and evaluates each term for one device.
 
 A term is true, false, or unknown (None): a device that lacks an attribute is unknown in whatever compares it, as a
 missing field is an error in CEL, and ``&&`` and ``||`` absorb it as they do there. Only true selects a device.
@@ -20,7 +20,7 @@ from ai.backend.common.slots import BinarySize
 Value = Decimal | str
 """A stated value: a number, a size in bytes, or text (also a version)."""
 Facts = Mapping[str, tuple[Value, ...]]
-"""The attributes of one device: name -> its values, one but for lists."""
+"""The attributes of one device: name -> values. Only a list attribute has more than one value."""
 
 _VERSION = re.compile(r"[vV]?[0-9]+(?:\.[0-9]+)*")
 ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
@@ -42,7 +42,10 @@ def version_key(text: str) -> tuple[int, ...] | None:
 
 
 class Literal(msgspec.Struct, frozen=True):
-    """A value as it is written. ``number``: of a number or a size; None for text and for versions of three parts."""
+    """Represents a literal value of a request, as the user wrote the value.
+
+    ``number``: of a number or a size; None for text and for versions of three parts.
+    """
 
     text: str
     number: Decimal | None = None
@@ -63,7 +66,10 @@ class Literal(msgspec.Struct, frozen=True):
         return version == version_key(self.text) if version is not None else self._size_of(stated) == self.number
 
     def compare(self, stated: Value, order: str) -> bool | None:
-        """Returns whether a stated value stands in an order to this one; None if they have no order."""
+        """Returns True if a device's value stands in the given order to this literal.
+
+        Returns None if the two have no order.
+        """
         test = ORDERS[order]
         if isinstance(stated, Decimal):
             return None if self.number is None else test(stated, self.number)
@@ -116,7 +122,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Has(msgspec.Struct, frozen=True):
-    """True if a device states an attribute."""
+    """Requires that a device states an attribute."""
 
     name: str
 
@@ -164,7 +170,8 @@ Term = Comparison | Has | Not | AllOf | AnyOf
 
 
 class Alike(msgspec.Struct, frozen=True):
-    """All devices of a kernel agree in (``same``), or pairwise differ in (``distinct``), an attribute.
+    """Requires that all devices of a kernel agree in an attribute (``same``), or that each two devices differ
+    (``distinct``).
 
     A device that lacks the attribute is not taken.
     """
@@ -177,7 +184,7 @@ class Alike(msgspec.Struct, frozen=True):
 
 
 class LinkBandwidth(msgspec.Struct, frozen=True):
-    """Any two devices of a kernel are linked with so many GiB/s or more."""
+    """Requires that each two devices of a kernel are linked with at least this many GiB/s."""
 
     least: Decimal
     text: str
@@ -187,7 +194,7 @@ class LinkBandwidth(msgspec.Struct, frozen=True):
 
 
 class LinkKinds(msgspec.Struct, frozen=True):
-    """Any two devices of a kernel are linked in one of these ways."""
+    """Requires that each two devices of a kernel are linked by one of these kinds of links."""
 
     kinds: tuple[str, ...]
 
@@ -197,7 +204,7 @@ class LinkKinds(msgspec.Struct, frozen=True):
 
 
 class Tolerates(msgspec.Struct, frozen=True):
-    """Devices with a taint may be given; ``key`` "*": with any taint."""
+    """Permits devices that have a taint with this key. The key "*" permits every taint."""
 
     key: str
 
@@ -206,7 +213,10 @@ class Tolerates(msgspec.Struct, frozen=True):
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """A kernel takes this quantity of a slot by this alternative. ``text``: the quantity as it is written."""
+    """States the quantity of a slot that a kernel takes if this alternative is chosen.
+
+    ``text``: the quantity as it is written.
+    """
 
     slot: str
     quantity: Decimal

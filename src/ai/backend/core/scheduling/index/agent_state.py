@@ -1,4 +1,4 @@
-"""The state of one agent during a decision, and what agents with equal devices share."""
+"""Tracks the state of one agent during a decision, and shares data among agents with equal devices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NodeClass:
             for device_slot in device.slots
             if plugin.alloc_map and plugin.alloc_map.kind == "fractional"
         )
-        """Slots of which a device can provide a part."""
+        """The slots of which a device can provide a part."""
         self.hides = any(
             device_slot.exclusive_group is not None
             for plugin in plugins
@@ -72,7 +72,10 @@ class NodeClass:
         self._refusals: dict[Hashable, BackendError | None] = {}
 
     def prepare(self, request: KernelRequest) -> PreparedRequest | None:
-        """Prepares a request; None if there are no such slots or devices at all, free or not, healthy or not."""
+        """Prepares a request.
+
+        Returns None if the agents never have such slots or devices, free or not, healthy or not.
+        """
         if request not in self._prepared:
             if len(self._prepared) >= _MAX_CACHED_ANSWERS:
                 self._prepared.clear()
@@ -86,7 +89,10 @@ class NodeClass:
         return self._prepared[request]
 
     def refusal(self, requests: tuple[KernelRequest, ...], reserved: ResourceSlot) -> BackendError | None:
-        """Returns why an empty agent with these reserved slots could not hold all requests; None if it could."""
+        """Returns why an empty agent with these reserved slots could not hold all requests.
+
+        Returns None if it could.
+        """
         key = requests, reserved
         if key not in self._refusals:
             if len(self._refusals) >= _MAX_CACHED_ANSWERS:
@@ -108,7 +114,10 @@ class NodeClass:
 
     @cached_property
     def repaired(self) -> NodeClass:
-        """The same class with every device healthy and untainted; itself if no device has failed or is tainted."""
+        """Returns the same class with every device healthy and untainted.
+
+        Returns itself if no device has failed or is tainted.
+        """
         plugins = tuple(
             replace(plugin, devices=tuple(repaired_device(device) for device in plugin.devices))
             for plugin in self.plugins
@@ -120,7 +129,7 @@ _MAX_NODE_CLASSES = 8192
 
 
 class NodeClassCache:
-    """Caches node classes, which are one for equal devices in all decisions that share the cache, and requests."""
+    """Caches node classes and requests. In all decisions that share the cache, equal devices have one node class."""
 
     def __init__(self) -> None:
         self._by_identity: dict[tuple[int, tuple[str, ...]], NodeClass] = {}
@@ -182,7 +191,7 @@ class AgentState:
 
     @property
     def offered(self) -> ResourceSlot:
-        """The totals minus the reserved slots."""
+        """Returns the agent's total slots minus its reserved slots."""
         return self.totals - self.view.reserved
 
     @property
@@ -191,7 +200,7 @@ class AgentState:
 
     @property
     def room(self) -> int | None:
-        """How many more kernels the agent may hold; None for any number."""
+        """Returns how many more kernels the agent may hold. Returns None if the number is not limited."""
         return None if self.view.kernel_limit is None else max(0, self.view.kernel_limit - self.count)
 
     def take(self, kernel_id: KernelId, prepared: PreparedRequest) -> DeviceAllocation:
@@ -219,7 +228,7 @@ class AgentState:
         self.is_reserve_current = True
 
     def unreserve(self) -> None:
-        """Returns the reserved slots until :meth:`reserve` is called."""
+        """Releases the reserved slots until :meth:`reserve` is called again."""
         if self._reserve.slots:
             self.allocator.free(self._reserve)
             self._reserve = DeviceAllocation()
@@ -233,7 +242,8 @@ class AgentState:
         )
 
     def find_differences(self, desired: Mapping[KernelId, HeldKernel]) -> tuple[list[KernelId], list[HeldKernel]]:
-        """Returns which kernels to release and which to adopt afterwards, so that exactly the desired ones are held."""
+        """Returns the kernels to release and then the kernels to adopt, so that the agent holds exactly the desired
+        kernels."""
         removed_ids = [kernel_id for kernel_id in self.held if kernel_id not in desired]
         new_kernels = [held for kernel_id, held in desired.items() if not self._holds(kernel_id, held)]
         return removed_ids + [held.kernel_id for held in new_kernels if held.kernel_id in self.held], new_kernels

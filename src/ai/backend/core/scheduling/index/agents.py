@@ -1,4 +1,4 @@
-"""Indexes the agents of a resource group by their free amounts, so that few mask operations find those that fit.
+"""Indexes the agents of a resource group by their free amounts, so that few mask operations find the agents that fit.
 
 Agents are numbered in the order of their ids (``rank``). Invariant: every index says what the agents' allocators say.
 """
@@ -34,12 +34,12 @@ _SCARCITY_RANKS = {"cpu": 1, "mem": 2}
 
 
 def scarcity(slot: str) -> tuple[int, str]:
-    """Sort key: accelerators are scarcer than cores, cores than memory."""
+    """Returns a sort key that puts accelerators before cores, and cores before memory."""
     return _SCARCITY_RANKS.get(slot, 0), slot
 
 
 class FitClass(NamedTuple):
-    """Agents on which a demand leaves equally many kinds of slots unused.
+    """Groups agents on which a demand leaves equally many kinds of slots unused.
 
     Attributes:
         agent_mask: the mask of the agents.
@@ -89,11 +89,11 @@ class Demand:
 
     @property
     def device_request(self) -> DeviceRequest | None:
-        """The request for its devices, which is the same for all kernels."""
+        """Returns the device request, which is the same for all kernels of the demand."""
         return self.requests[0][2] if self.requests else None
 
     def fitting_mask(self) -> int:
-        """Returns the agents that seem to have room now: possibly too many, never too few."""
+        """Returns the agents that seem to have room now. The mask may hold too many agents, but never too few."""
         fitting = self.supporting_mask & ~self.refused_mask
         for index, amount_micro in self.needs:
             if not fitting:
@@ -110,7 +110,7 @@ class Demand:
 
 
 class AgentIndex:
-    """Indexes the agents of a snapshot, but for the ``broken`` ones, whose devices contradict each other."""
+    """Indexes the agents of a snapshot, except ``broken`` agents, whose devices contradict each other."""
 
     def __init__(self, snapshot: Snapshot, node_classes: NodeClassCache) -> None:
         self.broken: list[tuple[AgentId, str]] = []
@@ -129,7 +129,7 @@ class AgentIndex:
         self.all_agents = (1 << self.size) - 1
         self.ranks = {agent.agent_id: rank for rank, agent in enumerate(self.agents)}
         self.cursor = -1
-        """The agent that was chosen last, after which round-robin continues."""
+        """The agent that was chosen last. Round-robin continues after this agent."""
         self.node_classes = self._group_masks((agent.node_class, rank) for rank, agent in enumerate(self.agents))
         self._by_reserve = self._group_masks(
             ((agent.node_class, agent.view.reserved), rank) for rank, agent in enumerate(self.agents)
@@ -186,7 +186,7 @@ class AgentIndex:
 
     @property
     def free_states(self) -> FreeStates:
-        """The agents by their free amounts, kept from the first use on."""
+        """Returns the agents grouped by their free amounts. The groups are built at the first use."""
         if self._free_states is None:
             self._free_states = FreeStates(
                 self.agents, self._typical_requests(), self._part_value_cache, self._named_requests()
@@ -194,7 +194,7 @@ class AgentIndex:
         return self._free_states
 
     def _named_requests(self) -> list[NamedRequest]:
-        """Returns those of the typical requests that name devices."""
+        """Returns the typical requests that name devices."""
         snapshot = self._snapshot
         counts = {(texts, slots): float(count) for texts, slots, count in snapshot.device_workload}
         if not snapshot.workload:
@@ -209,7 +209,10 @@ class AgentIndex:
         ]
 
     def _typical_requests(self) -> dict[str, TypicalRequest]:
-        """Returns the typical requests: those of the snapshot's workload, else those of held and pending kernels."""
+        """Returns the typical requests of the snapshot's workload.
+
+        Without a workload, held and pending kernels count.
+        """
         counts: dict[ResourceSlot, float] = {slots: float(count) for slots, count in self._snapshot.workload}
         if not counts:
             held = (kernel.slots for view in self._snapshot.agents for kernel in view.held)
@@ -235,7 +238,7 @@ class AgentIndex:
 
     @cached_property
     def fabrics(self) -> dict[tuple[str, ...], int]:
-        """The agents of each fabric that links devices of several agents."""
+        """Returns the agents of each fabric that links devices of several agents."""
         masks: dict[tuple[str, ...], int] = {}
         for node_class, mask in self.node_classes.items():
             for domain in node_class.fabrics:
@@ -244,8 +247,11 @@ class AgentIndex:
 
     @cached_property
     def places(self) -> tuple[dict[tuple[str, ...], int], ...]:
-        """The agents of each location by its path: one table for each depth, the narrowest locations first; before them
-        those of each fabric, if there are any."""
+        """Returns the agents of each location by its path.
+
+        There is one table for each depth, the narrowest locations first, and before these a table of the fabrics, if
+        there are any.
+        """
         located = [(agent.view.location, rank) for rank, agent in enumerate(self.agents) if agent.view.location]
         depths = range(max((len(path) for path, _ in located), default=0), 0, -1)
         tables = (
@@ -256,7 +262,7 @@ class AgentIndex:
     # ---- demands
 
     def matching_mask(self, kernel: PendingKernel) -> int:
-        """Returns the agents of the kernel's architecture that can start its image and have its features."""
+        """Returns the agents that have the kernel's architecture and features and can start its image."""
         cache_key = kernel.image, kernel.architecture, kernel.needs
         if cache_key not in self._matching:
             matching_mask = 0
@@ -278,8 +284,10 @@ class AgentIndex:
         *,
         near_network: bool = False,
     ) -> Demand:
-        """Returns what one agent of a mask must provide to hold all these kernels, with devices as the request says.
-        Equal demands are one object."""
+        """Returns what one agent of a mask must provide to hold all these kernels.
+
+        The device request selects the devices. Equal demands are one object.
+        """
         matching_mask = agent_mask
         for kernel in kernels:
             matching_mask &= self.matching_mask(kernel)
@@ -354,7 +362,7 @@ class AgentIndex:
         return vectors
 
     def _whole_device_needs(self, slot: str, requests: tuple[KernelRequest, ...]) -> list[SlotNeed]:
-        """Returns the needs of partial devices (from one device) and of whole free devices."""
+        """Returns the needs of requests for a part of one device, and of requests for whole free devices."""
         grain = self._grain.get(slot)
         if not grain:
             return []
@@ -410,7 +418,7 @@ class AgentIndex:
         return tuple(allocations)
 
     def undo(self, rank: int, kernel_id: KernelId, demands: Iterable[Demand]) -> None:
-        """Releases the devices just taken for a kernel. Only ``demands`` may have been tried since."""
+        """Releases the devices that were just taken for a kernel. Only ``demands`` may have been tried since."""
         agent = self.agents[rank]
         agent.release(kernel_id)
         self._update_indexes(rank, agent.pools)
@@ -451,7 +459,7 @@ class AgentIndex:
 
     @property
     def is_exact(self) -> bool:
-        """True if all slots that agents hold are counted."""
+        """Returns True if all slots that agents hold are counted."""
         return all(agent.is_exact for agent in self.agents)
 
     def _update_indexes(self, rank: int, slots: Iterable[str]) -> None:
@@ -476,11 +484,12 @@ class AgentIndex:
         return [self.agents[rank] for rank in members(mask)]
 
     def mask_with_room(self, agent_mask: int, kernel_count: int) -> int:
-        """Returns the agents of a mask that may hold so many more kernels."""
+        """Returns the agents of a mask that may hold the given number of further kernels."""
         return agent_mask if self._room is None else agent_mask & self._room.mask_with_free(kernel_count)
 
     def closest_rank(self, demand: Demand, agent_mask: int) -> int:
-        """Returns the agent of a mask that lacks least of the scarcest slot, then of the next one; the first of equals.
+        """Returns the agent of a mask that lacks the least of the scarcest slot, then of the next slot. Among equal
+        agents, the first one is returned.
 
         While no other kernel is put on it, what it lacks never grows, so the least lack never grows either.
         """

@@ -1,4 +1,4 @@
-"""Prices devices that some requests name by how likely these will lack them.
+"""Prices devices that some requests name, by the probability that these requests will lack the devices.
 
 A request that any device serves should leave scarce models to those that name them, and take plentiful ones.
 Agents are grouped by which typical device requests they can serve. For a set of groups, all requests that only these
@@ -24,14 +24,14 @@ from ai.backend.core.scheduling.index.agent_state import NodeClass
 
 _HOST_SLOTS = ("cpu", "mem")
 MAX_NAMED = 12
-"""Of more typical device requests those that ask for most are priced."""
+"""The most typical device requests that are priced. The requests with the largest demand are priced first."""
 _MAX_JOINED = 3
 _MAX_SETS = 64
 _SQRT_2 = sqrt(2)
 
 
 class NamedRequest(NamedTuple):
-    """A typical request that names devices: the alternatives, the slots, and how often it comes."""
+    """Describes a typical request that names devices, by its alternatives, its slots and its frequency."""
 
     device_requests: tuple[DeviceRequest, ...]
     slots: ResourceSlot
@@ -39,24 +39,25 @@ class NamedRequest(NamedTuple):
 
 
 class _Flow(NamedTuple):
-    """The demand of some requests for one slot: mean and variance for each unit that all typical requests ask of it."""
+    """Holds the demand of some requests for one slot: mean and variance for each unit that all typical requests ask of
+    the slot."""
 
     units: float
     variance: float
 
 
 class _ScarceSet(NamedTuple):
-    """Groups that alone can serve some requests. ``flow``: of these; ``group_mask``: the groups."""
+    """Holds groups of agents that alone can serve some requests. ``flow``: of these; ``group_mask``: the groups."""
 
     group_mask: int
     flow: _Flow
 
 
 class DevicePrices:
-    """Counts what is free in each group of agents, and prices it."""
+    """Counts the free amounts in each group of agents, and computes the prices of the groups."""
 
     def __init__(self, requests: Sequence[NamedRequest], requested_units: Mapping[str, float]) -> None:
-        """``requested_units``: what all typical requests ask of each accelerator slot."""
+        """Prepares the prices. ``requested_units``: what all typical requests ask of each accelerator slot."""
         flows: dict[tuple[str, tuple[DeviceRequest, ...]], _Flow] = {}
         for device_requests, slots, count in requests:
             for slot, quantity in slots.items():
@@ -74,7 +75,7 @@ class DevicePrices:
 
     @property
     def is_needed(self) -> bool:
-        """False if no typical request names devices: then there are no groups, and nothing has to be counted."""
+        """Returns False if no typical request names devices. Then no groups exist, and nothing has to be counted."""
         return bool(self._flows)
 
     def group_of(self, node_class: NodeClass) -> int:
@@ -94,13 +95,13 @@ class DevicePrices:
         return self._groups[key]
 
     def count(self, group: int, free_micro: Sequence[tuple[str, int]], sign: int) -> None:
-        """Adds (1) or removes (-1) what one agent of a group has free, in millionths of each accelerator slot."""
+        """Adds (1) or removes (-1) the free amounts of one agent of a group, in millionths of each accelerator slot."""
         free = self._free_micro[group]
         for slot, amount_micro in free_micro:
             free[slot] = free.get(slot, 0) + sign * amount_micro
 
     def prices(self, requested: Mapping[str, float]) -> list[float]:
-        """Returns what a request takes from those that need the devices, in units, for each group."""
+        """Returns, for each group, how many units a request takes from requests that need the group's devices."""
         if self._sets is None:
             self._sets = self._scarce_sets()
         prices = [0.0] * len(self._free_micro)
@@ -122,7 +123,10 @@ class DevicePrices:
         return prices
 
     def _scarce_sets(self) -> dict[str, list[_ScarceSet]]:
-        """Returns the unions of groups that serve some device requests, but not those that are all groups."""
+        """Returns, for each slot, the unions of groups that alone serve some device requests.
+
+        A union of all groups is left out.
+        """
         sets: dict[str, list[_ScarceSet]] = {}
         all_mask = (1 << len(self._free_micro)) - 1
         for slot in dict.fromkeys(slot for slot, _, _ in self._flows):

@@ -1,4 +1,4 @@
-"""Groups pending sessions into equivalence classes, so that equal requests are answered once."""
+"""Groups pending sessions with equal requests, so that each request is evaluated only once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ai.backend.core.scheduling.snapshot import PendingKernel, PendingSession
 
 Verdict = tuple[SkipReason, str]
 MAX_CLASSES = 4096
-"""Bounds the number of cached classes."""
+"""The largest number of cached classes."""
 
 
 @dataclass(slots=True, eq=False)
 class EquivalenceClass:
-    """The requirements by which agents are feasible for a session; sessions with equal ones share a class.
+    """Describes which agents are feasible for a session. Sessions with equal requirements share a class.
 
     Attributes:
         whole: what one agent must provide; None for a multi-node session.
@@ -50,24 +50,27 @@ class EquivalenceClass:
 
     @property
     def has_amounts(self) -> bool:
-        """True if its device request says what its kernels take."""
+        """Returns True if the class's device request states the amounts that its kernels take."""
         request = self.parts[0].device_request
         return request is not None and len(request.amounts) > 0
 
     @property
     def total(self) -> ResourceSlot:
-        """The slots that all kernels take together."""
+        """Returns the slots that all kernels of the session take together."""
         return self.parts[0].total if len(self.parts) == 1 else sum((part.total for part in self.parts), ResourceSlot())
 
     @property
     def choices(self) -> tuple[EquivalenceClass, ...]:
-        """The classes in which the session may start, the preferred first."""
+        """Returns the classes by which the session may start, the preferred class first."""
         return self.alternatives or (self,)
 
 
 @dataclass(slots=True, eq=False)
 class QuotaClass:
-    """Sessions of one equivalence class with the same quotas. ``group``: those that wait for these quotas."""
+    """Groups the sessions of one equivalence class that have the same quotas.
+
+    ``group``: those that wait for these quotas.
+    """
 
     equivalence_class: EquivalenceClass
     quotas: tuple[str, ...]
@@ -76,7 +79,10 @@ class QuotaClass:
 
 @dataclass(slots=True, eq=False)
 class QueuedSession:
-    """A pending session with its classes. ``is_gated``: it has a start time, dependencies or a device claim."""
+    """Holds a pending session together with its quota class, by which equal sessions share results.
+
+    ``is_gated``: it has a start time, dependencies or a device claim.
+    """
 
     session: PendingSession
     quota_class: QuotaClass
@@ -84,7 +90,10 @@ class QueuedSession:
 
 
 def by_alternative(session: PendingSession, request: DeviceRequest, amount_slots: frozenset[str]) -> PendingSession:
-    """Returns a session with the amounts of one of its alternatives. ``amount_slots``: see :func:`named_slots`."""
+    """Returns a copy of a session that takes the amounts of one of its alternatives.
+
+    ``amount_slots``: see :func:`named_slots`.
+    """
     kernels = tuple(replace(kernel, slots=slots_by(kernel.slots, request, amount_slots)) for kernel in session.kernels)
     return replace(session, kernels=kernels)
 
@@ -138,7 +147,7 @@ class EquivalenceCache:
             self.by_request.clear()
 
     def _agents_by_image(self, kernel: PendingKernel) -> Hashable:
-        """Returns an equal key for kernels that the same agents can start; a unique one if no agent can."""
+        """Returns a key that is equal for kernels that the same agents can start. The key is unique if no agent can."""
         image = kernel.image, kernel.architecture, kernel.needs
         key = self._keys.get(image)
         if key is None:

@@ -27,7 +27,7 @@ COMPANIONS = ("cpu", "mem")
 
 @dataclass(slots=True)
 class TypicalRequest:
-    """The usual companions of one accelerator slot, for each unit of it.
+    """Describes how much of other slots usually comes with each unit of one accelerator slot.
 
     Attributes:
         need: companion slot -> (mean, deviation) of what one unit comes with.
@@ -69,7 +69,8 @@ def typical_requests(requests: Iterable[tuple[ResourceSlot, float]]) -> dict[str
 
 
 def _excess(units: float, free_amount: float, mean: float, deviation: float) -> float:
-    """Returns the expected units without enough of a companion slot: E[max(0, N(units * mean, ...) - have)] / mean."""
+    """Returns the expected number of units without enough of a companion slot: E[max(0, N(units * mean, ...) - have)] /
+    mean."""
     units_deviation, expected_lack = deviation * sqrt(units), units * mean - free_amount
     if units_deviation <= 0:
         return max(0.0, expected_lack) / mean
@@ -81,7 +82,7 @@ def _excess(units: float, free_amount: float, mean: float, deviation: float) -> 
 
 
 def lost_units(typical: TypicalRequest, units: float, whole: int, free: Mapping[str, float]) -> float:
-    """Returns how many free units of an accelerator typical requests cannot use."""
+    """Returns how many free units of an accelerator cannot be used by typical requests."""
     if units <= 0:
         return 0.0
     stranded = max((_excess(units, free[companion], *need) for companion, need in typical.need.items()), default=0.0)

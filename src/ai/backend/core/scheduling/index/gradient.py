@@ -1,4 +1,4 @@
-"""Chooses the agent on which the least of the accelerators becomes unusable: where fragmentation grows least.
+"""Chooses the agent whose free accelerators lose the least value for typical requests by a placement.
 
 Agents with the same devices and the same free amounts lose the same, so what is compared are such *states*, of which
 there are far fewer than agents: docs/decisions/0361-fragmentation-is-compared-by-states.md. To that comes the price of
@@ -23,9 +23,9 @@ from ai.backend.core.scheduling.index.part_values import PartValueCache, PartVal
 
 _MAX_CACHED_LOSSES = 65_536
 _MAX_ENDED_STATES = 128
-"""How many states without agents the log may hold, beside one for every 16 with agents."""
+"""The largest number of states without agents in the log, beside one for every 16 states with agents."""
 _TIGHTNESS = 1e-3
-"""The weight of what stays free of a device among parts of equal worth."""
+"""The weight of a device's remaining free amount, which decides among parts of equal worth."""
 Fingerprint = tuple[object, ...]
 
 
@@ -52,9 +52,12 @@ class FreeAccelerator(NamedTuple):
 
 
 class FreeState:
-    """The free amounts of some agents with equal devices. ``agent_mask``: these agents; 0 once there are none.
-    ``group``: see :class:`DevicePrices`. ``number``: of its appearance, from 0. ``usable_micro``: of each accelerator
-    slot what typical requests can use. ``units``: what is free of each accelerator slot."""
+    """Describes the free amounts that some agents with equal devices have in common.
+
+    ``agent_mask``: these agents; 0 once there are none. ``group``: see :class:`DevicePrices`. ``number``: of its
+    appearance, from 0. ``usable_micro``: of each accelerator slot what typical requests can use. ``units``: what is
+    free of each accelerator slot.
+    """
 
     __slots__ = (
         "accelerators",
@@ -119,11 +122,11 @@ class FreeStates:
 
     @property
     def present(self) -> list[FreeState]:
-        """The states that agents have now, in the order of their appearance."""
+        """Returns the states that agents have now, in the order in which the states appeared."""
         return list(self._states.values())
 
     def change(self, rank: int) -> None:
-        """Brings the state of an agent up to date."""
+        """Updates the state of an agent."""
         left = self._state_of_rank[rank]
         left.agent_mask ^= 1 << rank
         if not left.agent_mask:
@@ -190,7 +193,7 @@ class FreeStates:
         return FreeState(agent.node_class, fingerprint, cores, memory, accelerators, group, usable_micro)
 
     def _values_of(self, slot: str, pool: SlotPool) -> PartValues | None:
-        """Returns what parts of the largest device are worth, which stands for all devices of the slot."""
+        """Returns the worth of parts of the largest device. The values are used for all devices of the slot."""
         key = slot, pool.largest, pool.quantum
         if key not in self._values:
             sizes: dict[int, float] = {}
@@ -203,7 +206,7 @@ class FreeStates:
 
 
 def _part_loss(free: FreeAccelerator, level: int, quanta: int) -> float:
-    """Returns what is lost, in units, where a part is taken of a device with ``level`` quanta free."""
+    """Returns the units that are lost if a part is taken of a device with ``level`` quanta free."""
     remaining = (level - quanta) * free.quantum
     if free.values is None:
         return remaining
@@ -217,12 +220,15 @@ _number_of = attrgetter("number")
 
 
 class FragmentationGradient:
-    """Keeps, for one demand, the states that have room for it by what would be lost; evaluates each state once."""
+    """Keeps the states that have room for one demand, ordered by the loss. Each state is evaluated once."""
 
     __slots__ = ("_cores", "_count", "_heaps", "_memory", "_requested", "_seen", "_unused_kinds")
 
     def __init__(self, total: ResourceSlot, node_classes: frozenset[NodeClass]) -> None:
-        """``total``: what is requested. ``node_classes``: those that support the demand."""
+        """Prepares the search for one demand.
+
+        ``total``: what is requested. ``node_classes``: those that support the demand.
+        """
         self._requested = {slot: float(quantity) for slot, quantity in total.items()}
         self._cores, self._memory = (self._requested.get(name, 0.0) for name in COMPANIONS)
         slots = self._requested.keys()
@@ -232,7 +238,10 @@ class FragmentationGradient:
         self._count = 0
 
     def best(self, states: FreeStates, agent_mask: int) -> int:
-        """Returns the agent of a mask that loses least, the first of equals; -1 if none has room."""
+        """Returns the agent of a mask that loses the least, and the first one of equals.
+
+        Returns -1 if no agent has room.
+        """
         self._evaluate_new_states(states)
         tops = [(group, top) for group, heap in self._heaps.items() if (top := _top(heap, agent_mask)) is not None]
         if not tops:
@@ -277,7 +286,10 @@ class FragmentationGradient:
             self._seen = log[-1].number
 
     def _candidate(self, states: FreeStates, state: FreeState) -> Candidate | None:
-        """Returns what a state with enough cores and memory loses by the demand; None if it has no room for it."""
+        """Returns what a state with enough cores and memory loses by the demand.
+
+        Returns None if the state has no room.
+        """
         cores, memory = state.cores - self._cores, state.memory - self._memory
         unused_kinds = self._unused_kinds.get(state.node_class)
         if unused_kinds is None:
@@ -308,7 +320,7 @@ class FragmentationGradient:
 
 
 def _top(heap: list[Candidate], agent_mask: int) -> Candidate | None:
-    """Returns the first candidate that has an agent of the mask, and drops those before it that have no agent."""
+    """Returns the first candidate that has an agent of the mask. Drops earlier candidates that have no agent at all."""
     outside_candidates: list[Candidate] = []
     top: Candidate | None = None
     while heap and top is None:

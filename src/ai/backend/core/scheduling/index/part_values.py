@@ -1,4 +1,4 @@
-"""Values free parts of shared devices by what typical requests can still do with them.
+"""Values free parts of shared devices by the use that typical requests can still make of the parts.
 
 A part that fits may still be badly put: 0.47 beside 0.48 fills a device for ever, beside 0.81 it cannot be. What each
 size costs the others is its price in the relaxed cutting-stock problem: fill devices with patterns of parts, where no
@@ -17,25 +17,26 @@ _MAX_CELLS = 128
 _MAX_SIZES = 48
 _MAX_CACHED = 64
 _PRECISION = 512
-"""Frequencies are rounded to such fractions of the number of devices, so that small changes leave the prices alone."""
+"""Frequencies are rounded to fractions of this size, so that small changes do not change the prices."""
 
 Demand = tuple[tuple[int, int], ...]
-"""(size in cells, how many come for each device in fractions of :data:`_PRECISION`), ascending."""
+"""(size in cells, number for each device in fractions of :data:`_PRECISION`), in ascending order."""
 
 
 class PartValues(NamedTuple):
-    """The worth of free parts of a device, in devices, by cells of ``unit`` quanta."""
+    """Holds the worth of free parts of a device, in devices, by the number of free cells of ``unit`` quanta."""
 
     unit: int
     worth: tuple[float, ...]
 
     def lost(self, free_quanta: int, taken_quanta: int) -> float:
-        """Returns what a device with so much free loses by a part that is taken, in devices."""
+        """Returns the worth, in devices, that a device with ``free_quanta`` loses if ``taken_quanta`` are taken."""
         return self.worth[free_quanta // self.unit] - self.worth[(free_quanta - taken_quanta) // self.unit]
 
 
 def demand_of(sizes: Mapping[int, float], largest: int) -> tuple[int, Demand]:
-    """Returns the quanta of a cell, and the typical parts in cells. ``sizes``: quanta -> how many come for each device.
+    """Returns the number of quanta in a cell, and the typical parts measured in cells. ``sizes``: quanta -> how many
+    come for each device.
 
     A request of more than one device counts as the equal shares in which devices give it.
     """
@@ -54,7 +55,7 @@ def demand_of(sizes: Mapping[int, float], largest: int) -> tuple[int, Demand]:
 
 
 def part_values(unit: int, largest: int, demand: Demand) -> PartValues:
-    """Prices the typical sizes and values every free part. Equal arguments give an equal result."""
+    """Prices the typical sizes, and returns the worth of every free part. Equal arguments give an equal result."""
     room = largest // unit
     sizes = [size for size, _ in demand]
     _, prices = price_sizes(sizes, [count / _PRECISION for _, count in demand], room, _STEPS)
@@ -63,7 +64,8 @@ def part_values(unit: int, largest: int, demand: Demand) -> PartValues:
 
 
 def price_sizes(sizes: Sequence[int], supply: Sequence[float], room: int, steps: int) -> tuple[float, Sequence[float]]:
-    """Prices sizes in cells, ascending, of which ``supply`` come for each device of ``room`` cells.
+    """Computes the prices of sizes. Sizes are in cells, ascending, ``supply`` of which come for each device of ``room``
+    cells.
 
     Returns the value of the dual problem and its prices: no placement fills more cells of a device on average than the
     value, whatever the prices. By subgradient steps with Polyak's stride. O(steps * room * sizes).
@@ -84,7 +86,7 @@ def price_sizes(sizes: Sequence[int], supply: Sequence[float], room: int, steps:
 
 
 class PartValueCache:
-    """Keeps values by the demand that they are of: a mix of requests that hardly changes is priced once."""
+    """Caches part values by their demand, because a mix of requests that hardly changes is priced only once."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[int, int, Demand], PartValues] = {}
@@ -102,7 +104,10 @@ class PartValueCache:
 
 
 def _worth(sizes: Sequence[int], prices: Sequence[float], room: int) -> tuple[list[float], list[int]]:
-    """Returns the worth of each number of cells, and the size that its best pattern has last; -1 for none."""
+    """Returns the worth of each number of cells, and the index of the last size in its best pattern.
+
+    -1 means no size.
+    """
     gains = [(index, size, size - prices[index]) for index, size in enumerate(sizes) if size > prices[index]]
     worth, last = [0.0] * (room + 1), [-1] * (room + 1)
     for space in range(1, room + 1):
@@ -118,7 +123,7 @@ def _worth(sizes: Sequence[int], prices: Sequence[float], room: int) -> tuple[li
 
 
 def _best_pattern(sizes: Sequence[int], prices: Sequence[float], room: int) -> tuple[float, list[int]]:
-    """Returns the worth of the best pattern of one device, and how often it has each size."""
+    """Returns the worth of the best pattern of one device, and how often the pattern contains each size."""
     worth, last = _worth(sizes, prices, room)
     used, space = [0] * len(sizes), room
     while space > 0:

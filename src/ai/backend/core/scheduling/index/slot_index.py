@@ -53,7 +53,10 @@ class SlotIndex:
     __slots__ = ("_amounts", "_indexed", "_levels", "_masks", "_order", "_richest", "_stale", "free", "unit")
 
     def __init__(self, free: Sequence[int], most_micro: int, grain_micro: int = 1) -> None:
-        """Indexes ``free``. ``most_micro``: the largest total; ``grain_micro``: the divisor of every amount."""
+        """Indexes the amounts in ``free``.
+
+        ``most_micro``: the largest total; ``grain_micro``: the divisor of every amount.
+        """
         self.free = list(free)
         self.unit = max(grain_micro, most_micro // _LEVEL_COUNT)
         self._indexed = list(free)
@@ -76,7 +79,10 @@ class SlotIndex:
             self.refresh()
 
     def refresh(self) -> None:
-        """Updates the masks. O(registered amounts between the old and the new amount) for each changed agent."""
+        """Updates the masks of agents.
+
+        O(registered amounts between the old and the new amount) for each changed agent.
+        """
         for rank in set(self._stale):
             before, now = self._indexed[rank], self.free[rank]
             if before == now:
@@ -115,7 +121,10 @@ class SlotIndex:
         return amount
 
     def mask_with_free(self, amount: int) -> int:
-        """Returns the agents that have this amount free, or the closest smaller amount that has a mask."""
+        """Returns the agents that have this amount free.
+
+        If the amount has no mask, the next smaller amount with a mask is used.
+        """
         if self._stale:
             self.refresh()
         mask = self._masks.get(amount)
@@ -140,7 +149,10 @@ class SlotIndex:
         return 0
 
     def richest_rank(self, agent_mask: int) -> int:
-        """Returns the agent of a non-empty mask that has exactly the most free; the last of equals."""
+        """Returns the agent of a non-empty mask that has exactly the most free.
+
+        Among equal agents, the last one is returned.
+        """
         best_rank = self._richest.get(agent_mask)
         if best_rank is None:
             best_rank = max(members(self.emptiest_mask(agent_mask)), key=lambda rank: (self.free[rank], rank))

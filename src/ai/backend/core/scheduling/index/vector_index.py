@@ -1,4 +1,4 @@
-"""Orders agents by what they have free of several slots, to find the fullest or emptiest that fits by few comparisons.
+"""Orders agents by their free amounts of several slots, to find the fullest or emptiest agent that fits quickly.
 
 What an agent has free is one integer, its *vector*: the level (see :mod:`slot_index`) of each slot in a field of its
 own, the scarcest slot in the highest bits. So integers compare as vectors do, the scarcest slot first, and one
@@ -24,7 +24,10 @@ Edges = tuple[tuple[SlotIndex, int, int], ...]
 
 
 class VectorRequest(Protocol):
-    """A request as :meth:`VectorIndex.floor` reads it. ``is_small``: each of few candidates is inspected."""
+    """Describes a request by the values that :meth:`VectorIndex.floor` returns.
+
+    ``is_small``: each of few candidates is inspected.
+    """
 
     @property
     def floor(self) -> int: ...
@@ -57,7 +60,7 @@ class VectorIndex:
         self._order = sorted(self._masks)
 
     def vector(self, rank: int) -> int:
-        """Returns the vector of an agent from what it has free now."""
+        """Returns the vector of an agent, computed from the agent's present free amounts."""
         vector = 0
         for index in self._indexes:
             vector = vector << _FIELD_BITS | index.free[rank] // index.unit
@@ -89,7 +92,10 @@ class VectorIndex:
         masks[new_vector] = masks.get(new_vector, 0) | agent_bit
 
     def fullest_mask(self, request: VectorRequest, agent_mask: int) -> int:
-        """Returns the agents of a mask that fit with the least of the scarcest slot, then of the next; 0 for none."""
+        """Returns the fitting agents of a mask with the least of the scarcest slot, then of the next slot.
+
+        0 means none fit.
+        """
         if request.is_small:
             return self._best_of_few_mask(request.floor, request.edges, agent_mask, min)
         order, masks, guards = self._order, self._masks, self._guards
@@ -110,7 +116,7 @@ class VectorIndex:
         return 0
 
     def emptiest_mask(self, request: VectorRequest, agent_mask: int) -> int:
-        """Returns the agents like :meth:`fullest_mask`, with the most instead of the least."""
+        """Returns the fitting agents like :meth:`fullest_mask`, but with the most free instead of the least."""
         if request.is_small:
             return self._best_of_few_mask(request.floor, request.edges, agent_mask, max)
         order, masks, guards = self._order, self._masks, self._guards
@@ -132,7 +138,7 @@ class VectorIndex:
 
     @staticmethod
     def _exact_mask(equal_mask: int, vector: int, floor_vector: int, edges: Edges) -> int:
-        """Returns those of agents with equal vectors that have the exact amounts."""
+        """Returns the agents with equal vectors that really have the requested exact amounts."""
         for index, amount, shift in edges:
             if vector >> shift & _FIELD_MASK == floor_vector >> shift & _FIELD_MASK:
                 ranks_with_enough = [rank for rank in members(equal_mask) if index.free[rank] >= amount]

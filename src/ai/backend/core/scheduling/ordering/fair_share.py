@@ -1,4 +1,4 @@
-"""Averages the recent usage of a scope; past usage counts half after each half-life."""
+"""Averages the recent usage of a scope. Past usage counts half as much after each half-life."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def scope_prefixes(scope: tuple[str, ...]) -> list[str]:
 
 
 def occupied(holdings: Iterable[tuple[tuple[str, ...], ResourceSlot]]) -> dict[str, ResourceSlot]:
-    """Sums what each scope holds, including its narrower scopes."""
+    """Returns the total resource slots that each scope holds, including the slots of its narrower scopes."""
     totals: dict[str, ResourceSlot] = {}
     for scope, slots in holdings:
         for name in scope_prefixes(scope):
@@ -31,7 +31,7 @@ def decayed(
     elapsed_s: float,
     half_life_s: float,
 ) -> dict[str, ResourceSlot]:
-    """Returns the average after ``elapsed_s`` more seconds in which the scopes held what they hold now."""
+    """Returns the averages after ``elapsed_s`` more seconds, in which each scope kept its present usage."""
     old_weight = Decimal(2.0 ** (-max(0.0, elapsed_s) / half_life_s)) if half_life_s > 0 else Decimal(0)
     averages = {}
     for scope in earlier_averages.keys() | present_usage.keys():

@@ -14,8 +14,10 @@ from ai.backend.core.scheduling.snapshot import PendingSession, Snapshot
 
 
 class Queue(Protocol):
-    """Iterates over sessions in the order to try them. ``placed`` is called at once when the last one was placed, with
-    the alternative of its class that was chosen."""
+    """Iterates over pending sessions in the order in which the scheduler tries them.
+
+    ``placed`` is called at once when the last one was placed, with the alternative of its class that was chosen.
+    """
 
     def __iter__(self) -> Iterator[QueuedSession]: ...
 
@@ -32,7 +34,7 @@ def fifo_key(session: PendingSession) -> tuple[object, ...]:
 
 
 class StaticQueue:
-    """A queue in a fixed order."""
+    """Iterates over sessions in a fixed order."""
 
     def __init__(self, queued_sessions: Iterable[QueuedSession]) -> None:
         self._queued = queued_sessions
@@ -49,7 +51,7 @@ def fifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity:
 
 
 def lifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
-    """Orders the youngest first."""
+    """Orders pending sessions, the youngest first."""
     by_priority = groupby(queued_sessions, key=lambda entry: entry.session.priority)
     return StaticQueue(
         [queued for _, sessions_of_priority in by_priority for queued in reversed(list(sessions_of_priority))]
@@ -57,7 +59,7 @@ def lifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity:
 
 
 class _Scope:
-    """A domain, project or user with its weighted dominant share of the cluster and its pending sessions."""
+    """Holds a domain, project or user with its weighted dominant share of the cluster and its pending sessions."""
 
     __slots__ = ("children", "heap", "name", "share", "used", "waiting", "weight")
 
@@ -72,7 +74,8 @@ class _Scope:
 
 
 class ShareQueue:
-    """Yields the session of the scope with the least share, at every level of the hierarchy; within a user the oldest.
+    """Yields the session of the scope with the smallest share, at every level of the hierarchy. Within a user, the
+    oldest session comes first.
 
     What was placed counts at once. O(depth * log(scopes)) for each session. Source: Ghodsi et al., Dominant Resource
     Fairness (NSDI'11), applied to a tree as in hierarchical fair sharing.
@@ -151,12 +154,13 @@ class ShareQueue:
 
 
 def drf(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
-    """Orders by the dominant share of what each user occupies now, the least first."""
+    """Orders sessions by the dominant share that each user occupies now, the smallest share first."""
     return ShareQueue(queued_sessions, capacity, snapshot.occupied, {}, lambda s: ("/".join(s.scope),))
 
 
 def fair_share(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
-    """Orders by the weighted share of recent usage, the least first: of domains, then projects, then users."""
+    """Orders sessions by the weighted share of recent usage, the smallest share first: of domains, then projects, then
+    users."""
     return ShareQueue(queued_sessions, capacity, snapshot.used_lately, snapshot.weights, lambda s: s.scope)
 
 

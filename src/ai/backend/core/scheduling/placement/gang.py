@@ -17,7 +17,7 @@ from ai.backend.core.scheduling.index.slot_index import members
 
 
 class KernelAssignment(NamedTuple):
-    """Assigns one kernel to an agent, by its rank, and to devices."""
+    """Assigns one kernel to devices of an agent. The agent is given by its rank."""
 
     rank: int
     devices: DeviceAllocation
@@ -43,7 +43,7 @@ class EmptyAgents:
         return True
 
     def assign(self, demand: Demand, unused_ranks: Iterable[int]) -> bool:
-        """Puts one kernel on an agent that already has some, else on the first of ``unused_ranks`` that accepts it."""
+        """Assigns one kernel to an agent in use, or else to the first of ``unused_ranks`` that accepts the kernel."""
         has_kernels = [rank for rank in self.used if demand.supporting_mask >> rank & 1]
         return any(self._try_assign(rank, demand) for rank in chain(has_kernels, unused_ranks))
 
@@ -73,7 +73,10 @@ def fits_when_empty(index: AgentIndex, equivalence_class: EquivalenceClass, *, r
 
 
 def closest_agents(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask: int) -> list[int] | None:
-    """Returns as few agents of a mask as can hold a session once empty, the closest first; None if they cannot."""
+    """Returns the fewest agents of a mask that can hold a session once they are empty, the closest first.
+
+    Returns None if impossible.
+    """
     empty_agents = EmptyAgents(index)
     for part_place in equivalence_class.hardest:
         demand = equivalence_class.parts[part_place]

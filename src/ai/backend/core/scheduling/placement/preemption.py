@@ -18,12 +18,12 @@ from ai.backend.core.scheduling.index.slot_index import members
 from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession
 
 MAX_AGENTS = 256
-"""The number of agents that are considered, those that lack least first."""
+"""The largest number of agents that are considered. Agents that lack the least come first."""
 Choice = tuple[tuple[int, int, float], int, list[RunningSession]]
 
 
 class Victims:
-    """The sessions that may be evicted, by agent. Each is evicted once."""
+    """Holds the sessions that may be evicted, by agent. Each is evicted once."""
 
     def __init__(self, index: AgentIndex, running: Sequence[RunningSession], *, oldest_first: bool = False) -> None:
         self._index = index
@@ -43,7 +43,10 @@ class Victims:
     def choose(
         self, session: PendingSession, demand: Demand, agent_mask: int
     ) -> tuple[int, list[RunningSession]] | None:
-        """Returns the rank of an agent of a mask and the sessions to evict there; None if eviction would not help."""
+        """Returns the rank of an agent of a mask and the sessions to evict there.
+
+        Returns None if eviction would not help.
+        """
         best: Choice | None = None
         for rank in self._nearest(demand, agent_mask):
             present = [victim for victim in self._on[rank] if victim.session_id not in self._evicted]
@@ -78,7 +81,10 @@ class Victims:
     def _needed(
         agent: AgentState, demand: Demand, ending: list[RunningSession], evictable: list[RunningSession]
     ) -> list[RunningSession] | None:
-        """Returns which of the sessions ``evictable`` must end for the demand to fit; None if all are not enough."""
+        """Returns which ``evictable`` sessions must end for the demand to fit.
+
+        Returns None if ending all is not enough.
+        """
 
         def fits(ended: list[RunningSession]) -> bool:
             allocator, freed_slots = agent.allocator.clone(), 0

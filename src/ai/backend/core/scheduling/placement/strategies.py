@@ -1,4 +1,7 @@
-"""Chooses one of the agents that fit. A new placement is a function and a row of :data:`PLACEMENTS`."""
+"""Chooses one of the agents that have room for a demand.
+
+A new placement is a function and a row of :data:`PLACEMENTS`.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,11 @@ def first_rank(agent_mask: int) -> int:
 
 
 def concentrated(index: AgentIndex, demand: Demand, agent_mask: int, _: Rng) -> int:
-    """Chooses the fullest agent, so that whole agents stay free. Prefers agents without unneeded accelerators: those
-    whose devices have the fewest kinds of slots that the demand leaves unused, reserved for the agent or not."""
+    """Chooses the fullest agent that fits, so that other agents stay empty.
+
+    Prefers agents without unneeded accelerators: those whose devices have the fewest kinds of slots that the demand
+    leaves unused, reserved for the agent or not.
+    """
     for fit_class in demand.fit_classes:
         if (candidate_mask := fit_class.agent_mask & agent_mask) and (
             best_mask := fit_class.vectors.fullest_mask(fit_class, candidate_mask)
@@ -36,7 +42,10 @@ def concentrated(index: AgentIndex, demand: Demand, agent_mask: int, _: Rng) -> 
 
 
 def dispersed(index: AgentIndex, demand: Demand, agent_mask: int, rng: Rng) -> int:
-    """Chooses the emptiest agent, a random one of equals. Prefers agents without unneeded accelerators."""
+    """Chooses the emptiest agent that fits, and a random one of equally empty agents.
+
+    Prefers agents without unneeded accelerators.
+    """
     for fit_class in demand.fit_classes:
         if (candidate_mask := fit_class.agent_mask & agent_mask) and (
             best_mask := fit_class.vectors.emptiest_mask(fit_class, candidate_mask)
@@ -50,7 +59,7 @@ def dispersed(index: AgentIndex, demand: Demand, agent_mask: int, rng: Rng) -> i
 
 
 def round_robin(index: AgentIndex, demand: Demand, agent_mask: int, _: Rng) -> int:
-    """Chooses the next agent after the last choice, in the order of ids."""
+    """Chooses the next agent after the last chosen agent, in the order of ids."""
     agent_mask &= demand.fitting_mask()
     start_rank = index.cursor + 1
     later_mask = agent_mask >> start_rank

@@ -23,7 +23,7 @@ from ai.backend.core.scheduling.index.equivalence import EquivalenceClass
 from ai.backend.core.scheduling.index.slot_index import mask_of
 
 MAX_TRIED_LOCATIONS = 16
-"""The most locations of one width that are tried for a session."""
+"""The largest number of locations of one width that are tried for a session."""
 
 
 class Arrangement(NamedTuple):
@@ -60,7 +60,7 @@ def _mask_of_locations(masks: Mapping[tuple[str, ...], int], ranks: Sequence[int
 
 
 def _close_masks(index: AgentIndex, demand: Demand, agent_mask: int, assigned_ranks: Sequence[int]) -> Iterator[int]:
-    """Yields masks of agents to try in order: those nearest to the assigned agents first, all agents last."""
+    """Yields masks of agents in the order of trial: agents nearest to the assigned agents first, all agents last."""
     nearby_masks = (
         (_mask_of_locations(places, assigned_ranks) & agent_mask for places in index.places) if assigned_ranks else ()
     )
@@ -71,7 +71,7 @@ def _close_masks(index: AgentIndex, demand: Demand, agent_mask: int, assigned_ra
 
 
 def _apart_masks(index: AgentIndex, demand: Demand, agent_mask: int, assigned_ranks: Sequence[int]) -> Iterator[int]:
-    """Yields masks of agents to try in order: those farthest from the assigned agents first, all agents last."""
+    """Yields masks of agents in the order of trial: agents farthest from the assigned agents first, all agents last."""
     for places in reversed(index.places):
         yield agent_mask & ~_mask_of_locations(places, assigned_ranks)
     yield agent_mask & ~mask_of(assigned_ranks, index.size)

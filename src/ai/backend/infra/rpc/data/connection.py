@@ -1,4 +1,4 @@
-"""A connection that carries one stream between manager and agent, beside the link (decision 0139).
+"""Carries one stream between manager and agent over a separate connection (decision 0139).
 
 The dialer sends the token of the stream, and gets one byte back. Then both sides send frames with a head of five bytes:
 the kind, and the number of bytes that follow (``DATA``) or the granted credit (``CREDIT``); the last frame is an end.
@@ -35,7 +35,7 @@ _SOCKET_BUFFER_BYTES = 1024 * 1024
 
 
 class DataConnection(asyncio.BufferedProtocol):
-    """An end of a data connection. ``first`` is the number of bytes that the peer sends first."""
+    """Represents one end of a data connection. ``first`` is the number of bytes that the peer sends first."""
 
     def __init__(self, first_bytes: int, *, on_end: Callable[[DataConnection], object]) -> None:
         self._first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -51,7 +51,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._expect(first_bytes, self._take_first)
 
     async def first(self) -> bytes:
-        """Returns the first bytes of the peer. Raises ConnectionError if it disconnects before."""
+        """Returns the first bytes that the peer sends. Raises ConnectionError if it disconnects before."""
         return await self._first
 
     def send_first(self, data: bytes) -> None:
@@ -60,7 +60,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def carry(self, port: StreamPort) -> None:
-        """Carries the messages of this stream from now on, and closes with it."""
+        """Carries the messages of the given stream from now on. The connection closes with the stream."""
         self._port = port
         has_ended = self._has_parted
         port.attach(self._send_frame, self._end_stream)
@@ -119,7 +119,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._port.end()
 
     def _expect(self, size: int, take: Callable[[Any], None]) -> None:
-        """Reads the next bytes into a new buffer, which is passed on without a copy."""
+        """Prepares to read the next bytes into a new buffer, which is passed on without a copy."""
         self._buffer, self._filled, self._take = bytearray(size), 0, take
 
     def _take_first(self, data: bytes) -> None:
@@ -201,7 +201,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._abort_later()
 
     def _ignore_frames(self) -> None:
-        """Ignores further frames, and releases those who wait to send."""
+        """Ignores further frames, and releases the tasks that wait to send."""
         self._has_parted, self._filled = True, 0
         self._is_writable.set()
 

@@ -1,4 +1,4 @@
-"""The agent's side of data connections, which connects to the manager."""
+"""Opens data connections from the agent to the manager."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_SIMULTANEOUS = 8
 
 
 class DataDialer:
-    """Connects to one manager, at the host of its link's ``address``."""
+    """Opens data connections to one manager, at the host of its link's ``address``."""
 
     def __init__(self, address: str) -> None:
         self._host = urlsplit(address).hostname
@@ -37,7 +37,7 @@ class DataDialer:
         return unverified_client_context()
 
     async def dial(self, offer: DataOffer, port: StreamPort) -> None:
-        """Carries a stream over its own connection. Raises Unavailable if there is none."""
+        """Carries a stream over a new connection of its own. Raises Unavailable if there is none."""
         connection = await self._connect_by_path(offer) or await self._connect_by_port(offer)
         connection.carry(port)
 
@@ -89,7 +89,7 @@ class DataDialer:
         return DataConnection(len(WELCOME), on_end=self._connections.discard)
 
     async def _handshake(self, connection: DataConnection, offer: DataOffer) -> DataConnection:
-        """Presents the token. Raises OSError or TimeoutError if it is not accepted."""
+        """Sends the token of the stream to the manager. Raises OSError or TimeoutError if it is not accepted."""
         self._connections.add(connection)
         connection.send_first(offer.token)
         try:

@@ -1,4 +1,4 @@
-"""The manager's side of data connections, which listens and accepts each token once."""
+"""Accepts data connections at the manager. Each token is accepted once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_PENDING_OF_ADDRESS = 32
 
 
 class DataServer:
-    """Listens on a port by TLS (0 is any), and on a unix socket at ``path``, in a private folder, for agents of the
+    """Listens on a port by TLS (0 is any port), and on a unix socket at ``path`` in a private folder for agents of the
     same user."""
 
     def __init__(self, port: int = 0, path: Path | None = None) -> None:
@@ -83,7 +83,7 @@ class DataServer:
 
     @contextmanager
     def offer(self, port: StreamPort) -> Iterator[DataOffer]:
-        """Yields how the peer may connect this stream while the block runs. Raises Unavailable if it cannot."""
+        """Yields how the peer may connect the given stream while the block runs. Raises Unavailable if it cannot."""
         if not self._listeners:
             raise Unavailable("the manager takes no data connections")
         token = secrets.token_bytes(TOKEN_BYTES)

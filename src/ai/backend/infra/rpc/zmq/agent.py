@@ -1,4 +1,4 @@
-"""An agent's end of the link on ZeroMQ: one DEALER with CURVE, connected to the manager."""
+"""Implements an agent's end of the link on ZeroMQ, as one DEALER socket with CURVE that connects to the manager."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHARE_OF_A_KEY = 0.25
 
 @dataclass(eq=False, kw_only=True)
 class ZmqAgentEndpoint:
-    """Connects one or many agents to the manager at ``connect``; an
+    """Connects one or many agents to the manager at ``connect``. Implements
     :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint`.
 
     The manager has bound ``keypair.public`` to ``agent_id``, which is a prefix for many agents; ``manager_key`` is its
@@ -129,7 +129,7 @@ class ZmqAgentEndpoint:
         return self._reports
 
     async def _connection(self) -> Multiplexer:
-        """Returns the connection. Raises Unavailable if there is none after two hellos."""
+        """Returns the connection to the manager. Raises Unavailable if there is none after two hellos."""
         if self._socket is None:
             raise Unavailable("the link is not started")
         try:
@@ -151,7 +151,10 @@ class ZmqAgentEndpoint:
             raise Unavailable(f"the connection to the manager failed: {e}") from None
 
     async def _greet(self) -> None:
-        """Sends a hello at every interval, and reconnects when the manager does not reply: it refuses keys silently."""
+        """Sends a hello at every interval, and reconnects if the manager does not reply.
+
+        A manager refuses keys silently.
+        """
         while True:
             try:
                 await self._send(self._hello())
@@ -169,7 +172,7 @@ class ZmqAgentEndpoint:
         return (self.keypair, (self.manager_key,)) if self.newest_keys is None else self.newest_keys()
 
     async def _follow_keys(self) -> None:
-        """Goes over to another pair, or away from a key of the manager that is no longer in force, once it can."""
+        """Switches to a new key pair, or away from a manager's key that is no longer valid, once it is possible."""
         while self.newest_keys is not None:
             await asyncio.sleep(min(1.0, self.lost_after_s))
             keypair, manager_keys = self._keys()
@@ -177,8 +180,10 @@ class ZmqAgentEndpoint:
                 await self._go_over()
 
     async def _go_over(self) -> None:
-        """Connects by the keys in force beside the present connection, and gives that one up afterwards: calls go on.
-        A pair that the manager does not take yet, or a key of its own that it does not use yet, changes nothing."""
+        """Connects with the valid keys, and closes the present connection afterwards, so that calls continue.
+
+        A pair that the manager does not take yet, or a key of its own that it does not use yet, changes nothing.
+        """
         assert self._context is not None
         keypair, manager_key = self._next_keys()
         spare, receiver = self._make_socket(self._context, keypair, manager_key), None
@@ -200,7 +205,7 @@ class ZmqAgentEndpoint:
             spare.close(0)
 
     def _next_keys(self) -> tuple[KeyPair, str]:
-        """Returns the pair in force, and of several keys of the manager the one after the present one."""
+        """Returns the valid key pair, and the manager's key that follows the present one in the list."""
         keypair, keys = self._keys()
         present = keys.index(self.manager_key) if self.manager_key in keys else -1
         return keypair, keys[(present + 1) % len(keys)]

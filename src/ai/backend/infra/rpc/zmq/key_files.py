@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ReplacedFile(Generic[T]):
-    """Reads a file again when it was replaced or written.
+    """Reads a file again after the file was replaced or written.
 
     ``load`` raises InvalidInput or OSError for a file that cannot be used: that is logged once, and what the file held
     before goes on being used. Raises as ``load`` for the first reading.
@@ -28,7 +28,7 @@ class ReplacedFile(Generic[T]):
         self._value = load(path)
 
     def newest(self) -> T:
-        """Returns what the file holds, read again if the file was replaced or written since."""
+        """Returns the content of the file. The file is read again if it was replaced or written since the last read."""
         stamp = self._read_stamp()
         if stamp != self._stamp:
             self._stamp = stamp
@@ -47,7 +47,7 @@ class ReplacedFile(Generic[T]):
 
 
 def load_public_keys(path: Path) -> tuple[str, ...]:
-    """Reads the public keys of a file, separated by white space.
+    """Reads the public keys in a file. White space separates the keys.
 
     Raises InvalidInput if it holds none, or something else.
     """
@@ -61,7 +61,8 @@ def load_public_keys(path: Path) -> tuple[str, ...]:
 
 
 class AgentKeyFiles:
-    """The keys of an agent's end: a pair, which is created if its file is missing, and the manager's in a file or not.
+    """Reads the keys of an agent's end: a key pair, which is created if its file is missing, and the manager's public
+    keys.
 
     Raises InvalidInput if a file cannot be used.
     """
@@ -76,5 +77,5 @@ class AgentKeyFiles:
         return self._keypair.newest()
 
     def newest(self, manager_key: str) -> tuple[KeyPair, tuple[str, ...]]:
-        """Returns the keys in force; without a file of the manager's keys its key is ``manager_key``."""
+        """Returns the valid keys. Without a file of the manager's keys, ``manager_key`` is the manager's only key."""
         return self.keypair, (manager_key,) if self._manager_keys is None else self._manager_keys.newest()

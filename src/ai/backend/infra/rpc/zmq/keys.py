@@ -1,4 +1,4 @@
-"""CURVE keys of the link, stored in files that only their owner reads, bound to agent ids."""
+"""Stores CURVE keys of the link in files that only their owner reads, and binds the keys to agent ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REREAD_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A CURVE key pair in Z85 text (40 characters each)."""
+    """Holds a CURVE key pair in Z85 text (40 characters for each key)."""
 
     public: str
     secret: str = field(repr=False)
@@ -39,7 +39,7 @@ def covers(bound_id: str, agent_id: str) -> bool:
 
 
 def check_bound_id(bound_id: str) -> str:
-    """Returns the name if a key can be bound to it, see :func:`covers`. Raises InvalidName."""
+    """Returns the name if a key can be bound to the name, see :func:`covers`. Raises InvalidName."""
     prefix, star, name = bound_id.partition(".*")
     if star and name:
         check_slug(name.removeprefix("@") if name.startswith("@") else "", what="agent_id", allow_dots=True)
@@ -48,14 +48,14 @@ def check_bound_id(bound_id: str) -> str:
 
 
 class AgentKeys(Protocol):
-    """Maps public keys to agents, see :func:`covers`."""
+    """Maps public keys to agent ids or prefixes of them, see :func:`covers`."""
 
     def agent_for(self, public_key: str) -> str | None:
-        """Returns what is bound to this key; None if it may not connect."""
+        """Returns the agent id or prefix that is bound to this key. Returns None if the key may not connect."""
 
 
 def generate_keypair(path: Path | None = None) -> KeyPair:
-    """Creates a key pair; with a path, replaces the secret there (0600) and the public half beside it (``.pub``).
+    """Creates a key pair. With a path, writes the secret there (0600) and the public half beside it (``.pub``).
 
     The public key does not begin with a hyphen, as one of 85 would: people type it after a command.
     """
@@ -79,7 +79,10 @@ def is_key(text: str) -> bool:
 
 
 def load_keypair(path: Path) -> KeyPair:
-    """Reads a file of :func:`generate_keypair`. Raises InvalidInput if it is damaged, or others can read it."""
+    """Reads a key file that :func:`generate_keypair` wrote.
+
+    Raises InvalidInput if it is damaged, or others can read it.
+    """
     if path.stat().st_mode & 0o077:
         raise InvalidInput(f"{path} can be read by others; make it 0600", data={"path": str(path)})
     lines = path.read_bytes().decode(errors="replace").split()
@@ -93,8 +96,10 @@ def load_or_generate_keypair(path: Path) -> KeyPair:
 
 
 class AgentKeyDirectory:
-    """A directory with one file for each agent, ``<agent id>.pub``, of one key a line; a change applies from the next
-    handshake on."""
+    """Reads public keys from a directory with one file for each agent, ``<agent id>.pub``, with one key a line.
+
+    A change applies from the next handshake on.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -103,7 +108,7 @@ class AgentKeyDirectory:
         self._read_at = 0.0
 
     def allow(self, agent_id: str, public_key: str, *, keeps_earlier: bool = False) -> None:
-        """Binds a key to an agent or a prefix of agents, in place of its earlier ones, or beside the newest of them.
+        """Binds a key to an agent or a prefix of agents. The key replaces earlier keys or joins the newest of them.
 
         Raises InvalidInput for an invalid key or id.
         """

@@ -1,4 +1,4 @@
-"""The manager's end of the link on ZeroMQ: one ROUTER with CURVE, to which all agents connect."""
+"""Implements the manager's end of the link on ZeroMQ, as one ROUTER socket with CURVE to which all agents connect."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ _ZAP_VERSION = b"1.0"
 
 @dataclass(slots=True)
 class _Peer:
-    """A connected process. ``agent_id`` is what its key is bound to, ``agents`` those for which it speaks; ``route`` is
-    the ROUTER's name of its present connection."""
+    """Represents a connected process of one or many agents.
+
+    ``agent_id`` is what its key is bound to, ``agents`` those for which it speaks; ``route`` is the ROUTER's name of
+    its present connection.
+    """
 
     agent_id: str
     incarnation: str
@@ -50,7 +53,7 @@ class _Peer:
 
 
 class _AgentConnection(msgspec.Struct, frozen=True):
-    """Calls one of the agents that share a connection."""
+    """Sends calls to one of the agents that share a connection."""
 
     multiplexer: Multiplexer
     agent_id: str
@@ -64,7 +67,7 @@ class _AgentConnection(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False, kw_only=True)
 class ZmqManagerEndpoint:
-    """Accepts agents at ``bind``; a :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`.
+    """Accepts agents at ``bind``. Implements :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`.
 
     Port 0 chooses one, see ``address``. An agent that sends nothing for ``lost_after_s`` is not connected. ``data``
     accepts the connections of streams, without it none can be opened. When ``newest_keypair`` returns another pair than
@@ -139,7 +142,7 @@ class ZmqManagerEndpoint:
         socket.curve_publickey = self.keypair.public.encode()
 
     async def _replace_keypair(self, socket: zmq.asyncio.Socket, keypair: KeyPair) -> None:
-        """Has the address accept agents by another key. ZeroMQ ends the connections that it has accepted before."""
+        """Makes the address accept agents by another key. ZeroMQ ends the connections that it has accepted before."""
         self.keypair = keypair
         self._use_keypair(socket)
         closed = socket.get_monitor_socket(zmq.EVENT_CLOSED)
@@ -278,8 +281,10 @@ class ZmqManagerEndpoint:
         peer.agents = agents
 
     def _speaks_for(self, bound_id: str, agent_id: str) -> bool:
-        """Returns True if a key covers an agent that no other connection carries; it may report before its next
-        greeting names the agent."""
+        """Returns True if a key covers an agent that no other connection carries.
+
+        The agent may report before its next greeting names it.
+        """
         peer = self._peers.get(bound_id)
         return covers(bound_id, agent_id) and self._peer_of.get(agent_id, peer) is peer
 
@@ -346,7 +351,8 @@ class ZmqManagerEndpoint:
 
 # zmq.auth.asyncio answers nothing after a second start in one process.
 class _ZapHandler:
-    """Authenticates peers by the ZeroMQ authentication protocol (RFC 27); ``is_allowed`` gets the public key in Z85.
+    """Authenticates peers by the ZeroMQ authentication protocol (RFC 27). ``is_allowed`` receives the public key in
+    Z85.
 
     The key comes with every message as ``User-Id``. A socket with another domain than ``_ZAP_DOMAIN`` would wait for
     ever.

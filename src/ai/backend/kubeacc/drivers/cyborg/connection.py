@@ -57,7 +57,10 @@ _FILE_SUFFIX = "-file"
 
 
 class Cloud:
-    """A cloud by its settings. Raises InvalidInput if they name no account that keystoneauth can use."""
+    """Connects to an OpenStack cloud by its settings.
+
+    Raises InvalidInput if they name no account that keystoneauth can use.
+    """
 
     def __init__(self, settings: CyborgSettings) -> None:
         self._settings = settings
@@ -81,7 +84,7 @@ class Cloud:
         body: Any = None,
         timeout_s: float | None = None,
     ) -> T:
-        """Returns the decoded answer; of type None if there is to be none.
+        """Sends a request and returns the decoded reply. The type None means that no reply body is expected.
 
         Raises CloudUnavailable: no usable answer, so that the request may or may not have been done; CloudRefused,
         NotFound, Conflict, InvalidInput as the service answers.
@@ -99,7 +102,7 @@ class Cloud:
         await _in_thread(send)
 
     async def download(self, path: str, target: BinaryIO, limit: int) -> None:
-        """Writes a file of Glance into ``target``, at most ``limit`` bytes; longer ones raise InvalidInput."""
+        """Writes a file of Glance into ``target``. A file of more than ``limit`` bytes raises InvalidInput."""
 
         def receive() -> None:
             size, deadline = 0, time.monotonic() + _MAX_DOWNLOAD_S
@@ -197,7 +200,7 @@ class Cloud:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Runs blocking work to its end, and lets a cancellation wait for it."""
+    """Runs blocking work in a thread to its end. A cancellation waits for the end of the work."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
@@ -208,7 +211,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 
 class _translated:  # noqa: N801  # used as a function
-    """Turns the exceptions of keystoneauth into ours."""
+    """Translates the exceptions of keystoneauth into errors of the platform."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -228,7 +231,7 @@ class _translated:  # noqa: N801  # used as a function
 
 
 def refusal_of(name: str, status: int, text: str) -> BackendError:
-    """Returns the error of an answer that is no success."""
+    """Returns the error for a reply that reports no success."""
     message = f"{name} answers {status}: {text}" if text else f"{name} answers {status}"
     if status == 404:
         return NotFound(message)
@@ -246,7 +249,7 @@ def refusal_of(name: str, status: int, text: str) -> BackendError:
 
 
 def fault_text(body: bytes) -> str:
-    """Returns what an answer says of its fault, in one line of at most 300 characters."""
+    """Returns the fault that a reply describes, as one line of at most 300 characters."""
     text = body[:4096].decode(errors="replace")
     with suppress(msgspec.MsgspecError, RecursionError):
         document = msgspec.json.decode(body)

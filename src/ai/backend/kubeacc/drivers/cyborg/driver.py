@@ -1,4 +1,5 @@
-"""Attaches accelerators of OpenStack Cyborg to the machines of nodes, and programs FPGAs by it (spec 02, goals).
+"""Attaches accelerators of OpenStack Cyborg to the machines of nodes, and programs FPGAs through Cyborg (spec 02,
+goals).
 
 A device of Cyborg serves several machines; each place in it, a *unit*, is an Accelerator. Nothing is remembered here:
 the names of a unit's device profile and of its consumer in Placement say what belongs to it, and the description of
@@ -117,7 +118,7 @@ class CyborgDriver(AbstractAcceleratorDriver):
         )
 
     async def attach(self, device_id: str, node_name: str) -> None:
-        """Binds an accelerator to the machine of a node; the machine of Nova sees it after a hard reboot.
+        """Binds an accelerator to the machine of a node. A Nova machine sees the accelerator after a hard reboot.
 
         Raises InsufficientResource: others have all accelerators of the device; Conflict: the unit is attached
         elsewhere, or Cyborg binds nothing more to the machine; BindFailed.
@@ -143,14 +144,14 @@ class CyborgDriver(AbstractAcceleratorDriver):
                 raise
 
     async def detach(self, device_id: str) -> None:
-        """Unbinds the accelerator, and takes back all that the unit has in Cyborg and Placement."""
+        """Unbinds the accelerator, and frees everything that the unit has in Cyborg and Placement."""
         unit = Unit.parse(device_id, self._settings.cluster)
         async with self._lock(unit):
             await self._free(unit)
             await self._placement.release(unit.programming_consumer)
 
     async def program(self, device_id: str, image: Path) -> None:
-        """Loads an image into the whole FPGA, of which nobody else may hold a unit.
+        """Loads an image into the whole FPGA. Nobody else may hold a unit of the FPGA.
 
         Raises Conflict: other machines hold accelerators of it.
         """
@@ -168,8 +169,11 @@ class CyborgDriver(AbstractAcceleratorDriver):
 
     @asynccontextmanager
     async def _whole(self, unit: Unit, stock: Stock) -> AsyncIterator[None]:
-        """Takes all free shares of a device, so that nobody gets one meanwhile. They are kept where nobody knows
-        whether the device is still being programmed: the unit's next program or detach gives them back."""
+        """Takes all free shares of a device, so that no other consumer gets a share meanwhile.
+
+        They are kept where nobody knows whether the device is still being programmed: the unit's next program or detach
+        gives them back.
+        """
         consumer = unit.programming_consumer
         amount = stock.usable - (1 if await self._placement.has(unit.consumer) else 0)
         try:
@@ -219,7 +223,7 @@ class CyborgDriver(AbstractAcceleratorDriver):
             raise problem
 
     async def _is_bound(self, unit: Unit, machine: Machine) -> bool:
-        """Says whether the unit is bound to the machine already, and removes what earlier attempts have left.
+        """Returns True if the unit is already bound to the machine. Removes the remains of earlier attempts.
 
         Raises Conflict: it is bound elsewhere, or the machine has other accelerators.
         """
@@ -256,8 +260,11 @@ class CyborgDriver(AbstractAcceleratorDriver):
                 await self._cloud.request("accelerator", "DELETE", path, type(None))
 
     async def _resolved_requests(self, unit: Unit) -> list[AcceleratorRequest]:
-        """Returns the requests of a unit when none is being bound: one that is, would leak what it gets if it were
-        deleted. Raises CloudUnavailable: Cyborg takes too long."""
+        """Returns the requests of a unit once none of them is being bound.
+
+        Deleting a request while it is being bound would leak the accelerator that it gets. Raises CloudUnavailable:
+        Cyborg takes too long.
+        """
         deadline, delays = time.monotonic() + self._settings.bind_timeout, Backoff(0.1, 5.0)
         while True:
             requests = [r for r in await self._requests() if r.device_profile_name == unit.profile]
@@ -298,7 +305,10 @@ class CyborgDriver(AbstractAcceleratorDriver):
         return Machine(node_name, server.id, server.host, server.hypervisor)
 
     async def _placed(self, unit: Unit) -> tuple[Deployable, Stock]:
-        """Raises NotFound: Cyborg has no such device, or has not reported it to Placement."""
+        """Returns the placed device.
+
+        Raises NotFound: Cyborg has no such device, or has not reported it to Placement.
+        """
         for deployable in await self._deployables():
             if deployable.uuid == unit.deployable and unit.number < deployable.num_accelerators:
                 if deployable.rp_uuid is None:

@@ -1,4 +1,4 @@
-"""Puts checked images into Glance, from where Cyborg loads them, and reads images of ``glance:ID``.
+"""Uploads verified images to Glance, from where Cyborg loads them, and reads images of ``glance:ID``.
 
 Cyborg is given ids of images of our own project only, whose content Glance itself has hashed at the upload: the bits
 that a device gets are those whose digest and signature were checked, whoever else may write to Glance.
@@ -27,7 +27,7 @@ class ImageLibrary:
         self._cloud = cloud
 
     async def put(self, path: Path) -> str:
-        """Returns the id of an image with the content of a file, which is uploaded if there is none.
+        """Returns the id of an image with the content of a file. The file is uploaded if there is no such image.
 
         Raises NotFound: there is no such file; and as :meth:`Cloud.request` does."""
         try:
@@ -45,8 +45,10 @@ class ImageLibrary:
         return await self._upload(path, name, project, hash_value)
 
     async def fetch(self, artifact: Artifact, target: BinaryIO, limit: int) -> None:
-        """Writes an image ``glance:ID``, from its beginning. Raises InvalidInput: the id is none, or the image is too
-        large; and as :meth:`Cloud.request` does."""
+        """Writes an image ``glance:ID`` to a file, from the image's beginning.
+
+        Raises InvalidInput: the id is none, or the image is too large; and as :meth:`Cloud.request` does.
+        """
         image_id = artifact.uri.removeprefix("glance:")
         try:
             image_id = str(UUID(image_id))
@@ -79,7 +81,7 @@ class ImageLibrary:
 
 
 def _holds(image: GlanceImage, project: str, hash_value: str) -> bool:
-    """Says whether Glance has this content in an image of our project; others' images may state any hash."""
+    """Returns True if an image of our own project in Glance has this content. Images of others may state any hash."""
     return (image.status, image.owner, image.os_hash_algo, image.os_hash_value) == (
         _ACTIVE,
         project,

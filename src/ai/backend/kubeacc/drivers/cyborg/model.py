@@ -1,4 +1,4 @@
-"""The objects of Cyborg, Placement, Glance and Nova, as far as the driver reads them."""
+"""Describes the objects of Cyborg, Placement, Glance and Nova, as far as the driver reads them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TYPES = {
 
 
 class Deployable(msgspec.Struct, frozen=True, kw_only=True):
-    """A device of Cyborg, or a region of one, with places for ``num_accelerators`` users."""
+    """Describes a device of Cyborg or a region of a device, with places for ``num_accelerators`` users."""
 
     uuid: str
     name: str = ""
@@ -78,7 +78,7 @@ class Inventories(msgspec.Struct, frozen=True):
 
 
 class Allocations(msgspec.Struct, frozen=True):
-    """``consumer_generation`` is absent where the consumer has nothing."""
+    """Holds the allocations of a consumer. ``consumer_generation`` is absent if the consumer has none."""
 
     allocations: dict[str, msgspec.Raw]
     consumer_generation: int | None = None
@@ -108,7 +108,10 @@ class GlanceImages(msgspec.Struct, frozen=True):
 
 
 class Machine(NamedTuple):
-    """Where accelerators are bound: a server of Nova, or a compute host itself. ``instance`` empty: the latter."""
+    """Describes the machine to which accelerators are bound: a server of Nova, or a compute host itself.
+
+    ``instance`` empty: the latter.
+    """
 
     node: str
     instance: str
@@ -117,8 +120,11 @@ class Machine(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Names one of the accelerators of a deployable, which one machine can get. A device profile, a request and an
-    allocation have names made of it, so nothing else has to remember to which unit they belong."""
+    """Names one accelerator of a deployable.
+
+    One machine at a time can have it. A device profile, a request and an allocation have names made of it, so nothing
+    else has to remember to which unit they belong.
+    """
 
     deployable: str
     number: int
@@ -135,22 +141,22 @@ class Unit(NamedTuple):
 
     @property
     def consumer(self) -> str:
-        """The consumer that has the unit's share in Placement."""
+        """Returns the consumer that holds the unit's share in Placement."""
         return str(uuid5(_NAMESPACE, self.profile))
 
     @property
     def programming_consumer(self) -> str:
-        """The consumer that has all free shares of the deployable while the device is programmed for this unit."""
+        """Returns the consumer that holds all free shares of the deployable while it is programmed for this unit."""
         return str(uuid5(_NAMESPACE, f"{self.profile}.program"))
 
     @property
     def host_instance(self) -> str:
-        """The instance by whose id a compute host itself has the accelerator."""
+        """Returns the instance id under which a compute host itself has the accelerator."""
         return str(uuid5(_NAMESPACE, f"{self.profile}.host"))
 
     @classmethod
     def parse(cls, device_id: str, cluster: str = "") -> Unit:
-        """Raises NotFound: no unit has such an id."""
+        """Parses the id of a unit. Raises NotFound: no unit has such an id."""
         deployable, dot, number = device_id.rpartition(".")
         try:
             if not dot or not number.isascii() or not number.isdecimal() or len(number) > 6:

@@ -1,4 +1,4 @@
-"""Counts accelerators in Placement: a share of a device that is allocated there is not given to a second consumer."""
+"""Counts accelerators in Placement, so that an allocated share of a device is not given to a second consumer."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Placement:
         return Stock(provider, await self._host(provider), resource, usable)
 
     async def has(self, consumer: str) -> bool:
-        """Says whether a consumer has any share."""
+        """Returns True if a consumer has at least one share."""
         return bool((await self._allocations(consumer)).allocations)
 
     async def allocate(self, consumer: str, stock: Stock, amount: int) -> None:
-        """Gives a consumer exactly ``amount`` shares. Raises InsufficientResource: they are not free."""
+        """Allocates exactly ``amount`` shares to a consumer. Raises InsufficientResource: they are not free."""
         project, user = await self._cloud.project_and_user()
         body = {
             "allocations": {stock.provider: {"resources": {stock.resource: amount}}},
@@ -58,7 +58,7 @@ class Placement:
             raise InsufficientResource(message) from None
 
     async def release(self, consumer: str) -> None:
-        """Takes back everything that a consumer has; nothing is fine."""
+        """Frees all shares of a consumer. A consumer without shares is no error."""
         with suppress(NotFound):
             await self._cloud.request("placement", "DELETE", f"/allocations/{consumer}", type(None))
 

@@ -1,4 +1,4 @@
-"""A test suite of what every accelerator plugin promises.
+"""Tests what every accelerator plugin promises.
 
 A test file of a plugin is::
 
@@ -24,7 +24,7 @@ from ai.backend.plugin.testing.accelerator.checks import CHECKS, Check, NotAppli
 
 
 class ComputePluginContract:
-    """Tests a plugin. Covers version 30 of the accelerator SPI."""
+    """Tests an accelerator plugin. Covers version 30 of the accelerator SPI."""
 
     deadline_s: ClassVar[float] = 10.0
     """For each call."""
@@ -42,7 +42,7 @@ class ComputePluginContract:
         pytest.fail("override the fixture `plugin`")
 
     def remake(self, plugin: AbstractComputePlugin) -> Any:
-        """Returns the plugin that the next agent process would make, or an awaitable of it."""
+        """Returns the plugin that the next agent process would create, or an awaitable of that plugin."""
         return type(plugin)(plugin.settings)
 
     @pytest.fixture

@@ -1,1 +1,1 @@
-"""The conformance suite of runtimes, and a runtime in memory."""
+"""Provides the conformance suite of runtimes, and a runtime in memory."""

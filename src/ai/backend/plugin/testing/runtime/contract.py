@@ -1,4 +1,4 @@
-"""A test suite of what every runtime promises.
+"""Tests what every runtime promises.
 
 A test file of a runtime is::
 

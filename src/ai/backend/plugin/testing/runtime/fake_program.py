@@ -1,4 +1,4 @@
-"""A toy interpreter for the fake runner: enough Python for tests, run without a process.
+"""Interprets enough of Python for tests of the fake runner, without a process.
 
 It knows ``print(...)`` (also ``file=sys.stderr``), literals, names and assignment, f-strings without format, ``+``,
 ``input``, ``getpass.getpass``, ``time.sleep``, ``os.environ[...]``, ``os._exit``, ``open(path).read()``, ``open(path,
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class ProgramDied(Exception):
-    """Says that a fake program ended its own process."""
+    """Raised when a fake program ends its own process."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -24,7 +24,7 @@ class ProgramDied(Exception):
 
 
 class ProgramError(Exception):
-    """An exception that the program raised; the message is its last traceback line."""
+    """Raised for an exception of the fake program. The message is the last line of its traceback."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class World:
 
 
 class Program:
-    """Interprets code; its globals survive from one run to the next, as in query mode."""
+    """Interprets code. Its globals remain from one run to the next, as in query mode."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,5 +1,4 @@
-"""A runner in memory that answers every frame of the runner protocol, for tests of agents; it runs
-:mod:`.fake_program`."""
+"""Answers every frame of the runner protocol in memory, for tests of agents. Runs :mod:`.fake_program`."""
 
 from __future__ import annotations
 
@@ -20,7 +19,10 @@ Emit = Callable[[dict[str, Any]], None]
 
 @dataclass(kw_only=True)
 class FakeRunner:
-    """Plays a runner. ``emit`` takes its messages (without ``seq``), ``log`` its output, ``end`` its exit code."""
+    """Simulates a runner in memory.
+
+    ``emit`` takes its messages (without ``seq``), ``log`` its output, ``end`` its exit code.
+    """
 
     emit: Emit
     log: Callable[[str], None]
@@ -40,7 +42,7 @@ class FakeRunner:
         self.emit(ready)
 
     def stop(self) -> None:
-        """Ends the running code; nothing is emitted any more."""
+        """Ends the running code. No frame is emitted afterwards."""
         self.emit = lambda _: None
         if self._run is not None:
             self._run.cancel()
@@ -160,7 +162,7 @@ class FakeRunner:
         self.emit({"t": "reply", "req": frame["req"], "ok": False, "error": {"type": kind, "message": message}})
 
     def _locate(self, path: str) -> str | None:
-        """Returns the absolute path, or None if it leaves the home."""
+        """Returns the absolute path. Returns None if the path leaves the home directory."""
         parts: list[str] = []
         for part in (path if path.startswith("/") else f"{HOME}/{path}").split("/"):
             if part == "..":
@@ -221,7 +223,7 @@ class FakeRunner:
         self._reply(frame, {})
 
     def _pty(self, frame: Mapping[str, Any]) -> None:
-        """Plays a terminal that echoes; ``exit`` closes it."""
+        """Simulates a terminal that echoes its input. The input ``exit`` closes the terminal."""
         match frame["t"]:
             case "pty-open":
                 self._reply(frame, {})

@@ -1,4 +1,4 @@
-"""A runtime in memory that passes :class:`~ai.backend.plugin.testing.runtime.contract.RuntimeContract`.
+"""Implements a runtime in memory that passes :class:`~ai.backend.plugin.testing.runtime.contract.RuntimeContract`.
 
 A :class:`FakeNode` outlives the agent (workloads, homes): a restart of the agent is a second FakeRuntime on the same
 node. :class:`FakeBehaviour` scripts bad neighbours: slow, refusing, never ready, dying, ignoring the polite signal.
@@ -104,7 +104,7 @@ class FakeNode:
         self.next_pid = 1000
 
     def end(self, workload: _Workload, how: WorkloadExit) -> None:
-        """Ends a workload; the first reason counts."""
+        """Ends a workload. If it is ended several times, the first reason counts."""
         if workload.exit is not None:
             return
         workload.exit = how
@@ -119,7 +119,7 @@ class FakeNode:
 
 
 class FakeChannel(RunnerChannel):
-    """A channel in memory to the fake runner of a workload."""
+    """Connects to the fake runner of a workload in memory."""
 
     def __init__(self, workload: _Workload, last_seq: int) -> None:
         self._workload = workload
@@ -133,7 +133,7 @@ class FakeChannel(RunnerChannel):
         self._queue.put_nowait(message)
 
     def end(self) -> None:
-        """Ends the channel, which was closed or replaced by another one."""
+        """Ends the channel after it was closed or replaced by another channel."""
         if not self._closed:
             self._closed = True
             self._queue.put_nowait(None)

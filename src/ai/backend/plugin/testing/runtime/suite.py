@@ -1,4 +1,4 @@
-"""Helpers of the test suites of a runtime: :mod:`ai.backend.plugin.testing.runtime.contract`."""
+"""Provides helpers for the test suites of a runtime, :mod:`ai.backend.plugin.testing.runtime.contract`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Frame = dict[str, Any]
 
 
 class Talk:
-    """A dialogue with a workload over its channel; one reader keeps every frame."""
+    """Represents a dialogue with a workload over its channel. One reader keeps every frame."""
 
     key: WorkloadKey
 
@@ -41,7 +41,7 @@ class Talk:
                 self._news.notify_all()
 
     async def until(self, want: Callable[[Frame], bool], what: str = "frame") -> Frame:
-        """Waits for a frame that fits and returns the first, also of the frames read already."""
+        """Waits for a matching frame, and returns the first match, also among the frames that were already read."""
         try:
             async with asyncio.timeout(self._patience_s), self._news:
                 await self._news.wait_for(lambda: self.is_over or any(map(want, self.frames)))
@@ -55,7 +55,7 @@ class Talk:
         return await self.until(lambda frame: frame["t"] == kind, kind)
 
     async def over(self) -> None:
-        """Waits until the channel ends."""
+        """Waits until the channel has ended."""
         try:
             async with asyncio.timeout(self._patience_s), self._news:
                 await self._news.wait_for(lambda: self.is_over)
@@ -80,7 +80,7 @@ class Talk:
 
 
 class RuntimeSuite:
-    """The base of runtime test suites: makes the runtime, opens dialogues and cleans up."""
+    """Serves as the base of runtime test suites: makes the runtime, opens dialogues and cleans up."""
 
     image: ClassVar[str]
     """An image with Python."""
@@ -92,7 +92,7 @@ class RuntimeSuite:
         pytest.fail("override the fixture `runtime`")
 
     async def reopen(self, runtime: AbstractRuntime) -> AbstractRuntime:
-        """Returns a second runtime on the same state, as after the agent was killed and started again."""
+        """Returns a second runtime on the same state, as if the agent was killed and started again."""
         pytest.fail("override `reopen`")
 
     @cached_property
@@ -108,7 +108,7 @@ class RuntimeSuite:
         await self.remove_all(runtime)
 
     async def eventually(self, condition: Callable[[], bool | Awaitable[bool]]) -> bool:
-        """Returns True as soon as the condition holds, False once the patience is over."""
+        """Returns True as soon as the condition holds. Returns False if it does not hold in time."""
         for _ in range(int(self.patience_s * 20)):
             holds = condition()
             if holds is True or (not isinstance(holds, bool) and await holds):
@@ -134,7 +134,7 @@ class RuntimeSuite:
         return WorkloadSpec(key=key, session_id=SessionId(uuid4()), image=self.image, **changes)
 
     async def talk(self, runtime: AbstractRuntime, key: WorkloadKey, *, epoch: int = 1, last_seq: int = 0) -> Talk:
-        """Opens a dialogue with a workload, which is closed after the test."""
+        """Opens a dialogue with a workload. The dialogue is closed after the test."""
         talk = Talk(await runtime.open_channel(key, epoch=epoch, last_seq=last_seq), self.patience_s)
         talk.key = key
         self.talks.append(talk)

@@ -1,1 +1,1 @@
-"""The conformance suite of volumes, and a model of their trees."""
+"""Provides the conformance suite of volumes, and a model of their trees."""

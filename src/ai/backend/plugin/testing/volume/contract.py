@@ -1,4 +1,4 @@
-"""A test suite of what every volume promises.
+"""Tests what every volume promises.
 
 A test file of a volume is::
 
@@ -401,5 +401,5 @@ def _reported_size(volume: AbstractVolume, folder: VFolderId, path: str) -> int:
 
 
 def _read_tree(inside: Path) -> dict[str, bytes | None]:
-    """Maps paths to contents, None for a directory."""
+    """Maps paths to file contents. The content of a directory is None."""
     return {str(path.relative_to(inside)): None if path.is_dir() else path.read_bytes() for path in inside.rglob("*")}

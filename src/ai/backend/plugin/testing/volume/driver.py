@@ -1,4 +1,4 @@
-"""Drives a volume in tests, and models what each operation must make of its tree of files."""
+"""Operates a volume in tests, and models the effect of each operation on the volume's tree of files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def nothing_is_named(name: str, below: Path) -> bool:
 
 
 def remove_anyhow(path: Path) -> None:
-    """Removes a tree, also one that is too deep for pytest."""
+    """Removes a tree, even a tree that is too deep for pytest."""
     subprocess.run(["rm", "-rf", path], check=False)
 
 
@@ -102,7 +102,7 @@ _OPERATIONS = ("put", "put", "mkdir", "mkdir", "delete", "rename", "move", "read
 
 @dataclass
 class TreeModel:
-    """Models a folder's files in memory; ``tree`` maps paths to contents, None for a directory."""
+    """Models a folder's files in memory. ``tree`` maps paths to contents, and directories to None."""
 
     tree: dict[str, bytes | None] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ class TreeModel:
         return path in ("", ".") or self.tree.get(path, b"") is None
 
     def _parent_error(self, path: str) -> type[BackendError] | None:
-        """Returns the error that a missing or wrong parent directory causes, or None."""
+        """Returns the error that a missing or wrong parent directory causes. Returns None if the parent is right."""
         parts = path.split("/")[:-1]
         for depth in range(1, len(parts) + 1):
             prefix = "/".join(parts[:depth])
@@ -150,7 +150,7 @@ class TreeModel:
         return f"{target}/{source.rpartition('/')[2]}" if self._is_directory(target) else target
 
     def refusal(self, operation: str, path: str = "", *rest: Any) -> type[BackendError] | None:
-        """Returns the error that the volume must raise, or None if the operation must succeed."""
+        """Returns the error that the volume must raise. Returns None if the operation must succeed."""
         if operation in ("clone", "archive"):
             return None
         if operation == "put":

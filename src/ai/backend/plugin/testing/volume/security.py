@@ -1,4 +1,4 @@
-"""Tests that nothing leaves the folders of a volume, and of uploads: parts of :mod:`.contract`."""
+"""Tests that no access leads out of the folders and uploads of a volume. The tests are parts of :mod:`.contract`."""
 
 # ruff: noqa: ASYNC240, PTH104, PTH208  # tests look at the disk besides the volume, in the simplest way
 
@@ -186,7 +186,7 @@ def _fallocate(file_fd: int, mode: int, size_bytes: int) -> int:
 
 @contextmanager
 def _swapping(inside: Path) -> Iterator[None]:
-    """Lets ``real`` and ``trap`` take turns at the name ``at``."""
+    """Exchanges ``real`` and ``trap`` repeatedly under the name ``at``."""
     is_over = threading.Event()
 
     def flip() -> None:
@@ -208,7 +208,7 @@ def _swapping(inside: Path) -> Iterator[None]:
 
 
 class VolumeUploadContract:
-    """Tests uploads, files that come in pieces and are seen when they are whole."""
+    """Tests uploads, which are files that arrive in pieces and become visible when complete."""
 
     def make(self, path: Path, **context: Any) -> AbstractVolume:
         pytest.fail("override `make`")

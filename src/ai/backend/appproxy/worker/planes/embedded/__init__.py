@@ -1,1 +1,1 @@
-"""The embedded data plane: asyncio, in the process of the worker."""
+"""Implements the embedded data plane by asyncio, in the process of the worker."""

@@ -1,4 +1,5 @@
-"""Clients that come by another proxy of this worker, which says who they are (PROXY protocol, version 2)."""
+"""Accepts clients that come through another proxy of this worker, which names the client (PROXY
+protocol, version 2)."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ Accept = Callable[[str, int], asyncio.Protocol | None]
 
 
 def read_header(data: bytes) -> tuple[str, int, int] | None:
-    """Returns the client's address, the port that it connected to, and the length of the header; None if that is not
-    here yet. Raises ValueError for anything else."""
+    """Returns the client's address, the port that it connected to, and the header length.
+
+    Returns None if the header is incomplete. Raises ValueError for anything else.
+    """
     if len(data) < _HEAD.size:
         return None
     signature, version, family, length = _HEAD.unpack_from(data)
@@ -38,7 +41,7 @@ def read_header(data: bytes) -> tuple[str, int, int] | None:
 
 
 class BehindProxy(asyncio.Protocol):
-    """Reads the header, and gives the connection to the protocol that is for it."""
+    """Reads the PROXY header, and passes the connection to the protocol for the client's port."""
 
     def __init__(self, accept: Accept) -> None:
         self._accept = accept

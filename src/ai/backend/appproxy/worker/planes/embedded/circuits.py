@@ -1,4 +1,4 @@
-"""The circuits of the embedded plane with their routes, connections and counts, and how a slot is looked up."""
+"""Tracks the circuits of the embedded plane with their routes, connections and counts, and finds a slot's circuit."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ai.backend.core.proxy.routing import RouteChooser, RouteKey, Target, key_of
 
 
 class OpenConnection(Protocol):
-    """An exchange or tunnel of a circuit."""
+    """Represents an exchange or tunnel of a circuit."""
 
     @property
     def route(self) -> RouteKey | None: ...
 
     def cut(self) -> None:
-        """Ends the connection at once, so that it looks broken."""
+        """Ends the connection at once, so that the peer sees a broken connection."""
 
 
 class CircuitState:
-    """A circuit while it is served."""
+    """Holds the state of a circuit while the circuit is served."""
 
     def __init__(self, circuit: Circuit, counters: Counters) -> None:
         self.circuit = circuit
@@ -44,7 +44,7 @@ class CircuitState:
         self.is_removed = False
 
     def update(self, circuit: Circuit, now: float) -> None:
-        """Replaces the circuit; connections that it no longer permits are cut, and removed routes drain."""
+        """Replaces the circuit. Connections that are no longer permitted are cut, and removed routes drain."""
         effects = effects_of(self.circuit, circuit)
         self.circuit = circuit
         self.chooser.update(circuit.route_info)
@@ -59,12 +59,15 @@ class CircuitState:
             self.endpoint.update(circuit)
 
     def remove(self) -> None:
-        """Cuts everything; nothing is admitted any more."""
+        """Cuts all connections of the circuit, and admits no further ones."""
         self.is_removed = True
         self.cut()
 
     def choose(self, now: float, failed: frozenset[RouteKey] = frozenset()) -> Target | None:
-        """Returns the route for a request. Routes that fail are used again where all others are excluded."""
+        """Returns the route for a request of this circuit.
+
+        Routes that fail are used again where all others are excluded.
+        """
         ejected = self.breaker.ejected(len(self.circuit.route_info), now)
         return self.chooser.choose(self.in_flight, ejected | failed) or self.chooser.choose(self.in_flight, failed)
 
@@ -76,7 +79,7 @@ class CircuitState:
         self.last_used = time.time()
 
     def count(self, key: RouteKey, step: int) -> None:
-        """Adds to the requests in flight of a route."""
+        """Changes the number of requests in flight of a route."""
         number = self.in_flight.get(key, 0) + step
         if number > 0:
             self.in_flight[key] = number
@@ -84,14 +87,14 @@ class CircuitState:
             self.in_flight.pop(key, None)
 
     def cut(self, route: RouteKey | None = None) -> int:
-        """Cuts the connections to a route, or all of them."""
+        """Cuts the connections to one route, or to all routes."""
         chosen = [c for c in self.connections if route is None or c.route == route]
         for connection in chosen:
             connection.cut()
         return len(chosen)
 
     def end_drains(self, now: float) -> None:
-        """Cuts what is still open to routes whose time to drain is over."""
+        """Cuts the open connections to routes whose time to drain is over."""
         for key in [key for key, deadline in self.draining.items() if deadline <= now]:
             del self.draining[key]
             self.cut(key)
@@ -112,7 +115,7 @@ class CircuitState:
 
 
 class CircuitTable:
-    """All circuits of the plane by id, port and subdomain."""
+    """Holds all circuits of the plane by id, port and subdomain."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters

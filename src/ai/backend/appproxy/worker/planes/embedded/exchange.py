@@ -1,4 +1,4 @@
-"""A request of a client and its response, or the upgrade that the request asks for."""
+"""Passes a client's request to an app and the response back, including protocol upgrades."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 @dataclass(slots=True)
 class ClientRequest:
-    """A request as it was parsed. Names of headers are in lower case."""
+    """Holds a parsed request. Names of headers are in lower case."""
 
     method: bytes
     target: bytes
@@ -49,7 +49,7 @@ class ClientRequest:
 
 
 class Client(Protocol):
-    """The connection that the request came by."""
+    """Represents the connection on which the request arrived."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -69,7 +69,10 @@ class Client(Protocol):
 
 
 class Exchange:
-    """Passes a request on. It is sent once more, to another route, if no byte of a response came and that is safe."""
+    """Passes one request on to an app, and its response back.
+
+    It is sent once more, to another route, if no byte of a response came and that is safe.
+    """
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class Exchange:
 
     @property
     def has_responded(self) -> bool:
-        """Returns True once the head of the app's response has come."""
+        """Returns True once the head of the app's response has arrived."""
         return self._status != 0
 
     def start(self) -> None:
@@ -140,7 +143,7 @@ class Exchange:
             self._send(target)
 
     def _choose(self) -> Target | None:
-        """Returns the route of the request; None if it has been replied to, or waits for one."""
+        """Returns the route of the request. Returns None if the request was replied to, or waits for a route."""
         target = self.state.choose(self._shared.loop.time(), self._failed)
         if target is None:
             self._fail(503, "The app has no running service.")
@@ -213,7 +216,7 @@ class Exchange:
         self._sent_bytes += len(data)
 
     def _forget_large(self) -> None:
-        """Drops the copy of a request that is too large to be sent again."""
+        """Drops the copy of a request that is too large to be sent a second time."""
         if self._sent_bytes > REPLAY_BYTES:
             self._is_replayable = False
             self._sent.clear()
@@ -246,7 +249,7 @@ class Exchange:
         self.state.breaker.record_success(key)
 
     def _own_fields(self) -> bytes:
-        """Returns the lines that the proxy adds to the head of a response."""
+        """Returns the header lines that the proxy adds to a response."""
         if not self._admission.set_cookie:
             return b""
         return b"Set-Cookie: %b\r\n" % self._admission.set_cookie.encode("ascii")
@@ -319,7 +322,7 @@ class Exchange:
 
     @property
     def _is_repeatable(self) -> bool:
-        """Returns True if the app may get the request twice."""
+        """Returns True if the request may be sent to the app twice."""
         return self._request.method in _IDEMPOTENT
 
     def _may_repeat(self, *, has_been_sent: bool) -> bool:
@@ -348,7 +351,7 @@ class Exchange:
             self._upstream.transport.resume_reading()
 
     def client_lost(self) -> None:
-        """Ends the request at the app as well: nobody reads its response."""
+        """Ends the request at the app, because the client can no longer read the response."""
         upstream = self._release()
         if upstream is not None:
             upstream.abort()
@@ -360,7 +363,7 @@ class Exchange:
         self._client.abort()
 
     def expire(self) -> None:
-        """Ends an exchange whose app, or client, was silent for too long."""
+        """Ends an exchange after its app or its client was silent for too long."""
         upstream = self._release()
         if upstream is not None:
             upstream.abort()
@@ -402,7 +405,10 @@ class Exchange:
                 self._record_span(status)
 
     def _record_span(self, status: int) -> None:
-        """Records the request in the trace that its sender names, if any; the app gets that context unchanged."""
+        """Records the request in the trace that its sender names, if any.
+
+        The app receives that trace context unchanged.
+        """
         sent = next((value for name, value in self._request.headers if name == _TRACEPARENT), None)
         if sent is None:
             return

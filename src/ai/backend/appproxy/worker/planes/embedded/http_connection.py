@@ -1,4 +1,4 @@
-"""Connections of HTTP/1.1 clients: parses requests by httptools, and lets exchanges answer them in their order."""
+"""Serves connections of HTTP/1.1 clients: parses requests by httptools, and lets exchanges answer them in order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MODELS = -1
 
 
 class _Queued:
-    """A request that came before the previous one was answered, with the part of its body that has come."""
+    """Holds a request that arrived before the previous one was answered, with the received part of its body."""
 
     __slots__ = ("body", "is_done", "request")
 
@@ -39,7 +39,7 @@ class _Queued:
         self.is_done = False
 
     def pass_to(self, exchange: Exchange | ModelSearch) -> None:
-        """Passes what has come of the body. An exchange that is over ignores it."""
+        """Passes on the part of the body that has arrived. An exchange that is over ignores it."""
         for piece in self.body:
             exchange.on_request_data(piece)
         if self.is_done:
@@ -47,8 +47,11 @@ class _Queued:
 
 
 class HttpConnection(asyncio.Protocol):
-    """A client's connection to the frontend at ``port``; None is that of the wildcard domain. ``peer`` is the client's
-    address where another proxy of this worker has it."""
+    """Serves a client's connection to the frontend at ``port``.
+
+    A port of None means the frontend of the wildcard domain. ``peer`` is the client's address where another proxy of
+    this worker has it.
+    """
 
     def __init__(self, shared: Shared, pool: UpstreamPool, port: int | None, peer: str | None = None) -> None:
         self._shared = shared
@@ -205,7 +208,7 @@ class HttpConnection(asyncio.Protocol):
         return self._pass_on(state, request, verdict)
 
     def _find_model(self, request: ClientRequest) -> ModelSearch | None:
-        """Answers a request at the base URL of all models, or waits for the model that its body names."""
+        """Answers a request at the base URL of all models, or waits until its body names the model."""
         grant = self._shared.gate.read_grant(request)
         if isinstance(grant, Response):
             self._answer(request, grant)
@@ -246,13 +249,16 @@ class HttpConnection(asyncio.Protocol):
         return None
 
     def _answer(self, request: ClientRequest, response: Response) -> None:
-        """Replies without an app. A body that is still to come is not read: the connection ends."""
+        """Replies to the request without asking an app.
+
+        A body that is still to come is not read: the connection ends.
+        """
         self._shared.counts.refused[response.reason] += 1
         keep_alive = request.keep_alive and not request.has_body
         self._send(response, keep_alive=keep_alive, is_head=request.method == b"HEAD", lingers=request.has_body)
 
     def reply(self, response: Response) -> None:
-        """Replies in the place of the app."""
+        """Replies to the request instead of the app."""
         self._exchange = None
         self._send(response, keep_alive=False, lingers=True)
 
@@ -262,7 +268,7 @@ class HttpConnection(asyncio.Protocol):
         self.finish(keep_alive=keep_alive, lingers=lingers)
 
     def finish(self, *, keep_alive: bool, lingers: bool = False) -> None:
-        """Continues with the next request, or ends the connection."""
+        """Continues with the next request, or closes the connection."""
         self._exchange = None
         if not keep_alive or self._is_closing or self._shared.is_draining:
             self._close(lingers=lingers)
@@ -277,7 +283,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def upgrade(self, route: RouteKey, upstream: Upstream) -> Tunnel:
-        """Becomes a tunnel to the app."""
+        """Turns the connection into a tunnel to the app."""
         exchange = self._exchange
         assert isinstance(exchange, Exchange)
         self._exchange = None
@@ -292,7 +298,7 @@ class HttpConnection(asyncio.Protocol):
         return tunnel
 
     def _refuse(self, bad: BadRequest) -> None:
-        """Ends the connection: where a request ends is not certain any more."""
+        """Ends the connection, because the end of the request is no longer certain."""
         self._shared.counts.refused["malformed"] += 1
         exchange, self._exchange = self._exchange, None
         self._queue.clear()
@@ -305,8 +311,11 @@ class HttpConnection(asyncio.Protocol):
         self._close(lingers=True)
 
     def _close(self, *, lingers: bool = False) -> None:
-        """Closes after what is buffered. ``lingers``: reads what the client still sends for a while, since closing with
-        unread data would reset the connection and take the reply away."""
+        """Closes the connection after buffered data is sent.
+
+        ``lingers``: reads what the client still sends for a while, since closing with unread data would reset the
+        connection and take the reply away.
+        """
         self._is_closing = True
         self._queue.clear()
         self.deadline = self._shared.loop.time() + self._shared.limits.unread_s
@@ -355,7 +364,7 @@ class HttpConnection(asyncio.Protocol):
         reset(self._transport)
 
     def expire(self) -> None:
-        """Ends a connection that was silent for too long."""
+        """Ends a connection after it was silent for too long."""
         if self._is_closing:  # the client does not read its reply, or does not stop sending
             reset(self._transport)
         elif self._exchange is not None:
@@ -364,7 +373,7 @@ class HttpConnection(asyncio.Protocol):
             self._close()
 
     def drain(self) -> None:
-        """Ends a connection that waits for a request."""
+        """Ends the connection if it only waits for a request."""
         if self._exchange is None and self._tunnel is None:
             self._close()
 

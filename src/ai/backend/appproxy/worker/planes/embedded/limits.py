@@ -1,4 +1,4 @@
-"""Limits of the embedded data plane."""
+"""Defines the limits of the embedded data plane."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in bytes, times in seconds. No time limits a whole response: streams last as long as bytes come.
+    """Holds the limits of the embedded plane. Sizes are in bytes, times in seconds. No time limits a whole response:
+    streams last as long as bytes come.
 
     Attributes:
         head_bytes: of a request line with its header fields.

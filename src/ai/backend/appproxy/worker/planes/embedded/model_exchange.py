@@ -1,4 +1,4 @@
-"""A request to an endpoint of a model service and its answer: picked, limited, held, repeated, counted."""
+"""Passes a request for a model to a replica of its endpoint, and picks, limits, holds, repeats and counts it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _CODES = {429: "queue_full", 502: "replica_failed", 503: "no_replica", 504: "tim
 
 
 class ModelExchange(Exchange):
-    """Passes a request to a replica. A JSON body is read whole first: it says which replica has seen the prompt."""
+    """Passes one request to a replica of an endpoint.
+
+    A JSON body is read whole first: it says which replica has seen the prompt.
+    """
 
     _model: ModelRequest | None = None
     _prompt = Prompt()
@@ -111,7 +114,7 @@ class ModelExchange(Exchange):
         self._dispatch()
 
     def _prompt_of(self, model: ModelRequest) -> Prompt:
-        """Returns what the replica is picked by."""
+        """Returns the parts of the request by which its replica is chosen."""
         key = self._prompt.session_key
         if self._endpoint.options.routing is not RoutingKind.PREFIX:
             return Prompt(tokens=model.prompt_tokens, session_key=key)
@@ -119,7 +122,7 @@ class ModelExchange(Exchange):
         return Prompt(blocks=hash_blocks(model.prompt, salt), tokens=model.prompt_tokens, session_key=key)
 
     def _admit(self, estimate: Estimate) -> bool:
-        """Reserves what the request may cost, or replies that it is above a limit of its token."""
+        """Reserves the tokens that the request may cost, or replies that it exceeds a limit of its token."""
         verdict = self._endpoint.admit(self._admission.grant, estimate)
         if not isinstance(verdict, Refusal):
             self._reservation = verdict
@@ -159,7 +162,7 @@ class ModelExchange(Exchange):
     _is_released = False
 
     def _wait(self) -> None:
-        """Lets the request wait for a replica, if it is one that wakes the endpoint."""
+        """Lets the request wait for a replica, if requests of its kind wake the endpoint."""
         endpoint, request = self._endpoint, self._request
         if not endpoint.has_replicas and request.method in _NOT_WAKING:
             if request.method == b"GET" and request.target.partition(b"?")[0] == b"/v1/models":
@@ -186,7 +189,7 @@ class ModelExchange(Exchange):
         super()._set_route(key)
 
     def _leave_replica(self) -> None:
-        """Takes the request from the load of its replica."""
+        """Removes the request from the load of its replica."""
         pick, self._pick = self._pick, None
         if pick is not None:
             if not self._status:
@@ -198,8 +201,10 @@ class ModelExchange(Exchange):
         return self._is_reading or super()._is_repeatable
 
     def _may_repeat(self, *, has_been_sent: bool) -> bool:
-        """Returns True if the request may be sent to another replica: no byte of an answer has arrived, and the budget
-        of repetitions is not used up."""
+        """Returns True if the request may be sent to another replica.
+
+        No byte of a response may have arrived, and the retry budget must not be used up.
+        """
         if has_been_sent and self._is_reading:
             return self._endpoint.budget.take()
         return super()._may_repeat(has_been_sent=has_been_sent)
@@ -237,7 +242,7 @@ class ModelExchange(Exchange):
         )
 
     def _ask_another(self) -> None:
-        """Sends the request to another replica instead of one that is overloaded."""
+        """Sends the request to another replica, because the present one is overloaded."""
         if self._is_over or self._last is None:
             return
         self._avoid(self._last.target.key)
@@ -279,7 +284,7 @@ class ModelExchange(Exchange):
         super().on_upstream_lost(error)
 
     def _avoid(self, key: RouteKey) -> None:
-        """Counts a failure of a replica; the next attempt goes to another one if there is one."""
+        """Counts a failure of a replica. The next attempt uses another replica if there is one."""
         self.state.breaker.record_failure(key, self._shared.loop.time())
         if len(self._endpoint.picker.loads) > 1:
             self._failed = frozenset((key,))
@@ -291,7 +296,7 @@ class ModelExchange(Exchange):
         super()._retry(has_been_sent=has_been_sent)
 
     def _count_attempt(self) -> None:
-        """Counts a failed attempt, once, at the replica that it was made at."""
+        """Counts a failed attempt once, at the replica that was tried."""
         last, self._last = self._last, None
         if last is not None:
             served = Served(cost=Cost(), is_error=True, busy_s=0.0, first_byte_s=None)
@@ -326,7 +331,7 @@ class ModelExchange(Exchange):
         super()._end()
 
     def _drop_body(self) -> None:
-        """Forgets the request: its answer has begun, or never will."""
+        """Frees the request's body, because its response has begun or will never begin."""
         if self._is_reading:
             self._pieces.clear()
             self._sent.clear()
@@ -334,7 +339,11 @@ class ModelExchange(Exchange):
             self.size = 0
 
     def _count(self) -> None:
-        """Counts what the request cost. One that no replica has begun to answer costs nothing."""
+        """Counts the tokens and the time that the request cost.
+
+        A request that no replica has begun to
+        answer costs nothing.
+        """
         cost = self._reader.cost if self._reader is not None else Cost()
         self._endpoint.complete(self._reservation, cost)
         if self._last is not None:

@@ -1,5 +1,5 @@
-"""The base URL of all models: finds the endpoint of a request by the name of its model, among those that its token is
-good for."""
+"""Serves the base URL of all models: finds the endpoint of a request by its model, among those that its
+token permits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _MODELS_PATH = b"/v1/models"
 
 
 def _usable(table: Iterable[CircuitState], grant: Grant | None) -> Iterator[tuple[str, CircuitState]]:
-    """Yields the models that a token is good for, with their endpoints: its own first, then public ones."""
+    """Yields the models that a token may use, with their endpoints: first the token's own models, then
+    public models."""
     names = grant.audience if grant is not None else frozenset()
     served = (s for s in table if s.endpoint is not None and s.circuit.protocol is ProxyProtocol.HTTP)
     states = sorted(served, key=lambda s: (s.circuit.created_at, s.circuit.id))
@@ -43,14 +44,14 @@ def _described(model: str, circuit: Circuit) -> dict[str, Any]:
 
 
 def describe_models(circuit: Circuit, models: Iterable[str]) -> Response:
-    """Returns the list of the models of one endpoint, as OpenAI's interface has it."""
+    """Returns the list of the models of one endpoint, in the format of OpenAI's interface."""
     return document({"object": "list", "data": [_described(model, circuit) for model in models]})
 
 
 def answer_about_models(
     table: Iterable[CircuitState], method: bytes, target: bytes, grant: Grant | None
 ) -> Response | None:
-    """Returns the reply to a query about models; None for a request that is for a model itself."""
+    """Returns the reply to a query about models. Returns None if the request is for a model itself."""
     path = target.partition(b"?")[0]
     if method == b"POST" and path.startswith(b"/v1/"):
         return None
@@ -66,12 +67,12 @@ def answer_about_models(
 
 
 def no_such_model() -> Response:
-    """Returns the reply to a request for a model that does not exist, or that the token is not good for."""
+    """Returns the reply for a model that does not exist, or that the token may not use."""
     return error(404, "There is no such model, or the token is not good for it.", model_code="model_not_found")
 
 
 class Searcher(Protocol):
-    """The connection of a request."""
+    """Represents the connection of a request whose model is searched."""
 
     def reply(self, response: Response) -> None: ...
 
@@ -79,7 +80,7 @@ class Searcher(Protocol):
 
 
 class ModelSearch:
-    """Reads the body of a request, which names the model."""
+    """Reads the body of a request until the body names the model."""
 
     route: RouteKey | None = None
     has_responded = False

@@ -1,4 +1,4 @@
-"""The embedded data plane."""
+"""Serves circuits by the embedded data plane."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _DRAIN_STEP_S = 0.05
 
 
 class Frontend(msgspec.Struct, frozen=True, kw_only=True):
-    """The address at which clients connect: the ``ports`` of the port frontend, or ``port`` of a ``domain``, which
-    begins with a dot.
+    """Describes the address at which clients connect: the ``ports`` of the port frontend, or ``port`` of a ``domain``.
+    The domain begins with a dot.
 
     ``ports`` has the port to listen on for each slot: they differ behind a balancer with ports of its own.
 
@@ -167,7 +167,7 @@ class EmbeddedPlane:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The addresses that are listened on."""
+        """Returns the addresses on which the plane listens."""
         return [listener.sockets[0].getsockname()[:2] for listener in self._listeners]
 
     def _client(self, slot: int | None, peer: str | None = None) -> asyncio.Protocol:
@@ -205,7 +205,7 @@ class EmbeddedPlane:
         )
 
     async def refresh(self) -> None:
-        """Does nothing: the observations are always of this moment."""
+        """Does nothing, because the observations are always current."""
 
     def take_usage(self) -> list[InferenceUsage]:
         return self._inference.book.take()
@@ -242,7 +242,7 @@ class EmbeddedPlane:
         await cancel_all(*shared.tasks, *((self._sweeper,) if self._sweeper else ()))
 
     async def _drain(self, drain_s: float) -> None:
-        """Waits until nothing is open, at most so long."""
+        """Waits until no connection is open, at most for the given time."""
         end = self._shared.loop.time() + drain_s
         for _ in range(int(drain_s / _DRAIN_STEP_S)):
             if self._shared.loop.time() >= end or not any(state.connections for state in self._shared.table):

@@ -1,4 +1,4 @@
-"""Passes bytes between a client and an app unchanged: upgraded connections and raw TCP, with half close."""
+"""Passes bytes between a client and an app unchanged, for upgraded connections and raw TCP, with half close."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Tunnel:
-    """Two connected transports. The slower side stops the reading of the other one."""
+    """Connects two transports and passes bytes between them. The slower side stops the reading of the other one."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Tunnel:
         self._client.write(data)
 
     def client_ended(self) -> bool:
-        """Passes the end of what the client sends; returns True if the other direction stays open."""
+        """Passes on that the client ends its direction. Returns True if the other direction stays open."""
         self._client_has_ended = True
         return _end(self._app) and not self._app_has_ended
 
@@ -92,7 +92,7 @@ class Tunnel:
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """Cuts a connection by a reset: the end of the connection alone would pass for the end of what was sent."""
+    """Cuts a connection by a reset, because a normal end would look like the end of the data."""
     connection = transport.get_extra_info("socket")
     if connection is not None and not transport.is_closing():
         with suppress(OSError):
@@ -101,7 +101,10 @@ def reset(transport: asyncio.Transport) -> None:
 
 
 def _end(transport: asyncio.Transport) -> bool:
-    """Ends one direction. TLS has no half close: there the whole connection ends after what is buffered."""
+    """Ends one direction of a connection.
+
+    TLS has no half close: there the whole connection ends after what is buffered.
+    """
     if transport.is_closing():
         return False
     if transport.can_write_eof():
@@ -112,7 +115,7 @@ def _end(transport: asyncio.Transport) -> bool:
 
 
 def _close(transport: asyncio.Transport, error: Exception | None) -> None:
-    """Closes after what is buffered; after an error at once, so that the end looks broken."""
+    """Closes a connection after buffered data is sent. After an error, closes at once, so that the end looks broken."""
     if error is not None:
         reset(transport)
     else:

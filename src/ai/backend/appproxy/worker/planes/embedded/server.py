@@ -1,4 +1,5 @@
-"""Parts that the connections of the embedded plane share: circuits, gate, limits, pools, counts, and the clock."""
+"""Holds the parts that connections of the embedded plane share: circuits, gate, limits, pools, counts,
+and the clock."""
 
 from __future__ import annotations
 
@@ -22,16 +23,16 @@ SWEEP_S = 0.5
 
 
 class Timed(Protocol):
-    """A connection with a deadline in the time of the event loop."""
+    """Represents a connection with a deadline in the time of the event loop."""
 
     deadline: float
 
     def expire(self) -> None:
-        """Ends the connection, whose deadline has passed."""
+        """Ends the connection, because its deadline has passed."""
 
 
 class Shared:
-    """The parts that every connection of one embedded plane uses."""
+    """Holds the parts that every connection of one embedded plane uses."""
 
     def __init__(
         self,
@@ -62,14 +63,17 @@ class Shared:
         self.loop = asyncio.get_running_loop()
 
     def circuit_of(self, host: str, port: int | None) -> CircuitState | None:
-        """Returns the circuit of a frontend's port, or of a host name below the domain; None if there is none."""
+        """Returns the circuit of a frontend's port, or of a host name below the domain.
+
+        Returns None if there is no circuit.
+        """
         if port is not None:
             return self.table.by_port.get(port)
         label = subdomain_of(host, self.domain) if self.domain else None
         return self.table.by_subdomain.get(label) if label else None
 
     def sweep(self) -> None:
-        """Ends connections whose deadline has passed, and drains that took their time."""
+        """Ends connections whose deadline has passed, and drains whose time is over."""
         now = self.loop.time()
         for connection in [c for c in self.timed if c.deadline <= now]:
             connection.expire()
@@ -85,7 +89,7 @@ class Shared:
         return task
 
     def log_response(self, state: CircuitState, method: bytes, target: bytes, status: int, began: float) -> None:
-        """Counts a response, and logs it without query and address."""
+        """Counts a response, and logs it without the query and the client's address."""
         self.counts.responses[state.mode, status] += 1
         if self.logs_access:
             path = target.partition(b"?")[0].decode("ascii", "replace")

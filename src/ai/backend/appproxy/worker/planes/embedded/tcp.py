@@ -1,4 +1,4 @@
-"""Raw TCP circuits: connects to the app first, and passes bytes then."""
+"""Serves raw TCP circuits: connects to the app first, and then passes bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ WRITE_BUFFER_BYTES = 256 * 1024
 
 
 class _Early:
-    """The bytes of a side that come before there is a tunnel, though reading is paused: uvloop begins to read after
-    ``connection_made``."""
+    """Holds the bytes of one side that arrive before the tunnel exists.
+
+    They can arrive although reading is paused, because uvloop begins to read after ``connection_made``.
+    """
 
     def __init__(self) -> None:
         self.data = b""
@@ -29,7 +31,7 @@ class _Early:
         self.data += data
 
     def pass_on(self, transport: asyncio.Transport, receive: Callable[[bytes], None], end: Callable[[], bool]) -> None:
-        """Gives to a tunnel what has come; closes where ``end`` returns False, as ``eof_received`` would."""
+        """Passes the received bytes to a tunnel. Closes if ``end`` returns False, as ``eof_received`` would."""
         if self.data:
             receive(self.data)
         if self.has_ended and not end():
@@ -37,7 +39,7 @@ class _Early:
 
 
 class _App(asyncio.Protocol):
-    """The app's side. Its tunnel is made by whoever connected."""
+    """Represents the app's side of a TCP tunnel. Its tunnel is made by whoever connected."""
 
     def __init__(self) -> None:
         self.tunnel: Tunnel | None = None
@@ -76,7 +78,7 @@ class _App(asyncio.Protocol):
 
 
 class TcpClient(asyncio.Protocol):
-    """A client's connection to a TCP circuit."""
+    """Serves a client's connection to a TCP circuit."""
 
     def __init__(self, shared: Shared, state: CircuitState, peer: str | None = None) -> None:
         self._shared = shared
@@ -168,6 +170,6 @@ class TcpClient(asyncio.Protocol):
             self._tunnel.client_lost(exc)
 
     def cut(self) -> None:
-        """Ends the connection while the app is still being connected to."""
+        """Ends the connection while the connection to the app is still being made."""
         self._state.leave(self)
         reset(self._transport)

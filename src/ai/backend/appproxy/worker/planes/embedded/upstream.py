@@ -1,4 +1,4 @@
-"""Connections to apps: HTTP/1.1 responses by httptools, and the pool of unused connections of each route."""
+"""Connects to apps: reads HTTP/1.1 responses by httptools, and pools the unused connections of each route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ai.backend.core.proxy.routing import RouteKey, Target
 
 WRITE_BUFFER_BYTES = 256 * 1024
 _FRESH_S = 1.0
-"""Seconds that no server closes an unused connection after."""
+"""The seconds within which no server closes an unused connection."""
 _MAX_HEAD_BYTES = 256 * 1024
 
 
@@ -23,7 +23,7 @@ class ResponseSink(Protocol):
     """Receives one response of an app."""
 
     def on_response(self, status: int, headers: list[Header], *, keep_alive: bool) -> bool:
-        """Receives the head; returns False if no body follows whatever the header fields say."""
+        """Receives the head of the response. Returns False if no body follows, whatever the header fields say."""
 
     def on_response_data(self, data: bytes) -> None: ...
 
@@ -35,7 +35,7 @@ class ResponseSink(Protocol):
     def on_upstream_lost(self, error: Exception | None) -> None: ...
 
     def flush(self) -> None:
-        """Sends what the callbacks have collected."""
+        """Sends the data that the callbacks have collected."""
 
     def pause_request(self) -> None: ...
 
@@ -43,7 +43,7 @@ class ResponseSink(Protocol):
 
 
 class Upstream(asyncio.Protocol):
-    """A connection to an app. It belongs to one exchange at a time, or to the pool."""
+    """Represents a connection to an app. It belongs to one exchange at a time, or to the pool."""
 
     def __init__(self, pool: UpstreamPool, key: RouteKey) -> None:
         self._pool = pool
@@ -138,7 +138,7 @@ class Upstream(asyncio.Protocol):
             sink.on_response_end()
 
     def attach(self, sink: ResponseSink, *, is_head: bool) -> None:
-        """Gives the connection to an exchange, for one request."""
+        """Assigns the connection to an exchange for one request."""
         self.sink = sink
         self._is_final = self._until_end = self._is_done = self.has_received = False
         self._in_head = True
@@ -188,14 +188,17 @@ class Upstream(asyncio.Protocol):
 
 
 class UpstreamPool:
-    """Unused connections by circuit and route; those that rest too long are closed."""
+    """Keeps unused connections to apps for later requests, by route.
+
+    Connections that stay unused too long are closed.
+    """
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._idle: dict[RouteKey, list[Upstream]] = {}
 
     def take(self, key: RouteKey, *, is_repeatable: bool) -> Upstream | None:
-        """Returns an unused connection to a route; None if there is none.
+        """Returns an unused connection to a route. Returns None if there is no such connection.
 
         The app may be closing a connection that has rested. A request that is not ``is_repeatable`` gets a fresh one.
         """
@@ -208,7 +211,7 @@ class UpstreamPool:
         return None
 
     async def connect(self, target: Target) -> Upstream:
-        """Makes a connection. Raises Unavailable or AddressRefused."""
+        """Makes a new connection to a route. Raises Unavailable or AddressRefused."""
         return await self._shared.dialer.dial(
             lambda: Upstream(self, target.key), target.route, timeout_s=self._shared.limits.connect_s
         )
@@ -229,7 +232,7 @@ class UpstreamPool:
             idle.remove(upstream)
 
     def close_idle(self, *, all_of_them: bool = False) -> None:
-        """Closes connections that rested too long."""
+        """Closes the connections that were unused for too long."""
         limit = self._shared.loop.time() - self._shared.limits.pool_idle_s
         for key, idle in list(self._idle.items()):
             kept = [] if all_of_them else [u for u in idle if u.idle_since > limit]

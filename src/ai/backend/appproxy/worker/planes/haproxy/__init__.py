@@ -1,1 +1,1 @@
-"""The data plane on HAProxy: it moves the bytes; the embedded plane behind it answers whatever it may not decide."""
+"""Implements the data plane on HAProxy. Requests that HAProxy may not decide go to the embedded plane behind it."""

@@ -1,4 +1,5 @@
-"""Remembers which cookies the gate has admitted to which circuit, so that HAProxy may pass them on by itself."""
+"""Remembers which cookies the gate has admitted to which circuit, so that HAProxy may pass their
+requests on by itself."""
 
 from __future__ import annotations
 
@@ -19,18 +20,18 @@ _MAX_ADMISSIONS = 50_000
 
 
 def admission_key(cookie: str, circuit: UUID) -> str:
-    """Returns the key of HAProxy's map for a Cookie field as the client sent it."""
+    """Returns the key in HAProxy's map for a Cookie field as the client sent it."""
     return f"{hashlib.sha256(cookie.encode('latin-1')).hexdigest()}/{circuit.hex}"
 
 
 class ReportingGate(Gate):
-    """A gate that reports the cookies that it admits to circuits with permits."""
+    """Reports the cookies that the gate admits to circuits with permits."""
 
     on_admitted: Callable[[UUID, str], None] = staticmethod(lambda circuit, key: None)
 
     @classmethod
     def like(cls, gate: Gate, on_admitted: Callable[[UUID, str], None]) -> ReportingGate:
-        """Returns a gate with the rules of another one."""
+        """Returns a reporting gate with the rules of another gate."""
         reporting = cls.__new__(cls)
         reporting.__dict__.update(gate.__dict__)
         reporting.on_admitted = on_admitted
@@ -50,15 +51,17 @@ class ReportingGate(Gate):
 
 
 class Admissions:
-    """Admitted cookies with the time at which each has to come to the gate again."""
+    """Holds admitted cookies with the time at which each cookie must be checked by the gate again."""
 
     def __init__(self) -> None:
         self._expiries: dict[str, tuple[UUID, float]] = {}
         self._of_circuits: dict[UUID, dict[str, None]] = {}
 
     def add(self, circuit: UUID, key: str, now: float) -> list[str] | None:
-        """Adds a cookie, and returns the keys that were removed in its favour, the oldest ones of its circuit; None if
-        it was there already, or too many are."""
+        """Adds a cookie, and returns the keys of the circuit's oldest cookies that were removed for it.
+
+        Returns None if the cookie was there already, or if there are too many.
+        """
         own = self._of_circuits.get(circuit, {})
         removed = list(own)[: len(own) + 1 - MAX_OF_CIRCUIT] if len(own) >= MAX_OF_CIRCUIT else []
         if key in self._expiries or len(self._expiries) - len(removed) >= _MAX_ADMISSIONS:
@@ -69,7 +72,7 @@ class Admissions:
         return removed
 
     def take(self, *, circuit: UUID | None = None, now: float | None = None) -> list[str]:
-        """Removes the cookies of a circuit, or those whose time is over, and returns their keys."""
+        """Removes the cookies of a circuit, or the expired cookies, and returns their keys."""
         keys = list(self._of_circuits.get(circuit, ())) if circuit is not None else []
         if now is not None:
             keys += [key for key, (_, expiry) in self._expiries.items() if expiry <= now]

@@ -1,4 +1,4 @@
-"""Assigns circuits to backends of HAProxy, and their routes to servers of those.
+"""Assigns circuits to backends of HAProxy, and routes to the servers of these backends.
 
 The backends were declared in its configuration. A server goes through four states: free, active, draining (nothing
 new), and closed, until HAProxy says that nothing is open to it; only then it is free again.
@@ -30,7 +30,7 @@ class ServerState(Enum):
 
 
 class Address(NamedTuple):
-    """The address and the weight of a route."""
+    """Holds the address and the weight of a route."""
 
     host: str
     port: int
@@ -49,7 +49,7 @@ class Server:
 
 @dataclass(slots=True)
 class Backend:
-    """A backend of HAProxy; ``base`` is its use before it was given to the present circuit."""
+    """Represents a backend of HAProxy. ``base`` is its use before the backend was given to the present circuit."""
 
     name: str
     pool: Pool
@@ -58,7 +58,7 @@ class Backend:
     base: Use = NO_USE
 
     def of_key(self, key: RouteKey) -> Server | None:
-        """Returns the server that a route has now."""
+        """Returns the server that a route has at present."""
         for server in self.servers:
             if server.key == key and server.state in (ServerState.ACTIVE, ServerState.DRAINING):
                 return server
@@ -70,7 +70,7 @@ class Backend:
 
 @dataclass(slots=True)
 class CircuitUse:
-    """The counts of all backends of a circuit, since it has them."""
+    """Holds the summed counts of a circuit's backends since the circuit has these backends."""
 
     open: int = 0
     requests: int = 0
@@ -81,7 +81,7 @@ class CircuitUse:
 
 
 class Backends:
-    """The backends of one run of HAProxy. Each method that changes something returns the commands for it."""
+    """Manages the backends of one run of HAProxy. Each method that changes something returns the commands for it."""
 
     def __init__(self, pools: list[Pool]) -> None:
         self._pools = sorted(pools, key=lambda pool: pool.servers)
@@ -94,14 +94,14 @@ class Backends:
             self._all |= {backend.name: backend for backend in backends}
 
     def backend_of(self, circuit: UUID) -> str | None:
-        """Returns the backend that new requests of a circuit go to."""
+        """Returns the backend that receives new requests of a circuit."""
         backend = self._current.get(circuit)
         return backend.name if backend is not None else None
 
     def assign(
         self, circuit: UUID, routes: Mapping[RouteKey, Address], *, now: float, drain_s: float
     ) -> tuple[list[str], list[str]] | None:
-        """Gives a circuit its routes, and drains its earlier ones. None: no backend is free, and nothing changed.
+        """Assigns routes to a circuit, and drains its earlier routes. None: no backend is free, and nothing changed.
 
         The commands are for before and after the circuit is led to its backend: until then the old one serves it.
         """
@@ -159,12 +159,15 @@ class Backends:
         return commands
 
     def leave(self, circuit: UUID, *, now: float, drain_s: float) -> list[str]:
-        """Drains a circuit: its backends get no new connections, open ones end by themselves."""
+        """Drains a circuit, and returns the necessary commands.
+
+        Its backends get no new connections, and open connections end by themselves.
+        """
         backend = self._current.pop(circuit, None)
         return [] if backend is None else self._drain(backend, keep=(), deadline=now + drain_s)
 
     def release(self, circuit: UUID) -> list[str]:
-        """Takes all backends of a circuit away, and cuts what is open to them."""
+        """Takes all backends away from a circuit, and returns the commands that cut their open connections."""
         self._current.pop(circuit, None)
         return [command for backend in self._of(circuit) for command in self._close_all(backend)]
 
@@ -176,13 +179,13 @@ class Backends:
         return commands
 
     def _close(self, backend: Backend, server: Server) -> list[str]:
-        """Closes a server before what is open to it is cut, so that nothing comes after."""
+        """Closes a server, and returns the commands that refuse new connections and then cut the open ones."""
         server.state = ServerState.CLOSED
         path = backend.path(server)
         return [f"set server {path} state maint", f"shutdown sessions server {path}"]
 
     def cut(self, circuit: UUID, route: RouteKey | None = None) -> list[str]:
-        """Cuts what is open to a circuit, or to one route of it."""
+        """Returns the commands that cut the open connections to a circuit, or to one of its routes."""
         return [
             f"shutdown sessions server {backend.path(server)}"
             for backend in self._of(circuit)
@@ -191,7 +194,7 @@ class Backends:
         ]
 
     def sweep(self, uses: Uses, now: float) -> list[str]:
-        """Closes drained servers, cuts those whose time is over, and frees what nothing is open to."""
+        """Closes drained servers, frees backends without open connections, and returns the necessary commands."""
         commands = []
         for backend in self._used():
             for server in backend.servers:
@@ -209,7 +212,7 @@ class Backends:
         return commands
 
     def use_of(self, circuit: UUID, uses: Uses) -> CircuitUse:
-        """Returns what a circuit was used."""
+        """Returns the counts of a circuit's use."""
         total = CircuitUse()
         for backend in self._of(circuit):
             use = uses.get((backend.name, WHOLE), backend.base)

@@ -35,8 +35,10 @@ _ERRORS = {
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """Backends of one shape. ``servers`` is how many routes each of them has room for; ``balance`` is HAProxy's word
-    for how it picks one."""
+    """Describes a group of HAProxy backends with the same shape.
+
+    ``servers`` is how many routes each of them has room for; ``balance`` is HAProxy's word for how it picks one.
+    """
 
     prefix: str
     backends: int
@@ -48,7 +50,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of HAProxy in a folder that only this user may enter."""
+    """Names HAProxy's files in a folder that only this user may enter."""
 
     folder: Path
 
@@ -66,22 +68,23 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def certificate(self) -> Path:
-        """The certificate of the frontend with its key."""
+        """Returns the path of the frontend's certificate with its key."""
         return self.folder / "frontend.pem"
 
     @property
     def circuits(self) -> Path:
-        """The map from slots to circuits: ``kind/backend/circuit``, where the kind is ``p`` for public ones."""
+        """Returns the path of the map from slots to circuits: ``kind/backend/circuit``, with kind ``p`` for public
+        circuits."""
         return self.folder / "circuits.map"
 
     @property
     def permits(self) -> Path:
-        """The map of the cookies that the gate has admitted: ``digest/circuit``."""
+        """Returns the path of the map of admitted cookies: ``digest/circuit``."""
         return self.folder / "permits.map"
 
 
 class Bind(msgspec.Struct, frozen=True, kw_only=True):
-    """A listening socket that HAProxy inherits; ``certificate`` is a file of a certificate with its key."""
+    """Describes a listening socket that HAProxy inherits. ``certificate`` is a file of a certificate with its key."""
 
     fd: int
     certificate: Path | None = None
@@ -100,8 +103,10 @@ def configuration(
     connections_per_address: int,
     token_key: bytes = b"",
 ) -> str:
-    """Returns the configuration of a plane for circuits of one protocol. ``token_key`` verifies tokens of endpoints,
-    where HAProxy decides alone."""
+    """Returns HAProxy's configuration of a plane for circuits of one protocol.
+
+    ``token_key`` verifies tokens of endpoints, where HAProxy decides alone.
+    """
     is_tcp = protocol is ProxyProtocol.TCP
     lines = _global(files, limits, threads) + _defaults(limits, is_tcp=is_tcp)
     if protocol in FRAMED:
@@ -211,7 +216,7 @@ def _slot_of(domain: str | None) -> str:
 
 
 def _framed_rules(files: Files, *, domain: str | None, token_key: bytes) -> list[str]:
-    """Returns the rules for HTTP/2, where HAProxy verifies tokens itself, as `access.tokens.Tokens` does."""
+    """Returns the rules for HTTP/2, where HAProxy itself verifies tokens, as `access.tokens.Tokens` does."""
     key = "".join(f"%{byte:02x}" for byte in token_key)
     token = "var(txn.token),jwt_payload_query"
     return [
@@ -242,8 +247,10 @@ def _framed_rules(files: Files, *, domain: str | None, token_key: bytes) -> list
 
 
 def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str]:
-    """Returns the rules that pass a request to its app where nothing about it is open, and to the worker else: what
-    they say is never more than what the gate says."""
+    """Returns the rules that pass clear requests to their app and all other requests to the worker.
+
+    The rules never permit more than the gate permits.
+    """
     too_long = f" || {{ req.hdr(content-length),add(0) gt {limits.body_bytes} }}" if limits.body_bytes else ""
     rules = [
         f"http-request set-var(txn.circuit) {_slot_of(domain)},map_str({files.circuits})",
@@ -288,7 +295,7 @@ def _http_rules(files: Files, limits: Limits, *, domain: str | None) -> list[str
 
 
 def _http_app(*, is_secure: bool, is_framed: bool) -> list[str]:
-    """Returns what becomes of the fields of requests and responses, as by `core.proxy.headers`."""
+    """Returns the rules that change the fields of requests and responses, as `core.proxy.headers` does."""
     left_out = "forwarded|x-forwarded-.*|x-real-ip|x-backendai-token|keep-alive|proxy-.*|http2-settings|.*_.*"
     if not is_framed:  # gRPC has its status in trailers
         left_out += "|te|trailer"
@@ -312,7 +319,10 @@ def _ms(seconds: float) -> str:
 
 
 def weights_of(ratios: Mapping[str, float], most: int = 256) -> dict[str, int]:
-    """Returns HAProxy's weights, integers up to 256, for ratios: exact ones where those are small integers."""
+    """Converts traffic ratios to HAProxy's server weights, which are integers up to ``most``.
+
+    Small integer ratios are kept as they are, and other ratios are scaled.
+    """
     if not ratios:
         return {}
     highest = max(ratios.values())

@@ -1,4 +1,4 @@
-"""The data plane on HAProxy.
+"""Serves circuits by the data plane on HAProxy.
 
 HAProxy passes on what it can decide by two maps: circuits by slot, and cookies that the gate has admitted. All the rest
 goes to an embedded plane behind it: set-ups, refusals, models, circuits with networks of clients, routes by gateways,
@@ -175,7 +175,7 @@ class HaproxyPlane:
             raise InvalidInput(f"The frontend cannot listen on {frontend.host}: {self._busy_ports or 'no port is set'}")
 
     def _write_certificate(self) -> Path | None:
-        """HAProxy reads a certificate and its key from one file."""
+        """Writes the certificate and its key into one file, which HAProxy reads."""
         if self._options.certificate is None:
             return None
         self._certificate = self._read_certificate(self._options.certificate)
@@ -187,7 +187,7 @@ class HaproxyPlane:
         return b"\n".join(each.read_bytes() for each in files)
 
     async def _renew_certificate(self) -> None:
-        """Gives HAProxy the certificate that has replaced the one in use. One that cannot be used is logged once."""
+        """Sends HAProxy the certificate that has replaced the one in use. One that cannot be used is logged once."""
         if self._options.certificate is None:
             return
         with suppress(OSError):  # it is read again at the next sweep
@@ -207,7 +207,10 @@ class HaproxyPlane:
     # What HAProxy knows
 
     async def _on_start(self) -> None:
-        """Sends a new process all circuits and admissions. Until then it passes all requests to the embedded plane."""
+        """Sends all circuits and admissions to a new HAProxy process.
+
+        Until then it passes all requests to the embedded plane.
+        """
         async with self._lock:
             for circuit_id in self._circuits:
                 self._past[circuit_id] = _sum(self._past.get(circuit_id), self._backends.use_of(circuit_id, self._uses))
@@ -226,7 +229,7 @@ class HaproxyPlane:
             self._process.kill()
 
     async def _show(self, circuit: Circuit, *, drain_s: float) -> list[str]:
-        """Returns the commands by which HAProxy passes a circuit on, or no longer does."""
+        """Returns the commands by which HAProxy begins or stops to pass a circuit on."""
         routes = await self._routes_of(circuit) if self._may_pass(circuit) else {}
         now, steps = asyncio.get_running_loop().time(), None
         if routes:
@@ -250,7 +253,7 @@ class HaproxyPlane:
         return [f"del map {self._files.circuits} {value[0]}"] if value is not None else []
 
     def _may_pass(self, circuit: Circuit) -> bool:
-        """Returns True if HAProxy can say all that the gate says about requests to a circuit."""
+        """Returns True if HAProxy can decide everything that the gate decides about a circuit's requests."""
         if circuit.allowed_client_ips is not None or self._has_trusted_proxies:
             return False
         if self._options.protocol in FRAMED:
@@ -263,7 +266,7 @@ class HaproxyPlane:
         return True
 
     async def _routes_of(self, circuit: Circuit) -> dict[RouteKey, Address]:
-        """Returns the addresses of the routes; none if one of them is reached in another way."""
+        """Returns the addresses of a circuit's routes. The result is empty if one route has no plain address."""
         weights = weights_of({key_of(route): route.traffic_ratio for route in circuit.route_info})
         routes = {}
         for route in circuit.route_info:
@@ -319,7 +322,7 @@ class HaproxyPlane:
         return commands + await self._show(circuit, drain_s=effects.drain_s)
 
     def _take_slot(self, circuit: Circuit) -> list[str]:
-        """Takes the slot from another circuit that has it."""
+        """Takes the slot away from another circuit."""
         for other in self._circuits.values():
             slots = [(each.frontend_mode, each.port, each.subdomain) for each in (other, circuit)]
             if other.id != circuit.id and slots[0] == slots[1]:
@@ -327,7 +330,7 @@ class HaproxyPlane:
         return []
 
     def _revoke(self, circuit: UUID) -> list[str]:
-        """Refuses new requests to a circuit, and then closes the open ones."""
+        """Refuses new requests to a circuit, and then closes the open connections."""
         permits = [f"del map {self._files.permits} {key}" for key in self._admissions.take(circuit=circuit)]
         return [*self._hide(circuit), *permits, *self._backends.release(circuit)]
 
@@ -394,7 +397,7 @@ class HaproxyPlane:
     # In the background
 
     def _on_admitted(self, circuit: UUID, key: str) -> None:
-        """Admits further requests with a cookie without asking the gate."""
+        """Lets HAProxy admit further requests with a cookie without asking the gate."""
         removed = self._admissions.add(circuit, key, time.monotonic())
         if removed is not None:
             self._spawn(self._report_admission(key, removed))
@@ -428,7 +431,7 @@ class HaproxyPlane:
 
 
 def _pools_for(circuits: int) -> list[Pool]:
-    """A circuit whose routes drain may have two backends for a while."""
+    """Returns the backends for a number of circuits. A circuit whose routes drain may have two backends for a while."""
     return [
         Pool(prefix="a", backends=circuits + circuits // 4 + 2, servers=_ROUTES, balance="leastconn"),
         Pool(prefix="w", backends=_LARGE_BACKENDS, servers=_MANY_ROUTES, balance="roundrobin"),
@@ -441,7 +444,7 @@ def _add(path: Path, key: str, value: str) -> str:
 
 
 def _sum(past: CircuitUse | None, present: CircuitUse) -> CircuitUse:
-    """Adds what earlier runs of HAProxy have counted."""
+    """Adds the counts of earlier HAProxy runs to the present counts."""
     if past is None:
         return present
     return replace(

@@ -1,1 +1,1 @@
-"""The data plane on Traefik."""
+"""Implements the data plane on Traefik."""

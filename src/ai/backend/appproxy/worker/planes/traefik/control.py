@@ -39,7 +39,7 @@ class _EntryPoint(msgspec.Struct):
 
 
 class TraefikControl:
-    """The dynamic configuration of one worker's Traefik. ``api`` is the URL of Traefik's own API.
+    """Manages the dynamic configuration of one worker's Traefik. ``api`` is the URL of Traefik's own API.
 
     Connections of raw TCP go through no gate, so that their keys end with a lease, which all nodes of the authority
     keep: its number is made of the authority's name.
@@ -55,7 +55,7 @@ class TraefikControl:
         self._http: aiohttp.ClientSession | None = None
 
     async def start(self) -> frozenset[str]:
-        """Reads what is written, and returns the entry points of Traefik. Raises Unavailable."""
+        """Reads the configuration in etcd, and returns the entry points of Traefik. Raises Unavailable."""
         async with self._lock:
             self._written = await self._store.read_tree(self._root)
             await self._hold()  # earlier releases wrote them without a lease
@@ -64,8 +64,10 @@ class TraefikControl:
         return frozenset(point.name for point in points)
 
     async def write(self, tree: Mapping[str, str]) -> None:
-        """Makes this the whole configuration, and returns when Traefik serves it. Raises Unavailable if it does not in
-        time."""
+        """Replaces the whole configuration, and returns when Traefik serves it.
+
+        Raises Unavailable if it does not in time.
+        """
         changed: dict[str, str | None] = {key: value for key, value in tree.items() if self._written.get(key) != value}
         # Rules go first: a router without its rule takes no request, one without its middlewares would admit anybody.
         removed_keys = sorted(
@@ -82,7 +84,7 @@ class TraefikControl:
         await self._until_served()
 
     async def keep(self) -> None:
-        """Keeps the lease; writes its keys again if it has ended."""
+        """Renews the lease. Writes the keys again if the lease has ended."""
         async with self._lock:
             await self._hold()
 

@@ -1,4 +1,4 @@
-"""The gate, as Traefik asks it about each request (its middleware ForwardAuth)."""
+"""Answers Traefik's question about each request by the gate (Traefik's middleware ForwardAuth)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWN = frozenset((b"x-forwarded-method", b"x-forwarded-uri", b"x-forwarded-host"
 
 @dataclass(slots=True)
 class AskedRequest:
-    """A request that Traefik asks about."""
+    """Holds a request about which Traefik asks."""
 
     method: bytes
     target: bytes
@@ -30,7 +30,7 @@ class AskedRequest:
 
 
 class GateServer:
-    """Answers Traefik: 200 with the fields that the app gets, or the reply for the client.
+    """Answers Traefik with 200 and the header fields for the app, or with the reply for the client.
 
     ``circuit_of`` returns the circuit of an id; ``on_admitted`` is called for each request that goes to an app.
     """
@@ -87,7 +87,7 @@ class GateServer:
 
 
 def _asked(request: web.BaseRequest) -> AskedRequest:
-    """Returns the request that the client made. Raises BadRequest."""
+    """Returns the request that the client made, from the headers of Traefik's question. Raises BadRequest."""
     headers = [(name.lower(), value) for name, value in request.raw_headers if name.lower() not in _OWN]
     method = request.headers.get("X-Forwarded-Method", "GET").encode("latin-1")
     target = request.headers.get("X-Forwarded-Uri", "/").encode("latin-1")
@@ -98,7 +98,7 @@ def _asked(request: web.BaseRequest) -> AskedRequest:
 
 
 def _fields(asked: AskedRequest, admission: Admission) -> CIMultiDict[str]:
-    """Returns the fields by which Traefik replaces those of the client: what is absent is dropped."""
+    """Returns the header fields that replace the client's fields at Traefik. Absent fields are dropped."""
     fields: CIMultiDict[str] = CIMultiDict()
     if admission.cookies:
         fields["Cookie"] = admission.cookies

@@ -1,4 +1,4 @@
-"""The data plane on Traefik, which the operator runs (spec 03-16).
+"""Serves circuits by the data plane on Traefik, which the operator runs (spec 03-16).
 
 Traefik asks this worker's gate about each request, and passes the bytes itself. Circuits whose requests a worker must
 read (models, routes by gateways) are relayed to an embedded plane of this process.
@@ -73,8 +73,11 @@ class TraefikOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _State:
-    """A circuit while it is served. ``addresses`` are those of its routes; None: this process serves it.
-    ``draining`` has the addresses of removed routes, with the time at which they are cut."""
+    """Holds the state of a circuit while the circuit is served.
+
+    ``addresses`` are those of its routes; None: this process serves it. ``draining`` has the addresses of removed
+    routes, with the time at which they are cut.
+    """
 
     circuit: Circuit
     addresses: dict[RouteKey, str] | None
@@ -85,7 +88,7 @@ class _State:
 
 
 class TraefikPlane:
-    """Serves circuits of one protocol by a Traefik that runs beside this worker, as the same user."""
+    """Serves circuits of one protocol by a Traefik process that runs beside this worker, as the same user."""
 
     def __init__(
         self,
@@ -233,7 +236,7 @@ class TraefikPlane:
         )
 
     async def _put(self, circuit: Circuit) -> bool:
-        """Adds or replaces a circuit; returns True if what is open to it is to be cut."""
+        """Adds or replaces a circuit. Returns True if its open connections must be cut."""
         before = self._states.get(circuit.id)
         effects = effects_of(before.circuit if before is not None else None, circuit)
         addresses = None if self._is_relayed(circuit) else await self._addresses_of(circuit)
@@ -267,7 +270,7 @@ class TraefikPlane:
         return http_tree(circuit, addresses, permit, self._tree_options)
 
     async def _addresses_of(self, circuit: Circuit) -> dict[RouteKey, str]:
-        """Returns the addresses of routes as ``host:port``; one that cannot be resolved gets no requests."""
+        """Returns the addresses of routes as ``host:port``. A host that cannot be resolved gets no requests."""
         addresses: dict[RouteKey, str] = {}
         for route in circuit.route_info:
             try:
@@ -281,7 +284,7 @@ class TraefikPlane:
         return addresses
 
     async def _apply_inner(self, changes: Changes) -> None:
-        """Has the embedded plane serve the circuits that are relayed to it, and no others."""
+        """Makes the embedded plane serve exactly the circuits that are relayed to it."""
         relayed = {each for each, state in self._states.items() if state.addresses is None}
         circuits = tuple(self._states[each].circuit for each in relayed)
         if relayed or self._inner_ids:
@@ -291,7 +294,8 @@ class TraefikPlane:
     # Connections
 
     def _of_circuit(self, state: _State) -> Callable[[OpenSocket], bool]:
-        """Returns what tells the connections of a circuit: those of its port; by host names, those to its routes."""
+        """Returns a filter of the circuit's connections: by its port, or with host names by the addresses of its
+        routes."""
         circuit = state.circuit
         if circuit.frontend_mode is FrontendMode.PORT and circuit.port is not None:
             port = self._frontend.ports[circuit.port]
@@ -300,7 +304,7 @@ class TraefikPlane:
         return lambda each: _text(each.remote) in addresses
 
     async def _end(self, is_meant: Callable[[OpenSocket], bool]) -> int:
-        """Ends connections of Traefik at once."""
+        """Ends Traefik's connections that the filter selects at once."""
 
         def work() -> int:
             pid = self._traefik()
@@ -320,7 +324,10 @@ class TraefikPlane:
         await self._inner.refresh()
 
     def _in_flight(self, state: _State) -> dict[RouteKey, int]:
-        """Returns the open connections by route; those to an address that circuits share count for each of them."""
+        """Returns the number of open connections by route.
+
+        Circuits that share an address count the same connections.
+        """
         keys = {address: key for key, address in (state.addresses or {}).items()}
         keys |= {address: key for key, (address, _) in state.draining.items()}
         counts: dict[RouteKey, int] = {}
@@ -381,8 +388,10 @@ class TraefikPlane:
                         await self._end(_to_address(address))
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
-        """Leaves Traefik with the circuits: it asks a gate that no longer answers, and so lets nobody in. What is open
-        is cut after the time to drain."""
+        """Stops answering, but leaves the circuits in Traefik.
+
+        Traefik asks a gate that no longer answers, and admits nobody. What is open is cut after the time to drain.
+        """
         end = time.monotonic() + drain_s
         while time.monotonic() < end:
             await self.refresh()
@@ -398,7 +407,7 @@ class TraefikPlane:
 
 
 def _to_address(address: str) -> Callable[[OpenSocket], bool]:
-    """Returns what tells the connections to an address."""
+    """Returns a filter of the connections to an address."""
     return lambda each: _text(each.remote) == address
 
 

@@ -1,4 +1,4 @@
-"""The TCP sockets of another process of this host: which are open, and how they are ended.
+"""Lists and ends the TCP connections of another process on this host.
 
 Traefik keeps what is open when its configuration changes, and has no command that ends a connection. A process that
 may trace it can: ``pidfd_getfd`` makes a descriptor of the same socket, by which it is shut down.
@@ -24,7 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class OpenSocket(msgspec.Struct, frozen=True):
-    """An established connection. Addresses are ``(host, port)``; ``fd`` is the process's own number of it."""
+    """Describes an established connection. Addresses are ``(host, port)``; ``fd`` is the process's own number of it."""
 
     fd: int
     local: tuple[str, int]
@@ -85,8 +85,10 @@ def open_sockets(pid: int) -> list[OpenSocket]:
 
 
 def shut_down(pid: int, sockets: Iterable[OpenSocket]) -> int:
-    """Ends connections of a process at once, and returns how many. Those that were closed meanwhile are passed over.
-    Raises PermissionError if this process may not."""
+    """Ends connections of a process at once, and returns the number of ended connections.
+
+    Those that were closed meanwhile are passed over. Raises PermissionError if this process may not.
+    """
     count = 0
     pidfd = os.pidfd_open(pid)
     try:
@@ -117,7 +119,7 @@ def _is_same(connection: socket.socket, each: OpenSocket) -> bool:
 
 
 def may_end_connections(pid: int) -> str | None:
-    """Returns why this process cannot end connections of another one; None if it can."""
+    """Returns why this process cannot end connections of another process. Returns None if it can."""
     process = Path("/proc") / str(pid)
     try:
         fd = next(iter(_descriptors(process).values()))

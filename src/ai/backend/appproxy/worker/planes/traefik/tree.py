@@ -24,8 +24,8 @@ DOMAIN_ENTRY_POINT = "domainproxy"
 
 
 class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``gate`` is the URL of this worker's gate; ``relay`` is where this worker takes connections with a header of the
-    PROXY protocol. ``domain`` begins with a dot, None with a port for each circuit."""
+    """Holds two addresses of this worker: ``gate`` is the URL of its gate, and ``relay`` takes connections with a PROXY
+    header. ``domain`` begins with a dot, None with a port for each circuit."""
 
     gate: str
     relay: str
@@ -45,8 +45,10 @@ def entry_point_of(circuit: Circuit) -> str:
 
 
 def shared_tree(options: TreeOptions) -> dict[str, str]:
-    """Returns what all circuits share. Connections to apps are not kept: each one that is open is a request, by which
-    requests are counted."""
+    """Returns the configuration keys that all circuits share.
+
+    Connections to apps are not kept: each one that is open is a request, by which requests are counted.
+    """
     transport = f"http/serversTransports/{_TRANSPORT}"
     return {
         f"{transport}/maxIdleConnsPerHost": "-1",
@@ -57,13 +59,13 @@ def shared_tree(options: TreeOptions) -> dict[str, str]:
 
 
 def weighted(routes: Sequence[RouteInfo]) -> list[tuple[RouteInfo, int]]:
-    """Returns the routes that get requests with their weights."""
+    """Returns the routes that get requests, with their weights."""
     weights = weights_of({key_of(route): route.traffic_ratio for route in routes})
     return [(route, weights[key_of(route)]) for route in routes if weights[key_of(route)] > 0]
 
 
 def http_tree(circuit: Circuit, addresses: Mapping[RouteKey, str], permit: str, options: TreeOptions) -> Tree:
-    """Returns the keys of a circuit whose requests go to these addresses, each after a look at the gate."""
+    """Returns the keys of a circuit whose requests go to the given addresses, each after a question to the gate."""
     name = name_of(circuit)
     router, service, gate = f"http/routers/{name}", f"http/services/{name}/loadBalancer", f"http/middlewares/{name}"
     rule = "PathPrefix(`/`)" if options.domain is None else f"Host(`{circuit.subdomain}{options.domain}`)"
@@ -93,7 +95,7 @@ def http_tree(circuit: Circuit, addresses: Mapping[RouteKey, str], permit: str, 
 
 
 def tcp_tree(circuit: Circuit, addresses: Mapping[RouteKey, str]) -> Tree:
-    """Returns the keys of a circuit of raw TCP: its connections are relayed to these addresses in turn."""
+    """Returns the keys of a raw TCP circuit, whose connections are relayed to the given addresses in turn."""
     name = name_of(circuit)
     service = f"tcp/services/{name}/loadBalancer"
     tree = _tcp_router(circuit)

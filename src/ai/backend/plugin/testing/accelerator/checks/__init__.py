@@ -1,4 +1,5 @@
-"""Checks of what every accelerator plugin promises, run by ComputePluginContract and ``backend.ai accelerator check``.
+"""Collects the checks of every accelerator plugin, which ComputePluginContract and ``backend.ai accelerator check``
+run.
 
 A check is an async function of a :class:`Subject`. It returns, raises :class:`CheckFailed` with one sentence, or raises
 :class:`NotApplicable` where the plugin does not claim what is checked. None needs pytest.

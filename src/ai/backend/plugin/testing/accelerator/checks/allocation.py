@@ -1,4 +1,4 @@
-"""Checks of alloc maps, the stock ones and a plugin's own."""
+"""Checks alloc maps, both the stock maps and a plugin's own map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a plugin's description of itself, of its devices, and of their slots, links and properties."""
+"""Checks a plugin's description of itself, of its devices, and of their slots, links and properties."""
 
 from __future__ import annotations
 

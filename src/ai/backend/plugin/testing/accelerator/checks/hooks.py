@@ -1,4 +1,4 @@
-"""Checks of hooks that are repeated, interrupted or continued by another process, and of calls that overlap."""
+"""Checks hooks that are repeated, interrupted or continued by another process, and calls that overlap."""
 
 from __future__ import annotations
 
@@ -200,7 +200,10 @@ async def workloads_do_not_mix(subject: Subject) -> None:
 
 
 def _values_by_field(config: WorkloadConfig) -> dict[str, object]:
-    """Maps the fields of a config, and the keys of its maps, to values: some, as tokens, may be new each time."""
+    """Maps the fields of a config, and the keys of its maps, to values.
+
+    Some values, such as tokens, may be new each time.
+    """
     flat: dict[str, object] = {}
     for name in WorkloadConfig.__slots__:
         value = getattr(config, name)
@@ -298,7 +301,8 @@ async def calls_may_overlap(subject: Subject) -> None:
 
 
 def _stable_part(method: str, answer: object) -> object:
-    """Returns an answer of a plugin without the parts that change by themselves: health, and totals that follow."""
+    """Returns an answer of a plugin without the parts that change by themselves: health, and totals that
+    depend on it."""
     if method == "list_devices":
         return [(device.device_id, device.slots) for device in answer]  # type: ignore[attr-defined]  # settled to devices
     return None if method == "available_slots" else answer

@@ -1,4 +1,4 @@
-"""Checks of metrics: units, names, ranges, and a set of names that stays."""
+"""Checks metrics: their units, names and ranges, and that the set of names stays the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROUND_TIMES = (1000.0, 1005.0, 1010.0)
 
 
 def check_measurements(where: str, measurements: Sequence[Measurement], devices: Collection[DeviceId]) -> None:
-    """Checks that the agent takes all measurements. Raises CheckFailed."""
+    """Checks that the agent accepts all measurements. Raises CheckFailed."""
     measurement_filter = MeasurementFilter()
     measurement_filter.passed(measurements, devices)
     expect(measurement_filter.reason is None, f"{where}: {measurement_filter.reason}")

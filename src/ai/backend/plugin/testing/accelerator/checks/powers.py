@@ -1,4 +1,4 @@
-"""Checks of the optional powers."""
+"""Checks the optional powers of accelerator plugins."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ async def _offered_profiles(subject: Subject) -> list[tuple[DeviceId, PartitionP
 
 
 async def _new_partition(subject: Subject) -> tuple[PartitionProfile, DeviceId]:
-    """Cuts one device, and returns the profile and the new partition's id."""
+    """Cuts one device, and returns the profile and the id of the new partition."""
     for device_id, profile in await _offered_profiles(subject):
         if profile.available:
             try:

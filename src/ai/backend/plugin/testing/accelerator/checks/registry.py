@@ -1,4 +1,4 @@
-"""Declares checks, and runs each on a plugin of its own."""
+"""Declares checks, and runs each check on a new plugin."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class CheckFailed(AssertionError):
-    """The plugin breaks a promise, which the message names with the values that show it."""
+    """Raised when the plugin breaks a promise. The message names the promise and the values that show it."""
 
 
 class NotApplicable(Exception):
-    """The plugin lacks the power that a check needs. The message begins with ``capability:``."""
+    """Raised when the plugin lacks the power that a check needs. The message begins with ``capability:``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"capability: {reason}")
@@ -57,10 +57,10 @@ class Check:
 
 
 class Checks(list[Check]):
-    """The checks of one module, in order."""
+    """Holds the checks of one module in order."""
 
     def add(self, source: str, **facts: Any) -> Callable[[Run], Run]:
-        """Registers a function as a check; its docstring is what it proves."""
+        """Registers a function as a check. Its docstring says what the check proves."""
 
         def register(run: Run) -> Run:
             proves = " ".join((run.__doc__ or "").split())
@@ -93,8 +93,10 @@ class Outcome:
 
 
 async def run_check(check: Check, subject: Subject) -> None:
-    """Runs a check between ``init`` and ``cleanup``, if it needs them. Raises CheckFailed, NotApplicable, or a
-    BackendError of the plugin that the check did not expect."""
+    """Runs a check, between ``init`` and ``cleanup`` if the check needs an initialised plugin.
+
+    Raises CheckFailed, NotApplicable, or a BackendError of the plugin that the check did not expect.
+    """
     if check.power is not None and not getattr(subject.plugin.capabilities, check.power):
         raise NotApplicable(f"the plugin is not {check.power}")
     if check.alters and not subject.may_alter:

@@ -1,4 +1,4 @@
-"""The plugin under test, and how checks call it."""
+"""Wraps the plugin under test, and calls the plugin for checks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OTHER_KERNEL = KernelId(UUID(int=3))
 SESSION = SessionId(UUID(int=2))
 HOOKS = ("pre_create", "post_create", "pre_terminate", "post_terminate")
 _MAX_DEFERRALS = 5
-"""So often a termination may be put off in a check."""
+"""The largest number of times that a termination may be deferred in a check."""
 
 Remake = Callable[[AbstractComputePlugin], Awaitable[AbstractComputePlugin]]
 
@@ -96,9 +96,11 @@ class Subject:
     begun: dict[tuple[KernelId, int], tuple[DeviceAllocation, ManagedState]] = field(default_factory=dict)
 
     async def call(self, method: str, *arguments: Any, of: Any = None) -> Any:
-        """Calls a method of the plugin, or of a hook ``of`` it, within its deadline; returns the answer as it would
-        arrive through a host process. Raises CheckFailed if it is late, unusable or an exception that the interface
-        does not name; BackendError and TerminationDeferred as the plugin does."""
+        """Calls a method of the plugin, or of a hook ``of`` it, within the deadline, and returns its answer.
+
+        The answer is as it would arrive through a host process. Raises CheckFailed if it is late, unusable or an
+        exception that the interface does not name; BackendError and TerminationDeferred as the plugin does.
+        """
 
         def record(seconds: float) -> None:
             self.held_s[method] = max(self.held_s.get(method, 0.0), seconds)
@@ -125,7 +127,10 @@ class Subject:
             raise CheckFailed(f"{method}: {e}") from None
 
     async def refused(self, method: str, *arguments: Any, by: type[BackendError], why: str) -> None:
-        """Calls a method that must raise ``by``. Raises CheckFailed if the call succeeds, or fails in another way."""
+        """Calls a method that must raise the error ``by``.
+
+        Raises CheckFailed if the call succeeds, or fails in another way.
+        """
         try:
             await self.call(method, *arguments)
         except by:
@@ -176,8 +181,11 @@ class Subject:
     async def hook(
         self, method: str, allocation: DeviceAllocation, state: ManagedState, kernel: KernelId = KERNEL, **context: Any
     ) -> Any:
-        """Calls a method of a new hook, as the agent does; a deferred termination is repeated. Raises NotApplicable if
-        the plugin takes no workload now, CheckFailed as :meth:`call`, and for a config that the agent would refuse."""
+        """Creates a lifecycle hook and calls one of its methods, as the agent does.
+
+        A deferred termination is repeated. Raises NotApplicable if the plugin takes no workload now, CheckFailed as
+        :meth:`call`, and for a config that the agent would refuse.
+        """
         circumstances = {"cause": LifecycleCause.CREATE, "attempt": 1, "deadline_s": self.deadline_s, **context}
         incarnation = (kernel, int(context.get("attempt", 1)))
         if method == "pre_create":
@@ -206,7 +214,7 @@ class Subject:
         return None
 
     async def end_workloads(self) -> None:
-        """Ends the workloads that a check has begun, as an agent would; other checks prove that this works."""
+        """Ends the workloads that a check has begun, as an agent would. Other checks prove that this works."""
         for (kernel, attempt), (allocation, state) in list(self.begun.items()):
             try:
                 await self.hook("post_terminate", allocation, state, kernel, attempt=attempt)
@@ -222,7 +230,7 @@ async def _awaited(method: Callable[..., Any], arguments: tuple[Any, ...]) -> An
 
 
 def usable(config: object) -> WorkloadConfig:
-    """Returns a hook's config as the agent validates it. Raises CheckFailed."""
+    """Returns a hook's configuration as the agent validates it. Raises CheckFailed."""
     try:
         return check_config(config)
     except ValueError as e:
