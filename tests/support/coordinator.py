@@ -29,7 +29,7 @@ from ai.backend.common.wire.appproxy import (
     InferenceUsage,
     State,
     ToWorker,
-    Usage,
+    UsageReport,
     purpose_key,
 )
 from ai.backend.infra.database import Database
@@ -181,7 +181,7 @@ class FakeWorker:
         self, sequence: int, time: float, *uses: CircuitUsage, inference: Sequence[InferenceUsage] = ()
     ) -> None:
         assert self._socket is not None
-        frame = Usage(sequence=sequence, time=time, circuits=list(uses), inference=list(inference))
+        frame = UsageReport(sequence=sequence, time=time, circuits=list(uses), inference=list(inference))
         await self._socket.send_str(msgspec.json.encode(frame).decode())
         await self.until(lambda: self.counted >= sequence)
 

@@ -34,7 +34,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Describes an exception: its type, its text, and its call stack, the outermost frame first.
+    """Describes an exception: its type, its text, and the frames of its traceback, the outermost frame first.
 
     No variable is in it.
     """

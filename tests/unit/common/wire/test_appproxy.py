@@ -24,7 +24,7 @@ from ai.backend.common.wire.appproxy import (
     State,
     ToCoordinator,
     ToWorker,
-    Usage,
+    UsageReport,
     WorkerRegistration,
     purpose_key,
 )
@@ -68,7 +68,10 @@ REGISTRATION = {
         (Change(version=4, set=[CIRCUIT], removed=[ID]), ToWorker),
         (Counted(sequence=2), ToWorker),
         (Ack(version=4, failed={ID: "the port is taken"}), ToCoordinator),
-        (Usage(sequence=1, time=2.5, circuits=[CircuitUsage(id=ID, requests=3, last_used=1.5, open=1)]), ToCoordinator),
+        (
+            UsageReport(sequence=1, time=2.5, circuits=[CircuitUsage(id=ID, requests=3, last_used=1.5, open=1)]),
+            ToCoordinator,
+        ),
     ],
 )
 def test_every_frame_is_read_as_it_was_written(frame: msgspec.Struct, union: Any) -> None:

@@ -385,7 +385,10 @@ def oci_runtime_of(name: str, declared: Mapping[str, RuntimeClassSettings], info
 def without_overhead(
     config: WorkloadConfig, name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> tuple[float | None, int | None]:
-    """Returns the limits of CPU and memory of a workload, reduced by the overhead of its runtime class."""
+    """Returns the limits of CPU and memory of a workload, reduced by the overhead of its runtime class.
+
+    The kernel's slots contain the overhead.
+    """
     runtime_class = classes_of(declared, info).get(name)
     overhead = (
         overhead_of(runtime_class[0], info.class_overheads.get(runtime_class[1])) if runtime_class is not None else {}

@@ -109,7 +109,7 @@ class Coordinator:
         self._tasks = [asyncio.ensure_future(loop.run()) for loop in (self.links, self._tidy)]
 
     async def readiness(self) -> Mapping[str, bool]:
-        """Returns if the database answers, and if a worker is alive."""
+        """Returns by name if the database answers, and if a worker is alive."""
         with suppress(BackendError):
             return {"database": True, "workers": any(worker.nodes for worker in await self.workers.all())}
         return {"database": False}

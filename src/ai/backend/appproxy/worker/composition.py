@@ -71,7 +71,7 @@ class Worker:
         self._is_serving = False
 
     async def _readiness(self) -> Mapping[str, bool]:
-        """Returns if the worker can serve.
+        """Returns by name if the frontend can serve.
 
         A worker without a coordinator still serves, and stays in a load balancer.
         """

@@ -17,7 +17,7 @@ REGISTRY_FIELDS = ("hostname", "config { url type project username ssl_verify }"
 class AsyncImage(Area):
     """Lists and manages container images (``api_session.Image``).
 
-    Only superadmins may use calls other than the lists. All but the lists is for superadmins.
+    Only superadmins may use calls other than the lists.
     """
 
     async def list(

@@ -2,7 +2,7 @@
 
 The worker link is a WebSocket that a worker opens at ``GET /api/worker/{worker_id}/link?node=NODE`` with the header
 ``X-BackendAI-Token``. Its frames are JSON texts. The coordinator sends :class:`State`, :class:`Change`,
-:class:`Counted`; the worker sends :class:`Ack`, :class:`Usage`. The field ``frame`` names the kind.
+:class:`Counted`; the worker sends :class:`Ack`, :class:`UsageReport`. The field ``frame`` names the kind.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ class InferenceUsage(Wire, frozen=True, kw_only=True):
     first_bytes: Annotated[list[Amount], msgspec.Meta(max_length=len(FIRST_BYTE_BOUNDS_S) + 1)] = []
 
 
-class Usage(Frame, frozen=True, kw_only=True, tag="usage"):
+class UsageReport(Frame, frozen=True, kw_only=True, tag="usage"):
     """A report of a worker's node. ``sequence`` grows by one from 1; it is sent again until it is counted.
 
     ``time`` is the worker's clock, by which the coordinator reads ``last_used``.
@@ -363,13 +363,13 @@ class UsageRows(Wire, frozen=True, kw_only=True):
 
 
 class Counted(Frame, frozen=True, kw_only=True, tag="counted"):
-    """Replies to :class:`Usage`: all reports up to this sequence number are counted."""
+    """Replies to :class:`UsageReport`: all reports up to this sequence number are counted."""
 
     sequence: int
 
 
 ToWorker = State | Change | Counted
-ToCoordinator = Ack | Usage
+ToCoordinator = Ack | UsageReport
 
 
 class SetupCode(Wire, frozen=True, kw_only=True):

@@ -217,7 +217,7 @@ class UploadAnswer(Answer, frozen=True, kw_only=True):
 class ArtifactPlace(RevisionKey, frozen=True, kw_only=True):
     """Names an archived artifact revision and the storage that holds it.
 
-    An empty ``storage`` permits every storage. An empty ``storage`` means any.
+    An empty ``storage`` permits every storage.
     """
 
     storage: Text = ""

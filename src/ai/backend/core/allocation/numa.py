@@ -33,7 +33,7 @@ def in_order(
 
 
 def fewest(free_of: Mapping[int | None, int], quanta: int) -> list[int | None]:
-    """Returns the smallest number of NUMA nodes that together have the quantity free."""
+    """Returns the fewest NUMA nodes that together have the quantity free, the nodes with most free first."""
     chosen: list[int | None] = []
     for node in sorted(free_of, key=lambda node: (-free_of[node], -1 if node is None else node)):
         chosen.append(node)

@@ -16,9 +16,9 @@ _CLOSENESS = {kind.value: place for place, kind in enumerate(LinkKind)}
 
 
 def near_network(devices: Sequence[ComputeDevice]) -> tuple[frozenset[DeviceId], ...]:
-    """Yields growing sets of devices, first the devices nearest to a network card.
+    """Returns growing sets of devices, first the devices nearest to a network card.
 
-    Yields no set if all devices are equally near.
+    Returns no set if all devices are equally near.
     """
     distances = {
         device.device_id: min(

@@ -40,7 +40,7 @@ class Breaker:
             record.ejections = min(record.ejections + 1, 16)
 
     def ejected(self, route_count: int, now: float) -> frozenset[RouteKey]:
-        """Returns the ejected routes. At most half of ``route_count`` routes are returned, the most failed first."""
+        """Returns the ejected routes, at most half of ``route_count``: those that failed most often."""
         if not self._records:
             return frozenset()
         keys = [key for key, record in self._records.items() if record.ejected_until > now]

@@ -341,7 +341,7 @@ def _withheld_devices(index: AgentIndex, queued: QueuedSession) -> list[Withheld
 def _propose(index: AgentIndex, queued: QueuedSession, reserved_mask: int) -> Iterator[Proposal]:
     """Yields smaller requests that seem to fit the free resources.
 
-    If alternatives state amounts, each alternative is tried in turn.
+    If alternatives state amounts, yields one request of each alternative in turn, the preferred alternative first.
     """
     session, equivalence_class = queued.session, queued.quota_class.equivalence_class
     if not equivalence_class.has_amounts:

@@ -277,8 +277,8 @@ class _BoundedReads:
 def _extract(layer: BinaryIO, name: str, target: BinaryIO, limit: int) -> bool:
     """Writes the regular file ``name`` of a tar archive.
 
-    Nothing else is written, so that other entries do no harm. Returns False if the tar does not have it. Raises
-    ArtifactRejected.
+    Nothing else of the archive is written anywhere, so names, links and modes in it do no harm. Returns False if the
+    tar does not have the file. Raises ArtifactRejected.
     """
     layer.seek(0)
     reads = _BoundedReads(layer)

@@ -32,7 +32,10 @@ _THROTTLED = Prepared(
 
 
 class Elements(Protocol):
-    """Declares the store of sessions that keeps the elements in the same database."""
+    """Inserts and reads the sessions of an array in the database of the arrays.
+
+    The store of sessions implements this protocol.
+    """
 
     async def insert_together(
         self,

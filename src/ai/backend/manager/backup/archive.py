@@ -289,7 +289,7 @@ class _Checked(_Measured):
 
 
 def _open_zip(path: Path) -> zipfile.ZipFile:
-    """Opens a backup as a ZIP file, and raises InvalidInput if it is none."""
+    """Opens a backup as a ZIP file. Raises InvalidInput if it is none, and OSError."""
     try:
         return zipfile.ZipFile(path)
     except _UNREADABLE as e:

@@ -149,7 +149,11 @@ class FolderFinder:
 
 
 def _preferred(caller: Caller, matches: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
-    """Returns the folders of a name that rank first: by status, then own before shared before group folders."""
+    """Returns the best folders of a name: first those in ``statuses``, then live ones, then by their owner.
+
+    Own folders come before shared ones, and these before group folders. Of several in the trash, only the folder that
+    was deleted last is returned.
+    """
 
     def rank(access: FolderAccess) -> tuple[bool, bool, int]:
         folder = access.folder

@@ -36,8 +36,9 @@ class FolderStore(Protocol):
     async def accessible(
         self, user_id: UserId, group_ids: Collection[GroupId], *, name: str | None = None
     ) -> list[FolderRow]:
-        """Returns the folders that the user owns or shares, and those of the groups, oldest first. Removed folders
-        (``delete-complete``) are left out.
+        """Returns the user's own folders, those shared with the user, and those of the groups, oldest first.
+
+        Removed folders (``delete-complete``) are left out.
         """
         ...
 

@@ -165,8 +165,9 @@ class IdentityService:
             await self._store.touch(uses_by_key)
 
     async def resolve_owner(self, caller: Caller, owner_access_key: str | None) -> Caller:
-        """Returns the owner of ``owner_access_key``, or the caller if the key is None. Raises Forbidden if the caller
-        may not act for the owner. Raises Forbidden if the caller may not act for it.
+        """Returns the owner of ``owner_access_key``, or the caller if the key is None.
+
+        Raises Forbidden if the caller may not act for the owner.
         """
         if owner_access_key is None or owner_access_key == caller.access_key:
             return caller

@@ -91,8 +91,9 @@ class SqlUserStore:
         self._sealer = sealer or Sealer()
 
     async def _write_with_an_admin_left(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work`` in a write transaction, which fails if no superadmin could sign in afterwards. Raises Conflict
-        if no superadmin could sign afterwards.
+        """Runs ``work`` in a write transaction. Raises Conflict if it would leave no superadmin who can sign in.
+
+        Without such a superadmin before, nothing is checked.
         """
 
         def guarded(s: Connection) -> T:

@@ -198,8 +198,9 @@ class ServingLoop(PeriodicLoop):
     async def _create_sessions(
         self, service: Service, sessions: Mapping[SessionId, Session], problems: list[str]
     ) -> dict[SessionId, str]:
-        """Creates the missing sessions of PROVISIONING replicas, and returns by replica why a session was refused for
-        good. Returns why sessions are refused.
+        """Creates the missing sessions of PROVISIONING replicas. Returns by replica why a session was refused for good.
+
+        Other refusals are added to ``problems``.
         """
         missing = [
             each

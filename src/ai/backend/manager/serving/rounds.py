@@ -389,10 +389,10 @@ class _Round:
             self._events.append(_event(self._endpoint, self._now, f"replica {str(replica.id)[:8]}", state, None, data))
 
     def _step_as_planned(self, replica: Replica, trigger: ReplicaTrigger, reason: ServingReason) -> None:
-        """Applies a trigger to a replica, unless the coordinator must first get the present routes. A replica that
-        serves waits until the coordinator has the routes of its replacement. A draining replica waits until the
-        coordinator knows that it drains. One that serves stays until the coordinator has the routes of those that take
-        its place, and one that drains until it is known there that it does.
+        """Applies a trigger to a replica, unless the coordinator must first get the present routes.
+
+        A replica that serves waits until the coordinator has the routes of its replacement. A draining replica waits
+        until the coordinator knows that it drains. Replicas of an endpoint that is being destroyed do not wait.
         """
         is_routed = replica.status in _ROUTED
         is_leaving = self._endpoint.status is EndpointStatus.DESTROYING

@@ -209,8 +209,7 @@ class ServingService:
 
     async def one(self, caller: Caller, ref: str | UUID, operation: Operation) -> Service:
         """Returns the endpoint of a name or id if the caller may perform ``operation`` on it. Raises NotFound, or
-        Forbidden for an endpoint that the caller may only see. Raises NotFound, or Forbidden for one that the caller
-        only sees.
+        Forbidden for an endpoint that the caller may only see.
         """
         try:
             service = await self.store.get(ref if isinstance(ref, UUID) else UUID(ref))
@@ -379,7 +378,7 @@ class ServingService:
 
     async def destroy(self, caller: Caller, ref: str) -> Service:
         """Requests the end of an endpoint and returns at once. The loop ends all replicas, then releases the URL.
-        Repeating the request is harmless. Repeating it is harmless.
+        Repeating the request is harmless.
         """
 
         def change(service: Service, now: datetime) -> ServingChange | None:

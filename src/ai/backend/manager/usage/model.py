@@ -29,7 +29,10 @@ _COUNTER_LIMIT = 2**63
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects kernels that ran between ``start`` and ``end``; a field that is None does not restrict the selection."""
+    """Selects kernels that ran at any time from ``start`` until before ``end``.
+
+    A field that is None does not restrict the selection.
+    """
 
     start: datetime
     end: datetime
@@ -78,7 +81,10 @@ class UsedKernel(msgspec.Struct, frozen=True, kw_only=True):
         return Cursor(terminated_at=self.terminated_at, kernel_id=self.kernel_id)
 
     def metric(self, name: str, part: str = "current") -> Decimal:
-        """Returns a value of a metric, or zero if the value is missing or not a valid number, since agents write it."""
+        """Returns a value of a metric, or zero if it is missing or no number from 0 to below 2**63.
+
+        Values are checked because agents write them.
+        """
         metric = (self.last_stat or {}).get(name)
         try:
             value = (

@@ -125,8 +125,8 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
         static=_write_etc_files(state / "static", *inner_ids),
         etc=EtcFolder(
             state / "static",
-            [name for name in sandbox.SHOWN_ETC_NAMES if name != sandbox.RESOLVER_NAME],
-            {**sandbox.etc_stand_ins(*inner_ids), sandbox.RESOLVER_NAME: ""},
+            [name for name in sandbox.SHOWN_ETC_NAMES if name != sandbox.RESOLV_CONF_NAME],
+            {**sandbox.etc_stand_ins(*inner_ids), sandbox.RESOLV_CONF_NAME: ""},
         ),
         is_root=is_root,
         user_namespace=user_namespace,

@@ -34,7 +34,7 @@ BECOME_USER_SCRIPT = (
 )
 """The first program in a sandbox of root's without a user namespace. Its change of user drops the last capabilities."""
 SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-RESOLVER_NAME = "resolv.conf"
+RESOLV_CONF_NAME = "resolv.conf"
 SHOWN_ETC_NAMES = (
     "alternatives",
     "bash.bashrc",
@@ -52,7 +52,7 @@ SHOWN_ETC_NAMES = (
     "OpenCL",
     "pki",
     "protocols",
-    RESOLVER_NAME,
+    RESOLV_CONF_NAME,
     "services",
     "ssl/certs",
     "ssl/openssl.cnf",
@@ -313,7 +313,7 @@ def _show_host(view: SandboxView, host_paths: HostPaths) -> None:
             view.bind(host_path, directory)
     if host_paths.etc is not None:
         view.bind(host_paths.etc, "/etc")
-    for etc_name in SHOWN_ETC_NAMES if host_paths.etc is None else (RESOLVER_NAME,):
+    for etc_name in SHOWN_ETC_NAMES if host_paths.etc is None else (RESOLV_CONF_NAME,):
         host_path = Path("/etc", etc_name)
         if host_path.exists():
             view.bind(host_path.resolve() if host_path.is_file() else host_path, str(host_path))

@@ -18,13 +18,16 @@ _LongText = Annotated[str, msgspec.Meta(max_length=8192)]
 
 
 class CircuitList(Schema, frozen=True, kw_only=True):
-    """CircuitListResponseModel."""
+    """Answers with one page of circuits (`CircuitListResponseModel`)."""
 
     circuits: list[Circuit]
 
 
 class CircuitStatistics(Circuit, frozen=True, kw_only=True):
-    """CircuitStatisticsModel: ``last_access`` is unix time, ``ttl`` the seconds until removal; None is never."""
+    """Describes the use of a circuit (`CircuitStatisticsModel`).
+
+    ``last_access`` is unix time, ``ttl`` the seconds until removal; None is never.
+    """
 
     requests: int
     last_access: int | None
@@ -32,7 +35,7 @@ class CircuitStatistics(Circuit, frozen=True, kw_only=True):
 
 
 class BulkRemoval(Schema, frozen=True, kw_only=True):
-    """BulkRemoveCircuitsRequestModel."""
+    """Names the circuits to remove (`BulkRemoveCircuitsRequestModel`)."""
 
     circuit_ids: _Ids = msgspec.field(default_factory=list)
 
@@ -72,13 +75,13 @@ class ConfBody(Schema, frozen=True, kw_only=True):
 
 
 class Token(Schema, frozen=True, kw_only=True):
-    """TokenResponseModel."""
+    """Answers with a token (`TokenResponseModel`)."""
 
     token: str
 
 
 class AddQuery(Schema, frozen=True, kw_only=True):
-    """AddRequestModel; ``envs`` may be a JSON text in a query."""
+    """Asks for a circuit to an app (`AddRequestModel`). ``envs`` may be a JSON text in a query."""
 
     app: _AppName
     protocol: ProxyProtocol = ProxyProtocol.HTTP
@@ -93,21 +96,21 @@ class AddQuery(Schema, frozen=True, kw_only=True):
 
 
 class ProxyQuery(AddQuery, frozen=True, kw_only=True):
-    """ProxyRequestModel."""
+    """Asks for an app of a session, by the token of a user (`ProxyRequestModel`)."""
 
     token: Annotated[str, msgspec.Meta(max_length=1024)]
     session_id: UUID
 
 
 class AddReply(Schema, frozen=True, kw_only=True):
-    """AddResponseModel."""
+    """Answers with the address of a new circuit (`AddResponseModel`)."""
 
     code: int = 200
     url: str
 
 
 class ProxyReply(Schema, frozen=True, kw_only=True):
-    """ProxyResponseModel."""
+    """Answers with the address of an app, and whether its circuit existed before (`ProxyResponseModel`)."""
 
     redirect_url: str
     reuse: bool

@@ -28,7 +28,7 @@ from ai.backend.common.wire.appproxy import (
     EndpointLoad,
     EndpointLoads,
     InferenceUsage,
-    Usage,
+    UsageReport,
     UsageRow,
 )
 from ai.backend.infra.database import Database
@@ -144,7 +144,7 @@ class SqlLinks:
         query = select(columns.id, columns.document).where(columns.id > after).order_by(columns.id).limit(limit)
         return [UsageRow(id=row.id, usage=row.document) for row in await self._db.fetch(query)]
 
-    async def count(self, worker_id: UUID, node: str, usage: Usage, now: datetime) -> int:
+    async def count(self, worker_id: UUID, node: str, usage: UsageReport, now: datetime) -> int:
         is_node = (_NODE_COLUMNS.worker_id == worker_id) & (_NODE_COLUMNS.node == node)
 
         def work(s: Connection) -> int:
@@ -180,7 +180,7 @@ def _endpoints_of(s: Connection, worker_id: UUID) -> dict[UUID, UUID | None]:
     return {row.id: row.endpoint_id for row in s.execute(select(_CIRCUITS.id, _CIRCUITS.endpoint_id).where(is_own))}
 
 
-def _ended_endpoints_of(s: Connection, worker_id: UUID, usage: Usage) -> dict[UUID, UUID | None]:
+def _ended_endpoints_of(s: Connection, worker_id: UUID, usage: UsageReport) -> dict[UUID, UUID | None]:
     """Returns the endpoints in a report whose circuits the worker had until recently."""
     ids = {each.circuit for each in usage.inference}
     rests = resting_slots.c
@@ -189,7 +189,7 @@ def _ended_endpoints_of(s: Connection, worker_id: UUID, usage: Usage) -> dict[UU
     return {row.circuit_id: row.endpoint_id for row in s.execute(query)} if ids else {}
 
 
-def _own_inference(usage: Usage, own: Mapping[UUID, UUID | None]) -> list[InferenceUsage]:
+def _own_inference(usage: UsageReport, own: Mapping[UUID, UUID | None]) -> list[InferenceUsage]:
     """Returns the usage reports about circuits of the reporting worker, with the endpoint of each circuit.
 
     Reports about other circuits are dropped, because they would be charged to other owners.

@@ -8,7 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from ai.backend.appproxy.coordinator.circuits.model import Delivery, Setup, StoredCircuit
-from ai.backend.common.wire.appproxy import Ack, Circuit, EndpointLoads, Slot, Usage, UsageRow
+from ai.backend.common.wire.appproxy import Ack, Circuit, EndpointLoads, Slot, UsageReport, UsageRow
 
 
 class CircuitStore(Protocol):
@@ -62,7 +62,7 @@ class CircuitStore(Protocol):
 
     async def acknowledge(self, worker_id: UUID, node: str, ack: Ack) -> None: ...
     async def delivery(self, circuit_id: UUID, alive_since: datetime) -> Delivery | None: ...
-    async def count(self, worker_id: UUID, node: str, usage: Usage, now: datetime) -> int:
+    async def count(self, worker_id: UUID, node: str, usage: UsageReport, now: datetime) -> int:
         """Counts a usage report once, and returns the sequence number up to which the node's reports are counted."""
 
     async def loads(self, alive_since: datetime) -> EndpointLoads:
@@ -83,4 +83,4 @@ class CircuitStore(Protocol):
 
     async def remove_setups(self, session_ids: Sequence[UUID]) -> None: ...
     async def purge(self, now: datetime) -> None:
-        """Removes expired set-ups, expired port reservations, and nodes and endpoint reports that are a day old."""
+        """Removes expired set-ups, slots whose rest is over, and nodes and endpoint reports that are a day old."""

@@ -1,4 +1,4 @@
-"""Manages circuits of model services, and the tokens that call them."""
+"""Manages circuits of model services, and the tokens with which clients call them."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from ai.backend.infra.http.routes import Schema
 
 
 class Success(Schema, frozen=True, kw_only=True):
-    """StubResponseModel."""
+    """Answers that a request succeeded (`StubResponseModel`)."""
 
     success: bool = True
 
 
 class WorkerList(Schema, frozen=True, kw_only=True):
-    """WorkerListResponseModel."""
+    """Answers with workers (`WorkerListResponseModel`)."""
 
     workers: list[WorkerInfo]
 
@@ -29,7 +29,7 @@ class Heartbeat(Schema, frozen=True, kw_only=True):
 
 
 class SlotsQuery(Schema, frozen=True, kw_only=True):
-    """ListSlotsRequestModel: ``wsproxy_host`` is the authority of a worker."""
+    """Asks for slots (`ListSlotsRequestModel`): ``wsproxy_host`` is the authority of a worker."""
 
     wsproxy_host: str | None = None
     in_use: bool = True
@@ -42,7 +42,7 @@ class SlotList(Schema, frozen=True, kw_only=True):
 
 
 class WorkerStatus(Schema, frozen=True, kw_only=True):
-    """WorkerInfoModel."""
+    """Describes a worker and its slots (`WorkerInfoModel`)."""
 
     authority: str
     available_slots: int
@@ -51,7 +51,7 @@ class WorkerStatus(Schema, frozen=True, kw_only=True):
 
 
 class CoordinatorStatus(Schema, frozen=True, kw_only=True):
-    """StatusResponseModel; ``workers`` are those that are alive."""
+    """Describes the coordinator (`StatusResponseModel`). ``workers`` are the workers that are alive."""
 
     coordinator_version: str
     workers: list[WorkerStatus]

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from ai.backend.appproxy.worker.inference.endpoint import sessions_of
 from ai.backend.appproxy.worker.planes.plane import CircuitObservation
-from ai.backend.common.wire.appproxy import CircuitUsage, InferenceUsage, Usage
+from ai.backend.common.wire.appproxy import CircuitUsage, InferenceUsage, UsageReport
 
 
 class UsageReports:
@@ -15,7 +15,7 @@ class UsageReports:
 
     def __init__(self) -> None:
         self._sequence = 0
-        self._pending: Usage | None = None
+        self._pending: UsageReport | None = None
         self._reported: dict[UUID, int] = {}
         self._busy: set[UUID] = set()
         self._waits: dict[UUID, int] = {}
@@ -25,7 +25,7 @@ class UsageReports:
         observations: Mapping[UUID, CircuitObservation],
         now: float,
         take_usage: Callable[[], list[InferenceUsage]] = list,
-    ) -> Usage | None:
+    ) -> UsageReport | None:
         """Returns the report to send: the one that is not counted yet, or else a new one. Returns None if nothing was
         used.
 
@@ -60,7 +60,7 @@ class UsageReports:
         if not circuits and not inference:
             return None
         self._sequence += 1
-        self._pending = Usage(sequence=self._sequence, time=now, circuits=circuits, inference=inference)
+        self._pending = UsageReport(sequence=self._sequence, time=now, circuits=circuits, inference=inference)
         return self._pending
 
     def has_new_waits(self, observations: Mapping[UUID, CircuitObservation]) -> bool:

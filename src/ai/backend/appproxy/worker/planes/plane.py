@@ -84,7 +84,7 @@ class DataPlane(Protocol):
         """Opens the plane's listening addresses. Raises InvalidInput if none of them can be opened."""
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
-        """Refuses new connections, waits the given time for open ones, and aborts the rest."""
+        """Refuses new connections, waits at most ``drain_s`` seconds for open ones, and aborts the rest."""
 
     async def apply(self, changes: Changes) -> Applied:
         """Applies changes.

@@ -137,7 +137,10 @@ class KernelReconciler:
         return occupancy.status is not KernelStatus.SCHEDULED and not timedelta() <= age <= grace
 
     async def _orphans(self, agent_id: AgentId, suspects: Sequence[KernelPresence]) -> list[KernelPresence]:
-        """Returns the suspected kernels that belong to no session by freshly read rows."""
+        """Returns the suspected kernels that belong to no session by freshly read rows.
+
+        A session may have been placed since the kernels became suspected.
+        """
         kernel_ids = [kernel_id for presence in suspects if (kernel_id := _kernel_id(presence)) is not None]
         kernels = {
             str(kernel.id): kernel for session in await self._store.of_kernels(kernel_ids) for kernel in session.kernels

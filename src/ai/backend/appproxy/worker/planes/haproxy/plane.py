@@ -322,7 +322,7 @@ class HaproxyPlane:
         return commands + await self._show(circuit, drain_s=effects.drain_s)
 
     def _take_slot(self, circuit: Circuit) -> list[str]:
-        """Takes the slot away from another circuit."""
+        """Takes the circuit's slot away from another circuit that has it, and returns the commands for that."""
         for other in self._circuits.values():
             slots = [(each.frontend_mode, each.port, each.subdomain) for each in (other, circuit)]
             if other.id != circuit.id and slots[0] == slots[1]:
