@@ -257,7 +257,7 @@ def step(
     )
     if row is None:
         return state, (), ()
-    target, handle = row
+    target, handler = row
     after = replace(
         state,
         status=target,
@@ -265,8 +265,8 @@ def step(
         exit_code=event.exit_code if event.exit_code is not None else state.exit_code,
     )
     effects: tuple[SlotEffect, ...] = ()
-    if handle is not None:
-        after, effects = handle(state, after, event)
+    if handler is not None:
+        after, effects = handler(state, after, event)
     return after, (Transition(state.status, event.trigger, target, event.stimulus_id),), effects
 
 

@@ -78,13 +78,13 @@ def assign_network(
         places=dict(placed),
         nodes=nodes,
         encrypted=encrypted,
-        lines=_line_nonces(members, taken, rng, key_id) if encrypted else {},
+        lines=_connection_nonces(members, taken, rng, key_id) if encrypted else {},
         key_id=key_id,
     )
     return _free_vni({vni for vni, _ in taken}, settings, rng), network
 
 
-def _line_nonces(
+def _connection_nonces(
     members: Collection[AgentId], taken: Iterable[tuple[int, SessionNetwork]], rng: random.Random, key_id: str
 ) -> dict[str, str]:
     """Returns, by the name of a connection, the nonce and key id of each two agents. The nonce is that of live
@@ -92,8 +92,8 @@ def _line_nonces(
     session uses it.
     """
     existing_nonces = {line: nonce for _, network in taken for line, nonce in network.lines.items()}
-    line_names = (line_between(*agent_pair) for agent_pair in combinations(members, 2))
-    return {line: existing_nonces.get(line) or f"{key_id}:{rng.getrandbits(64):016x}" for line in line_names}
+    connection_names = (line_between(*agent_pair) for agent_pair in combinations(members, 2))
+    return {line: existing_nonces.get(line) or f"{key_id}:{rng.getrandbits(64):016x}" for line in connection_names}
 
 
 def _free_vni(taken_vnis: Collection[int], settings: SessionSettings, rng: random.Random) -> int:

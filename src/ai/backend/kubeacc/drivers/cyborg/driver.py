@@ -124,7 +124,7 @@ class CyborgDriver(AbstractAcceleratorDriver):
         elsewhere, or Cyborg binds nothing more to the machine; BindFailed.
         """
         unit = Unit.parse(device_id, self._settings.cluster)
-        deployable, stock = await self._placed(unit)
+        deployable, stock = await self._device_and_stock(unit)
         async with self._lock(deployable):
             machine = await self._machine(node_name)
             if stock.host not in (machine.host, machine.hypervisor):
@@ -156,7 +156,7 @@ class CyborgDriver(AbstractAcceleratorDriver):
         Raises Conflict: other machines hold accelerators of it.
         """
         unit = Unit.parse(device_id, self._settings.cluster)
-        deployable, stock = await self._placed(unit)
+        deployable, stock = await self._device_and_stock(unit)
         if stock.resource != _FPGA:
             raise InvalidInput(f"{deployable.name} is of {stock.resource}; Cyborg programs FPGAs only")
         image_id = await self._images.put(image)
@@ -304,8 +304,8 @@ class CyborgDriver(AbstractAcceleratorDriver):
             raise CloudRefused(f"Nova does not show our account at which host {node_name} is")
         return Machine(node_name, server.id, server.host, server.hypervisor)
 
-    async def _placed(self, unit: Unit) -> tuple[Deployable, Stock]:
-        """Returns the placed device.
+    async def _device_and_stock(self, unit: Unit) -> tuple[Deployable, Stock]:
+        """Returns the device of a unit in Cyborg, and what Placement counts of this device.
 
         Raises NotFound: Cyborg has no such device, or has not reported it to Placement.
         """

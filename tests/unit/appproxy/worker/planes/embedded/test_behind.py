@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from ai.backend.appproxy.worker.planes.embedded.behind import read_header
+from ai.backend.appproxy.worker.planes.embedded.behind import parse_proxy_header
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 
@@ -20,8 +20,8 @@ V6 = header(0x21, 2 * socket.inet_pton(socket.AF_INET6, "2001:db8::1") + struct.
 
 @pytest.mark.parametrize(("data", "address", "port"), [(V4, "10.0.0.7", 10_205), (V6, "2001:db8::1", 2)])
 def test_the_address_and_the_port_of_a_client_are_read(data: bytes, address: str, port: int) -> None:
-    assert read_header(data + b"GET") == (address, port, len(data))
-    assert all(read_header(data[:end]) is None for end in range(len(data)))
+    assert parse_proxy_header(data + b"GET") == (address, port, len(data))
+    assert all(parse_proxy_header(data[:end]) is None for end in range(len(data)))
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_the_address_and_the_port_of_a_client_are_read(data: bytes, address: str
 )
 def test_anything_else_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="header"):
-        read_header(data)
+        parse_proxy_header(data)

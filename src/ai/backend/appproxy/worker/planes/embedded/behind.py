@@ -20,7 +20,7 @@ Accept = Callable[[str, int], asyncio.Protocol | None]
 """Returns the protocol for a client's address and the port that it connected to; None refuses it."""
 
 
-def read_header(data: bytes) -> tuple[str, int, int] | None:
+def parse_proxy_header(data: bytes) -> tuple[str, int, int] | None:
     """Returns the client's address, the port that it connected to, and the header length.
 
     Returns None if the header is incomplete. Raises ValueError for anything else.
@@ -55,7 +55,7 @@ class BehindProxy(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         try:
-            header = read_header(self._received)
+            header = parse_proxy_header(self._received)
         except ValueError:
             self._transport.abort()
             return
