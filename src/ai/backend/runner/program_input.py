@@ -57,7 +57,7 @@ class ProgramInput:
         return read_fd
 
     def follow(self, pid: int) -> None:
-        """Watches the program `pid`, which has been started with the descriptor of `open`."""
+        """Reports when the program `pid` waits for input. It was started with the descriptor that `open` returned."""
         self._pid = pid
         if self._write_fd >= 0:
             self._check_later(_MIN_DELAY_S)

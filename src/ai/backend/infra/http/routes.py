@@ -27,9 +27,9 @@ BODY_TIMEOUT_S = 120.0
 """The timeout in seconds from the head of a request to the end of its body."""
 READ_METHODS = ("GET", "HEAD", "REPORT")
 """Methods that a GET endpoint accepts. REPORT is a GET whose parameters come in a body (spec 03-07, "HTTP Methods")."""
-UNVERIFIED_BYTES = 64 << 20
+UNVERIFIED_BODIES_BYTES = 64 << 20
 """The budget in bytes for bodies of unauthenticated senders, which only signatures over the body need to be read."""
-VERIFIED_BYTES = 512 << 20
+VERIFIED_BODIES_BYTES = 512 << 20
 _MAX_BUDGET_WAIT_S = 30.0
 SMALL_BODY_BYTES = 65_536
 """Bodies up to this size do not count against the budgets, since a connection takes as much memory without a body."""

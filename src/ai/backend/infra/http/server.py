@@ -39,8 +39,8 @@ from ai.backend.infra.http.ratelimit import Allowance, Limiter, RateLimiter
 from ai.backend.infra.http.routes import (
     ROUTED,
     SAFE_METHODS,
-    UNVERIFIED_BYTES,
-    VERIFIED_BYTES,
+    UNVERIFIED_BODIES_BYTES,
+    VERIFIED_BODIES_BYTES,
     Call,
     Endpoint,
     MemoryBudget,
@@ -162,8 +162,8 @@ class HttpServer:
     active_keys: ActiveKeys | None = None
     resolve_owner: Callable[[Any, str], Awaitable[Any]] | None = None
     identify: Callable[[Call[Any, Any]], Awaitable[Any]] | None = None
-    unverified: MemoryBudget = field(default_factory=lambda: MemoryBudget(UNVERIFIED_BYTES))
-    verified: MemoryBudget = field(default_factory=lambda: MemoryBudget(VERIFIED_BYTES))
+    unverified: MemoryBudget = field(default_factory=lambda: MemoryBudget(UNVERIFIED_BODIES_BYTES))
+    verified: MemoryBudget = field(default_factory=lambda: MemoryBudget(VERIFIED_BODIES_BYTES))
 
     def __post_init__(self) -> None:
         labels = ["route", "status"]

@@ -59,8 +59,8 @@ class RemovedNodes:
         """
         pods: dict[str, list[Handle]] = {}
         objects: dict[str, list[_Left]] = {}
-        for handle in self._handles:
-            pods.setdefault(handle.record.node, []).append(handle)
+        for workload in self._handles:
+            pods.setdefault(workload.record.node, []).append(workload)
         for kind, label in ((VOLUME_CLAIMS, ""), (NETWORK_POLICIES, f",{SESSION_LABEL}")):
             if kind is not VOLUME_CLAIMS or self._settings.home_volume == "claim":
                 for item in await self._list(kind, label):
@@ -85,12 +85,12 @@ class RemovedNodes:
         return now - self._missing_since.setdefault(node, now) >= self._settings.removed_node_s
 
     async def _remove(self, node: str, handles: Collection[Handle], objects: Collection[_Left]) -> None:
-        for handle in handles:
-            if handle.exit is None:  # the cluster has not given its pod up yet
+        for workload in handles:
+            if workload.exit is None:  # the cluster has not given its pod up yet
                 continue
-            log.warning("the node %s was removed from the cluster; the pod of %s is removed too", node, handle.key)
+            log.warning("the node %s was removed from the cluster; the pod of %s is removed too", node, workload.key)
             with suppress(BackendError):
-                await self._release(handle)
+                await self._release(workload)
         for kind, item in objects:
             name = item.metadata.name
             if item.metadata.deletion_timestamp:

@@ -13,7 +13,7 @@ import msgspec
 
 from ai.backend.appproxy.worker.access.gate import Gate
 from ai.backend.appproxy.worker.inference.endpoint import Counters
-from ai.backend.appproxy.worker.planes.embedded.behind import BehindProxy
+from ai.backend.appproxy.worker.planes.embedded.behind_proxy import BehindProxy
 from ai.backend.appproxy.worker.planes.embedded.http_connection import MODELS, HttpConnection
 from ai.backend.appproxy.worker.planes.embedded.limits import Limits
 from ai.backend.appproxy.worker.planes.embedded.server import SWEEP_S, Shared

@@ -16,7 +16,7 @@ _FAMILIES = {0x11: 4, 0x21: 16}
 """Bytes of an address, for TCP over IPv4 and IPv6."""
 _MAX_BYTES = 2048
 
-Accept = Callable[[str, int], asyncio.Protocol | None]
+MakeProtocol = Callable[[str, int], asyncio.Protocol | None]
 """Returns the protocol for a client's address and the port that it connected to; None refuses it."""
 
 
@@ -43,7 +43,7 @@ def parse_proxy_header(data: bytes) -> tuple[str, int, int] | None:
 class BehindProxy(asyncio.Protocol):
     """Reads the PROXY header, and passes the connection to the protocol for the client's port."""
 
-    def __init__(self, accept: Accept) -> None:
+    def __init__(self, accept: MakeProtocol) -> None:
         self._accept = accept
         self._received = b""
         self._transport: asyncio.Transport

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from ai.backend.appproxy.worker.planes.embedded.behind import parse_proxy_header
+from ai.backend.appproxy.worker.planes.embedded.behind_proxy import parse_proxy_header
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 
