@@ -152,11 +152,11 @@ class Screen:
 
     def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
         """Prints one object, a line for each of its facts; a text keeps its line ends."""
-        from ai.backend.cli.framework.terminal import make_facts
+        from ai.backend.cli.framework.terminal import make_label_value_table
 
         facts = [(name, value if isinstance(value, str) and "\n" in value else cell(value)) for name, value in pairs]
         if facts:
-            self.render(make_facts(facts))
+            self.render(make_label_value_table(facts))
 
     def render(self, renderable: RenderableType) -> None:
         """Prints a table, a tree or a panel."""

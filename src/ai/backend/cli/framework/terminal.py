@@ -91,7 +91,7 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Tabl
     return table
 
 
-def make_facts(pairs: Iterable[tuple[str, str]]) -> Table:
+def make_label_value_table(pairs: Iterable[tuple[str, str]]) -> Table:
     """Returns the facts of one object, each with its name in front."""
     table = Table.grid(TableColumn(no_wrap=True, style="bold"), TableColumn(overflow="fold"), padding=(0, 2, 0, 0))
     for name, fact_text in pairs:

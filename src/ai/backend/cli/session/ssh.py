@@ -60,7 +60,9 @@ def ssh(session: str, arguments: tuple[str, ...], port: int, owner: str | None) 
     """
     flags = _leading_options(arguments)
     command = list(arguments[len(flags) :])
-    _run_client("ssh", session, owner, port, lambda chosen: ["-p", str(chosen), *flags, f"{USER}@{_LOCAL}", *command])
+    _run_client(
+        "ssh", session, owner, port, lambda local_port: ["-p", str(local_port), *flags, f"{USER}@{_LOCAL}", *command]
+    )
 
 
 @click.command(cls=Leaf, context_settings=_PASS_ON_SETTINGS)
@@ -77,14 +79,16 @@ def scp(session: str, arguments: tuple[str, ...], port: int, recursive: bool, ow
     if len([path for path in paths if not path.startswith("-")]) < 2:
         raise click.UsageError("what is to be copied, and where to?")
     extra_options = ["-r"] if recursive else []
-    _run_client("scp", session, owner, port, lambda chosen: ["-P", str(chosen), *extra_options, *paths])
+    _run_client("scp", session, owner, port, lambda local_port: ["-P", str(local_port), *extra_options, *paths])
 
 
 @click.command(cls=Leaf, context_settings=_PASS_ON_SETTINGS)
 @_common_arguments
 def sftp(session: str, arguments: tuple[str, ...], port: int, owner: str | None) -> None:
     """Browse and transfer the files of SESSION by OpenSSH; ARGUMENTS are options of sftp."""
-    _run_client("sftp", session, owner, port, lambda chosen: ["-P", str(chosen), *arguments, f"{USER}@{_LOCAL}"])
+    _run_client(
+        "sftp", session, owner, port, lambda local_port: ["-P", str(local_port), *arguments, f"{USER}@{_LOCAL}"]
+    )
 
 
 def _leading_options(arguments: Sequence[str]) -> list[str]:

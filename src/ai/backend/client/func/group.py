@@ -79,9 +79,9 @@ class AsyncGroup(Objects):
         await self._change_members(gid, "remove-admins", users)
 
     async def _change_members(self, gid: UUID | str, mode: str, users: Iterable[UUID | str]) -> None:
-        texts = [str(user) for user in users]
-        addresses = [text for text in texts if "@" in text]
-        ids = [text for text in texts if "@" not in text]
+        ids_or_addresses = [str(user) for user in users]
+        addresses = [each for each in ids_or_addresses if "@" in each]
+        ids = [each for each in ids_or_addresses if "@" not in each]
         props: dict[str, Any] = {"user_uuids": ids, **({"user_emails": addresses} if addresses else {})}
         await self.update(gid, user_update_mode=mode, **props)
 

@@ -33,8 +33,8 @@ OPERATIONS_OF: Mapping[str, frozenset[OperationVerb]] = {
 
 def operations_of(plugin: AbstractComputePlugin) -> frozenset[OperationVerb]:
     """Returns the operations that a plugin's powers permit on its devices. Every device can be diagnosed."""
-    powers = [verbs for power, verbs in OPERATIONS_OF.items() if getattr(plugin.capabilities, power)]
-    return frozenset({V.DIAGNOSE}).union(*powers)
+    permitted = [verbs for power, verbs in OPERATIONS_OF.items() if getattr(plugin.capabilities, power)]
+    return frozenset({V.DIAGNOSE}).union(*permitted)
 
 
 class BareMetalDriver(AbstractAcceleratorDriver):

@@ -204,8 +204,8 @@ class Manager:
         await services.hooks.stop()
         await self._proxies.close()
         await services.coordinators.close()
-        buffered = (services.identity, services.sign_in, services.stats, services.audit, services.activity)
-        flushes = [service.flush for service in buffered]
+        buffering_services = (services.identity, services.sign_in, services.stats, services.audit, services.activity)
+        flushes = [service.flush for service in buffering_services]
         if self._leadership is not None:
             flushes.append(self._leadership.stop)
         for flush in flushes:

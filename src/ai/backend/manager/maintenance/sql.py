@@ -36,7 +36,7 @@ class OtherSecrets(Protocol):
     """Gives access to the secrets of a feature that ``maintenance`` cannot import, since it imports ``maintenance``."""
 
     def texts(self, s: Connection) -> Iterable[str]:
-        """Returns the sealed texts of the feature."""
+        """Returns the encrypted texts in the tables of the feature."""
 
     def seal(self, s: Connection, sealer: Sealer) -> int:
         """Seals the secrets of the feature with the newest key, and returns the number of changed rows."""

@@ -129,7 +129,7 @@ class PodRelay:
         sock, reader = self._arrivals.pop(fd)
         self._poll.unregister(fd)
         try:
-            role = _first_role(sock, reader)
+            role = _read_role(sock, reader)
         except BlockingIOError:
             self._arrivals[fd] = (sock, reader)
             self._poll.register(fd, select.POLLIN)
@@ -368,7 +368,7 @@ class PodRelay:
         return self._begun is None or (self._is_end_known and self._relay.is_acknowledged)
 
 
-def _first_role(sock: socket.socket, reader: FrameReader) -> str:
+def _read_role(sock: socket.socket, reader: FrameReader) -> str:
     """Reads a connection's first frame, and leaves every later byte. Raises BlockingIOError, OSError,
     ProtocolViolation.
     """

@@ -35,8 +35,9 @@ class PartValues(NamedTuple):
 
 
 def demand_of(sizes: Mapping[int, float], largest: int) -> tuple[int, Demand]:
-    """Returns the number of quanta in a cell, and the typical parts measured in cells. ``sizes``: quanta -> how many
-    come for each device.
+    """Returns the unit in which parts of a device are measured, in quanta of the slot, and the usual parts in it.
+
+    ``sizes`` maps a request's quanta to the number of such requests for each device.
 
     A request of more than one device counts as the equal shares in which devices give it.
     """
