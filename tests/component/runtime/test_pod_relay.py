@@ -20,7 +20,7 @@ import pytest
 
 from ai.backend.common.errors import AuthenticationFailed, NotFound, Unavailable
 from ai.backend.node.relay.framing import FrameReader, ProtocolViolation, encode
-from ai.backend.node.relay.pod import _first_role
+from ai.backend.node.relay.pod import _read_role
 from ai.backend.node.relay.tls import SERVER_NAME
 from ai.backend.node.workload.runner_files import copy_runner, find_relay, find_runner
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadExited
@@ -297,7 +297,7 @@ def test_a_first_frame_in_pieces_ends_the_connection(piece: bytes) -> None:
         ours.setblocking(False)
         theirs.sendall(piece)
         with pytest.raises(ProtocolViolation):
-            _first_role(ours, FrameReader())
+            _read_role(ours, FrameReader())
 
 
 async def test_without_its_relay_the_session_ends(pod: Pod) -> None:
