@@ -105,7 +105,7 @@ async def test_when_one_fails_the_others_have_ended() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0)  # its own tidying up
+            await asyncio.sleep(0)  # its end takes one more turn of the loop, for which all_or_none has to wait
             ended.append("the other")
 
     async def fail() -> None:

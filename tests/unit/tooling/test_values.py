@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[3] / "src/ai/backend"
 INTERFACES = ("plugin", "client", "cli", "hook")
 """Packages that plugin authors and users of the SDK read, or that start without msgspec."""
 EXEMPT = ("infra/console", "node/relay", "runner", "common", "pluginhost/v1/api")
-"""What runs with the standard library alone, and what plugins and the client share with the daemons."""
+"""Programs that have the standard library alone, and modules that plugins and the client share with the daemons."""
 HAND_WRITTEN = {"__post_init__", "__eq__", "__hash__"}
 
 

@@ -170,4 +170,4 @@ def _create_index(element: CreateIndex, compiler: DDLCompiler, **options: Any) -
     condition = element.element.dialect_options["sqlite"]["where"]
     if condition is not None:
         element.element.dialect_options["postgresql"]["where"] = condition
-    return str(compiler.visit_create_index(element, **options))  # type: ignore[no-untyped-call]  # SQLAlchemy types none
+    return str(compiler.visit_create_index(element, **options))  # type: ignore[no-untyped-call]  # has no types
