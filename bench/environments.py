@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -37,3 +38,15 @@ def ensure(name: str, *installs: tuple[str, ...]) -> Path:
         run(*install, *words)
     stamp.write_text(recipe)
     return python
+
+
+def add_shipped_loop() -> None:
+    """Makes the event loop importable that the releases ship (the extra ``uvloop``) and that daemons use where it is
+    installed. The tests run without it, as installations do that do not ask for it.
+
+    Raises:
+        subprocess.CalledProcessError: it cannot be installed.
+    """
+    if importlib.util.find_spec("uvloop") is None:
+        venv = ensure("uvloop", ("uvloop>=0.19",)).parents[1]
+        sys.path += map(str, venv.glob("lib/python3*/site-packages"))

@@ -38,6 +38,10 @@ IN_FLIGHT = 2000
 client of the API has 128 under way at most."""
 KWOK_SAYS = "the nodes are KWOK's and run nothing, etcd does not sync, all processes share this machine's cores"
 _READY_TIMEOUT_S = 900.0
+_GRACE = "15m"
+"""After how long the cluster gives up a node without a heartbeat. KWOK's come late where all processes share two cores;
+what the loss of a node does is measured elsewhere.
+"""
 ApiT = TypeVar("ApiT", bound=KubeApi)
 
 
@@ -68,7 +72,9 @@ def running_fleet() -> Iterator[Fleet]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_cluster(ClusterOptions(has_node=False, has_kwok=True)) as cluster,
+        running_cluster(
+            ClusterOptions(has_node=False, has_kwok=True, controller_manager=(f"--node-monitor-grace-period={_GRACE}",))
+        ) as cluster,
     ):
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"

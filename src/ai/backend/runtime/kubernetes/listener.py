@@ -33,7 +33,7 @@ MAX_STRANGERS_OF_ADDRESS = 256
 of others out.
 """
 TLS_BUFFER_BYTES = 16 * 1024
-"""The buffer in bytes of each TLS connection. asyncio would use 256 KiB; a record has 16 KiB."""
+"""The size in bytes of what is read from a TLS connection at once, which is one record."""
 
 
 class Hello(msgspec.Struct, kw_only=True):
@@ -59,11 +59,13 @@ Verify = Callable[[str], Awaitable[PodIdentity]]
 class _Tls(asyncio.sslproto.SSLProtocol):
     """Represents a TLS connection that counts as pending from its first packet on, and is refused where too many are
     pending. A client that never begins its handshake takes a descriptor too.
+
+    All connections are read into one buffer, where asyncio would keep 256 KiB for each: the event loop calls
+    ``buffer_updated``, which copies what was read, before it reads from another connection.
     """
 
-    max_size = TLS_BUFFER_BYTES
-
     def __init__(self, listener: RelayListener, stranger: _Stranger, context: ssl.SSLContext) -> None:
+        self.max_size = 0  # type: ignore[misc]  # of the buffer that asyncio makes here
         super().__init__(
             asyncio.get_running_loop(),
             stranger,
@@ -73,6 +75,8 @@ class _Tls(asyncio.sslproto.SSLProtocol):
             ssl_handshake_timeout=HELLO_TIMEOUT_S,
             ssl_shutdown_timeout=1,
         )
+        self.max_size = TLS_BUFFER_BYTES  # type: ignore[misc]
+        self._ssl_buffer, self._ssl_buffer_view = listener.read_buffer, memoryview(listener.read_buffer)
         self._listener = listener
         self._stranger = stranger
 
@@ -99,6 +103,7 @@ class RelayListener:
         self._context = context
         self._verify = verify
         self._admit = admit
+        self.read_buffer = bytearray(TLS_BUFFER_BYTES)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: WeakSet[_Tls] = WeakSet()

@@ -294,9 +294,11 @@ class KubernetesRuntime(AbstractRuntime):
         if handle is None or handle.pod is None or max_bytes <= 0:
             return b""
         path = path_of(PODS, self._cluster.settings.namespace, handle.pod.metadata.name, "log")
+        # A line has at least one byte, so these lines have the bytes; of a long log the kubelet sends only them.
+        query = {"container": MAIN, "tailLines": str(max_bytes)}
         tail = bytearray()
         try:
-            async with self._cluster.api.stream(path, {"container": MAIN}, silence_s=LOG_SILENCE_S) as chunks:
+            async with self._cluster.api.stream(path, query, silence_s=LOG_SILENCE_S) as chunks:
                 async for chunk in chunks:
                     tail += chunk
                     if len(tail) > 2 * max_bytes:
