@@ -29,7 +29,7 @@ from ai.backend.manager.sessions.memory import Memory
 from ai.backend.manager.sessions.model import CreateSession, Session
 from ai.backend.simulator import gpus
 from ai.backend.simulator.daemons import AgentDaemon, Inbox, ManagerDaemon
-from ai.backend.simulator.invariants import Invariants, left_over
+from ai.backend.simulator.invariants import Invariants, first_leftover
 from ai.backend.simulator.node import Node
 from ai.backend.simulator.stores import make_stores, with_faults
 from ai.backend.simulator.virtual_time import ProcessDied
@@ -57,9 +57,9 @@ AGENT_SETTINGS: dict[str, Any] = {
     "intervals": {"heartbeat": 3.0, "statistics": 30.0, "inventory": 15.0, "images": 60.0, "sync": 7.0},
 }
 RESTING_STATUSES = frozenset(s for s in SessionStatus if s.is_final) | {SessionStatus.RUNNING, SessionStatus.PENDING}
-_LONGEST_REST_S = 900.0
-_ROUND_S = 2.5
-_WELL_S = 120.0
+_MAX_SETTLING_S = 900.0
+_CHECK_INTERVAL_S = 2.5
+_HEALTH_RECOVERY_S = 120.0
 """The seconds after which every device counts as healthy again."""
 
 
@@ -109,9 +109,9 @@ class Cluster:
         if plan.has_gpus:
             for node in self.nodes:
                 node.plugins[gpus.KEY] = gpus.SimulatedGpu
-                node.keepers_of = partial(self._keepers_of, node)
+                node.claims_holding = partial(self._claims_holding, node)
         self.invariants = Invariants(world, self.memory, self.nodes)
-        stores = with_faults(world, self.stores, self.invariants.committed)
+        stores = with_faults(world, self.stores, self.invariants.check_after_commit)
         self.managers = {
             name: ManagerDaemon(world, name, stores, settings, self.inbox, self._clock())
             for name in [f"m-{number}" for number in range(plan.managers)]
@@ -121,7 +121,7 @@ class Cluster:
             for number, node in enumerate(self.nodes)
         ]
 
-    def _keepers_of(self, node: Node, device_id: str) -> list[str]:
+    def _claims_holding(self, node: Node, device_id: str) -> list[str]:
         """Returns the claims that hold a device or partition of a node."""
         agent_id = f"i-{self.nodes.index(node)}"
         return [
@@ -133,9 +133,9 @@ class Cluster:
         ]
 
     def _clock(self) -> SkewedClock:
-        dice, skew_s = self.world.rng, self.world.faults.skew_s
-        drift = dice.uniform(0.95, 1.05) if skew_s else 1.0
-        return SkewedClock(self.world, skew_s=dice.uniform(-1.0, 1.0) * skew_s, drift=drift)
+        rng, skew_s = self.world.rng, self.world.faults.skew_s
+        drift = rng.uniform(0.95, 1.05) if skew_s else 1.0
+        return SkewedClock(self.world, skew_s=rng.uniform(-1.0, 1.0) * skew_s, drift=drift)
 
     # ---- running
 
@@ -190,8 +190,8 @@ class Cluster:
         names_claim = request.cluster_size == 1 and self._claim_users.random() < 0.6
         if not self.plan.claims or not names_claim:
             return request
-        claim = f"claim-{self._claim_users.randrange(self.plan.claims)}"
-        return replace(request, claim=claim, resources={"cpu": (request.resources or {})["cpu"]})
+        claim_name = f"claim-{self._claim_users.randrange(self.plan.claims)}"
+        return replace(request, claim=claim_name, resources={"cpu": (request.resources or {})["cpu"]})
 
     async def create_claims(self) -> None:
         """Creates the claims of the plan, with idle times that end while users act, and without."""
@@ -246,15 +246,15 @@ class Cluster:
         """Repeats a creation request with its token until it is answered. Returns None if it is refused."""
         call_id = uuid5(NAMESPACE_URL, token)
         for _ in range(8):
-            managers = self.serving()
-            if managers:
-                manager = self.users.choice(managers)
+            serving_managers = self.serving()
+            if serving_managers:
+                manager = self.users.choice(serving_managers)
                 try:
                     async with asyncio.timeout(15.0):
                         reply = await manager.ask(
                             lambda live: live.services.sessions.create(self._caller(), request, call_id=call_id)
                         )
-                    self.invariants.promise(reply.session.id, token)
+                    self.invariants.record_session_id(reply.session.id, token)
                     return reply.session  # type: ignore[no-any-return]  # of a manager
                 except (BackendError, TimeoutError) as e:
                     self.world.trace("create", type(e).__name__)
@@ -283,7 +283,7 @@ class Cluster:
         except (BackendError, TimeoutError) as e:
             self.world.trace("user", action, type(e).__name__)
 
-    async def act(self) -> None:
+    async def run_users(self) -> None:
         """Lets users create, end and restart sessions for as long as the plan says."""
         users_rng, plan = self.users, self.plan
         tasks = []
@@ -297,48 +297,48 @@ class Cluster:
                 tasks.append(self.world.spawn(None, self.change(users_rng.choice(live_ids), action)))
             if plan.claims and self._claim_users.random() < 0.4:
                 action = self._claim_users.choice(["release", "release", "release", "delete"])
-                name = f"claim-{self._claim_users.randrange(plan.claims)}"
-                tasks.append(self.world.spawn(None, self.change_claim(name, action)))
+                claim_name = f"claim-{self._claim_users.randrange(plan.claims)}"
+                tasks.append(self.world.spawn(None, self.change_claim(claim_name, action)))
         await asyncio.wait(tasks)
 
-    # ---- what befalls the daemons besides
+    # ---- faults of the daemons
 
-    async def befall(self) -> None:
+    async def inject_faults(self) -> None:
         """Causes faults until cancelled: stops processes, fills disks, reboots nodes, fails devices and sets clocks."""
-        dice = self.world.rng
+        rng = self.world.rng
         while True:
-            await asyncio.sleep(dice.expovariate(1 / 8.0))
-            agent = dice.choice(self.agents)
-            manager = dice.choice(list(self.managers.values()))
-            fault = dice.choice(
+            await asyncio.sleep(rng.expovariate(1 / 8.0))
+            agent = rng.choice(self.agents)
+            manager = rng.choice(list(self.managers.values()))
+            fault_name = rng.choice(
                 ["stop manager", "stop agent", "full", "reboot", "device", "clock", "away", "plugin", "exits"]
             )
-            self.world.trace("befalls", fault, agent.name, manager.name)
-            match fault:
+            self.world.trace("befalls", fault_name, agent.name, manager.name)
+            match fault_name:
                 case "stop manager":
-                    self._pause(manager, dice.uniform(1.0, 20.0))
+                    self._pause(manager, rng.uniform(1.0, 20.0))
                 case "stop agent":
-                    self._pause(agent, dice.uniform(1.0, 25.0))
+                    self._pause(agent, rng.uniform(1.0, 25.0))
                 case "full":
                     agent.disk.is_full = True
-                    self.world.later(dice.uniform(1.0, 10.0), setattr, agent.disk, "is_full", False)
-                case "reboot" if dice.random() < 0.3:
+                    self.world.later(rng.uniform(1.0, 10.0), setattr, agent.disk, "is_full", False)
+                case "reboot" if rng.random() < 0.3:
                     agent.process.kill()
                     agent.node.reboot()
                 case "device":
-                    device = dice.choice([("mock", "0"), ("mock", "1"), ("cpu", "3")])
+                    device = rng.choice([("mock", "0"), ("mock", "1"), ("cpu", "3")])
                     agent.node.unhealthy.add(device)
-                    self.world.later(dice.uniform(5.0, 30.0), agent.node.unhealthy.discard, device)
+                    self.world.later(rng.uniform(5.0, 30.0), agent.node.unhealthy.discard, device)
                 case "plugin":
                     agent.node.is_plugin_broken = True
-                    self.world.later(dice.uniform(1.0, 20.0), setattr, agent.node, "is_plugin_broken", False)
+                    self.world.later(rng.uniform(1.0, 20.0), setattr, agent.node, "is_plugin_broken", False)
                 case "exits":
-                    agent.node.end_some()
+                    agent.node.end_half()
                 case "clock":
-                    agent.clock.skew_s = dice.uniform(-1.0, 1.0) * self.world.faults.skew_s
-                    manager.clock.skew_s = dice.uniform(-1.0, 1.0) * self.world.faults.skew_s
-                case "away" if dice.random() < 0.3:
-                    self._pause(agent, dice.uniform(60.0, 100.0))
+                    agent.clock.skew_s = rng.uniform(-1.0, 1.0) * self.world.faults.skew_s
+                    manager.clock.skew_s = rng.uniform(-1.0, 1.0) * self.world.faults.skew_s
+                case "away" if rng.random() < 0.3:
+                    self._pause(agent, rng.uniform(60.0, 100.0))
 
     def _pause(self, daemon: ManagerDaemon | AgentDaemon, duration_s: float) -> None:
         daemon.process.stop()
@@ -353,43 +353,53 @@ class Cluster:
             daemon.mean_steps = None
             daemon.process.fuse = None
             daemon.process.go_on()
-        deadline = self.world.now + _LONGEST_REST_S
-        unrest, quiet_rounds = "", 0
+        deadline = self.world.now + _MAX_SETTLING_S
+        unrest_reason, quiet_rounds = "", 0
         while self.world.now < deadline:
-            await asyncio.sleep(_ROUND_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             self.world.loop.sweep()
             self.invariants.watch()
-            unrest = self._unrest_reason() or await self._waiting_in_vain() or self._unrest_reason()
-            quiet_rounds = quiet_rounds + 1 if not unrest else 0
+            unrest_reason = self._unrest_reason() or await self._describe_starved_sessions() or self._unrest_reason()
+            quiet_rounds = quiet_rounds + 1 if not unrest_reason else 0
             if quiet_rounds >= 2:
                 return
-        raise AssertionError(f"no rest after {_LONGEST_REST_S:.0f} s: {unrest}")
+        raise AssertionError(f"no rest after {_MAX_SETTLING_S:.0f} s: {unrest_reason}")
 
     def _unrest_reason(self) -> str:
-        awake = [f"{s.name} is {s.status}" for s in self.sessions() if s.status not in RESTING_STATUSES]
-        if awake:
-            return "; ".join(awake)
+        unsettled_sessions = [
+            f"{checked_session.name} is {checked_session.status}"
+            for checked_session in self.sessions()
+            if checked_session.status not in RESTING_STATUSES
+        ]
+        if unsettled_sessions:
+            return "; ".join(unsettled_sessions)
         leader = next((candidate for candidate in self.managers.values() if candidate.leads), None)
         if leader is None or leader.manager is None:
             return "no manager leads"
         if not all(agent.is_up and agent.agent is not None for agent in self.agents):
             return "an agent is down"
-        users = {session.claim_id for session in self.sessions() if any(len(k.holds) for k in session.kernels)}
+        claim_ids_in_use = {
+            session.claim_id for session in self.sessions() if any(len(kernel.holds) for kernel in session.kernels)
+        }
         for claim in self.memory.claims.values():
-            if claim.status in (ClaimStatus.ALLOCATING, ClaimStatus.IN_USE) and claim.id not in users:
+            if claim.status in (ClaimStatus.ALLOCATING, ClaimStatus.IN_USE) and claim.id not in claim_ids_in_use:
                 return f"the claim {claim.name} is {claim.status} for nobody"
-            if claim.is_deleting and all(s.status.is_final for s in self.sessions() if s.claim_id == claim.id):
+            if claim.is_deleting and all(
+                checked_session.status.is_final
+                for checked_session in self.sessions()
+                if checked_session.claim_id == claim.id
+            ):
                 return f"the claim {claim.name} is not deleted"
         for session in self.sessions():
             due_at = session.not_before or session.starts_at
             left_s = (due_at - leader.clock.now()).total_seconds() if due_at is not None else 0.0
             if session.status is SessionStatus.PENDING and 0.0 < left_s < 3600.0:
                 return f"{session.name} waits for its time"
-        if leftover := left_over(self.memory, self.agents):
-            return leftover
+        if leftover_text := first_leftover(self.memory, self.agents):
+            return leftover_text
         return ""
 
-    async def _waiting_in_vain(self) -> str:
+    async def _describe_starved_sessions(self) -> str:
         """Returns a text with the number of sessions that wait although they fit. Empty if there are none."""
         leader = next(candidate for candidate in self.managers.values() if candidate.leads)
         snapshot, policy = await self.world.call(leader.process, lambda: leader.manager.scheduling("default"))  # type: ignore[union-attr]  # it leads
@@ -404,12 +414,12 @@ class Cluster:
         Raises AssertionError.
         """
         request = CreateSession(image="python", enqueue_only=True, resources={"cpu": 8, "mock.shares": "2"})
-        created = [await self.create(request, f"whole-{number}") for number in range(len(self.agents))]
-        deadline = self.world.now + _WELL_S
-        while (states := self._statuses(created)) != {SessionStatus.RUNNING}:
+        whole_node_sessions = [await self.create(request, f"whole-{number}") for number in range(len(self.agents))]
+        deadline = self.world.now + _HEALTH_RECOVERY_S
+        while (session_statuses := self._statuses(whole_node_sessions)) != {SessionStatus.RUNNING}:
             if self.world.now > deadline:
-                raise AssertionError(f"sessions of whole nodes are {sorted(states)}")
-            await asyncio.sleep(_ROUND_S)
+                raise AssertionError(f"sessions of whole nodes are {sorted(session_statuses)}")
+            await asyncio.sleep(_CHECK_INTERVAL_S)
         await self.destroy_all()
         await self.come_to_rest()
 
@@ -419,7 +429,7 @@ class Cluster:
     async def watch(self) -> None:
         """Checks repeatedly for sessions that stay too long in a transient state."""
         while True:
-            await asyncio.sleep(_ROUND_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             self.invariants.watch()
 
     async def destroy_all(self) -> None:

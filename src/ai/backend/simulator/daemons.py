@@ -91,15 +91,15 @@ class ManagerDaemon(Daemon):
         self._inbox = inbox
 
     async def run(self) -> None:
-        dice = self.world.rng
+        rng = self.world.rng
         manager = Manager(
             self._settings,
             self._stores,
             Bus(),
             self.link.manager,
             clock=self.clock,
-            id_generator=SeededIds(dice.getrandbits(64)),
-            rng=random.Random(dice.getrandbits(64)),
+            id_generator=SeededIds(rng.getrandbits(64)),
+            rng=random.Random(rng.getrandbits(64)),
             callbacks=self._inbox,
             hash_password=str,
             verify_password=str.__eq__,
@@ -133,15 +133,15 @@ class Inbox:
         self._world = world
 
     async def send(self, url: str, callback_id: int, body: Mapping[str, Any]) -> None:
-        world, dice = self._world, self._world.rng
-        await asyncio.sleep(dice.uniform(0.01, 0.1))
+        world, rng = self._world, self._world.rng
+        await asyncio.sleep(rng.uniform(0.01, 0.1))
         if world.chance(world.faults.misbehave):
             raise WebhookFailed("refused")
         received_ids = self.received.setdefault(url, [])
         received_ids.append(callback_id)
         self.bodies[callback_id] = body
         world.trace("callback", callback_id)
-        await asyncio.sleep(dice.uniform(0.01, 0.1))
+        await asyncio.sleep(rng.uniform(0.01, 0.1))
         if world.chance(world.faults.misbehave):
             raise WebhookFailed("the answer was lost")
 
@@ -189,8 +189,8 @@ class AgentDaemon(Daemon):
         self.agent = agent
 
     def _overlay(self, info: RuntimeInfo) -> OverlayReport:
-        number = int(self.agent_id.rpartition("-")[2])
-        return OverlayReport(address=f"10.0.0.{number + 1}", port=4789, mtu=1500, why_plain="it is simulated")
+        agent_number = int(self.agent_id.rpartition("-")[2])
+        return OverlayReport(address=f"10.0.0.{agent_number + 1}", port=4789, mtu=1500, why_plain="it is simulated")
 
     def disconnect(self) -> None:
         self.agent = None

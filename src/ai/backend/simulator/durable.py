@@ -69,7 +69,7 @@ class Disk:
         records = [_decode_record(value) for value in self.kernels.values()]
         return [(record.kernel_id, record.spec.attempt) for record in records if record.phase is not Phase.ENDED]
 
-    def owes(self) -> bool:
+    def owes_plugin_calls(self) -> bool:
         """Returns True if plugins must still be called for removed workloads."""
         return any(_decode_record(value).owed for value in self.leftovers.values())
 

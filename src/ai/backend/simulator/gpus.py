@@ -38,14 +38,16 @@ class SimulatedGpu(SimulatedPlugin):
     def _devices(self) -> list[ComputeDevice]:
         devices: list[ComputeDevice] = []
         for device_id in _DEVICE_IDS:
-            parts = {name: slot for name, (parent, slot) in self.node.partitions.items() if parent == device_id}
+            slot_by_partition = {
+                name: slot for name, (parent, slot) in self.node.partitions.items() if parent == device_id
+            }
             device = ComputeDevice(
                 device_name=self.key,
                 device_id=DeviceId(device_id),
                 hw_location="root",
                 memory_size=SIZES[WHOLE],
                 partitioning_support=(PartitioningCapability(max_partitions=SIZES[WHOLE]),),
-                slots=(_slot(WHOLE, amount=0 if parts else 1),),
+                slots=(_slot(WHOLE, amount=0 if slot_by_partition else 1),),
                 health=DeviceHealth.UNHEALTHY if (KEY, device_id) in self.node.unhealthy else DeviceHealth.HEALTHY,
             )
             devices.append(device)
@@ -58,7 +60,7 @@ class SimulatedGpu(SimulatedPlugin):
                     partitioning_support=(),
                     slots=(_slot(slot),),
                 )
-                for name, slot in sorted(parts.items())
+                for name, slot in sorted(slot_by_partition.items())
             ]
         return devices
 
@@ -77,9 +79,9 @@ class SimulatedGpu(SimulatedPlugin):
     async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
         if device_id not in _DEVICE_IDS:
             raise NotFound(f"{device_id} cannot be cut")
-        free = self._free(device_id)
+        free_units = self._free(device_id)
         return [
-            PartitionProfile(name=slot, slot_name=SlotName(slot), memory_size=size, available=free // size)
+            PartitionProfile(name=slot, slot_name=SlotName(slot), memory_size=size, available=free_units // size)
             for slot, size in SIZES.items()
             if slot != WHOLE
         ]
@@ -105,7 +107,7 @@ class SimulatedGpu(SimulatedPlugin):
             self.node.broken.append(f"{self.node.name} joins {partition_id}, which a workload has")
         self.node.broken += [
             f"{self.node.name} joins {partition_id}, which the claim {claim} keeps"
-            for claim in self.node.keepers_of(partition_id)
+            for claim in self.node.claims_holding(partition_id)
         ]
         self.node.partitions.pop(partition_id, None)
 

@@ -36,7 +36,7 @@ from ai.backend.core.scheduling.snapshot import HeldKernel, PendingKernel, Pendi
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _HALF_LIFE_S = 86_400.0
-_REPAIR_S = 3_600.0
+_REPAIR_TIME_S = 3_600.0
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,19 +113,19 @@ class Replay:
 
     def _new_scheduler(self) -> IncrementalScheduler:
         """Returns the scheduler after agents have joined or left."""
-        held: dict[AgentId, list[HeldKernel]] = {}
+        held_by_agent: dict[AgentId, list[HeldKernel]] = {}
         for running in self._running.values():
-            held.setdefault(running.agent_id, []).append(running.held)
+            held_by_agent.setdefault(running.agent_id, []).append(running.held)
         agents = tuple(
             replace(
                 agent,
-                held=(*agent.held, *held.get(agent.agent_id, ())),
+                held=(*agent.held, *held_by_agent.get(agent.agent_id, ())),
                 is_schedulable=agent.agent_id not in self._down,
             )
             for agent in self._cluster.agents
         )
-        pending = tuple(session for session, _, _ in self._waiting.values())
-        return IncrementalScheduler(replace(self._cluster, agents=agents, pending=pending), self._node_classes)
+        pending_sessions = tuple(session for session, _, _ in self._waiting.values())
+        return IncrementalScheduler(replace(self._cluster, agents=agents, pending=pending_sessions), self._node_classes)
 
     def run(self, trace: Sequence[Job]) -> Outcome:
         """Runs a trace until nothing can change any more. Raises AssertionError if an agent would hold too much."""
@@ -133,12 +133,12 @@ class Replay:
             self._schedule_event(job.at, "arrive", job)
         if self._fail_every_s:
             self._schedule_event(self._rng.expovariate(1 / self._fail_every_s), "fail", None)
-        arriving, last_time = len(trace), 0.0
-        while self._events and (arriving or self._running or (self._waiting and self._down)):
+        arriving_count, last_time = len(trace), 0.0
+        while self._events and (arriving_count or self._running or (self._waiting and self._down)):
             now, _, event_kind, value = heapq.heappop(self._events)
             usage = occupied((running.session.scope, running.held.slots) for running in self._running.values())
             self._used = decayed(self._used, usage, elapsed_s=now - last_time, half_life_s=_HALF_LIFE_S)
-            arriving, last_time = arriving - (event_kind == "arrive"), now
+            arriving_count, last_time = arriving_count - (event_kind == "arrive"), now
             match event_kind:
                 case "arrive":
                     self._request(now, value)
@@ -180,7 +180,7 @@ class Replay:
             return
         failed_id = live_agent_ids[int(self._rng.random() * len(live_agent_ids))]
         self._down.add(failed_id)
-        self._schedule_event(now + _REPAIR_S, "repair", failed_id)
+        self._schedule_event(now + _REPAIR_TIME_S, "repair", failed_id)
         self.outcome.failures += 1
         lost_sessions = [running for running in self._running.values() if running.agent_id == failed_id]
         for running in lost_sessions:
@@ -215,9 +215,9 @@ class Replay:
                 for device, quantity in devices.items():
                     key = running.agent_id, slot, device
                     taken_amounts[key] = taken_amounts.get(key, Decimal(0)) + quantity
-        overfull = [key for key, quantity in taken_amounts.items() if quantity > self._amounts[key]]
-        if overfull:
-            raise AssertionError(f"{overfull[0]} gives more than it has")
+        overfull_devices = [key for key, quantity in taken_amounts.items() if quantity > self._amounts[key]]
+        if overfull_devices:
+            raise AssertionError(f"{overfull_devices[0]} gives more than it has")
 
 
 def read_trace(data: bytes) -> list[Job]:

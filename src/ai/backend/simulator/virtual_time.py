@@ -145,11 +145,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready.extend(handles)
 
     def _run_once(self) -> None:
-        ready = self._ready
+        ready_handles = self._ready
         while not self._stopping:
-            if not ready:
+            if not ready_handles:
                 self._advance()
-            handle = ready.popleft()
+            handle = ready_handles.popleft()
             if handle._cancelled:
                 continue
             process = handle._context.get(CURRENT_PROCESS)  # type: ignore[attr-defined]  # typeshed hides it

@@ -88,10 +88,10 @@ class World:
 
     def trace(self, *words: object) -> None:
         process = CURRENT_PROCESS.get()
-        line = f"{self.loop.time():.6f} {process.name if process else '-'} {' '.join(map(str, words))}\n"
-        self._digest.update(line.encode())
+        trace_line = f"{self.loop.time():.6f} {process.name if process else '-'} {' '.join(map(str, words))}\n"
+        self._digest.update(trace_line.encode())
         if self.lines is not None:
-            self.lines.append(line)
+            self.lines.append(trace_line)
 
     def digest(self) -> str:
         return self._digest.hexdigest()
@@ -118,7 +118,7 @@ class World:
 
         def done(task: asyncio.Task[T]) -> None:
             if not reply.done():
-                answer(task, reply)
+                copy_outcome(task, reply)
 
         task.add_done_callback(done, context=self.context)
         try:
@@ -135,16 +135,16 @@ class World:
         if self.chance(faults.refuse):
             self.trace("refused", name)
             raise Unavailable("the database refuses")
-        slow = self.chance(faults.slow)
+        is_slow = self.chance(faults.slow)
         process, transaction = CURRENT_PROCESS.get(), _Transaction(name, work, copy_context())
-        begun = self._begun.setdefault(process, []) if process is not None else []
-        begun.append(transaction)
+        begun_transactions = self._begun.setdefault(process, []) if process is not None else []
+        begun_transactions.append(transaction)
         try:
-            await asyncio.sleep(rng.uniform(0.1, 6.0) if slow else rng.choice(_LATENCIES_S))
+            await asyncio.sleep(rng.uniform(0.1, 6.0) if is_slow else rng.choice(_LATENCIES_S))
             if process is not None and self.chance(faults.lose_power):
-                self._lose_power(process, begun)
+                self._lose_power(process, begun_transactions)
         finally:
-            begun.remove(transaction)
+            begun_transactions.remove(transaction)
         self.trace("commit", name)
         result = await work()
         if self.chance(faults.lose_answer):
@@ -153,11 +153,11 @@ class World:
         await asyncio.sleep(0.0)
         return result
 
-    def _lose_power(self, process: Process, group: Sequence[_Transaction]) -> None:
+    def _lose_power(self, process: Process, begun_transactions: Sequence[_Transaction]) -> None:
         """Kills a process before or after the commit of a group of its transactions. Raises ProcessDied."""
         is_committed = self.rng.random() < 0.5
-        self.trace("power lost", "after" if is_committed else "before", "the commit of", len(group))
-        for transaction in group if is_committed else ():
+        self.trace("power lost", "after" if is_committed else "before", "the commit of", len(begun_transactions))
+        for transaction in begun_transactions if is_committed else ():
             self.trace("commit", transaction.name)
             transaction.run()
         process.kill()
@@ -179,7 +179,7 @@ class _Transaction(msgspec.Struct, frozen=True, eq=False):
             raise RuntimeError(f"{self.name} waits within its transaction")
 
 
-def answer(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
+def copy_outcome(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
     """Copies the outcome of a task to a future."""
     if task.cancelled():
         reply.cancel()

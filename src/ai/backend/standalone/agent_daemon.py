@@ -19,7 +19,7 @@ from ai.backend.infra.config_store import GLOBAL, ConfigScope, ScopeKind, SQLite
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.endpoints import AgentEndpoint
 from ai.backend.plugin.settings import problems_of
-from ai.backend.standalone.agent_files import merged, own_settings
+from ai.backend.standalone.agent_files import merge_settings, own_settings
 from ai.backend.standalone.instance import ClusterFile
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.options import DEFAULT_MOCK, agent_place
@@ -63,13 +63,13 @@ class AgentDaemon:
         base_settings = agent_settings(
             self.agent_id, data_dir, runtime=self.cluster.runtime, mock=self.cluster.mock, shared=shared_configuration
         )
-        own = merged(base_settings, own_settings(self.cluster.agent_config, self.agent_id))
+        merged_settings = merge_settings(base_settings, own_settings(self.cluster.agent_config, self.agent_id))
         try:
-            return AgentSettings.model_validate(own)
+            return AgentSettings.model_validate(merged_settings)
         except ValidationError as e:
             problems = problems_of(e)
-            text = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
-            raise InvalidInput(f"the settings of {self.agent_id} are wrong: {text}", data=problems) from None
+            problem_list = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
+            raise InvalidInput(f"the settings of {self.agent_id} are wrong: {problem_list}", data=problems) from None
 
     async def reload(self) -> None:
         """Applies changed plugins and plugin settings, and writes a report. Sessions and their devices stay."""
@@ -121,7 +121,7 @@ def agent_settings(
     ``mock`` is a declaration file, ``default``, or None for no mock devices; its plugin uses the settings of the slot
     name that the file declares. ``shared`` comes from :func:`plugin_configuration`.
     """
-    plugins: dict[str, Any] = {name: dict(settings) for name, settings in shared.items()}
+    plugins: dict[str, Any] = {plugin_name: dict(settings) for plugin_name, settings in shared.items()}
     allowed_plugins: list[str] = []
     if mock is not None:
         allowed_plugins.append("ai.backend.accelerator.mock")

@@ -55,15 +55,15 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
         cluster, sockets = prepare(layout, options)
         for sock in sockets:
             stack.callback(sock.close)
-        start = _start_separate if options.separate else _start_embedded
-        _reload_at_hang_up(await start(stack, layout, cluster, sockets), stop)
+        start_daemons = _start_separate if options.separate else _start_embedded
+        _reload_at_hang_up(await start_daemons(stack, layout, cluster, sockets), stop)
         await _wait_ready(layout, cluster, stop)
-        text = _announcement(layout, cluster, time.monotonic() - started)
+        announcement = _announcement(layout, cluster, time.monotonic() - started)
         if ready_fd is None:
-            sys.stdout.write(text)
+            sys.stdout.write(announcement)
             sys.stdout.flush()
         else:
-            os.write(ready_fd, f"ready\n{text}".encode())
+            os.write(ready_fd, f"ready\n{announcement}".encode())
             os.close(ready_fd)
         await stop.wait()
         log.info("stopping")
@@ -111,19 +111,19 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         if options.port is not None:
             raise
         sock = listen(options.host, 0)
-    app_ports, claim = options.app_ports or previous.app_ports, socket.socket(socket.AF_UNIX)
+    app_ports, claim_socket = options.app_ports or previous.app_ports, socket.socket(socket.AF_UNIX)
     if options.app_ports is None:
         try:
-            app_ports = _claim_ports(claim, options.host, previous.app_ports)
+            app_ports = _claim_ports(claim_socket, options.host, previous.app_ports)
         except Conflict:
             sock.close()
-            claim.close()
+            claim_socket.close()
             raise
     try:
-        web = _listen_again("127.0.0.1", previous.web_port or DEFAULT_WEB_PORT, only=options.web_port)
+        web = _listen_again("127.0.0.1", previous.web_port or DEFAULT_WEB_PORT, required_port=options.web_port)
     except Conflict:
         sock.close()
-        claim.close()
+        claim_socket.close()
         raise Conflict(
             f"Port {options.web_port} is in use: name another one for the console with --web-port.",
             data={"web_port": "in use"},
@@ -135,7 +135,7 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         # Daemons of their own bind it later: another cluster that starts now would take the usual one between.
         _listen_again(options.host, previous.coordinator_port or (0 if options.separate else DEFAULT_COORDINATOR_PORT)),
         web,
-        claim,
+        claim_socket,
     )
     cluster = ClusterFile(
         host=options.host,
@@ -164,7 +164,7 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
     return cluster, sockets
 
 
-def _claim_ports(claim: socket.socket, host: str, first_choice: tuple[int, int]) -> tuple[int, int]:
+def _claim_ports(claim_socket: socket.socket, host: str, first_choice: tuple[int, int]) -> tuple[int, int]:
     """Returns a range of ports for apps, most of which are free. The first choice is tried first, then later ranges.
 
     ``claim`` is bound to a name that stands for the range, in Linux' abstract namespace, which vanishes with the
@@ -173,12 +173,14 @@ def _claim_ports(claim: socket.socket, host: str, first_choice: tuple[int, int])
     Raises:
         Conflict: no range is left.
     """
-    length = first_choice[1] - first_choice[0] + 1
-    for first in range(first_choice[0], min(first_choice[0] + _MAX_APP_RANGES * length, 65_536 - length), length):
-        app_ports = first, first + length - 1
-        if sum(_is_free(host, port) for port in range(first, first + length)) * 2 > length:
+    port_count = first_choice[1] - first_choice[0] + 1
+    for first_port in range(
+        first_choice[0], min(first_choice[0] + _MAX_APP_RANGES * port_count, 65_536 - port_count), port_count
+    ):
+        app_ports = first_port, first_port + port_count - 1
+        if sum(_is_free(host, port) for port in range(first_port, first_port + port_count)) * 2 > port_count:
             try:
-                claim.bind(f"\0backendai-app-ports-{first}")
+                claim_socket.bind(f"\0backendai-app-ports-{first_port}")
             except OSError:
                 continue
             return app_ports
@@ -198,13 +200,13 @@ def _bound_port(sock: socket.socket) -> int:
     return port
 
 
-def _listen_again(host: str, port: int, *, only: int | None = None) -> socket.socket:
+def _listen_again(host: str, port: int, *, required_port: int | None = None) -> socket.socket:
     """Listens on the previous port if it is free, so that clients of an earlier daemon reach the next one.
 
     ``only`` is a port that was asked for. Raises Conflict if that one is taken.
     """
-    if only is not None:
-        return listen(host, only)
+    if required_port is not None:
+        return listen(host, required_port)
     try:
         return listen(host, port)
     except Conflict:

@@ -37,7 +37,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     app_ports: tuple[int, int] | None = None
     web_port: int | None = None
 
-    def checked(self) -> UpOptions:
+    def with_absolute_paths(self) -> UpOptions:
         """Returns the options with absolute paths, since a detached cluster runs in another directory. Raises
         InvalidInput."""
         mock = _absolute_path(self.mock, (DEFAULT_MOCK, NONE_WORD), "mock accelerator file")

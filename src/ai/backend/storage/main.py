@@ -60,44 +60,54 @@ class StorageProxy:
     def __init__(self, settings: StorageSettings, *, is_worker: bool = False) -> None:
         self.settings = settings
         self._is_worker = is_worker
-        proxy = settings.storage_proxy
-        secret, manager_secret = proxy.secret.get_secret_value(), settings.api.manager.secret.get_secret_value()
-        for key, value in (("storage-proxy.secret", secret), ("api.manager.secret", manager_secret)):
-            if len(value) < MIN_SECRET_LENGTH:
-                raise InvalidInput(f"{key} must have at least {MIN_SECRET_LENGTH} characters.")
+        proxy_settings = settings.storage_proxy
+        token_secret, manager_secret = (
+            proxy_settings.secret.get_secret_value(),
+            settings.api.manager.secret.get_secret_value(),
+        )
+        for setting_name, secret_value in (
+            ("storage-proxy.secret", token_secret),
+            ("api.manager.secret", manager_secret),
+        ):
+            if len(secret_value) < MIN_SECRET_LENGTH:
+                raise InvalidInput(f"{setting_name} must have at least {MIN_SECRET_LENGTH} characters.")
         self.metrics = metrics = Metrics("storage-proxy")
-        self.volumes = Volumes(settings.volume, owner=proxy.owner, waypoint=crash_point)
-        self._quota = QuotaAccounting(scan_interval_s=proxy.quota_scan_interval)
+        self.volumes = Volumes(settings.volume, owner=proxy_settings.owner, waypoint=crash_point)
+        self._quota = QuotaAccounting(scan_interval_s=proxy_settings.quota_scan_interval)
         self._tasks = Tasks()
-        self._uploads = Uploads(self.volumes, self._quota, max_size=proxy.max_upload_size)
+        self._uploads = Uploads(self.volumes, self._quota, max_size=proxy_settings.max_upload_size)
         self._folders = Folders(self.volumes, self._quota, self._tasks)
-        self._tokens = tokens = Tokens(secret, proxy.session_expire)
-        self._client = ClientApi(self.volumes, self._uploads, tokens, upload_expiry_s=proxy.upload_expiry)
-        artifacts = settings.artifacts
+        self._tokens = tokens = Tokens(token_secret, proxy_settings.session_expire)
+        self._client = ClientApi(self.volumes, self._uploads, tokens, upload_expiry_s=proxy_settings.upload_expiry)
+        artifact_settings = settings.artifacts
         self._storages = Storages(settings, self.volumes)
-        self._fetcher = Fetcher(artifacts.allowed_hosts)
+        self._fetcher = Fetcher(artifact_settings.allowed_hosts)
         self._archive = Archive(self._storages)
         self._imports = Imports(
             storages=self._storages,
             archive=self._archive,
             fetcher=self._fetcher,
-            limits=Limits(files=artifacts.max_files, file_size=artifacts.max_file_size, size=artifacts.max_size),
-            parallel=artifacts.parallel,
+            limits=Limits(
+                files=artifact_settings.max_files,
+                file_size=artifact_settings.max_file_size,
+                size=artifact_settings.max_size,
+            ),
+            parallel=artifact_settings.parallel,
         )
         manager_apis = (
-            VolumeApi(self.volumes, self._quota, proxy.node_id),
+            VolumeApi(self.volumes, self._quota, proxy_settings.node_id),
             FolderApi(self._folders),
-            FileApi(self._folders, self._uploads, tokens, proxy.scandir_limit),
+            FileApi(self._folders, self._uploads, tokens, proxy_settings.scandir_limit),
             ArtifactApi(self._imports, self._archive, tokens),
             HealthApi(metrics, self._readiness, self._gauges),
         )
         endpoints = [endpoint for api in manager_apis for endpoint in endpoints_of(api)]
         authenticator = SecretAuthenticator(manager_secret, SECRET_HEADER)
-        server = HttpServer(endpoints, metrics=metrics, authenticator=authenticator)
-        self._manager_runner = make_runner(server.application())
+        manager_server = HttpServer(endpoints, metrics=metrics, authenticator=authenticator)
+        self._manager_runner = make_runner(manager_server.application())
         client_endpoints = [*endpoints_of(self._client), *endpoints_of(ArtifactClientApi(self._archive, tokens))]
-        options = HttpOptions(connections_per_address=settings.api.client.connections_per_address)
-        client_app = HttpServer(client_endpoints, metrics=metrics, options=options).application()
+        client_options = HttpOptions(connections_per_address=settings.api.client.connections_per_address)
+        client_app = HttpServer(client_endpoints, metrics=metrics, options=client_options).application()
         client_app.on_response_prepare.append(allow_all_origins)
         self._client_runner = make_runner(client_app, decodes_bodies=False)
         self._loops: list[asyncio.Task[None]] = []
@@ -128,8 +138,11 @@ class StorageProxy:
         return {volume.name: await volume.check() is None for volume in self.volumes}
 
     async def _gauges(self) -> Mapping[str, float]:
-        health = await self._readiness()
-        return {"volumes": len(health), "volumes_unhealthy": sum(not is_well for is_well in health.values())}
+        health_by_volume = await self._readiness()
+        return {
+            "volumes": len(health_by_volume),
+            "volumes_unhealthy": sum(not is_well for is_well in health_by_volume.values()),
+        }
 
     async def stop(self) -> None:
         """Stops serving; the next process resumes unfinished work. May be called after a failed start."""
@@ -138,8 +151,14 @@ class StorageProxy:
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
-        for stop in (self._imports.stop, self._archive.stop, self._fetcher.stop, self._storages.stop, self._tasks.stop):
-            await stop()
+        for stop_component in (
+            self._imports.stop,
+            self._archive.stop,
+            self._fetcher.stop,
+            self._storages.stop,
+            self._tasks.stop,
+        ):
+            await stop_component()
         await self._quota.stop()
         self._uploads.stop()
         self._client.stop()
@@ -236,12 +255,12 @@ def migrate_volume(config: Path | None, name: str, folders: TextIO) -> None:
     settings = _load_settings(config)
     try:
         folder_ids = [VFolderId.parse(line.strip()) for line in folders if line.strip()]
-        unowned = asyncio.run(_migrate_folders(settings, name, folder_ids))
+        unowned_ids = asyncio.run(_migrate_folders(settings, name, folder_ids))
     except (BackendError, OSError) as e:
         raise click.ClickException(str(e)) from e
-    if unowned:
-        shown_ids = ", ".join(unowned[:5])
-        raise click.ClickException(f"{len(unowned)} folders are nobody's, so the layout stays old: {shown_ids}")
+    if unowned_ids:
+        shown_ids = ", ".join(unowned_ids[:5])
+        raise click.ClickException(f"{len(unowned_ids)} folders are nobody's, so the layout stays old: {shown_ids}")
     click.echo(f"{name} has today's layout.")
 
 
@@ -281,6 +300,6 @@ def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
         except ImportError:
             log.warning("event-loop is uvloop, which is not installed; asyncio's own serves")
         else:
-            factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-            return factory
+            uvloop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+            return uvloop_factory
     return None

@@ -84,8 +84,8 @@ class WebServer:
             active_keys=logins.active,
         )
         app = server.application()
-        check, add_headers = guarding(scheme, hsts_subdomains=settings.security.hsts_subdomains)
-        app.middlewares.insert(0, check)
+        check_middleware, add_headers = guarding(scheme, hsts_subdomains=settings.security.hsts_subdomains)
+        app.middlewares.insert(0, check_middleware)
         app.on_response_prepare.append(add_headers)
         self._runner = make_runner(app, decodes_bodies=False)
 
@@ -119,11 +119,11 @@ class WebServer:
 
 def _pages(settings: WebSettings, *, scheme: str) -> ConsoleApi | PagesApi:
     """Returns the routes of the console's pages, or of a published console that ``service.static-path`` names."""
-    folder = settings.service.static_path
-    folder = folder.expanduser().resolve() if folder is not None else None
-    if folder is not None and not is_our_console(folder):
+    console_folder = settings.service.static_path
+    console_folder = console_folder.expanduser().resolve() if console_folder is not None else None
+    if console_folder is not None and not is_our_console(console_folder):
         return PagesApi(settings, scheme=scheme)
-    return ConsoleApi(settings, Console(folder), scheme=scheme)
+    return ConsoleApi(settings, Console(console_folder), scheme=scheme)
 
 
 def _tls_context(settings: WebSettings, metrics: Metrics) -> ssl.SSLContext | None:
@@ -137,9 +137,9 @@ def login_store_of(session: SessionSettings) -> LoginStore:
     """Returns the login store that the settings name. Creates the folder of its file if necessary."""
     redis = session.redis
     if redis.url is None:
-        file = session.file.expanduser()
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return SqlLoginStore(Database(f"sqlite:///{file}"))
+        database_path = session.file.expanduser()
+        database_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return SqlLoginStore(Database(f"sqlite:///{database_path}"))
     # Both need the extra "redis"; the first says so.
     from ai.backend.infra.redis import connect
     from ai.backend.web.login.redis_client import RedisLoginStore

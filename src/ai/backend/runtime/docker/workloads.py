@@ -26,7 +26,7 @@ from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerFolder, Dock
 
 log = logging.getLogger(__name__)
 EVENT_QUEUE_LIMIT = 10_000
-EVENT_OVERLAP_S = 5.0
+EVENTS_OVERLAP_S = 5.0
 ENGINE_RETURN_S = 10.0
 CONTAINER_KILLED_REASON = "container-killed"
 _FIRST_RETRY_S, _MAX_RETRY_DELAY_S = 0.2, 5.0
@@ -145,7 +145,7 @@ class Workloads:
 
     async def follow(self) -> None:
         """Records the container ends that the engine reports, until cancelled; reconciles when the engine is back."""
-        since_time, delay_s = time.time() - EVENT_OVERLAP_S, _FIRST_RETRY_S
+        since_time, delay_s = time.time() - EVENTS_OVERLAP_S, _FIRST_RETRY_S
         instance_label = f"{INSTANCE_LABEL}={self._state.instance}"
         while True:
             try:
@@ -154,7 +154,7 @@ class Workloads:
                     self._is_engine_lost, self._engine_back_at = False, time.monotonic()
                 delay_s = _FIRST_RETRY_S
                 async for event in self._engine.events(instance_label, since_time):
-                    since_time = time.time() - EVENT_OVERLAP_S
+                    since_time = time.time() - EVENTS_OVERLAP_S
                     key = key_of((event.get("Actor") or {}).get("Attributes") or {})
                     handle = self.handles.get(key) if key is not None else None
                     if handle is not None and handle.exit is None:

@@ -63,10 +63,10 @@ class PodChannel(RunnerChannel):
         if not isinstance(sequence_number, int) or self._is_over:
             return
         self._last_seen = max(self._last_seen, sequence_number)
-        self._keep(message, size)
+        self._add_unread(message, size)
         self._check_end()
 
-    def _keep(self, message: Message, size: int) -> None:
+    def _add_unread(self, message: Message, size: int) -> None:
         self._unread.append((message, size))
         self._news.set()
         self._unread_bytes += size
@@ -83,7 +83,7 @@ class PodChannel(RunnerChannel):
         """Ends the channel because its link is lost or another channel has taken over."""
         if self._attached is not None and not self._attached.done():
             self._attached.set_result({"t": "refused"})
-        self._release()
+        self._resume_link()
         self._finish()
 
     def _check_end(self) -> None:
@@ -109,7 +109,7 @@ class PodChannel(RunnerChannel):
                 message, size = self._unread.popleft()
                 self._unread_bytes -= size
                 if self._is_paused and self._unread_bytes <= MAX_UNREAD_BYTES // 2:
-                    self._release()
+                    self._resume_link()
                 yield message
             if self._is_over:
                 break
@@ -131,10 +131,10 @@ class PodChannel(RunnerChannel):
 
     async def close(self) -> None:
         self._is_closed = True
-        self._release()
+        self._resume_link()
         self._news.set()
 
-    def _release(self) -> None:
+    def _resume_link(self) -> None:
         if self._is_paused and self._link is not None:
             self._is_paused = False
             self._link.resume()

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 SYNC_TIMEOUT_S = 30.0
 TERMINATION_TIMEOUT_S = 60.0
 EVENT_QUEUE_LIMIT = 10_000
-ABANDONED_S = 120.0
+ABANDONED_AFTER_S = 120.0
 """A pod whose runner has not begun after so long, and that nobody is creating, is removed."""
 SWEEP_INTERVAL_S = 30.0
 REMOVED_NODES_INTERVAL_S = 600.0
@@ -128,10 +128,10 @@ class ClusterConnection:
     async def _connect(self) -> None:
         settings = self.settings
         if settings.relay_certificate is not None and settings.relay_key is not None:
-            paths = settings.relay_certificate, settings.relay_key
+            certificate_paths = settings.relay_certificate, settings.relay_key
         else:
-            paths = await asyncio.to_thread(make_certificate, self._directory)
-        context, authority = await asyncio.to_thread(listener_context, *paths)
+            certificate_paths = await asyncio.to_thread(make_certificate, self._directory)
+        context, certificate_pem = await asyncio.to_thread(listener_context, *certificate_paths)
         self._listener = RelayListener(context, self._verifier.verify, self._admit)
         try:
             await self._listener.start(settings.relay_listen)
@@ -145,7 +145,7 @@ class ClusterConnection:
         except TimeoutError:
             reason = self.reflector.failure or "no answer"
             raise Unavailable(f"the pods of {settings.namespace} cannot be listed: {reason}") from None
-        await self._learn(authority)
+        await self._detect_features(certificate_pem)
         self._start(self._sweep_loop(), "sweep")
         self._start(self._removed_nodes_loop(), "removed-nodes")
         if settings.network_policy != "none" and settings.network_probe:
@@ -177,34 +177,36 @@ class ClusterConnection:
             raise Unavailable("the Kubernetes runtime is not set up")
         return self._info
 
-    async def _learn(self, authority: str) -> None:
+    async def _detect_features(self, certificate_pem: str) -> None:
         """Determines which features the cluster has, by requests that change nothing where possible."""
         settings = self.settings
         has_image_volumes = settings.runner_volume == "image"
-        facts = ClusterFacts(authority=authority, has_image_volumes=True, device_classes=settings.device_classes)
+        facts = ClusterFacts(authority=certificate_pem, has_image_volumes=True, device_classes=settings.device_classes)
         if settings.runner_volume == "auto":
             has_image_volumes = await self._takes_image_volumes(facts)
-        classes: tuple[RuntimeClass, ...] = ()
+        runtime_classes: tuple[RuntimeClass, ...] = ()
         with suppress(ApiRefusal):  # no permission, or no such kind: none can be offered
-            listed, _ = await self.api.list(RUNTIME_CLASSES)
-            classes = tuple(sorted(listed, key=lambda runtime_class: runtime_class.metadata.name))
-        overheads = {item.metadata.name: float(overhead_of(item, "cpu")) for item in classes}
+            listed_classes, _ = await self.api.list(RUNTIME_CLASSES)
+            runtime_classes = tuple(sorted(listed_classes, key=lambda runtime_class: runtime_class.metadata.name))
+        overheads = {item.metadata.name: float(overhead_of(item, "cpu")) for item in runtime_classes}
         self._facts = replace(facts, has_image_volumes=has_image_volumes, overhead_cores=overheads)
         if settings.network_policy == "default-deny":
             name, policy = default_policy_name(settings.instance), default_policy(settings, ())
             await self.api.apply(NETWORK_POLICIES, name, policy, settings.namespace, manager="backendai", force=True)
-        self._runtime_classes = classes
+        self._runtime_classes = runtime_classes
         self._describe(is_isolated=False)
 
     def _describe(self, *, is_isolated: bool) -> None:
         has_policies = self.settings.network_policy != "none"
         self._info = describe(
-            runtime_classes=tuple(item.metadata.name for item in self._runtime_classes),
-            class_handlers={item.metadata.name: item.handler for item in self._runtime_classes},
+            runtime_classes=tuple(runtime_class.metadata.name for runtime_class in self._runtime_classes),
+            class_handlers={
+                runtime_class.metadata.name: runtime_class.handler for runtime_class in self._runtime_classes
+            },
             class_overheads={
-                item.metadata.name: amount
-                for item in self._runtime_classes
-                if (amount := int(overhead_of(item, "memory")))
+                runtime_class.metadata.name: overhead_bytes
+                for runtime_class in self._runtime_classes
+                if (overhead_bytes := int(overhead_of(runtime_class, "memory")))
             },
             is_isolated=is_isolated,
             has_policies=has_policies,
@@ -260,37 +262,37 @@ class ClusterConnection:
         if handle is None:
             raise NotFound("this agent has no such pod")
         if hello.role == "relay":
-            return handle.join(hello)
-        dial = handle.dials.get(hello.id)
-        if hello.role != "stream" or dial is None or dial.done():
+            return handle.connect_relay(hello)
+        stream_future = handle.dials.get(hello.id)
+        if hello.role != "stream" or stream_future is None or stream_future.done():
             raise Conflict("nobody awaits this stream")
         stream = PodStream()
-        dial.set_result(stream)
+        stream_future.set_result(stream)
         return stream
 
     async def dial(self, handle: Handle, port: int) -> PodStream:
         """Returns a connection to a port inside a pod. Raises Unavailable."""
         stream_id = secrets.token_hex(16)
-        dial: asyncio.Future[PodStream] = asyncio.get_running_loop().create_future()
-        handle.dials[stream_id] = dial
+        stream_future: asyncio.Future[PodStream] = asyncio.get_running_loop().create_future()
+        handle.dials[stream_id] = stream_future
         try:
-            link = await self.linked(handle)
+            link = await self.open_link(handle)
             await link.send({"t": "dial", "id": stream_id, "port": port})
             async with asyncio.timeout(DIAL_TIMEOUT_S):
-                return await dial
+                return await stream_future
         except TimeoutError:
             raise Unavailable(f"the pod does not connect to its port {port} in time") from None
         finally:
             del handle.dials[stream_id]
-            if not dial.done():
-                dial.cancel()
+            if not stream_future.done():
+                stream_future.cancel()
 
-    async def linked(self, handle: Handle) -> PodLink:
+    async def open_link(self, handle: Handle) -> PodLink:
         """Returns the link to a pod's relay, and waits if the relay has to connect again first. Raises Unavailable.
 
         The relay of an ended session is waited for while it runs: it has what no agent has read yet.
         """
-        await handle.until(
+        await handle.wait_until(
             lambda: (handle.link is not None and handle.link.is_open) or not is_relay_expected(handle),
             self.settings.relay_timeout_s,
         )
@@ -308,10 +310,10 @@ class ClusterConnection:
                 await self.api.delete(PODS, name, settings.namespace, uid=handle.uid, grace_s=_FORCED_GRACE_S)
             if handle.link is not None and handle.link.is_open:
                 with suppress(Unavailable):
-                    end = {"t": "end", "grace": 0.0, "reason": handle.reason or "removed"}
-                    handle.link.post(end, *([{"t": "dismiss"}] if handle.exit is not None else []))
+                    end_request = {"t": "end", "grace": 0.0, "reason": handle.reason or "removed"}
+                    handle.link.post(end_request, *([{"t": "dismiss"}] if handle.exit is not None else []))
             crash_point("remove.deleted")
-            if not await handle.until(lambda: _is_over(handle), TERMINATION_TIMEOUT_S):
+            if not await handle.wait_until(lambda: _is_over(handle), TERMINATION_TIMEOUT_S):
                 raise Unavailable(f"the node does not end the pod {name}")
             if handle.link is not None and handle.link.is_open:
                 with suppress(Unavailable):
@@ -325,8 +327,8 @@ class ClusterConnection:
         pod = handle.pod
         if pod is None or FINALIZER not in pod.metadata.finalizers:
             return
-        kept = [finalizer for finalizer in pod.metadata.finalizers if finalizer != FINALIZER]
-        body = {"metadata": {"uid": handle.uid, "finalizers": kept or None}}
+        kept_finalizers = [finalizer for finalizer in pod.metadata.finalizers if finalizer != FINALIZER]
+        body = {"metadata": {"uid": handle.uid, "finalizers": kept_finalizers or None}}
         with suppress(ObjectNotFound, ObjectConflict):
             await self.api.patch(PODS, pod.metadata.name, body, self.settings.namespace)
 
@@ -369,17 +371,21 @@ class ClusterConnection:
         or its session's container must not run. The caller knows that nobody is creating it.
         """
         is_idle = handle.begun is False or (handle.pod is not None and not is_running(handle.pod))
-        is_old = time.monotonic() - handle.seen_at > ABANDONED_S
+        is_old = time.monotonic() - handle.seen_at > ABANDONED_AFTER_S
         return is_old and is_idle and not handle.begun and handle.exit is None and handle.record.node in self._nodes
 
 
-def overhead_of(runtime_class: RuntimeClass, name: str) -> Decimal:
+def overhead_of(runtime_class: RuntimeClass, resource_name: str) -> Decimal:
     """Returns the cores or bytes that the cluster adds to each pod of a runtime class, 0 if the quantity cannot be
     read.
     """
-    amounts = runtime_class.overhead.pod_fixed if runtime_class.overhead is not None else {}
+    overhead_by_resource = runtime_class.overhead.pod_fixed if runtime_class.overhead is not None else {}
     try:
-        return max(Decimal(0), parse_quantity(amounts[name])) if name in amounts else Decimal(0)
+        return (
+            max(Decimal(0), parse_quantity(overhead_by_resource[resource_name]))
+            if resource_name in overhead_by_resource
+            else Decimal(0)
+        )
     except InvalidQuantity:
         return Decimal(0)
 

@@ -28,7 +28,7 @@ from ai.backend.runtime.kubernetes.streams import PodStream
 log = logging.getLogger(__name__)
 KILLED_STATUS_WAIT_S = 3.0
 """The seconds that the kubelet may take to report that a killed container ran out of memory."""
-_Place = TypeVar("_Place")
+_IndexKey = TypeVar("_IndexKey")
 OnExit = Callable[[str, WorkloadExited], None]
 """Is called with the node and the exit of a workload that has ended."""
 
@@ -74,7 +74,7 @@ class Handle:
             labels=dict(self.record.labels),
         )
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Waits until the condition holds after a change of this workload; returns False if it does not in time."""
         if condition():
             return True
@@ -93,13 +93,13 @@ class Handle:
                 return True
         return False
 
-    def changed(self) -> None:
+    def wake_waiters(self) -> None:
         for change in self._changes:
             _wake(change)
 
     # ---- the pod
 
-    def see(self, pod: Pod | None) -> None:
+    def update_pod(self, pod: Pod | None) -> None:
         """Stores a new state of the pod, and records the exit of a pod that has ended. None means that the pod has
         vanished.
         """
@@ -110,21 +110,21 @@ class Handle:
         else:
             self.record_exit()
             self.pod = None
-        self.changed()
+        self.wake_waiters()
 
     def record_exit(self) -> None:
         """Determines the exit from the reports of pod and relay, and announces it once."""
         if self.exit is None:
             self.exit = exit_of(self.pod, self.reported_end, self.reason)
             self.on_exit(self.record.node, WorkloadExited(key=self.key, exit=self.exit))
-            for dial in self.dials.values():
-                if not dial.done():
-                    dial.set_exception(Unavailable("there is no such workload any more"))
-        self.changed()
+            for stream_future in self.dials.values():
+                if not stream_future.done():
+                    stream_future.set_exception(Unavailable("there is no such workload any more"))
+        self.wake_waiters()
 
     # ---- the relay
 
-    def join(self, hello: Hello) -> PodLink:
+    def connect_relay(self, hello: Hello) -> PodLink:
         """Returns the protocol for a new connection of the workload's relay, and closes the relay's older
         connection.
         """
@@ -137,7 +137,7 @@ class Handle:
         self.is_waiting = hello.waiting
         if hello.ended is not None:
             self._on_ended(hello.ended)
-        self.changed()
+        self.wake_waiters()
         return link
 
     def _on_lost(self, link: PodLink) -> None:
@@ -146,7 +146,7 @@ class Handle:
             if self.channel is not None:
                 self.channel.cut()
                 self.channel = None
-            self.changed()
+            self.wake_waiters()
 
     def _on_frame(self, message: Message, size: int) -> None:
         if "seq" in message:
@@ -159,16 +159,16 @@ class Handle:
                 self.channel.receive(message, size)
         elif kind == "stats":
             self.sample = read_sample(message, self.sample, time.monotonic()) or self.sample
-            self.changed()
+            self.wake_waiters()
         elif kind == "waiting":
             self.is_waiting = True
-            self.changed()
+            self.wake_waiters()
         elif kind == "begun":
             self.begun = True
-            self.changed()
+            self.wake_waiters()
         elif kind == "failed":
             self.failure = printable(str(message.get("reason"))[:500])
-            self.changed()
+            self.wake_waiters()
         elif kind == "ended":
             with suppress(msgspec.ValidationError):
                 self._on_ended(msgspec.convert(message, Ended))
@@ -197,14 +197,14 @@ class Handle:
             self.record_exit()
 
     def _fail_dial(self, message: Message) -> None:
-        dial = self.dials.get(str(message.get("id")))
-        if dial is not None and not dial.done():
-            dial.set_exception(Unavailable(f"nothing listens there: {str(message.get('reason'))[:200]}"))
+        stream_future = self.dials.get(str(message.get("id")))
+        if stream_future is not None and not stream_future.done():
+            stream_future.set_exception(Unavailable(f"nothing listens there: {str(message.get('reason'))[:200]}"))
 
 
-def _wake(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
+def _wake(change: asyncio.Future[None]) -> None:
+    if not change.done():
+        change.set_result(None)
 
 
 class Handles:
@@ -239,22 +239,22 @@ class Handles:
         """Returns the lock of a workload, the same for all its present users."""
         return self._locks.setdefault(key, asyncio.Lock())
 
-    def on_change(self, before: Pod | None, after: Pod | None) -> None:
+    def on_change(self, previous_pod: Pod | None, current_pod: Pod | None) -> None:
         """Handles a change of a pod. Pods that are not ours are ignored."""
-        pod = after or before
+        pod = current_pod or previous_pod
         if pod is None or (record := self._record_of(pod)) is None:
             return
         handle = self._by_key.get(record.key)
-        if after is None:
+        if current_pod is None:
             self._removed.pop(pod.metadata.uid, None)
             if handle is not None and handle.uid == pod.metadata.uid:
-                if before is not None:
-                    handle.see(before)
-                handle.see(None)
-        elif handle is not None and handle.uid == after.metadata.uid:
-            handle.see(after)
+                if previous_pod is not None:
+                    handle.update_pod(previous_pod)
+                handle.update_pod(None)
+        elif handle is not None and handle.uid == current_pod.metadata.uid:
+            handle.update_pod(current_pod)
         else:
-            self.adopt(after)
+            self.adopt(current_pod)
 
     def adopt(self, pod: Pod) -> Handle | None:
         """Returns the workload of a pod, which is created if it is not known yet. Returns None for a pod that is not
@@ -266,10 +266,10 @@ class Handles:
         handle = self._by_key.get(record.key)
         if handle is None or handle.uid != pod.metadata.uid:
             if handle is not None:
-                self._drop(handle)
+                self._remove_from_indexes(handle)
             handle = Handle(record, pod.metadata.uid, pod, self._on_exit)
-            self._put(handle)
-        handle.see(pod)
+            self._add_to_indexes(handle)
+        handle.update_pod(pod)
         return handle
 
     def _record_of(self, pod: Pod) -> PodRecord | None:
@@ -277,28 +277,34 @@ class Handles:
         states of its pod.
         """
         handle = self._by_uid.get(pod.metadata.uid)
-        last = handle.pod.metadata.annotations.get(RECORD_ANNOTATION) if handle is not None and handle.pod else None
-        if handle is not None and last is not None and last == pod.metadata.annotations.get(RECORD_ANNOTATION):
+        last_record_text = (
+            handle.pod.metadata.annotations.get(RECORD_ANNOTATION) if handle is not None and handle.pod else None
+        )
+        if (
+            handle is not None
+            and last_record_text is not None
+            and last_record_text == pod.metadata.annotations.get(RECORD_ANNOTATION)
+        ):
             return handle.record
         return read_record(pod)
 
-    def _put(self, handle: Handle) -> None:
+    def _add_to_indexes(self, handle: Handle) -> None:
         self._by_key[handle.key] = self._by_uid[handle.uid] = handle
         self._by_node.setdefault(handle.record.node, {})[handle.key] = handle
         self._by_session.setdefault(handle.record.session, {})[handle.key] = handle
 
-    def _drop(self, handle: Handle) -> None:
+    def _remove_from_indexes(self, handle: Handle) -> None:
         """Removes a workload from every index."""
         del self._by_key[handle.key], self._by_uid[handle.uid]
-        _discard(self._by_node, handle.record.node, handle.key)
-        _discard(self._by_session, handle.record.session, handle.key)
+        _discard_from_index(self._by_node, handle.record.node, handle.key)
+        _discard_from_index(self._by_session, handle.record.session, handle.key)
 
     def forget(self, handle: Handle) -> None:
         """Forgets a workload that was removed, although the cluster may still show its pod for a while."""
         if handle.pod is not None:
             self._removed[handle.uid] = time.monotonic()
         if self._by_key.get(handle.key) is handle:
-            self._drop(handle)
+            self._remove_from_indexes(handle)
         if handle.link is not None:
             handle.link.close()
 
@@ -310,8 +316,10 @@ class Handles:
             index.clear()
 
 
-def _discard(index: dict[_Place, dict[WorkloadKey, Handle]], place: _Place, key: WorkloadKey) -> None:
+def _discard_from_index(
+    index: dict[_IndexKey, dict[WorkloadKey, Handle]], index_key: _IndexKey, key: WorkloadKey
+) -> None:
     """Removes a workload from one place of an index, and the place too if it is empty now."""
-    del index[place][key]
-    if not index[place]:
-        del index[place]
+    del index[index_key][key]
+    if not index[index_key]:
+        del index[index_key]

@@ -20,7 +20,7 @@ from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.node.workload.file_trees import FORBIDDEN_TARGETS, RUNNER, SU_EXEC
 from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
-from ai.backend.runtime.kubernetes.claims import claimed, counted_resources
+from ai.backend.runtime.kubernetes.claims import counted_resources, devices_for_claim
 from ai.backend.runtime.kubernetes.homes import home_name
 from ai.backend.runtime.kubernetes.pull_secrets import PULL_SECRET_GATE, needs_pull_secret
 from ai.backend.runtime.kubernetes.records import (
@@ -55,15 +55,15 @@ START = (
 )
 """Starts a program of ours in any image: with our interpreter, by our loader, whatever C library the image has."""
 IDENTITY_PREFIX = "backend.ai/etc-"
-_IDENTITY = ("passwd", "group")
-_TOOLS = SU_EXEC.rpartition("/")[0]
+_IDENTITY_FILES = ("passwd", "group")
+_TOOLS_FOLDER = SU_EXEC.rpartition("/")[0]
 FILES_PLACE, HOSTS_PLACE = "files", "hosts"
 SINGLE_FILES = ("/etc/ssh/ssh_config",)
 """Files that are mounted one by one, as /etc/hosts is, since their directories belong to the image."""
 MAX_FILES_BYTES = 4 * 1024 * 1024
 _CHANNEL_BYTES = 1024 * 1024
 _MIN_SIDECAR_BYTES = 32 * 1024 * 1024
-_SHARED_IN_SANDBOX = {
+_SANDBOX_SHARED_CONTEXT = {
     "dev.gvisor.spec.mount.channel.share": "pod",
     "dev.gvisor.spec.mount.channel.type": "tmpfs",
     "dev.gvisor.spec.mount.channel.options": "rw",
@@ -72,11 +72,11 @@ _SHARED_IN_SANDBOX = {
 container has a view of its own, without the other's sockets (gvisor.dev/docs, "Shared mounts"). Plain files go by the
 node, and need no mark.
 """
-_OWNED_BY_GROUP = {"fsGroupChangePolicy": "OnRootMismatch"}
+_GROUP_OWNERSHIP = {"fsGroupChangePolicy": "OnRootMismatch"}
 """The security context that gives new volumes to the session's group. Only volumes of one node (ReadWriteOnce) change,
 never the volumes of virtual folders.
 """
-_HOSTNAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+_HOSTNAME_PATTERN = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,11 +97,11 @@ def compose_pod(
     spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts, node: str
 ) -> dict[str, Any]:
     """Returns the body of the pod. Raises CreationDenied with the field and key that a pod does not support."""
-    if not _HOSTNAME.match(spec.hostname):
+    if not _HOSTNAME_PATTERN.match(spec.hostname):
         raise CreationDenied(f"{spec.hostname!r} is no host name of a pod", data={"field": "hostname"})
     _refuse_impossible(spec)
     directories = file_directories(spec.files)
-    folder_volumes, folder_mounts = _folders(spec.config.mounts, settings)
+    folder_volumes, folder_mounts = _folder_volumes(spec.config.mounts, settings)
     name = pod_name(spec.key)
     labels = {INSTANCE_LABEL: settings.instance, "app.kubernetes.io/managed-by": "backend.ai"}
     if spec.network is not None:
@@ -114,11 +114,11 @@ def compose_pod(
         "schedulerName": "default-scheduler",
         "hostname": spec.hostname,
         "terminationGracePeriodSeconds": settings.end_grace_s,
-        "affinity": {"nodeAffinity": _pin(node)},
+        "affinity": {"nodeAffinity": _pin_to_node(node)},
         "tolerations": _tolerations(settings),
         "securityContext": {
             **security_of_pod(settings),
-            **(_OWNED_BY_GROUP | {"fsGroup": settings.kernel_gid} if settings.home_volume == "claim" else {}),
+            **(_GROUP_OWNERSHIP | {"fsGroup": settings.kernel_gid} if settings.home_volume == "claim" else {}),
             **({"supplementalGroups": list(spec.config.extra_gids)} if spec.config.extra_gids else {}),
         },
         "initContainers": _prepare_container(spec, settings, facts),
@@ -136,15 +136,15 @@ def compose_pod(
         body["schedulingGates"] = [{"name": PULL_SECRET_GATE}]
     if pull_secrets:
         body["imagePullSecrets"] = [{"name": secret} for secret in pull_secrets]
-    if claimed(spec.config.devices):
+    if devices_for_claim(spec.config.devices):
         body["resourceClaims"] = [{"name": "devices", "resourceClaimName": name}]
     metadata = {
         "name": name,
         "labels": labels,
         "annotations": {
             RECORD_ANNOTATION: encode_record(record_of(spec, node)),
-            **_identity(settings),
-            **(_SHARED_IN_SANDBOX if spec.runtime_class else {}),
+            **_identity_annotations(settings),
+            **(_SANDBOX_SHARED_CONTEXT if spec.runtime_class else {}),
             # Nothing but the manager ends a session.
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
             "karpenter.sh/do-not-disrupt": "true",
@@ -175,11 +175,13 @@ def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
             raise CreationDenied(f"{target!r} is larger than 4 MiB", data={"field": "files", "key": target})
         if target.startswith(HOME + "/") or target in SINGLE_FILES:
             continue
-        top = "/".join(target.split("/")[:3]) if target.count("/") > 2 else target.rpartition("/")[0] or "/"
-        if top in (*FORBIDDEN_TARGETS, "/home") or top.startswith(tuple(f"{path}/" for path in FORBIDDEN_TARGETS[1:])):
+        top_directory = "/".join(target.split("/")[:3]) if target.count("/") > 2 else target.rpartition("/")[0] or "/"
+        if top_directory in (*FORBIDDEN_TARGETS, "/home") or top_directory.startswith(
+            tuple(f"{path}/" for path in FORBIDDEN_TARGETS[1:])
+        ):
             message = f"{target!r} cannot be placed in a pod: its directory would hide the image's"
             raise CreationDenied(message, data={"field": "files", "key": target})
-        directories.setdefault(top, f"d{len(directories)}")
+        directories.setdefault(top_directory, f"d{len(directories)}")
     return directories
 
 
@@ -198,14 +200,14 @@ def _refuse_impossible(spec: WorkloadSpec) -> None:
         data = {"field": "networks", "key": network}
         raise CreationDenied(f"the network {network!r} cannot be attached to a pod", data=data)
     if spec.config.extra_syscalls:
-        call = spec.config.extra_syscalls[0]
-        message = f"the filter of a pod (RuntimeDefault) cannot be opened for {call!r}"
-        raise CreationDenied(message, data={"field": "extra_syscalls", "key": call})
+        syscall_name = spec.config.extra_syscalls[0]
+        message = f"the filter of a pod (RuntimeDefault) cannot be opened for {syscall_name!r}"
+        raise CreationDenied(message, data={"field": "extra_syscalls", "key": syscall_name})
 
 
-def _pin(node: str) -> dict[str, Any]:
-    match = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [match]}}
+def _pin_to_node(node: str) -> dict[str, Any]:
+    node_term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [node_term]}}
 
 
 def _tolerations(settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
@@ -213,12 +215,12 @@ def _tolerations(settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
         {"key": settings.taint_key, "operator": "Exists", "effect": "NoSchedule"},
         *(
             {
-                "key": f"node.kubernetes.io/{state}",
+                "key": f"node.kubernetes.io/{node_state}",
                 "operator": "Exists",
                 "effect": "NoExecute",
                 "tolerationSeconds": settings.lost_node_s,
             }
-            for state in ("not-ready", "unreachable")
+            for node_state in ("not-ready", "unreachable")
         ),
     ]
 
@@ -255,8 +257,10 @@ def _prepare_container(
     if not facts.has_image_volumes:
         arguments += ["--copy", PLATFORM, "/target"]
         mounts.append({"name": "platform", "mountPath": "/target"})
-    if singles := single_files(spec):
-        arguments += [word for name in singles.values() for word in ("--touch", f"{HOSTS_FOLDER}/{name}")]
+    if names_of_single_files := single_files(spec):
+        arguments += [
+            argument for name in names_of_single_files.values() for argument in ("--touch", f"{HOSTS_FOLDER}/{name}")
+        ]
         mounts.append({"name": "hosts", "mountPath": HOSTS_FOLDER})
     if not arguments:
         return []
@@ -277,21 +281,21 @@ def _prepare_container(
 def _relay_container(
     spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts, name: str, has_files: bool
 ) -> dict[str, Any]:
-    places: dict[str, str] = {}
+    folders_by_place: dict[str, str] = {}
     mounts = [
         {"name": "channel", "mountPath": CHANNEL},
         {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True},
     ]
     if has_files:
-        places[FILES_PLACE] = FILES_FOLDER
+        folders_by_place[FILES_PLACE] = FILES_FOLDER
         mounts.append({"name": "files", "mountPath": FILES_FOLDER})
     if single_files(spec):
-        places[HOSTS_PLACE] = HOSTS_FOLDER
+        folders_by_place[HOSTS_PLACE] = HOSTS_FOLDER
         mounts.append({"name": "hosts", "mountPath": HOSTS_FOLDER})
-    setup = {
+    relay_setup = {
         "channel": CHANNEL,
         "token": f"{TOKEN_FOLDER}/token",
-        "places": places,
+        "places": folders_by_place,
         "replay_bytes": settings.replay_bytes,
         "keep_s": settings.end_grace_s,
     }
@@ -299,7 +303,7 @@ def _relay_container(
         "RELAY_TARGET": settings.relay_target,
         "RELAY_AUTHORITY": facts.authority,
         "RELAY_POD": f"{settings.namespace}/{name}",
-        "RELAY_SETUP": json.dumps(setup),
+        "RELAY_SETUP": json.dumps(relay_setup),
     }
     memory = str(settings.relay_memory_bytes)
     return {
@@ -324,10 +328,10 @@ def _main_container(
     directories: Mapping[str, str],
     folder_mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    setup = json.dumps({"channel": CHANNEL, "home": HOME})
+    reaper_setup = json.dumps({"channel": CHANNEL, "home": HOME})
     mounts: list[dict[str, Any]] = [
         {"name": "platform", "mountPath": PLATFORM, "readOnly": True, **_sub_path(facts, PLATFORM)},
-        {"name": "platform", "mountPath": _TOOLS, "readOnly": True, **_sub_path(facts, f"{PLATFORM}/tools")},
+        {"name": "platform", "mountPath": _TOOLS_FOLDER, "readOnly": True, **_sub_path(facts, f"{PLATFORM}/tools")},
         {"name": "channel", "mountPath": CHANNEL, "readOnly": True},
         {"name": "home", "mountPath": HOME},
         {"name": "tmp", "mountPath": "/tmp", "subPath": "tmp"},
@@ -335,7 +339,7 @@ def _main_container(
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
     mounts += [
-        {"name": "identity", "mountPath": f"/etc/{name}", "subPath": name, "readOnly": True} for name in _IDENTITY
+        {"name": "identity", "mountPath": f"/etc/{name}", "subPath": name, "readOnly": True} for name in _IDENTITY_FILES
     ]
     mounts += [
         {"name": "files", "mountPath": directory, "subPath": sub_path, "readOnly": True}
@@ -349,13 +353,13 @@ def _main_container(
         "name": MAIN,
         "image": spec.image,
         "imagePullPolicy": pull_policy(settings),
-        "command": [*START, "reaper", "--setup", setup],
+        "command": [*START, "reaper", "--setup", reaper_setup],
         "workingDir": HOME,
         "securityContext": security_of_container(settings, is_main=True),
         "resources": _resources(spec, settings, facts),
         "volumeMounts": [*mounts, *folder_mounts],
     }
-    if claimed(spec.config.devices):
+    if devices_for_claim(spec.config.devices):
         container["resources"]["claims"] = [{"name": "devices"}]
     return container
 
@@ -366,8 +370,8 @@ def _sub_path(facts: ClusterFacts, path: str) -> dict[str, str]:
     """
     if facts.has_image_volumes:
         return {"subPath": path.lstrip("/")}
-    below = path.removeprefix(PLATFORM).lstrip("/")
-    return {"subPath": below} if below else {}
+    path_below = path.removeprefix(PLATFORM).lstrip("/")
+    return {"subPath": path_below} if path_below else {}
 
 
 def _resources(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts) -> dict[str, Any]:
@@ -389,8 +393,8 @@ def _resources(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: C
     if memory_bytes is not None:
         requests["memory"] = str(max(0, memory_bytes - settings.relay_memory_bytes))
         limits["memory"] = str(memory_bytes + shmem_bytes(spec, settings))
-    counted = counted_resources(spec.config.devices)
-    return {"requests": {**requests, **counted}, "limits": {**limits, **counted}}
+    counted_amounts = counted_resources(spec.config.devices)
+    return {"requests": {**requests, **counted_amounts}, "limits": {**limits, **counted_amounts}}
 
 
 def shmem_bytes(spec: WorkloadSpec, settings: KubernetesRuntimeSettings) -> int:
@@ -419,8 +423,8 @@ def _volumes(
         {"name": "platform", **({"image": image} if facts.has_image_volumes else {"emptyDir": {}})},
         {"name": "channel", "emptyDir": {"medium": "Memory", "sizeLimit": str(_CHANNEL_BYTES)}},
         {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}},
-        {"name": "identity", "downwardAPI": {"items": [_item(name) for name in _IDENTITY]}},
-        {"name": "home", **_home(spec, settings, node)},
+        {"name": "identity", "downwardAPI": {"items": [_annotation_file(name) for name in _IDENTITY_FILES]}},
+        {"name": "home", **_home_volume(spec, settings, node)},
         {"name": "tmp", "emptyDir": {"sizeLimit": str(settings.tmp_bytes)}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shmem_bytes(spec, settings))}},
     ]
@@ -431,18 +435,18 @@ def _volumes(
     return volumes
 
 
-def _home(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, node: str) -> dict[str, Any]:
+def _home_volume(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, node: str) -> dict[str, Any]:
     if settings.home_volume == "claim":
         return {"persistentVolumeClaim": {"claimName": home_name(spec.key.kernel_id, node)}}
     return {"emptyDir": {"sizeLimit": str(spec.home_bytes or settings.home_bytes)}}
 
 
-def _item(name: str) -> dict[str, Any]:
+def _annotation_file(name: str) -> dict[str, Any]:
     """Returns a file of a volume whose content is an annotation. Such files exist before any container is made."""
     return {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{IDENTITY_PREFIX}{name}']"}}
 
 
-def _identity(settings: KubernetesRuntimeSettings) -> dict[str, str]:
+def _identity_annotations(settings: KubernetesRuntimeSettings) -> dict[str, str]:
     """Returns the annotations with the session's users and groups, which replace those of the image."""
     uid, gid = settings.kernel_uid, settings.kernel_gid
     passwd = f"root:x:0:0:root:/root:/bin/sh\nwork:x:{uid}:{gid}:work:{HOME}:/bin/sh\n"
@@ -451,7 +455,7 @@ def _identity(settings: KubernetesRuntimeSettings) -> dict[str, str]:
     return {f"{IDENTITY_PREFIX}passwd": passwd + nobody, f"{IDENTITY_PREFIX}group": group + "nogroup:x:65534:\n"}
 
 
-def _folders(
+def _folder_volumes(
     mounts: Sequence[Mount], settings: KubernetesRuntimeSettings
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Returns the volumes and the mounts of virtual folders. Mounts of the same claim share one volume."""
@@ -482,9 +486,9 @@ def _claim_of(mount: Mount, settings: KubernetesRuntimeSettings) -> tuple[str, s
         raise CreationDenied(f"{mount.source!r} is not a plain absolute path", data=data)
     source = os.path.normpath(source)
     for mount_point, folder in sorted(settings.folders.items(), key=lambda item: -len(item[0])):
-        top = mount_point.rstrip("/")
-        if source == top or source.startswith(f"{top}/"):
-            below = source[len(top) :].lstrip("/")
-            return folder.claim, "/".join(part for part in (folder.sub_path.strip("/"), below) if part)
+        mount_folder = mount_point.rstrip("/")
+        if source == mount_folder or source.startswith(f"{mount_folder}/"):
+            path_below = source[len(mount_folder) :].lstrip("/")
+            return folder.claim, "/".join(part for part in (folder.sub_path.strip("/"), path_below) if part)
     message = f"no PersistentVolumeClaim of this cluster has {mount.source!r} (setting `folders`)"
     raise CreationDenied(message, data=data)

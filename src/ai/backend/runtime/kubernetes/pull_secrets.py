@@ -24,8 +24,8 @@ _KEY = ".dockerconfigjson"
 def needs_pull_secret(spec: WorkloadSpec, settings: KubernetesRuntimeSettings) -> bool:
     """Returns True if the kubelet may have to log in to the registry of a workload's image."""
     request = spec.image_request
-    is_given = settings.registry_credentials == "pull-secret" and settings.image_pull_policy != "never"
-    return is_given and request is not None and bool(request.username) and bool(registry_of(request.name))
+    uses_pull_secrets = settings.registry_credentials == "pull-secret" and settings.image_pull_policy != "never"
+    return uses_pull_secrets and request is not None and bool(request.username) and bool(registry_of(request.name))
 
 
 def has_pull_secret_gate(pod: Pod) -> bool:

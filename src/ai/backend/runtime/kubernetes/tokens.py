@@ -53,9 +53,11 @@ def _key_id_of(token: str) -> str:
 
     Raises AuthenticationFailed for what is no token.
     """
-    segment = token.partition(".")[0]
+    header_segment = token.partition(".")[0]
     try:
-        return msgspec.json.decode(urlsafe_b64decode(segment + "=" * (-len(segment) % 4)), type=_Header).kid
+        return msgspec.json.decode(
+            urlsafe_b64decode(header_segment + "=" * (-len(header_segment) % 4)), type=_Header
+        ).kid
     except (ValueError, RecursionError):  # of base64, of other characters than ASCII, and of JSON
         raise AuthenticationFailed("this is no token") from None
 

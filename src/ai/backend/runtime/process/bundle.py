@@ -75,8 +75,8 @@ class BundleView(SandboxView):
         outer_target = max((path for path in self._sources if target.startswith(path + "/")), key=len, default=None)
         if outer_target is None or any(target.startswith(f"{path}/") for path in self._staged_targets):
             return
-        place = self._sources[outer_target] + target.removeprefix(outer_target)
-        if os.path.isdir(source) != os.path.isdir(place) or not os.path.lexists(place):  # noqa: PTH112  # texts
+        host_path = self._sources[outer_target] + target.removeprefix(outer_target)
+        if os.path.isdir(source) != os.path.isdir(host_path) or not os.path.lexists(host_path):  # noqa: PTH112  # texts
             message = f"there is no place for {target!r} in {outer_target!r}, which is shown read-only"
             raise CreationDenied(message, data={"field": "mounts", "key": target})
 

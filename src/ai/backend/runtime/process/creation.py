@@ -80,9 +80,9 @@ class Creation(msgspec.Struct, frozen=True):
     def _prepare(self) -> Record:
         spec = self.spec
         if self.host.is_gvisor:
-            reason, item = why_denied(spec)
+            reason, item_data = why_denied(spec)
             if reason:
-                raise CreationDenied(reason, data=item)
+                raise CreationDenied(reason, data=item_data)
         if self.image.rootfs is not None and not self.host.bwrap:
             raise CreationDenied("a rootfs image needs bubblewrap, which does not work on this node")
         if self.host.bwrap is None:
@@ -110,8 +110,8 @@ class Creation(msgspec.Struct, frozen=True):
             network_files["/etc/resolv.conf"] = resolver_file()
         files = {**spec.files, **network_files}
         folders = folders_of(files, spec, self.host)
-        in_folders = {f"{folder}/{name}" for folder, contents in folders.items() for name in contents}
-        files = {target: content for target, content in files.items() if target not in in_folders}
+        paths_in_folders = {f"{folder}/{name}" for folder, contents in folders.items() for name in contents}
+        files = {target: content for target, content in files.items() if target not in paths_in_folders}
         mounted_files = place_files(files, directory.path, home, owner, spec.private_files)
         if self.image.rootfs is not None:  # its /etc is read-only: only what is there can be covered
             rootfs = self.image.rootfs

@@ -53,30 +53,30 @@ class EtcFolder:
             if now >= self._next_look:
                 self._next_look = now + LOOK_INTERVAL_S
                 try:
-                    self._folder = self._made()
+                    self._folder = self._make_copy()
                 except OSError:
                     self._folder = None
             return self._folder
 
-    def remove_unused(self, texts: Collection[str]) -> None:
+    def remove_unused(self, workload_plans: Collection[str]) -> None:
         """Removes the copies that no workload uses: their paths occur in none of ``texts``, of which each describes one
         workload.
         """
         with self._lock:
             current_name = self._folder.name if self._folder is not None else ""
             for folder in self._parent.glob(f"{_PREFIX}*"):
-                if folder.name != current_name and not any(folder.name in text for text in texts):
+                if folder.name != current_name and not any(folder.name in plan for plan in workload_plans):
                     with suppress(OSError):  # the next start tries again
                         remove_tree(folder)
 
-    def _made(self) -> Path | None:
-        entries = list(self._entries())
+    def _make_copy(self) -> Path | None:
+        entries = list(self._public_entries())
         total_bytes = sum(status.st_size for _, _, status in entries)
         if len(entries) > MAX_ENTRIES or total_bytes > MAX_BYTES:
             return None
         # Of this boot: after a power loss, files that were not written to the disk may be empty.
-        signs = [(name, s.st_ino, s.st_mtime_ns, s.st_size, s.st_mode) for name, _, s in entries]
-        digest = sha256(repr((boot_id(), signs, sorted(self._contents.items()))).encode()).hexdigest()[:16]
+        file_signatures = [(name, s.st_ino, s.st_mtime_ns, s.st_size, s.st_mode) for name, _, s in entries]
+        digest = sha256(repr((boot_id(), file_signatures, sorted(self._contents.items()))).encode()).hexdigest()[:16]
         folder = self._parent / f"{_PREFIX}{digest}"
         if not folder.is_dir():
             unfinished = self._parent / f"{_PREFIX}{digest}.new"
@@ -85,14 +85,14 @@ class EtcFolder:
             unfinished.rename(folder)
         return folder
 
-    def _entries(self) -> Iterator[_Entry]:
+    def _public_entries(self) -> Iterator[_Entry]:
         """Yields the files, folders and links of /etc that every user may read, and that are therefore copied."""
         for name in self._names:
             path = f"{self._host}/{name}"
             with suppress(OSError):
-                yield from self._tree(name, path, os.stat(path))  # noqa: PTH116  # hundreds of files at each look: pathlib doubles its cost
+                yield from self._walk_tree(name, path, os.stat(path))  # noqa: PTH116  # hundreds of files at each look: pathlib doubles its cost
 
-    def _tree(self, name: str, path: str, status: os.stat_result) -> Iterator[_Entry]:
+    def _walk_tree(self, name: str, path: str, status: os.stat_result) -> Iterator[_Entry]:
         if stat.S_ISLNK(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH):
             yield name, path, status
         elif stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IROTH and status.st_mode & stat.S_IXOTH:
@@ -101,7 +101,7 @@ class EtcFolder:
                 for child in sorted(children, key=lambda child: child.name):
                     with suppress(OSError):  # removed meanwhile
                         child_status = child.stat(follow_symlinks=False)
-                        yield from self._tree(f"{name}/{child.name}", child.path, child_status)
+                        yield from self._walk_tree(f"{name}/{child.name}", child.path, child_status)
 
     def _copy(self, entries: Sequence[_Entry], folder: Path) -> None:
         folder.mkdir()

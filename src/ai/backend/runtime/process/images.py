@@ -59,7 +59,7 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
     environ: dict[str, str] = msgspec.field(default_factory=dict)
     unused: dict[str, str] = msgspec.field(default_factory=dict)
 
-    def public(self) -> RuntimeImage:
+    def to_runtime_image(self) -> RuntimeImage:
         return RuntimeImage(
             name=self.name,
             architecture=platform.machine(),
@@ -140,15 +140,15 @@ def _jupyterlab_beside(python: _Python) -> tuple[str, str] | None:
     candidates = [Path(sys.executable)]
     if (jupyter_path := shutil.which("jupyter-lab")) is not None:
         candidates.append(Path(jupyter_path).resolve().with_name("python"))
-    for candidate in candidates:
-        environment = candidate.absolute().parents[1]
+    for candidate_interpreter in candidates:
+        environment = candidate_interpreter.absolute().parents[1]
         package_folder = environment / "lib" / f"python{python.minor_version}" / "site-packages"
         if str(environment).startswith(_HIDDEN_PREFIXES):
             continue
         if all((package_folder / package).is_dir() for package in ("jupyterlab", "ipykernel")) and (
-            os.path.realpath(candidate) == python.executable
+            os.path.realpath(candidate_interpreter) == python.executable
         ):
-            return str(environment / "bin" / candidate.name), str(environment)
+            return str(environment / "bin" / candidate_interpreter.name), str(environment)
     return None
 
 

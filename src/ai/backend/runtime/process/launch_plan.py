@@ -22,8 +22,8 @@ from ai.backend.runtime.process.settings import SESSION_UID_COUNT, ProcessRuntim
 from ai.backend.runtime.process.supervisor import launch
 from ai.backend.runtime.workload import OOM_SCORE_ADJ, SESSION_PREFIX, device_node, environment
 
-SHARED_FILTER = "seccomp.bpf"
-GVISOR_STATIC = "gvisor"
+SHARED_FILTER_NAME = "seccomp.bpf"
+GVISOR_STATIC_FOLDER = "gvisor"
 """A folder of the host's static files for sessions in gVisor, where the session's user has another number."""
 MEMORY_FOLDERS = ("/home/config",)
 MEMORY_FOLDERS_BYTES = 256 * 1024
@@ -71,7 +71,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
             bwrap=self.runsc,
             seccomp=False,
             can_limit_pids_late=False,
-            static=self.static / GVISOR_STATIC,
+            static=self.static / GVISOR_STATIC_FOLDER,
             user_namespace=False,
             session_uids=0,
             binds_home=False,
@@ -134,22 +134,22 @@ def build_plan(
     if has_inner_home and not host.is_gvisor and program.can_run_in_place(spec, image, home):
         script = program.script_of(spec, environ, command, image.runtime, _inner_identity(settings, host))
     if script:
-        command, environ[program.VARIABLE] = [*program.COMMAND], script
-    counts_pids = "pids" in host.cgroups.controllers
-    limits_pids = host.bwrap and not counts_pids and host.can_limit_pids_late
-    own_pid_limit = limits.pids if limits_pids and host.session_uids else None
-    late_pid_limit = limits.pids if limits_pids and not host.session_uids else None
+        command, environ[program.SCRIPT_VARIABLE] = [*program.SCRIPT_COMMAND], script
+    cgroup_limits_pids = "pids" in host.cgroups.controllers
+    late_limits_pids = host.bwrap and not cgroup_limits_pids and host.can_limit_pids_late
+    own_pid_limit = limits.pids if late_limits_pids and host.session_uids else None
+    late_pid_limit = limits.pids if late_limits_pids and not host.session_uids else None
     rlimits = _resource_limits(spec, settings, limits, host)
     if host.bwrap:
-        etc = _etc_of(spec, host, files) if image.rootfs is None else None
-        if host.is_gvisor and etc is not None:  # the host's copy has the user of the other sandboxes
+        etc_folder = _etc_of(spec, host, files) if image.rootfs is None else None
+        if host.is_gvisor and etc_folder is not None:  # the host's copy has the user of the other sandboxes
             files = {**{f"/etc/{name}": host.static / name for name in ("passwd", "group")}, **files}
         host_paths = sandbox.HostPaths(
             bwrap=host.bwrap,
             home=home,
             runner=host.runner,
             static=host.static,
-            etc=etc,
+            etc=etc_folder,
             prefixes=(*image.prefixes, *map(str, settings.host_directories)) if image.rootfs is None else (),
             rootfs=image.rootfs,
             python=image.runtime_path if image.runtime == "python" else None,
@@ -167,12 +167,12 @@ def build_plan(
             staged=_is_staged(spec, host),
             user_namespace=host.user_namespace,
         )
-        start = _start_of(spec, image, settings, host, host_paths, command, rlimits)
+        start_fields = _start_of(spec, image, settings, host, host_paths, command, rlimits)
     else:
-        start = {"argv": command, "stage": [], "rlimits": rlimits, "bundle": None}
+        start_fields = {"argv": command, "stage": [], "rlimits": rlimits, "bundle": None}
     return {
         "version": 1,
-        **start,
+        **start_fields,
         "environ": environ,
         "secret_variables": _secret_variables(spec),
         "program": bool(script),
@@ -210,8 +210,10 @@ def _start_of(
     """Returns the part of the plan that starts the sandbox. In gVisor the limits are those of the processes inside."""
     uid, gid = _inner_identity(settings, host)
     if host.is_gvisor:
-        first = first_process(image.interpreter, image.runtime)
-        bundle, stage = compose_bundle(spec, host_paths, first, runsc=host.runsc, uid_gid=(uid, gid), limits=rlimits)
+        first_command = first_process(image.interpreter, image.runtime)
+        bundle, stage = compose_bundle(
+            spec, host_paths, first_command, runsc=host.runsc, uid_gid=(uid, gid), limits=rlimits
+        )
         return {"argv": bundle.pop("command"), "stage": stage, "rlimits": {"RLIMIT_CORE": 0}, "bundle": bundle}
     if not host.user_namespace:
         identity_arguments = [str(uid), str(gid), ",".join(map(str, spec.config.extra_gids))]
@@ -236,28 +238,36 @@ def folders_of(files: Mapping[str, bytes], spec: WorkloadSpec, host: Host) -> di
         folder, _, name = target.rpartition("/")
         if folder in MEMORY_FOLDERS and target not in spec.private_files and os.path.normpath(target) == target:
             folders.setdefault(folder, {})[name] = content
-    targets = [*files, *(mount.target for mount in spec.config.mounts), *(d.target or "" for d in spec.config.devices)]
+    targets = [
+        *files,
+        *(mount.target for mount in spec.config.mounts),
+        *(device.target or "" for device in spec.config.devices),
+    ]
     folders = {
         folder: contents
         for folder, contents in folders.items()
         if all(target[len(folder) + 1 :] in contents for target in targets if target.startswith(f"{folder}/"))
     }
-    size = sum(len(content) for contents in folders.values() for content in contents.values())
-    return folders if size <= MEMORY_FOLDERS_BYTES else {}
+    total_bytes = sum(len(content) for contents in folders.values() for content in contents.values())
+    return folders if total_bytes <= MEMORY_FOLDERS_BYTES else {}
 
 
 def _filter_of(spec: WorkloadSpec, host: Host, directory: Path) -> str | None:
     """Returns the path of the system call filter: all workloads without system calls of their own share one."""
     if not host.seccomp:
         return None
-    return str(directory / "seccomp.bpf" if spec.config.extra_syscalls else host.static / SHARED_FILTER)
+    return str(directory / "seccomp.bpf" if spec.config.extra_syscalls else host.static / SHARED_FILTER_NAME)
 
 
 def _etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path | None:
     """Returns the folder that a session sees as /etc. Returns None if the folder lacks the target of a mount, file or
     device.
     """
-    targets = (*files, *(mount.target for mount in spec.config.mounts), *(d.target for d in spec.config.devices))
+    targets = (
+        *files,
+        *(mount.target for mount in spec.config.mounts),
+        *(device.target for device in spec.config.devices),
+    )
     relative_paths = [target.removeprefix("/etc/") for target in targets if target and target.startswith("/etc/")]
     folder = host.etc.current()
     if folder is None or any(not os.path.lexists(folder / path) for path in relative_paths):
@@ -302,12 +312,12 @@ def _is_below(path: str, folder: str) -> bool:
 
 def _watched_limits(limits: Limits, host: Host) -> dict[str, int]:
     """Returns the limits that the shim checks once a second, since the kernel does not enforce them here."""
-    watched: dict[str, int] = {}
+    watched_limits: dict[str, int] = {}
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
-        watched["memory"] = limits.memory_bytes
+        watched_limits["memory"] = limits.memory_bytes
     if limits.pids is not None and "pids" not in host.cgroups.controllers and not host.can_limit_pids_late:
-        watched["pids"] = limits.pids
-    return watched
+        watched_limits["pids"] = limits.pids
+    return watched_limits
 
 
 def _resource_limits(
@@ -329,4 +339,4 @@ def _secret_variables(spec: WorkloadSpec) -> list[str]:
     """
     if not spec.secret_names:
         return []
-    return [program.VARIABLE, *(SESSION_PREFIX + name for name in sorted(spec.secret_names))]
+    return [program.SCRIPT_VARIABLE, *(SESSION_PREFIX + name for name in sorted(spec.secret_names))]

@@ -37,7 +37,7 @@ from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchie
 from ai.backend.runtime.process.egress import find_helpers
 from ai.backend.runtime.process.etc_folder import EtcFolder
 from ai.backend.runtime.process.gvisor import find_gvisor
-from ai.backend.runtime.process.launch_plan import GVISOR_STATIC, SHARED_FILTER, Host
+from ai.backend.runtime.process.launch_plan import GVISOR_STATIC_FOLDER, SHARED_FILTER_NAME, Host
 from ai.backend.runtime.process.networks import why_no_multi_node_networks, why_no_networks
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.settings import MIB
@@ -109,8 +109,8 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
         notes.add(f"sessions share the host's network: {no_private_ports}")
     inner_ids = (sandbox.INNER_UID, sandbox.INNER_UID) if user_namespace else (settings.kernel_uid, settings.kernel_gid)
     runsc, no_gvisor = find_gvisor(settings, cgroups)
-    parts = (runner_files.find_relay(),) if runsc else ()
-    runner = settings.runner_directory or _runner_directory(state, *parts, is_copied=bool(bwrap or runsc))
+    path_parts = (runner_files.find_relay(),) if runsc else ()
+    runner = settings.runner_directory or _runner_directory(state, *path_parts, is_copied=bool(bwrap or runsc))
     if runsc and not (runner / FIRST_PROGRAM).is_file():
         runsc, no_gvisor = "", f"sessions in gVisor need {FIRST_PROGRAM} among the runner's files in {runner}"
     if no_gvisor:
@@ -138,7 +138,7 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
     if has_filter:
         _write_filter(host.static)
     if runsc:
-        _write_etc_files(host.static / GVISOR_STATIC, settings.kernel_uid, settings.kernel_gid)
+        _write_etc_files(host.static / GVISOR_STATIC_FOLDER, settings.kernel_uid, settings.kernel_gid)
     no_network_reason, no_overlay_reason = network_trial.result()
     for reason in dict.fromkeys(filter(None, (no_network_reason, no_overlay_reason))):
         notes.add(reason)
@@ -240,7 +240,7 @@ def _write_etc_files(files_directory: Path, uid: int, gid: int) -> Path:
 
 def _write_filter(files_directory: Path) -> None:
     """Writes the system call filter that all sessions share, unless it is there."""
-    path, program = files_directory / SHARED_FILTER, seccomp.compile_policy()
+    path, program = files_directory / SHARED_FILTER_NAME, seccomp.compile_policy()
     if not path.exists() or path.read_bytes() != program:
         unfinished = path.with_name(f"{path.name}.new")
         unfinished.write_bytes(program)

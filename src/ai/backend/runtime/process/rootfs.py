@@ -274,24 +274,24 @@ def _unpack_layers(blobs: _DirectoryBlobs | _TarBlobs, root_directory: Path, bud
         config_name, layer_names, digest = _read_manifest(blobs)
         config = _read_json(blobs, config_name).get("config") or {}
         labels = {str(key): str(value) for key, value in (config.get("Labels") or {}).items()}
-        environ = dict(_variable(str(entry)) for entry in config.get("Env") or ())
+        environ = dict(_parse_variable(str(entry)) for entry in config.get("Env") or ())
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"the image's manifest is malformed: {error!r}") from error
     for layer_name in layer_names:
         with blobs.open(layer_name) as layer_file, tarfile.open(fileobj=layer_file, mode="r:*") as archive:
             _extract_layer(archive, root_directory, budget)
-    unused = {key: word for key in _UNUSED_KEYS if (word := _words(config.get(key)))}
-    return _UnpackedImage(labels, digest, environ, unused)
+    unused_by_key = {key: unused_value for key in _UNUSED_KEYS if (unused_value := _joined_words(config.get(key)))}
+    return _UnpackedImage(labels, digest, environ, unused_by_key)
 
 
-def _variable(entry: str) -> tuple[str, str]:
+def _parse_variable(entry: str) -> tuple[str, str]:
     name, _, value = entry.partition("=")
     if "\0" in entry:
         raise ValueError(f"{name!r} contains a NUL")
     return check_env_name(name), value
 
 
-def _words(value: object) -> str:
+def _joined_words(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 

@@ -130,9 +130,9 @@ class SandboxView(ABC):
         stage_name = self._staged_targets[target] = self._stage(source, bind_option, None)
         return f"{launch.STAGE_FOLDER}/{stage_name}"
 
-    def _stage(self, source: str, bind_option: str, place: list[str] | None) -> str:
+    def _stage(self, source: str, bind_option: str, path_below: list[str] | None) -> str:
         stage_name = str(len(self.staged_sources))
-        self.staged_sources.append({"source": source, "name": stage_name, "bind": bind_option, "place": place})
+        self.staged_sources.append({"source": source, "name": stage_name, "bind": bind_option, "place": path_below})
         return stage_name
 
 
@@ -299,7 +299,9 @@ def _check_unstaged_mount(mount: Mount, host_paths: HostPaths) -> None:
     """
     paths = [mount.target, *(str(parent) for parent in Path(mount.target).parents)]
     home_paths = [host_paths.home / path.removeprefix(HOME + "/") for path in paths if path.startswith(HOME + "/")]
-    if any(other.target in paths[1:] for other in host_paths.mounts) or any(path.is_symlink() for path in home_paths):
+    if any(other_mount.target in paths[1:] for other_mount in host_paths.mounts) or any(
+        path.is_symlink() for path in home_paths
+    ):
         message = f"the mount target {mount.target!r} lies in another mount or behind a link"
         raise CreationDenied(message, data={"field": "mounts", "key": mount.target})
 

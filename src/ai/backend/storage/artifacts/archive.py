@@ -104,9 +104,9 @@ async def sizes_below(storage: ObjectStorage, prefix: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     cursor: str | None = None
     while True:
-        page = await storage.list(prefix, cursor=cursor)
-        sizes |= {info.key.removeprefix(prefix): info.size for info in page.objects}
-        if (cursor := page.cursor) is None:
+        object_page = await storage.list(prefix, cursor=cursor)
+        sizes |= {info.key.removeprefix(prefix): info.size for info in object_page.objects}
+        if (cursor := object_page.cursor) is None:
             return sizes
 
 
@@ -119,10 +119,10 @@ async def transfer(
     upload = await upload_of(target, target_key, size)
     try:
         report(upload.offset)
-        async with aclosing(source.read(key, offset=upload.offset)) as parts:
-            async for part in parts:
-                await upload.write(part)
-                report(len(part))
+        async with aclosing(source.read(key, offset=upload.offset)) as received_parts:
+            async for received_part in received_parts:
+                await upload.write(received_part)
+                report(len(received_part))
         if upload.offset != size:
             raise Unavailable("An object was cut short while it was copied.", data={"key": key[:256]})
         await upload.publish()
@@ -141,10 +141,14 @@ async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload
 
 async def drop_other_attempts(storage: ObjectStorage, revision: UUID, attempt: int) -> None:
     """Removes the files of a revision that other attempts have imported, except the manifest."""
-    root = area("artifacts", revision)
-    kept = (files_of("artifacts", revision, attempt), manifest_key(revision))
+    revision_prefix = area("artifacts", revision)
+    kept_prefixes = (files_of("artifacts", revision, attempt), manifest_key(revision))
     await storage.delete(
-        [root + path for path in await sizes_below(storage, root) if not (root + path).startswith(kept)]
+        [
+            revision_prefix + path
+            for path in await sizes_below(storage, revision_prefix)
+            if not (revision_prefix + path).startswith(kept_prefixes)
+        ]
     )
 
 
@@ -178,19 +182,19 @@ class Archive:
         storage of an earlier import. A failing storage is skipped. Raises its error if no other storage has the
         revision.
         """
-        archived = []
-        failure: BackendError | None = None
+        archived_copies = []
+        last_error: BackendError | None = None
         for storage in self.storages:
             try:
                 manifest = await load_manifest(storage, revision)
             except BackendError as e:
-                failure = e
+                last_error = e
                 continue
             if manifest is not None:
-                archived.append((storage, manifest))
-        if failure is not None and not archived:
-            raise failure
-        return archived
+                archived_copies.append((storage, manifest))
+        if last_error is not None and not archived_copies:
+            raise last_error
+        return archived_copies
 
     async def find(self, place: ArtifactPlace) -> tuple[ObjectStorage, Manifest]:
         """Returns the newest archived attempt, preferably on a storage that hosts can mount. Raises ArtifactNotFound:
@@ -201,10 +205,10 @@ class Archive:
             if manifest is None:
                 raise ArtifactNotFound("The revision is not archived there.", data={"storage": storage.name})
             return storage, manifest
-        archived = await self.find_all(place.revision_id)
-        if not archived:
+        archived_copies = await self.find_all(place.revision_id)
+        if not archived_copies:
             raise ArtifactNotFound("The revision is not archived here.")
-        return max(archived, key=lambda copy: (copy[1].attempt, ObjectCapability.MOUNT in copy[0].capabilities))
+        return max(archived_copies, key=lambda copy: (copy[1].attempt, ObjectCapability.MOUNT in copy[0].capabilities))
 
     async def files(self, request: FilesRequest) -> FilesAnswer:
         """Returns a page of a revision's files. Raises as :meth:`find` does."""
@@ -223,7 +227,7 @@ class Archive:
     async def file_key(self, place: ArtifactPlace, path: str) -> tuple[ObjectStorage, str]:
         """Returns the location of a file of a revision. Raises ArtifactNotFound, and as :meth:`find` does."""
         storage, manifest = await self.find(place)
-        if not any(file.path == path for file in manifest.files):
+        if not any(archived_file.path == path for archived_file in manifest.files):
             raise ArtifactNotFound("The revision has no such file.", data={"path": path[:256]})
         return storage, files_of("artifacts", manifest.revision_id, manifest.attempt) + path
 
@@ -237,8 +241,8 @@ class Archive:
                     f"Hosts cannot mount what is on {storage.name}: archive on a volume, or set artifacts.mount-cache."
                 )
             cache = self.storages.get(self.storages.mount_cache)
-            copied = await load_manifest(cache, manifest.revision_id)
-            if copied is None or copied.attempt != manifest.attempt:
+            cached_manifest = await load_manifest(cache, manifest.revision_id)
+            if cached_manifest is None or cached_manifest.attempt != manifest.attempt:
                 return self._copy_progress(storage, cache, manifest)
             storage = cache
         path = await storage.mount_path(files_of("artifacts", manifest.revision_id, manifest.attempt))

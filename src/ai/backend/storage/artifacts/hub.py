@@ -91,8 +91,8 @@ def install_transport() -> None:
             headers = {
                 name: request.headers[name] for name in ("authorization", "user-agent") if name in request.headers
             }
-            reading = outbound.fetcher.read(str(request.url), headers, limit=_MAX_RESPONSE_BYTES, follow=False)
-            reply = asyncio.run_coroutine_threadsafe(reading, outbound.loop).result()
+            read_coroutine = outbound.fetcher.read(str(request.url), headers, limit=_MAX_RESPONSE_BYTES, follow=False)
+            reply = asyncio.run_coroutine_threadsafe(read_coroutine, outbound.loop).result()
             kept_headers = {k: v for k, v in reply.headers.items() if k.lower() not in _FRAMING_HEADERS}
             return httpx2.Response(reply.status, headers=kept_headers, content=reply.body, request=request)
 
@@ -123,35 +123,39 @@ class Hub:
     async def scan(self, request: ScanRequest) -> ScanAnswer:
         """Lists models, or describes the named ones. Raises as :meth:`_run` does, except for missing names."""
         if not request.names:
-            options: dict[str, Any] = {"search": request.search, "author": request.author, "limit": request.limit}
+            list_options: dict[str, Any] = {"search": request.search, "author": request.author, "limit": request.limit}
             is_model = request.type is ArtifactType.MODEL
 
             def read(api: HfApi) -> list[RepositoryInfo]:
                 listing = api.list_models if is_model else api.list_datasets
-                return list(listing(**options, sort="downloads", full=True))
+                return list(listing(**list_options, sort="downloads", full=True))
 
             repositories = [info for info in await self._run(read) if _is_name(info.id)]
             prefix = "" if is_model else _DATASET_PREFIX
-            listed = [_to_artifact(prefix + info.id, info, (_to_revision("main", info),)) for info in repositories]
-            return ScanAnswer(artifacts=tuple(listed))
+            listed_artifacts = [
+                _to_artifact(prefix + info.id, info, (_to_revision("main", info),)) for info in repositories
+            ]
+            return ScanAnswer(artifacts=tuple(listed_artifacts))
         artifacts = await asyncio.gather(*(self._describe(name, request.version) for name in request.names))
-        missing = tuple(name for name, artifact in zip(request.names, artifacts, strict=True) if artifact is None)
-        return ScanAnswer(artifacts=tuple(artifact for artifact in artifacts if artifact is not None), missing=missing)
+        missing_names = tuple(name for name, artifact in zip(request.names, artifacts, strict=True) if artifact is None)
+        return ScanAnswer(
+            artifacts=tuple(artifact for artifact in artifacts if artifact is not None), missing=missing_names
+        )
 
     async def _describe(self, name: str, version: str | None) -> ScannedArtifact | None:
         """Returns an artifact with its revisions and README, or None if it is missing or not shown to this account."""
 
         def read(api: HfApi) -> list[tuple[str, RepositoryInfo]]:
             versions = [version] if version else _versions(api, name)
-            return [(ref, _info(api, name, ref)) for ref in versions]
+            return [(version_name, _info(api, name, version_name)) for version_name in versions]
 
         try:
             infos = await self._run(read)
         except (ArtifactNotFound, RegistryRefused):
             return None
         revisions = tuple(_to_revision(version, info) for version, info in infos)
-        newest = infos[0][1]
-        return _to_artifact(name, newest, revisions, readme=await self._readme(name, newest))
+        newest_info = infos[0][1]
+        return _to_artifact(name, newest_info, revisions, readme=await self._readme(name, newest_info))
 
     async def _readme(self, name: str, info: RepositoryInfo) -> str | None:
         if not any(file.rfilename == "README.md" for file in info.siblings or ()):
@@ -236,8 +240,8 @@ def _versions(api: HfApi, name: str) -> list[str]:
     return sorted(dict.fromkeys(ref_names), key=lambda ref_name: ref_name != "main")[:_MAX_REFS]
 
 
-def _is_name(text: object) -> bool:
-    return isinstance(text, str) and 0 < len(text) <= _MAX_NAME_LENGTH and text.isprintable()
+def _is_name(hub_name: object) -> bool:
+    return isinstance(hub_name, str) and 0 < len(hub_name) <= _MAX_NAME_LENGTH and hub_name.isprintable()
 
 
 def _bounded_value(value: object) -> object:
@@ -245,17 +249,21 @@ def _bounded_value(value: object) -> object:
     if isinstance(value, str):
         return value[:_MAX_NAME_LENGTH]
     if isinstance(value, list):
-        return [item[:_MAX_NAME_LENGTH] for item in value[:_MAX_LIST_ITEMS] if isinstance(item, str)]
+        return [list_item[:_MAX_NAME_LENGTH] for list_item in value[:_MAX_LIST_ITEMS] if isinstance(list_item, str)]
     return value if isinstance(value, bool) or (isinstance(value, int) and abs(value) <= _MAX_FILE_BYTES) else None
 
 
 def _to_artifact(
     name: str, info: RepositoryInfo, revisions: tuple[ScannedRevision, ...], readme: str | None = None
 ) -> ScannedArtifact:
-    extra: dict[str, Any] = {key: value for key in _EXTRA_FIELDS if (value := _bounded_value(getattr(info, key, None)))}
-    kind = ArtifactType.PACKAGE if name.startswith(_DATASET_PREFIX) else ArtifactType.MODEL
-    restricted = bool(getattr(info, "gated", False) or getattr(info, "private", False))
-    return ScannedArtifact(type=kind, name=name, readme=readme, extra=extra, restricted=restricted, revisions=revisions)
+    extra_fields: dict[str, Any] = {
+        key: value for key in _EXTRA_FIELDS if (value := _bounded_value(getattr(info, key, None)))
+    }
+    artifact_type = ArtifactType.PACKAGE if name.startswith(_DATASET_PREFIX) else ArtifactType.MODEL
+    is_restricted = bool(getattr(info, "gated", False) or getattr(info, "private", False))
+    return ScannedArtifact(
+        type=artifact_type, name=name, readme=readme, extra=extra_fields, restricted=is_restricted, revisions=revisions
+    )
 
 
 def _to_revision(version: str, info: RepositoryInfo) -> ScannedRevision:
@@ -333,7 +341,9 @@ class FromReservoir:
             manifest = msgspec.json.decode(response.body, type=Manifest)
         except msgspec.MsgspecError:
             raise RegistryUnavailable(f"{url.host} answers something that is no manifest.") from None
-        files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256 or None) for f in manifest.files)
+        files = tuple(
+            PlannedFile(path=file.path, size=file.size, sha256=file.sha256 or None) for file in manifest.files
+        )
         origin = f"{url.origin()}/{manifest.revision_id}"
         return Plan(attempt=attempt, digest=manifest.digest[:MAX_DIGEST_LENGTH], origin=origin, files=files)
 

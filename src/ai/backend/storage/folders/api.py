@@ -185,11 +185,11 @@ class FileApi:
             path = FolderPath.parse(body.relpath)
             await volume.make_directory(folder, path, parents=body.parents, exist_ok=body.exist_ok)
             return Reply({"results": {"success": _result_items([(body.relpath, "made")]), "failed": []}})
-        created, failed = await self.folders.make_directories(
+        created_paths, failed_paths = await self.folders.make_directories(
             volume, folder, body.relpath, parents=body.parents, exist_ok=body.exist_ok
         )
-        results = {"success": _result_items(created), "failed": _result_items(failed)}
-        return Reply({"results": results}, 200 if not failed else 207 if created else 422)
+        results = {"success": _result_items(created_paths), "failed": _result_items(failed_paths)}
+        return Reply({"results": results}, 200 if not failed_paths else 207 if created_paths else 422)
 
     @route("POST", "/folder/file/rename", body=RenameBody)
     async def rename(self, call: Call[RenameBody]) -> None:
@@ -220,7 +220,9 @@ class FileApi:
         return {"bgtask_id": str(self.folders.tasks.start("delete", f"delete {call.request_id}", delete).id)}
 
     def _delete_targets(self, body: DeleteBody) -> tuple[AbstractVolume, VFolderId, list[FolderPath]]:
-        return *self.folders.volumes.locate(body.volume, body.vfid), [FolderPath.parse(text) for text in body.relpaths]
+        return *self.folders.volumes.locate(body.volume, body.vfid), [
+            FolderPath.parse(path_text) for path_text in body.relpaths
+        ]
 
     @route("POST", "/folder/file/fetch", body=FileBody, kind="json")
     async def fetch(self, call: Call[FileBody]) -> web.StreamResponse:
@@ -248,8 +250,8 @@ class FileApi:
         """Issues a token to download several files and directories as an archive."""
         body = call.body
         volume, folder = self.folders.volumes.locate(body.volume, body.vfid)
-        for text in body.files:
-            await volume.stat(folder, FolderPath.parse(text))
+        for path_text in body.files:
+            await volume.stat(folder, FolderPath.parse(path_text))
         claims = ArchiveClaims(
             volume=volume.name,
             virtual_folder_id=str(folder),
@@ -271,7 +273,7 @@ class FileApi:
 
 
 def _result_items(items_with_messages: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    return [{"item": item, "msg": message} for item, message in items_with_messages]
+    return [{"item": item_path, "msg": message} for item_path, message in items_with_messages]
 
 
 def _entry_fields(entry: FileEntry) -> dict[str, Any]:

@@ -74,16 +74,16 @@ class Folders:
             self.quota.touch(volume, folder.scope)
 
     async def make_directories(
-        self, volume: AbstractVolume, folder: VFolderId, texts: list[str], *, parents: bool, exist_ok: bool
+        self, volume: AbstractVolume, folder: VFolderId, path_texts: list[str], *, parents: bool, exist_ok: bool
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Returns the created directories and the failed ones, each with a message."""
-        created: list[tuple[str, str]] = []
-        failed: list[tuple[str, str]] = []
-        for text in texts:
+        created_paths: list[tuple[str, str]] = []
+        failed_paths: list[tuple[str, str]] = []
+        for path_text in path_texts:
             try:
-                await volume.make_directory(folder, FolderPath.parse(text), parents=parents, exist_ok=exist_ok)
+                await volume.make_directory(folder, FolderPath.parse(path_text), parents=parents, exist_ok=exist_ok)
             except BackendError as e:
-                failed.append((text, e.message))
+                failed_paths.append((path_text, e.message))
             else:
-                created.append((text, "made"))
-        return created, failed
+                created_paths.append((path_text, "made"))
+        return created_paths, failed_paths

@@ -110,7 +110,7 @@ class ClientApi:
         """Sends several files and directories as a zip."""
         claims = self._tokens.read(call.query.token, ArchiveClaims)
         volume, folder = self._volumes.get(claims.volume), VFolderId.parse(claims.virtual_folder_id)
-        paths = [FolderPath.parse(text) for text in claims.files]
+        paths = [FolderPath.parse(path_text) for path_text in claims.files]
         for path in paths:
             await volume.stat(folder, path)
         filename = claims.filename or f"{folder.id.hex}.zip"
@@ -215,17 +215,17 @@ def _wrong_version(request: web.Request) -> web.Response | None:
 
 
 def _header_number(request: web.Request, header: str) -> int:
-    text = request.headers.get(header, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    header_text = request.headers.get(header, "")
+    if not (header_text.isascii() and header_text.isdigit() and len(header_text) < 20):
         raise InvalidInput(f"The header {header} must be a number.", data={header: "missing or malformed"})
-    return int(text)
+    return int(header_text)
 
 
 def _parse_checksum(request: web.Request) -> Checksum | None:
-    text = request.headers.get("Upload-Checksum")
-    if text is None:
+    header_text = request.headers.get("Upload-Checksum")
+    if header_text is None:
         return None
-    algorithm, _, value = text.strip().partition(" ")
+    algorithm, _, value = header_text.strip().partition(" ")
     try:
         if algorithm in CHECKSUM_ALGORITHMS:
             return Checksum(algorithm, base64.b64decode(value, validate=True))

@@ -40,10 +40,10 @@ def refuse_coding(request: web.Request) -> None:
 def body_of(request: web.Request) -> DirectBody | StreamBody:
     """Returns the body of a request that is not read yet."""
     transport, parser = request.transport, getattr(request.protocol, "_parser", None)
-    is_plain = transport is not None and transport.get_extra_info("sslcontext") is None
+    has_plain_tcp = transport is not None and transport.get_extra_info("sslcontext") is None
     length = request.content_length
     if (
-        is_plain
+        has_plain_tcp
         and length is not None
         and "Transfer-Encoding" not in request.headers
         and "Content-Encoding" not in request.headers
@@ -105,15 +105,15 @@ class StreamBody:
     async def _write(self, sink: Sink, threads: Executor) -> None:
         await self._wait_for_write()
         if self._waiting:
-            parts, self._waiting, self._waiting_bytes = self._waiting, [], 0
-            data = parts[0] if len(parts) == 1 else b"".join(parts)
-            self._writing = asyncio.get_running_loop().run_in_executor(threads, sink.put, data)
+            waiting_parts, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            joined_parts = waiting_parts[0] if len(waiting_parts) == 1 else b"".join(waiting_parts)
+            self._writing = asyncio.get_running_loop().run_in_executor(threads, sink.put, joined_parts)
 
     async def _wait_for_write(self) -> None:
         if self._writing is not None:
-            writing, self._writing = self._writing, None
+            write_task, self._writing = self._writing, None
             try:
-                await to_the_end(writing)
+                await to_the_end(write_task)
             except BaseException:
                 self._waiting.clear()  # nothing may follow missing bytes
                 raise
@@ -175,8 +175,8 @@ class DirectBody:
             sink.put(part)
         poll = select.poll()
         poll.register(connection, select.POLLIN)
-        kept_bytes = max(0, self._remaining - _MAX_BURST_BYTES)
-        while self._remaining > kept_bytes:
+        bytes_after_burst = max(0, self._remaining - _MAX_BURST_BYTES)
+        while self._remaining > bytes_after_burst:
             try:
                 self._remaining -= sink.take(connection, self._remaining)
             except BlockingIOError:
@@ -197,16 +197,16 @@ def _forget_body(request: web.Request) -> None:
 
 async def _wait_readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    ready = loop.create_future()
+    readable_future = loop.create_future()
 
     def wake() -> None:
-        if not ready.done():
-            ready.set_result(None)
+        if not readable_future.done():
+            readable_future.set_result(None)
 
     loop.add_reader(connection.fileno(), wake)
     try:
         async with asyncio.timeout(BODY_IDLE_TIMEOUT_S):
-            await ready
+            await readable_future
     except TimeoutError:
         raise BodyTooSlow from None
     finally:

@@ -215,25 +215,25 @@ class Uploads:
         while True:
             for volume in self._volumes:
                 try:
-                    removed = await volume.expire_uploads(time.time() - after_s)
+                    removed_count = await volume.expire_uploads(time.time() - after_s)
                 except Exception:
                     log.exception("cannot expire the uploads of the volume %s", volume.name)
                     continue
-                if removed:
+                if removed_count:
                     self._quota.recount()
-                    log.info("removed %d expired uploads on the volume %s", removed, volume.name)
+                    log.info("removed %d expired uploads on the volume %s", removed_count, volume.name)
             await asyncio.sleep(min(_EXPIRY_PERIOD_S, after_s))
 
     def stop(self) -> None:
         self._threads.shutdown(wait=False)
 
 
-async def to_the_end(work: asyncio.Future[R]) -> R:
+async def to_the_end(work_future: asyncio.Future[R]) -> R:
     """Runs work in a thread and returns its result. If cancelled, waits until the work has ended."""
     try:
-        return await asyncio.shield(work)
+        return await asyncio.shield(work_future)
     except asyncio.CancelledError:
-        await asyncio.wait({work})
+        await asyncio.wait({work_future})
         raise
 
 

@@ -131,12 +131,12 @@ class QuotaAccounting:
             age_s = None if account.scanned_at is None else time.monotonic() - account.scanned_at
             if age_s is not None and (older_than_s is None or (age_s < older_than_s and not account.is_stale)):
                 return
-            grown_before, began_at = account.grown_bytes, time.monotonic()
+            grown_bytes_before, began_at = account.grown_bytes, time.monotonic()
             account.reserved_bytes = await self._open_upload_bytes(volume, scope)  # other processes end uploads too
             account.is_stale = False
             usage = await volume.scope_usage(scope)
             account.used, account.files = usage.used_bytes, usage.file_count
-            account.grown_bytes -= grown_before
+            account.grown_bytes -= grown_bytes_before
             account.scanned_at = began_at
 
     @staticmethod
@@ -155,7 +155,7 @@ class QuotaAccounting:
             log.warning("%s on %s cannot be measured: %s", scope, volume.name, e.message)
 
     async def stop(self) -> None:
-        refreshes = [account.refresh for account in self._accounts.values() if account.refresh is not None]
-        for refresh in refreshes:
-            refresh.cancel()
-        await asyncio.gather(*refreshes, return_exceptions=True)
+        refresh_tasks = [account.refresh for account in self._accounts.values() if account.refresh is not None]
+        for refresh_task in refresh_tasks:
+            refresh_task.cancel()
+        await asyncio.gather(*refresh_tasks, return_exceptions=True)

@@ -108,8 +108,8 @@ class DirectoryStorage(ObjectStorage):
         """Runs a call in a thread until the call ends; a cancelled caller waits for it. An upload that it opened is
         closed.
         """
-        call = functools.partial(work, *args, **kwargs)
-        future = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        bound_call = functools.partial(work, *args, **kwargs)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, bound_call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -198,16 +198,16 @@ class DirectoryStorage(ObjectStorage):
             return await self.run(self._open_upload, key, self._path(key))
 
     def _open_upload(self, key: str, path: Path) -> ObjectUpload:
-        staging = self.root / _UPLOADS_DIRECTORY / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.data"
-        self._make_directory(staging.parent)
+        staging_path = self.root / _UPLOADS_DIRECTORY / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.data"
+        self._make_directory(staging_path.parent)
         while True:
-            staging.with_suffix(".key").write_text(key)  # first: no data without a name that finds it
-            fd = os.open(staging, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            upload = _DirectoryUpload(self, key, path, staging, fd)
+            staging_path.with_suffix(".key").write_text(key)  # first: no data without a name that finds it
+            fd = os.open(staging_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            upload = _DirectoryUpload(self, key, path, staging_path, fd)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(fd), os.stat(staging)):  # noqa: PTH116  # beside fstat
-                    self._give_to_owner(staging)
+                if os.path.samestat(os.fstat(fd), os.stat(staging_path)):  # noqa: PTH116  # beside fstat
+                    self._give_to_owner(staging_path)
                     return upload
             except BlockingIOError:
                 raise UploadIsBeingWritten(data={"key": key[:256]}) from None
@@ -219,11 +219,11 @@ class DirectoryStorage(ObjectStorage):
             await self.run(self._abort_uploads, check_prefix(prefix))
 
     def _abort_uploads(self, prefix: str) -> None:
-        for record in (self.root / _UPLOADS_DIRECTORY).glob("*.key"):
+        for key_file in (self.root / _UPLOADS_DIRECTORY).glob("*.key"):
             with suppress(FileNotFoundError):
-                if record.read_text().startswith(prefix):
-                    record.with_suffix(".data").unlink(missing_ok=True)
-                    record.unlink()
+                if key_file.read_text().startswith(prefix):
+                    key_file.with_suffix(".data").unlink(missing_ok=True)
+                    key_file.unlink()
 
     async def delete(self, keys: Sequence[str]) -> None:
         paths = [self._path(key) for key in keys]
@@ -267,8 +267,8 @@ class DirectoryStorage(ObjectStorage):
 
 
 class _DirectoryUpload(ObjectUpload):
-    def __init__(self, storage: DirectoryStorage, key: str, path: Path, staging: Path, fd: int) -> None:
-        self._storage, self._key, self._path, self._staging, self._fd = storage, key, path, staging, fd
+    def __init__(self, storage: DirectoryStorage, key: str, path: Path, staging_path: Path, fd: int) -> None:
+        self._storage, self._key, self._path, self._staging, self._fd = storage, key, path, staging_path, fd
         self.offset = os.fstat(fd).st_size
 
     async def write(self, data: bytes) -> None:
@@ -325,24 +325,24 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(fd)
 
 
-def _walk(root: Path, prefix: str, after: bytes) -> Iterator[ObjectInfo]:
+def _walk(root: Path, prefix: str, after_key: bytes) -> Iterator[ObjectInfo]:
     """Yields the objects below a prefix in the order of their keys' bytes, beginning after the key ``after``."""
     try:
         with os.scandir(root / prefix) as entries:
-            visible = [entry for entry in entries if prefix or not entry.name.startswith(".")]
+            visible_entries = [entry for entry in entries if prefix or not entry.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return
 
     def order(entry: os.DirEntry[str]) -> bytes:
         return os.fsencode(entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name)
 
-    for entry in sorted(visible, key=order):
+    for entry in sorted(visible_entries, key=order):
         key = prefix + entry.name
         if entry.is_dir(follow_symlinks=False):
             subprefix = key + "/"
-            if subprefix.encode() > after or after.startswith(subprefix.encode()):
-                yield from _walk(root, subprefix, after)
-        elif entry.is_file(follow_symlinks=False) and key.encode() > after:
+            if subprefix.encode() > after_key or after_key.startswith(subprefix.encode()):
+                yield from _walk(root, subprefix, after_key)
+        elif entry.is_file(follow_symlinks=False) and key.encode() > after_key:
             with suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
                 yield ObjectInfo(key, status.st_size, status.st_mtime)

@@ -125,12 +125,12 @@ def _copy_directory(job: _CopyJob, source_fd: int, target_fd: int, path: tuple[s
 
 def _copy_link(source_fd: int, target_fd: int, name: str) -> None:
     try:
-        link = os.readlink(name, dir_fd=source_fd)
+        link_target = os.readlink(name, dir_fd=source_fd)
     except OSError as e:
         if e.errno != errno.EINVAL:
             raise
         raise FileNotFoundError(errno.ENOENT, "it is no link any more", name) from None
-    os.symlink(link, name, dir_fd=target_fd)
+    os.symlink(link_target, name, dir_fd=target_fd)
 
 
 def _copy_file(job: _CopyJob, source_fd: int, target_fd: int, path: tuple[str, ...]) -> None:

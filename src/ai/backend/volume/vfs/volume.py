@@ -102,8 +102,8 @@ class VfsVolume(AbstractVolume):
 
     async def usage(self) -> VolumeUsage:
         status = await self._run(os.statvfs, self.path)
-        total = status.f_frsize * status.f_blocks
-        return VolumeUsage(total, total - status.f_frsize * status.f_bfree)
+        total_bytes = status.f_frsize * status.f_blocks
+        return VolumeUsage(total_bytes, total_bytes - status.f_frsize * status.f_bfree)
 
     async def metric(self) -> VolumeMetric:
         return await (super().metric() if self._disk is None else self._run(disk_metric, self._disk))
@@ -134,15 +134,15 @@ class VfsVolume(AbstractVolume):
         if limit is None:
             path.unlink(missing_ok=True)
             return
-        temporary = path.with_name(f".limit.{uuid4().hex}.tmp")  # other processes may write at the same time
+        temporary_path = path.with_name(f".limit.{uuid4().hex}.tmp")  # other processes may write at the same time
         try:
-            with translated_os_errors(), temporary.open("w") as file:
+            with translated_os_errors(), temporary_path.open("w") as file:
                 file.write(f"{limit}\n")
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            temporary_path.replace(path)
         finally:
-            temporary.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
 
     async def scope_usage(self, scope: QuotaScopeId) -> FolderUsage:
         return await self._run_long(self._measure_scope, scope)
@@ -200,9 +200,9 @@ class VfsVolume(AbstractVolume):
         if not isinstance(target_volume, VfsVolume):
             raise InvalidInput(f"A folder cannot be cloned from {self.name} to {target_volume.name}.")
         try:
-            original = clones.CopyPlace(self.layout, self.name, source)
-            copy = clones.CopyPlace(target_volume.layout, target_volume.name, target)
-            await self._run_long(clones.clone, original, copy, progress, self._waypoint)
+            source_place = clones.CopyPlace(self.layout, self.name, source)
+            target_place = clones.CopyPlace(target_volume.layout, target_volume.name, target)
+            await self._run_long(clones.clone, source_place, target_place, progress, self._waypoint)
         finally:
             target_volume._start_purge(target_volume.layout.scope(target.scope) / ".trash")
 
@@ -240,10 +240,10 @@ class VfsVolume(AbstractVolume):
             if parents:
                 uploads.make_parents(self.layout, root, path)
             try:
-                is_made = uploads.make_directory(self.layout, root, path)
+                was_created = uploads.make_directory(self.layout, root, path)
             except WrongKindOfFile as e:
                 raise FileAlreadyExists(e.message) from None
-            if not is_made and not exist_ok:
+            if not was_created and not exist_ok:
                 raise FileAlreadyExists(data={"path": str(path)[:256]})
 
     async def rename(self, folder: VFolderId, path: FolderPath, new_name: str) -> None:
@@ -292,8 +292,8 @@ class VfsVolume(AbstractVolume):
         for path in paths:
             with translated_os_errors(path):
                 try:
-                    with root.parent(path) as (directory, name):
-                        are_directories.append(stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode))
+                    with root.parent(path) as (directory_fd, name):
+                        are_directories.append(stat.S_ISDIR(os.lstat(name, dir_fd=directory_fd).st_mode))
                 except (FileNotFoundError, NotADirectoryError):
                     are_directories.append(False)
             if are_directories[-1] and not recursive:
@@ -302,11 +302,11 @@ class VfsVolume(AbstractVolume):
         for path, is_directory in zip(paths, are_directories, strict=True):
             with translated_os_errors(path), self._headroom(scope):
                 try:
-                    with root.parent(path) as (directory, name):
+                    with root.parent(path) as (directory_fd, name):
                         if is_directory:
-                            clones.discard(self.layout.trash(scope), name, directory)
+                            clones.discard(self.layout.trash(scope), name, directory_fd)
                         else:
-                            os.unlink(name, dir_fd=directory)
+                            os.unlink(name, dir_fd=directory_fd)
                 except (FileNotFoundError, NotADirectoryError):
                     missing_paths.append(str(path))
             self._waypoint("delete.one")
@@ -342,8 +342,8 @@ class VfsVolume(AbstractVolume):
 
     async def expire_uploads(self, before: float) -> int:
         def expire() -> int:
-            pending = (scope / ".uploads" for scope in self.layout.scopes())
-            return sum(uploads.expire(directory, before) for directory in pending if directory.is_dir())
+            upload_directories = (scope / ".uploads" for scope in self.layout.scopes())
+            return sum(uploads.expire(directory, before) for directory in upload_directories if directory.is_dir())
 
         return await self._run_long(expire)
 
@@ -378,8 +378,10 @@ class VfsVolume(AbstractVolume):
             self._purge_again.add(trash)
         elif not self._stopping.is_set():
             self._purge_again.discard(trash)
-            work = self._purges[trash] = asyncio.get_running_loop().run_in_executor(self._long, self._empty, trash)
-            work.add_done_callback(functools.partial(self._on_purged, trash))
+            purge_future = self._purges[trash] = asyncio.get_running_loop().run_in_executor(
+                self._long, self._empty, trash
+            )
+            purge_future.add_done_callback(functools.partial(self._on_purged, trash))
 
     def _empty(self, trash: Path) -> None:
         try:

@@ -41,20 +41,20 @@ class LoginApi:
             message = "Your browser has two login cookies of this host: remove the site's cookies, and log in again."
             raise InvalidInput(message, data={"session": "two cookies"})
         fields = await read_fields(call, scheme=self._cookies.scheme)
-        for name in ("username", "password"):
-            if not isinstance(fields.get(name), str) or not fields[name] or len(fields[name]) > 256:
-                raise InvalidInput(f"The {name} is missing.", data={name: "missing"})
-        asked = {
+        for field_name in ("username", "password"):
+            if not isinstance(fields.get(field_name), str) or not fields[field_name] or len(fields[field_name]) > 256:
+                raise InvalidInput(f"The {field_name} is missing.", data={field_name: "missing"})
+        authorize_fields = {
             "type": "keypair",
             "domain": self._domain,
             "username": fields["username"],
             "password": fields["password"],
         }
         if isinstance(fields.get("otp"), str) and fields["otp"]:
-            asked["otp"] = fields["otp"]
+            authorize_fields["otp"] = fields["otp"]
         try:
             client = call.request.headers.get("User-Agent", "")
-            sign_in = await self._logins.sign_in(asked, address=call.address, client=client)
+            sign_in = await self._logins.sign_in(authorize_fields, address=call.address, client=client)
         except Unavailable as error:
             return _refusal(
                 {"type": PROBLEM_BASE + error.code, "title": error.title, "details": error.message},
@@ -70,8 +70,12 @@ class LoginApi:
             response = web.json_response({"authenticated": False, "data": None, "session_id": None})
             self._cookies.occupy(call.request, response)
             return response
-        answer = {"authenticated": True, "data": _public(login.secret), "session_id": login.login_id[:PUBLIC_ID_LENGTH]}
-        return web.json_response(answer)
+        login_answer = {
+            "authenticated": True,
+            "data": _public(login.secret),
+            "session_id": login.login_id[:PUBLIC_ID_LENGTH],
+        }
+        return web.json_response(login_answer)
 
     @route("POST", "/server/logout", auth=False, kind="relay", max_body=MAX_BODY_BYTES)
     async def logout(self, call: Call) -> web.Response:
@@ -92,9 +96,9 @@ class LoginApi:
         token = self._cookies.token_of(call.request)
         if login is None or token is None:
             raise AuthenticationFailed("You are not logged in.")
-        extended = await self._logins.extend(login)
+        extended_login = await self._logins.extend(login)
         response = web.json_response(
-            {"status": HTTPStatus.CREATED, "expires": extended.expires_at.isoformat()}, status=201
+            {"status": HTTPStatus.CREATED, "expires": extended_login.expires_at.isoformat()}, status=201
         )
         self._cookies.set(response, token)
         return response
@@ -103,7 +107,7 @@ class LoginApi:
     async def sessions(self, call: Call) -> dict[str, Any]:
         """Lists the login sessions of the user, newest first."""
         login = await self._required(call)
-        return {"items": [_shown(stored, login) for stored in await self._logins.sessions(login)]}
+        return {"items": [_shown(stored_login, login) for stored_login in await self._logins.sessions(login)]}
 
     @route("DELETE", "/server/login-sessions/{session_id}", auth=False, kind="relay")
     async def end_session(self, call: Call) -> web.Response:
@@ -121,7 +125,11 @@ class LoginApi:
     async def sessions_of_user(self, call: Call) -> dict[str, Any]:
         """Lists the login sessions of any user at this web server, for superadmins."""
         login = await self._superadmin(call)
-        return {"items": [_shown(stored, login) for stored in await self._logins.sessions_of(call.params["email"])]}
+        return {
+            "items": [
+                _shown(stored_login, login) for stored_login in await self._logins.sessions_of(call.params["email"])
+            ]
+        }
 
     @route("DELETE", "/server/users/{email}/login-sessions/{session_id}", auth=False, kind="relay")
     async def end_session_of_user(self, call: Call) -> web.Response:
@@ -161,14 +169,14 @@ def signed_in(sign_in: SignIn, cookies: CookiePolicy) -> web.Response:
     return response
 
 
-def _shown(stored: StoredLogin, login: Login) -> dict[str, Any]:
+def _shown(stored_login: StoredLogin, login: Login) -> dict[str, Any]:
     return {
-        "session_id": stored.public_id,
-        "created_at": stored.created_at.isoformat(),
-        "expires_at": stored.expires_at.isoformat(),
-        "address": stored.address,
-        "client": stored.client,
-        "is_current": stored.login_id == login.login_id,
+        "session_id": stored_login.public_id,
+        "created_at": stored_login.created_at.isoformat(),
+        "expires_at": stored_login.expires_at.isoformat(),
+        "address": stored_login.address,
+        "client": stored_login.client,
+        "is_current": stored_login.login_id == login.login_id,
     }
 
 

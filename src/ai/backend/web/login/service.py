@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _TOKEN_BYTES = 32
 _MAX_TOKEN_LENGTH = 64
 _MAX_CLIENT_LENGTH = 256
-_NOTES_PER_IDLE_TIME = 10
+_USE_RECORDS_PER_IDLE_TIME = 10
 
 
 class PasswordCheck(Protocol):
@@ -185,25 +185,25 @@ class LoginService:
         if not token or len(token) > _MAX_TOKEN_LENGTH:
             return None
         login_id = login_id_of(token)
-        recent = self._recent.get(login_id)
-        if recent is not None and not self._is_idle(recent.stored):
+        recent_login = self._recent.get(login_id)
+        if recent_login is not None and not self._is_idle(recent_login.stored):
             if is_use:
-                await self._note_use(recent.stored)
-            return Login(login_id=login_id, secret=recent.secret, expires_at=recent.stored.expires_at)
+                await self._note_use(recent_login.stored)
+            return Login(login_id=login_id, secret=recent_login.secret, expires_at=recent_login.stored.expires_at)
         generation = self._recent.generation
-        stored = await self._live(login_id)
-        if stored is None:
+        stored_login = await self._live(login_id)
+        if stored_login is None:
             return None
         if is_use:
-            await self._note_use(stored)
+            await self._note_use(stored_login)
         try:
-            content = _sealer(token).decrypt(stored.sealed)
-            secret = msgspec.json.decode(content, type=LoginSecret)
+            secret_json = _sealer(token).decrypt(stored_login.sealed)
+            secret = msgspec.json.decode(secret_json, type=LoginSecret)
         except (InvalidToken, msgspec.MsgspecError):
             log.warning("a stored login session cannot be read")
             return None
-        self._recent.put(stored, secret, generation=generation)
-        return Login(login_id=stored.login_id, secret=secret, expires_at=stored.expires_at)
+        self._recent.put(stored_login, secret, generation=generation)
+        return Login(login_id=stored_login.login_id, secret=secret, expires_at=stored_login.expires_at)
 
     async def active(self, login_ids: Collection[str]) -> set[str]:
         """Returns the given login sessions that have not ended. Raises Unavailable."""
@@ -229,14 +229,14 @@ class LoginService:
 
     async def sessions_of(self, username: str) -> list[StoredLogin]:
         """Returns the login sessions of a user by e-mail address, newest first. Raises Unavailable."""
-        stored = await self._store.of_user(username.lower(), now=self._clock.now())
-        return [login for login in stored if not self._is_idle(login)]
+        stored_logins = await self._store.of_user(username.lower(), now=self._clock.now())
+        return [login for login in stored_logins if not self._is_idle(login)]
 
     async def end(self, username: str, public_id: str) -> bool:
         """Ends one login session of a user. Returns False if there is no such session. Raises Unavailable."""
-        for stored in await self.sessions_of(username):
-            if stored.public_id == public_id:
-                await self._store.delete(stored.login_id)
+        for stored_login in await self.sessions_of(username):
+            if stored_login.public_id == public_id:
+                await self._store.delete(stored_login.login_id)
                 self._recent.clear()
                 return True
         return False
@@ -249,7 +249,7 @@ class LoginService:
     async def _begin(self, secret: LoginSecret, address: str, client: str) -> str:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         now = self._clock.now()
-        stored = StoredLogin(
+        stored_login = StoredLogin(
             login_id=login_id_of(token),
             username=secret.username,
             sealed=_sealer(token).encrypt(msgspec.json.encode(secret)),
@@ -259,29 +259,31 @@ class LoginService:
             client=client[:_MAX_CLIENT_LENGTH],
         )
         await self._store.remove_expired(now=now)
-        await self._store.put(stored)
+        await self._store.put(stored_login)
         return token
 
     async def _live(self, login_id: str) -> StoredLogin | None:
-        stored = await self._store.get(login_id, now=self._clock.now())
-        if stored is not None and self._is_idle(stored):
+        stored_login = await self._store.get(login_id, now=self._clock.now())
+        if stored_login is not None and self._is_idle(stored_login):
             await self._store.delete(login_id)
             self._recent.clear()
             return None
-        return stored
+        return stored_login
 
-    def _is_idle(self, stored: StoredLogin) -> bool:
+    def _is_idle(self, stored_login: StoredLogin) -> bool:
         if not self._limits.idle_s:
             return False
-        return self._clock.now() - (stored.used_at or stored.created_at) >= timedelta(seconds=self._limits.idle_s)
+        return self._clock.now() - (stored_login.used_at or stored_login.created_at) >= timedelta(
+            seconds=self._limits.idle_s
+        )
 
-    async def _note_use(self, stored: StoredLogin) -> None:
+    async def _note_use(self, stored_login: StoredLogin) -> None:
         """Stores the time of a session's use, at most ten times within the idle time that ends the session."""
         now = self._clock.now()
-        if self._limits.idle_s and now - (stored.used_at or stored.created_at) >= timedelta(
-            seconds=self._limits.idle_s / _NOTES_PER_IDLE_TIME
+        if self._limits.idle_s and now - (stored_login.used_at or stored_login.created_at) >= timedelta(
+            seconds=self._limits.idle_s / _USE_RECORDS_PER_IDLE_TIME
         ):
-            await self._store.touch(stored.login_id, now)
+            await self._store.touch(stored_login.login_id, now)
             self._recent.clear()
 
     async def _count(self, key: str, limit: int) -> None:
@@ -310,9 +312,9 @@ def _secret_of(username: str, document: Mapping[str, Any]) -> LoginSecret | None
         return None
     # A directory may know the user by another name than the manager does.
     email = data.get("email")
-    name = email.lower() if isinstance(email, str) and email else username
+    secret_username = email.lower() if isinstance(email, str) and email else username
     try:
-        return msgspec.convert({**data, "username": name}, LoginSecret)
+        return msgspec.convert({**data, "username": secret_username}, LoginSecret)
     except msgspec.ValidationError:
         return None
 

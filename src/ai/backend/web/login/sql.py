@@ -68,8 +68,8 @@ class SqlLoginStore:
         def write(connection: Connection) -> None:
             if connection.execute(select(logins.c.login_id).where(logins.c.login_id == login_id)).first() is not None:
                 statement = upsert(login_uses).values(login_id=login_id, used_at=used_at)
-                changes = {"used_at": used_at}
-                connection.execute(statement.on_conflict_do_update(index_elements=["login_id"], set_=changes))
+                changed_columns = {"used_at": used_at}
+                connection.execute(statement.on_conflict_do_update(index_elements=["login_id"], set_=changed_columns))
 
         await self._database.run_write(write)
 
@@ -91,8 +91,8 @@ class SqlLoginStore:
         def write(connection: Connection) -> int:
             connection.execute(delete(login_failures).where(failures.key == key, failures.expires_at <= now))
             statement = upsert(login_failures).values(key=key, count=count, expires_at=expires_at)
-            changes = {"count": failures.count + count, "expires_at": expires_at}
-            connection.execute(statement.on_conflict_do_update(index_elements=["key"], set_=changes))
+            changed_columns = {"count": failures.count + count, "expires_at": expires_at}
+            connection.execute(statement.on_conflict_do_update(index_elements=["key"], set_=changed_columns))
             return int(connection.execute(select(failures.count).where(failures.key == key)).scalar_one())
 
         return await self._database.run_write(write)

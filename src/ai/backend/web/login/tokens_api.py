@@ -34,8 +34,8 @@ class TokenLoginApi:
         if not isinstance(token, str) or not token or len(token) > _MAX_TOKEN_LENGTH:
             raise InvalidInput("The token is missing.", data={self._token_name: "missing"})
         client = call.request.headers.get("User-Agent", "")
-        asked = {"token": token, "domain": self._domain}
-        sign_in = await self._logins.sign_in_token(asked, address=call.address, client=client)
+        token_fields = {"token": token, "domain": self._domain}
+        sign_in = await self._logins.sign_in_token(token_fields, address=call.address, client=client)
         response = signed_in(sign_in, self._cookies)
         # It is spent, or good for nothing.
         response.del_cookie(self._token_name, path="/", secure=self._cookies.scheme == "https")

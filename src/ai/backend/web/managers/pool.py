@@ -23,9 +23,9 @@ from ai.backend.infra.http.paths import API_VERSION
 log = logging.getLogger(__name__)
 Body = bytes | AsyncIterable[bytes] | None
 VERSION_HEADER = "X-BackendAI-Version"
-_AVOIDED_S = 10.0
+_AVOIDANCE_S = 10.0
 """Seconds for which a manager that could not be reached is asked last."""
-_PROBE_S = 0.8
+_PROBE_TIMEOUT_S = 0.8
 _SKIPPED_HEADERS = frozenset([istr("Content-Type"), istr("User-Agent")])
 _CACHED_TARGETS = 256
 _CACHED_KEYS = 256
@@ -149,7 +149,7 @@ class ManagerPool:
         Who probes this server usually gives up after a second, which cancels the request, and leaves no trace of it.
         """
         try:
-            status, _ = await self.read_json("GET", "/", timeout_s=_PROBE_S)
+            status, _ = await self.read_json("GET", "/", timeout_s=_PROBE_TIMEOUT_S)
         except Unavailable as e:
             log.warning("this server is not ready: %s", e.message)
             return False
@@ -169,7 +169,7 @@ class ManagerPool:
         return sorted(self._endpoints, key=lambda endpoint: self._avoided_until[endpoint] > now)
 
     def _avoid(self, endpoint: URL, error: Exception) -> None:
-        self._avoided_until[endpoint] = time.monotonic() + _AVOIDED_S
+        self._avoided_until[endpoint] = time.monotonic() + _AVOIDANCE_S
         log.warning("the manager at %s cannot be reached: %s", endpoint, error)
 
 
@@ -186,7 +186,7 @@ def _signed_headers(
     version = headers.get(VERSION_HEADER, API_VERSION)
     all_headers = {**headers, VERSION_HEADER: version, "Date": date, "Host": endpoint.raw_authority}
     if keypair is not None:
-        parts = SignedParts(
+        signed_parts = SignedParts(
             method=method,
             raw_target=endpoint.raw_path.rstrip("/") + raw_target,
             date=date,
@@ -195,7 +195,7 @@ def _signed_headers(
             version=version,
         )
         key = _key_of_day(keypair.secret_key, f"{now:%Y%m%d}", endpoint.raw_authority)
-        all_headers["Authorization"] = authorization(keypair.access_key, sign_with_key(parts, key))
+        all_headers["Authorization"] = authorization(keypair.access_key, sign_with_key(signed_parts, key))
     return all_headers
 
 

@@ -60,8 +60,8 @@ def console_configuration(settings: WebSettings, *, origin: str) -> str:
         "pipeline": {},
     }
     # The parser of the published console fails on empty texts.
-    present = {
+    present_values = {
         table: {key: value for key, value in keys.items() if value not in (None, "")}
         for table, keys in document.items()
     }
-    return tomli_w.dumps(present)
+    return tomli_w.dumps(present_values)

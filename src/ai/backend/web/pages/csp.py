@@ -33,6 +33,6 @@ def page_policy(base_policy: str, page: str) -> str:
     parser = _InlineScripts()
     parser.feed(page)
     parser.close()
-    digests = dict.fromkeys(hashlib.sha256(text.encode()).digest() for text in parser.texts)
-    sources = ["'self'", *(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)]
-    return f"{base_policy}; script-src {' '.join(sources)}"
+    digests = dict.fromkeys(hashlib.sha256(script_text.encode()).digest() for script_text in parser.texts)
+    script_sources = ["'self'", *(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)]
+    return f"{base_policy}; script-src {' '.join(script_sources)}"

@@ -148,17 +148,17 @@ def _arrange_fds(
         BLOCK_FD: block_fd,
     }
     # Two moves, through numbers above all of the targets, so that no source is overwritten before its turn.
-    parked_by_target = {
+    moved_by_target = {
         target_fd: _duplicate_above_20(source_fd) for target_fd, source_fd in source_by_target.items() if source_fd >= 0
     }
-    parked_report_fd = _duplicate_above_20(report_fd)
-    for target_fd, source_fd in parked_by_target.items():
+    moved_report_fd = _duplicate_above_20(report_fd)
+    for target_fd, source_fd in moved_by_target.items():
         os.dup2(source_fd, target_fd, inheritable=True)
-    os.dup2(parked_report_fd, _REPORT_FD, inheritable=False)
+    os.dup2(moved_report_fd, _REPORT_FD, inheritable=False)
     os.closerange(7, _REPORT_FD)
     os.closerange(_REPORT_FD + 1, 4096)
     for target_fd in (CHANNEL_FD, SECCOMP_FD, INFO_FD, BLOCK_FD):
-        if target_fd not in parked_by_target:
+        if target_fd not in moved_by_target:
             try:
                 os.close(target_fd)
             except OSError:
@@ -246,7 +246,7 @@ def _restrict(staged_path: str, bind_option: str) -> None:
 def _cover_directories(veils: dict[str, list[list[str]]]) -> None:
     """Covers directories by empty directories with only the given sources, in this process's mount namespace."""
     syscalls.unshare_mounts()
-    shown_pairs = [pair for pairs in veils.values() for pair in pairs]
+    shown_pairs = [pair for pairs_of_directory in veils.values() for pair in pairs_of_directory]
     opened_sources = [
         (os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), target) for source, target in shown_pairs
     ]

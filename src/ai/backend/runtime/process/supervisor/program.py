@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 GO_PROGRAM = "program"
-_GO_RUNNER = b"runner\n"
+_RUNNER_LINE = b"runner\n"
 
 
 class ProgramRun:
@@ -60,4 +60,4 @@ class ProgramRun:
         if self._has_runner:
             return pack(body)
         self._has_runner = True
-        return _GO_RUNNER + pack(body)
+        return _RUNNER_LINE + pack(body)

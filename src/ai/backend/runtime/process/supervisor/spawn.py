@@ -199,8 +199,10 @@ def run_shim(directory: str, report_fd: int, namespace_fd: int | None) -> None:
     with open("plan.json", encoding="utf-8") as plan_file:  # no pathlib here: memory
         plan = json.load(plan_file)
     if plan["secret_variables"]:  # the workload has them from now on, and the file no longer
-        kept = {name: value for name, value in plan["environ"].items() if name not in plan["secret_variables"]}
-        write_json("plan.json", {**plan, "environ": kept})
+        public_variables = {
+            name: value for name, value in plan["environ"].items() if name not in plan["secret_variables"]
+        }
+        write_json("plan.json", {**plan, "environ": public_variables})
     syscalls.become_subreaper()
     identity = {
         "version": 1,
