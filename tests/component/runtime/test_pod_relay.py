@@ -54,7 +54,7 @@ class Pod:
         assert await self.handle.wait_until(lambda: self.handle.is_waiting, PATIENCE_S)
         assert self.handle.link is not None
         await self.handle.link.send({"t": "begin", "environ": environ, "stats_interval": 0.2})
-        assert await self.handle.wait_until(lambda: bool(self.handle.begun), PATIENCE_S)
+        assert await self.handle.wait_until(lambda: bool(self.handle.has_begun), PATIENCE_S)
 
     async def talk(self, epoch: int = 1, last_seq: int = 0) -> Talk:
         assert self.handle.link is not None
@@ -74,7 +74,7 @@ class Pod:
     async def dial(self, port: int) -> PodStream:
         assert self.handle.link is not None
         dial: asyncio.Future[PodStream] = asyncio.get_running_loop().create_future()
-        self.handle.dials["s1"] = dial
+        self.handle.stream_futures["s1"] = dial
         await self.handle.link.send({"t": "dial", "id": "s1", "port": port})
         async with asyncio.timeout(PATIENCE_S):
             return await dial
@@ -99,7 +99,7 @@ async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
     async def admit(hello: Hello, _identity: PodIdentity) -> asyncio.Protocol:
         if hello.role == "relay":
             return handle.connect_relay(hello)
-        dial = handle.dials.get(hello.id)
+        dial = handle.stream_futures.get(hello.id)
         if dial is None or dial.done():
             raise NotFound("nobody awaits this stream")
         stream = PodStream()
@@ -146,7 +146,7 @@ async def test_the_environment_comes_with_the_order_to_begin(pod: Pod) -> None:
     talk = await pod.talk()
     await talk.run("import os; print(os.environ['FLAVOUR'], 'RELAY_AUTHORITY' in os.environ)")
     assert talk.text() == "vanilla False\n"
-    assert await pod.handle.wait_until(lambda: pod.handle.sample is not None, PATIENCE_S)
+    assert await pod.handle.wait_until(lambda: pod.handle.last_sample is not None, PATIENCE_S)
     await talk.close()
 
 

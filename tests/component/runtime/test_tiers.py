@@ -117,7 +117,7 @@ def test_an_ordinary_user_who_may_not_stage_mounts_nothing_behind_a_link(tmp_pat
         bwrap=findings.host.bwrap or "",
         home=home,
         runner=findings.host.runner,
-        static=findings.host.static,
+        static_folder=findings.host.static_folder,
         etc=None,
         prefixes=(),
         rootfs=None,
@@ -131,7 +131,7 @@ def test_an_ordinary_user_who_may_not_stage_mounts_nothing_behind_a_link(tmp_pat
         shmem_bytes=MIB,
         private_network=False,
         has_seccomp=False,
-        has_block=False,
+        has_block_fd=False,
         staged=False,
         user_namespace=True,
     )

@@ -86,7 +86,7 @@ _DEFAULT_PLAN = Plan()
 def _agent_settings(number: int, *, has_gpus: bool) -> AgentSettings:
     node: dict[str, Any] = {"id": f"i-{number}", "location": ["zone", f"rack-{number % 2}"]}
     if has_gpus:
-        node |= {"partition-on-demand": [gpus.KEY], "partition-idle": 40.0}
+        node |= {"partition-on-demand": [gpus.PLUGIN_KEY], "partition-idle": 40.0}
     return AgentSettings.model_validate({"agent": node, **AGENT_SETTINGS})
 
 
@@ -108,7 +108,7 @@ class Cluster:
         self.nodes = [Node(world, f"node-{number}") for number in range(plan.agents)]
         if plan.has_gpus:
             for node in self.nodes:
-                node.plugins[gpus.KEY] = gpus.SimulatedGpu
+                node.plugins[gpus.PLUGIN_KEY] = gpus.SimulatedGpu
                 node.claims_holding = partial(self._claims_holding, node)
         self.invariants = Invariants(world, self.memory, self.nodes)
         stores = with_faults(world, self.stores, self.invariants.check_after_commit)
@@ -209,7 +209,7 @@ class Cluster:
 
     def _claimed_resources(self) -> dict[str, str | int | float]:
         if self.plan.has_gpus:
-            return {self._claim_users.choice(list(gpus.SIZES)): 1}
+            return {self._claim_users.choice(list(gpus.UNITS_BY_SLOT)): 1}
         return {"mock.shares": self._claim_users.choice(["0.5", "1", "2"])}
 
     async def _ask_about_claims(self, call: Callable[[ClaimService], Coroutine[Any, Any, object]]) -> None:
@@ -239,7 +239,7 @@ class Cluster:
             "mock.shares": users_rng.choice(["0", "0.3", "0.5", "1"]),
         }
         if self.plan.has_gpus:
-            resources |= {"mock.shares": "0", users_rng.choice(list(gpus.SIZES)): 1}
+            resources |= {"mock.shares": "0", users_rng.choice(list(gpus.UNITS_BY_SLOT)): 1}
         return resources
 
     async def create(self, request: CreateSession, token: str) -> Session | None:
@@ -321,17 +321,17 @@ class Cluster:
                     self._pause(agent, rng.uniform(1.0, 25.0))
                 case "full":
                     agent.disk.is_full = True
-                    self.world.later(rng.uniform(1.0, 10.0), setattr, agent.disk, "is_full", False)
+                    self.world.call_later(rng.uniform(1.0, 10.0), setattr, agent.disk, "is_full", False)
                 case "reboot" if rng.random() < 0.3:
                     agent.process.kill()
                     agent.node.reboot()
                 case "device":
                     device = rng.choice([("mock", "0"), ("mock", "1"), ("cpu", "3")])
                     agent.node.unhealthy.add(device)
-                    self.world.later(rng.uniform(5.0, 30.0), agent.node.unhealthy.discard, device)
+                    self.world.call_later(rng.uniform(5.0, 30.0), agent.node.unhealthy.discard, device)
                 case "plugin":
                     agent.node.is_plugin_broken = True
-                    self.world.later(rng.uniform(1.0, 20.0), setattr, agent.node, "is_plugin_broken", False)
+                    self.world.call_later(rng.uniform(1.0, 20.0), setattr, agent.node, "is_plugin_broken", False)
                 case "exits":
                     agent.node.end_half()
                 case "clock":
@@ -342,7 +342,7 @@ class Cluster:
 
     def _pause(self, daemon: ManagerDaemon | AgentDaemon, duration_s: float) -> None:
         daemon.process.stop()
-        self.world.later(duration_s, daemon.process.go_on)
+        self.world.call_later(duration_s, daemon.process.go_on)
 
     # ---- the end
 

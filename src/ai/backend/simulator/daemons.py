@@ -63,7 +63,7 @@ class Daemon:
     def _on_death(self) -> None:
         self.world.trace(self.name, "dies")
         self.disconnect()
-        self.world.later(self.world.rng.uniform(0.2, 8.0), self._restart_if_dead, self.process)
+        self.world.call_later(self.world.rng.uniform(0.2, 8.0), self._restart_if_dead, self.process)
 
     def _restart_if_dead(self, process: Process) -> None:
         if self.process is process and not process.is_alive:
@@ -117,11 +117,11 @@ class ManagerDaemon(Daemon):
         manager = self.manager
         return manager is not None and manager.leads
 
-    async def ask(self, use: Callable[[Manager], Coroutine[Any, Any, Any]]) -> Any:
+    async def ask(self, request: Callable[[Manager], Coroutine[Any, Any, Any]]) -> Any:
         """Sends a user's request to the manager. The request is lost if the process dies."""
         manager = self.manager
         assert manager is not None
-        return await self.world.call(self.process, partial(use, manager))
+        return await self.world.call(self.process, partial(request, manager))
 
 
 class Inbox:

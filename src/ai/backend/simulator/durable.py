@@ -36,13 +36,13 @@ class Disk:
         self.outbox: list[bytes] = []
         self.epoch = 0
         self.is_full = False
-        self.user: Process | None = None
+        self.using_process: Process | None = None
         self._world = world
 
     def begin(self, written_name: str) -> None:
         """Begins a write. Raises OSError if the disk is full, ProcessDied if the process is dead from here on."""
         process, world = CURRENT_PROCESS.get(), self._world
-        if process is None or not process.is_alive or process is not self.user:
+        if process is None or not process.is_alive or process is not self.using_process:
             raise ProcessDied
         if self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -94,13 +94,13 @@ class MemoryState:
         self._name = name
 
     def open(self) -> None:
-        user = self._disk.user
-        if user is not None and user.is_alive:
+        using_process = self._disk.using_process
+        if using_process is not None and using_process.is_alive:
             raise Conflict("another agent uses this disk")
-        self._disk.user = CURRENT_PROCESS.get()
+        self._disk.using_process = CURRENT_PROCESS.get()
 
     def close(self) -> None:
-        self._disk.user = None
+        self._disk.using_process = None
 
     def next_epoch(self) -> int:
         self._disk.epoch += 1

@@ -46,7 +46,7 @@ class SimulatedLink(MemoryLink):
                 for agent_id in list(self._connections):
                     self._break_connection(agent_id)
 
-        self._world.later(self._world.rng.uniform(0.0, _MAX_NOTICE_DELAY_S), notice)
+        self._world.call_later(self._world.rng.uniform(0.0, _MAX_NOTICE_DELAY_S), notice)
 
     def agent_started(self, agent_id: str, commands: AgentCommands) -> None:
         process = CURRENT_PROCESS.get()
@@ -60,7 +60,7 @@ class SimulatedLink(MemoryLink):
                 self.commands.pop(agent_id, None)
                 self._break_connection(agent_id)
 
-        self._world.later(self._world.rng.uniform(0.0, _MAX_NOTICE_DELAY_S), notice)
+        self._world.call_later(self._world.rng.uniform(0.0, _MAX_NOTICE_DELAY_S), notice)
 
     def _break_connection(self, agent_id: str) -> None:
         """Fails the pending calls of both ends. Messages in transit still arrive."""
@@ -97,9 +97,9 @@ class SimulatedLink(MemoryLink):
         if world.chance(faults.lose):
             world.trace("lost", message_label)
         else:
-            world.later(self._transit_s(), self._deliver, data, receiver, receiving_end, message_label)
+            world.call_later(self._transit_s(), self._deliver, data, receiver, receiving_end, message_label)
         if world.chance(faults.repeat):
-            world.later(
+            world.call_later(
                 world.rng.uniform(0.0, _MAX_TRANSIT_S),
                 self._deliver,
                 data,

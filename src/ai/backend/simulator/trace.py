@@ -79,7 +79,7 @@ class _Running:
     session: PendingSession
     job: Job
     agent_id: AgentId
-    held: HeldKernel
+    held_kernel: HeldKernel
 
 
 class Replay:
@@ -115,7 +115,7 @@ class Replay:
         """Returns the scheduler after agents have joined or left."""
         held_by_agent: dict[AgentId, list[HeldKernel]] = {}
         for running in self._running.values():
-            held_by_agent.setdefault(running.agent_id, []).append(running.held)
+            held_by_agent.setdefault(running.agent_id, []).append(running.held_kernel)
         agents = tuple(
             replace(
                 agent,
@@ -136,24 +136,24 @@ class Replay:
         arriving_count, last_time = len(trace), 0.0
         while self._events and (arriving_count or self._running or (self._waiting and self._down)):
             now, _, event_kind, value = heapq.heappop(self._events)
-            usage = occupied((running.session.scope, running.held.slots) for running in self._running.values())
+            usage = occupied((running.session.scope, running.held_kernel.slots) for running in self._running.values())
             self._used = decayed(self._used, usage, elapsed_s=now - last_time, half_life_s=_HALF_LIFE_S)
             arriving_count, last_time = arriving_count - (event_kind == "arrive"), now
             match event_kind:
                 case "arrive":
-                    self._request(now, value)
+                    self._enqueue_job(now, value)
                 case "end":
-                    self._end(value)
+                    self._end_session(value)
                 case "fail":
-                    self._fail(now)
+                    self._fail_random_agent(now)
                 case "repair":
                     self._down.discard(value)
                     self._scheduler = self._new_scheduler()
-            self._decide(now)
+            self._schedule_pending(now)
         self.outcome.stuck, self.outcome.ended_at = len(self._waiting), last_time
         return self.outcome
 
-    def _request(self, now: float, job: Job) -> None:
+    def _enqueue_job(self, now: float, job: Job) -> None:
         self._count += 1
         number = UUID(int=self._count)
         session = PendingSession(
@@ -167,13 +167,13 @@ class Replay:
         self._waiting[session.session_id] = session, job, now
         self._scheduler.enqueue(session)
 
-    def _end(self, session_id: SessionId) -> None:
+    def _end_session(self, session_id: SessionId) -> None:
         ended_session = self._running.pop(session_id, None)
         if ended_session is not None:
-            self._scheduler.release(ended_session.agent_id, ended_session.held.kernel_id)
+            self._scheduler.release(ended_session.agent_id, ended_session.held_kernel.kernel_id)
             self.outcome.done += 1
 
-    def _fail(self, now: float) -> None:
+    def _fail_random_agent(self, now: float) -> None:
         self._schedule_event(now + self._rng.expovariate(1 / self._fail_every_s), "fail", None)
         live_agent_ids = [agent.agent_id for agent in self._cluster.agents if agent.agent_id not in self._down]
         if not live_agent_ids:
@@ -188,11 +188,11 @@ class Replay:
         self._scheduler = self._new_scheduler()
         self.outcome.killed += len(lost_sessions)
         for running in lost_sessions:
-            self._request(now, running.job)
+            self._enqueue_job(now, running.job)
 
-    def _decide(self, now: float) -> None:
+    def _schedule_pending(self, now: float) -> None:
         if self._policy.order in SHARED_ORDERS:
-            usage = occupied((running.session.scope, running.held.slots) for running in self._running.values())
+            usage = occupied((running.session.scope, running.held_kernel.slots) for running in self._running.values())
             self._scheduler.account(usage, self._used)
         plan = decide(self._scheduler, self._policy, now=EPOCH + timedelta(seconds=now), rng=self._rng)
         for placement in plan.placements:
@@ -206,12 +206,12 @@ class Replay:
             self._running[session.session_id] = _Running(session, job, kernel.agent_id, held_kernel)
             self.outcome.waits.append(now - waiting_since)
             self._schedule_event(now + job.runs, "end", session.session_id)
-        self._check()
+        self._check_device_amounts()
 
-    def _check(self) -> None:
+    def _check_device_amounts(self) -> None:
         taken_amounts: dict[tuple[str, str, str], Decimal] = {}
         for running in self._running.values():
-            for slot, devices in running.held.devices.slots.items():
+            for slot, devices in running.held_kernel.devices.slots.items():
                 for device, quantity in devices.items():
                     key = running.agent_id, slot, device
                     taken_amounts[key] = taken_amounts.get(key, Decimal(0)) + quantity

@@ -104,7 +104,7 @@ class World:
         task: asyncio.Task[T] = self.loop.create_task(work, name=name or None, context=context)
         return task
 
-    def later(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
+    def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
         """Calls a function later, outside of every process."""
         self.loop.call_later(delay_s, call, *args, context=self.context)
 

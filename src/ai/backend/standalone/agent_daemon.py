@@ -22,7 +22,7 @@ from ai.backend.plugin.settings import problems_of
 from ai.backend.standalone.agent_files import merge_settings, own_settings
 from ai.backend.standalone.instance import ClusterFile
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.options import DEFAULT_MOCK, agent_place
+from ai.backend.standalone.options import DEFAULT_MOCK, agent_index
 from ai.backend.standalone.reloading import ReloadReport, write_report
 
 log = logging.getLogger(__name__)
@@ -139,8 +139,8 @@ def agent_settings(
         },
         "underlay": {
             "address": "127.0.0.1",
-            "port": VXLAN_PORT + agent_place(agent_id),
-            "encrypted-port": ENCRYPTED_OVERLAY_PORT + agent_place(agent_id),
+            "port": VXLAN_PORT + agent_index(agent_id),
+            "encrypted-port": ENCRYPTED_OVERLAY_PORT + agent_index(agent_id),
         },
         "plugins": plugins,
     }

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 _READY_TIMEOUT_S = 30.0
 
 
-async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | None, started: float) -> None:
+async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | None, started_at_s: float) -> None:
     """Starts all daemons, prints how to use them, and waits for SIGINT or SIGTERM. The caller holds the lock of the
     directory.
 
@@ -58,7 +58,7 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
         start_daemons = _start_separate if options.separate else _start_embedded
         _reload_at_hang_up(await start_daemons(stack, layout, cluster, sockets), stop)
         await _wait_ready(layout, cluster, stop)
-        announcement = _announcement(layout, cluster, time.monotonic() - started)
+        announcement = _announcement(layout, cluster, time.monotonic() - started_at_s)
         if ready_fd is None:
             sys.stdout.write(announcement)
             sys.stdout.flush()
@@ -75,13 +75,13 @@ def _reload_at_hang_up(reload: Callable[[], None], stop: asyncio.Event) -> None:
     """Reloads at SIGHUP, and stops at the one that the end of this process's terminal causes."""
     had_terminal = has_terminal()
 
-    def hang_up() -> None:
+    def on_hang_up() -> None:
         if had_terminal and not has_terminal():
             stop.set()
         else:
             reload()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hang_up)
 
 
 _MAX_APP_RANGES = 100
@@ -315,7 +315,7 @@ async def _answers_http(host: str, port: int) -> bool:
         writer.close()
 
 
-def _announcement(layout: Layout, cluster: ClusterFile, took_s: float) -> str:
+def _announcement(layout: Layout, cluster: ClusterFile, ready_after_s: float) -> str:
     user, admin = keys_of(layout)
     process_layout = "one process" if not cluster.separate else "a process for each daemon"
     agents = ", ".join(agent_ids(cluster.agents))
@@ -324,7 +324,7 @@ def _announcement(layout: Layout, cluster: ClusterFile, took_s: float) -> str:
         for email in ("user@local", "admin@local")
     )
     return (
-        f"The cluster serves {cluster.endpoint} ({process_layout}, agents: {agents}; ready in {took_s:.1f} s).\n"
+        f"The cluster serves {cluster.endpoint} ({process_layout}, agents: {agents}; ready in {ready_after_s:.1f} s).\n"
         f"\n"
         f"  user   access key {user.access_key}   secret key {user.secret_key}\n"
         f"  admin  access key {admin.access_key}   secret key {admin.secret_key}\n"

@@ -120,7 +120,7 @@ def up(data_dir: Path | None, detach: bool, **values: Any) -> None:
 def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) -> None:
     """Runs the cluster in this process until SIGINT or SIGTERM. Raises Conflict if one runs already, or the port is
     taken."""
-    started = time.monotonic()
+    started_at_s = time.monotonic()
     from ai.backend.infra.process.memory import collector_paused, reuse_receive_buffers, share_one_heap
 
     with collector_paused():  # modules leave few cycles, and each full collection goes through all that are loaded
@@ -133,7 +133,7 @@ def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) ->
             from uvloop import run
         except ImportError:
             run = asyncio.run
-        run(run_cluster(layout, options, ready_fd=ready_fd, started=started))
+        run(run_cluster(layout, options, ready_fd=ready_fd, started_at_s=started_at_s))
 
 
 def _detach(layout: Layout, options: UpOptions) -> None:

@@ -86,7 +86,7 @@ def agent_ids(count: int) -> list[str]:
     return ["i-local"] if count == 1 else ["i-local", *(f"i-local-{number}" for number in range(2, count + 1))]
 
 
-def agent_place(agent_id: str) -> int:
+def agent_index(agent_id: str) -> int:
     """Returns the index of an agent in :func:`agent_ids`; 0 for any other id."""
     number = agent_id.removeprefix("i-local-")
     return int(number) - 1 if number.isdecimal() else 0

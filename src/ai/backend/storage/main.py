@@ -88,9 +88,9 @@ class StorageProxy:
             archive=self._archive,
             fetcher=self._fetcher,
             limits=Limits(
-                files=artifact_settings.max_files,
-                file_size=artifact_settings.max_file_size,
-                size=artifact_settings.max_size,
+                max_files=artifact_settings.max_files,
+                max_file_bytes=artifact_settings.max_file_size,
+                max_bytes=artifact_settings.max_size,
             ),
             parallel=artifact_settings.parallel,
         )
@@ -115,21 +115,25 @@ class StorageProxy:
     async def start(self, *, client: Address | None = None, manager: Address | None = None) -> None:
         """Serves both APIs and resumes interrupted clones. ``client``, ``manager``: addresses that replace those of the
         settings."""
-        api, proxy = self.settings.api, self.settings.storage_proxy
-        if proxy.user not in (None, os.geteuid()) and os.geteuid() != 0:
+        api, proxy_settings = self.settings.api, self.settings.storage_proxy
+        if proxy_settings.user not in (None, os.geteuid()) and os.geteuid() != 0:
             log.warning(
-                "new files in folders belong to uid %d, not %d: only root can change owners", os.geteuid(), proxy.user
+                "new files in folders belong to uid %d, not %d: only root can change owners",
+                os.geteuid(),
+                proxy_settings.user,
             )
         client_tls = _tls_context(api.client, self.metrics, prefix="client_")
         manager_tls = _tls_context(api.manager, self.metrics)
         await self.volumes.start()
         await self._storages.start()
         address = client or (api.client.service_addr.host, api.client.service_addr.port)
-        self.client_url = await _serve(self._client_runner, address, client_tls, shares=proxy.num_proc > 1)
+        self.client_url = await _serve(
+            self._client_runner, address, client_tls, shares_port=proxy_settings.num_proc > 1
+        )
         if self._is_worker:
             return
         await self._folders.resume()
-        self._loops.append(asyncio.create_task(self._uploads.keep_expiring(after_s=proxy.upload_expiry)))
+        self._loops.append(asyncio.create_task(self._uploads.expire_periodically(after_s=proxy_settings.upload_expiry)))
         self._tokens.client_url = (api.client.public_url or self.client_url).rstrip("/")
         address = manager or (api.manager.service_addr.host, api.manager.service_addr.port)
         self.manager_url = await _serve(self._manager_runner, address, manager_tls)
@@ -173,9 +177,11 @@ def _tls_context(
     return tls_of(api.ssl_cert, api.ssl_privkey, metrics=metrics, prefix=prefix)
 
 
-async def _serve(runner: web.AppRunner, address: Address, tls: ssl.SSLContext | None, *, shares: bool = False) -> str:
+async def _serve(
+    runner: web.AppRunner, address: Address, tls: ssl.SSLContext | None, *, shares_port: bool = False
+) -> str:
     try:
-        host, port = await serve_on(runner, address, tls=tls, shares_port=shares)
+        host, port = await serve_on(runner, address, tls=tls, shares_port=shares_port)
     except OSError as e:
         raise InvalidInput(f"Cannot listen on {address}: {e.strerror}.") from None
     return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -274,11 +280,13 @@ async def _migrate_folders(settings: StorageSettings, name: str, folders: Sequen
 
 
 async def _serve_with_workers(
-    settings: StorageSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]
+    settings: StorageSettings, stop: asyncio.Event, worker_command: Callable[[int], Sequence[str]]
 ) -> None:
-    proxy = settings.storage_proxy
-    with PidFile(proxy.pid_file):
-        workers = ProcessSupervisor({f"worker {number}": worker(number) for number in range(1, proxy.num_proc)})
+    proxy_settings = settings.storage_proxy
+    with PidFile(proxy_settings.pid_file):
+        workers = ProcessSupervisor(
+            {f"worker {number}": worker_command(number) for number in range(1, proxy_settings.num_proc)}
+        )
         workers.start()
         on_hang_up.append(workers.hang_up)
         try:

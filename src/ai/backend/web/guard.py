@@ -57,7 +57,7 @@ def check_origin(request: web.BaseRequest, *, scheme: str) -> None:
         raise Forbidden("Pages of other sites may not do that.")
 
 
-def guarding(scheme: str, *, hsts_subdomains: bool = False) -> tuple[Middleware, ResponseSignal]:
+def guard_handlers(scheme: str, *, hsts_subdomains: bool = False) -> tuple[Middleware, ResponseSignal]:
     """Returns the middleware that checks requests, and the signal handler that adds headers to responses."""
     hsts_header = f"{_HSTS}; includeSubDomains" if hsts_subdomains else _HSTS
 

@@ -13,7 +13,7 @@ def paths(*, rootfs: Path | None = None, user_namespace: bool = True) -> HostPat
         bwrap="/usr/bin/bwrap",
         home=Path("/state/home"),
         runner=Path("/state/runner"),
-        static=Path("/state/static"),
+        static_folder=Path("/state/static"),
         etc=None,
         prefixes=(),
         rootfs=rootfs,
@@ -27,7 +27,7 @@ def paths(*, rootfs: Path | None = None, user_namespace: bool = True) -> HostPat
         shmem_bytes=1,
         private_network=False,
         has_seccomp=False,
-        has_block=False,
+        has_block_fd=False,
         staged=False,
         user_namespace=user_namespace,
     )

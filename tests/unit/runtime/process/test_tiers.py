@@ -47,7 +47,7 @@ def host(*, bwrap: str | None, cgroups: CgroupDriver, is_root: bool = False, lat
         seccomp=True,
         can_limit_pids_late=late,
         runner=Path("/r"),
-        static=Path("/s"),
+        static_folder=Path("/s"),
         etc=EtcFolder(Path("/s"), (), {}),
         is_root=is_root,
     )

@@ -125,7 +125,7 @@ class DockerRuntime(AbstractRuntime):
         }
         await asyncio.to_thread(self._images.clean, used_mount_sources)
         loops_by_name = {
-            "follow": self._workloads.follow(),
+            "follow": self._workloads.follow_events(),
             "guard": self._guard.run(),
             "compare": self._compare_loop(),
         }
@@ -324,13 +324,13 @@ class DockerRuntime(AbstractRuntime):
             except Unavailable:
                 if await self._workloads.refresh(handle) is None:
                     raise
-        left_limit_bytes = self.settings.replay_bytes
+        left_messages_limit_bytes = self.settings.replay_bytes
         return DockerChannel(
             relay_channel,
             channel_folder,
             partial(self._await_exit, handle),
             last_seq=last_seq,
-            left_limit_bytes=left_limit_bytes,
+            left_messages_limit_bytes=left_messages_limit_bytes,
         )
 
     async def _await_exit(self, handle: Handle) -> WorkloadExit | None:
@@ -347,7 +347,7 @@ class DockerRuntime(AbstractRuntime):
             if await is_relaying(handle.folder.channel):
                 return None
             with suppress(TimeoutError):
-                await asyncio.wait_for(handle.ended.wait(), delay_s)
+                await asyncio.wait_for(handle.exit_recorded.wait(), delay_s)
             delay_s = min(2 * delay_s, MAX_END_CHECK_S)
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:

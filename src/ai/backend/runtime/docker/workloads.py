@@ -41,7 +41,7 @@ class Handle:
     exit: WorkloadExit | None = None
     reason: str = ""
     exposure: PortExposure | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    exit_recorded: asyncio.Event = field(default_factory=asyncio.Event)
 
     def view(self) -> WorkloadView:
         return WorkloadView(
@@ -76,16 +76,18 @@ class Workloads:
         folder = self._state.workload(record.key)
         handle = self.handles[record.key] = Handle(record, folder, folder.exit())
         if handle.exit is not None:
-            handle.ended.set()
+            handle.exit_recorded.set()
         return handle
 
     async def reconcile(self) -> None:
         """Records the exits of ended containers; removes containers without a record. Raises Unavailable."""
         async with self._reconcile_lock:
-            await cleanup.reconcile(self._engine, self._state, self.lock, self._check_begun, is_first=self._is_first)
+            await cleanup.reconcile(
+                self._engine, self._state, self.lock, self._refresh_if_ended, is_first=self._is_first
+            )
             self._is_first = False
 
-    async def _check_begun(self, record: DockerRecord, container: Container | None) -> None:
+    async def _refresh_if_ended(self, record: DockerRecord, container: Container | None) -> None:
         handle = self.handles.get(record.key) or self.remember(record)
         if handle.exit is None and (container is None or container.get("State") != "running"):
             await self.refresh(handle)
@@ -135,7 +137,7 @@ class Workloads:
 
     async def _record_exit(self, handle: Handle, workload_exit: WorkloadExit) -> None:
         handle.exit = workload_exit
-        handle.ended.set()
+        handle.exit_recorded.set()
         with suppress(asyncio.QueueFull):
             self.events.put_nowait(WorkloadExited(key=handle.record.key, exit=workload_exit))
         try:
@@ -143,7 +145,7 @@ class Workloads:
         except OSError as error:  # a full disk: the engine still knows, until the container is removed
             log.warning("the end of %s cannot be noted: %s", handle.record.key, error)
 
-    async def follow(self) -> None:
+    async def follow_events(self) -> None:
         """Records the container ends that the engine reports, until cancelled; reconciles when the engine is back."""
         since_time, delay_s = time.time() - EVENTS_OVERLAP_S, _FIRST_RETRY_S
         instance_label = f"{INSTANCE_LABEL}={self._state.instance}"

@@ -47,7 +47,7 @@ from ai.backend.runtime.kubernetes.listener import Hello, RelayListener
 from ai.backend.runtime.kubernetes.manifest import TOKEN_AUDIENCE, ClusterFacts, compose_pod
 from ai.backend.runtime.kubernetes.networks import SessionNetworks
 from ai.backend.runtime.kubernetes.policies import default_policy, default_policy_name
-from ai.backend.runtime.kubernetes.records import FINALIZER, INSTANCE_LABEL, RELAY
+from ai.backend.runtime.kubernetes.records import FINALIZER, INSTANCE_LABEL, RELAY_CONTAINER
 from ai.backend.runtime.kubernetes.removed_nodes import RemovedNodes
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 from ai.backend.runtime.kubernetes.signals import container_status, has_ended, is_node_gone, is_running
@@ -98,7 +98,7 @@ class ClusterConnection:
         self._nodes: set[str] = set()
         self.networks = SessionNetworks(api, settings, self.handles)
         self._removed_nodes = RemovedNodes(
-            api, settings, self.handles, served=lambda: self._nodes, release=self._release_ended
+            api, settings, self.handles, served_nodes=lambda: self._nodes, release=self._release_ended
         )
         self._lock = asyncio.Lock()
 
@@ -263,7 +263,7 @@ class ClusterConnection:
             raise NotFound("this agent has no such pod")
         if hello.role == "relay":
             return handle.connect_relay(hello)
-        stream_future = handle.dials.get(hello.id)
+        stream_future = handle.stream_futures.get(hello.id)
         if hello.role != "stream" or stream_future is None or stream_future.done():
             raise Conflict("nobody awaits this stream")
         stream = PodStream()
@@ -274,7 +274,7 @@ class ClusterConnection:
         """Returns a connection to a port inside a pod. Raises Unavailable."""
         stream_id = secrets.token_hex(16)
         stream_future: asyncio.Future[PodStream] = asyncio.get_running_loop().create_future()
-        handle.dials[stream_id] = stream_future
+        handle.stream_futures[stream_id] = stream_future
         try:
             link = await self.open_link(handle)
             await link.send({"t": "dial", "id": stream_id, "port": port})
@@ -283,7 +283,7 @@ class ClusterConnection:
         except TimeoutError:
             raise Unavailable(f"the pod does not connect to its port {port} in time") from None
         finally:
-            del handle.dials[stream_id]
+            del handle.stream_futures[stream_id]
             if not stream_future.done():
                 stream_future.cancel()
 
@@ -370,9 +370,9 @@ class ClusterConnection:
         """Returns True for a pod of our nodes whose runner has not begun for a long time. Its relay must be reachable,
         or its session's container must not run. The caller knows that nobody is creating it.
         """
-        is_idle = handle.begun is False or (handle.pod is not None and not is_running(handle.pod))
-        is_old = time.monotonic() - handle.seen_at > ABANDONED_AFTER_S
-        return is_old and is_idle and not handle.begun and handle.exit is None and handle.record.node in self._nodes
+        is_idle = handle.has_begun is False or (handle.pod is not None and not is_running(handle.pod))
+        is_old = time.monotonic() - handle.first_seen_at > ABANDONED_AFTER_S
+        return is_old and is_idle and not handle.has_begun and handle.exit is None and handle.record.node in self._nodes
 
 
 def overhead_of(runtime_class: RuntimeClass, resource_name: str) -> Decimal:
@@ -394,7 +394,7 @@ def is_relay_expected(handle: Handle) -> bool:
     """Returns True while the relay of a workload may still connect to the agent."""
     if handle.exit is None:
         return True
-    status = container_status(handle.pod, RELAY) if handle.pod is not None else None
+    status = container_status(handle.pod, RELAY_CONTAINER) if handle.pod is not None else None
     return status is not None and status.state.running is not None
 
 

@@ -121,7 +121,7 @@ class Creation(msgspec.Struct, frozen=True):
             crash_point("create.credentialed")
         await self._await_relay(handle)
         crash_point("create.linked")
-        if not handle.begun:
+        if not handle.has_begun:
             await self._begin(handle)
         crash_point("create.begun")
         return handle
@@ -223,7 +223,7 @@ class Creation(msgspec.Struct, frozen=True):
             "pull": self.settings.pull_timeout_s,
             "start": self.settings.start_timeout_s,
         }
-        while not (handle.is_waiting or handle.begun):
+        while not (handle.is_waiting or handle.has_begun):
             progress = progress_of(handle.pod) if handle.pod is not None else Progress()
             if progress.error is not None:
                 raise progress.error
@@ -251,11 +251,11 @@ class Creation(msgspec.Struct, frozen=True):
         except Unavailable as error:
             raise CreationDeferred(f"the relay of the session was lost: {error}", retry_after=0.0) from error
         has_begun_or_failed = await handle.wait_until(
-            lambda: bool(handle.begun or handle.failure) or handle.exit is not None, self.settings.start_timeout_s
+            lambda: bool(handle.has_begun or handle.failure) or handle.exit is not None, self.settings.start_timeout_s
         )
         if handle.failure:
             raise WorkloadError(f"the session cannot begin: {handle.failure}")
-        if handle.exit is not None and not handle.begun:
+        if handle.exit is not None and not handle.has_begun:
             raise _early_end_error(handle)
         if not has_begun_or_failed:
             raise WorkloadError("the first process of the session does not answer")
@@ -317,7 +317,7 @@ def addresses_of_session(handles: Handles, spec: WorkloadSpec) -> dict[str, str]
 
 
 def _has_news(handle: Handle, previous_pod: Pod | None) -> bool:
-    return bool(handle.is_waiting or handle.begun or handle.exit is not None or handle.pod is not previous_pod)
+    return bool(handle.is_waiting or handle.has_begun or handle.exit is not None or handle.pod is not previous_pod)
 
 
 def _phase_of(pod: Pod) -> str:

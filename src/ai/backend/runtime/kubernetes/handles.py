@@ -48,13 +48,13 @@ class Handle:
     exit: WorkloadExit | None = None
     reason: str = ""
     failure: str = ""
-    begun: bool | None = None
+    has_begun: bool | None = None
     """True once the relay has reported that the runner has begun; None until the relay has reported at all."""
     is_waiting: bool = False
     """The session's first process waits for ``begin``."""
-    sample: Sample | None = None
-    seen_at: float = field(default_factory=time.monotonic)
-    dials: dict[str, asyncio.Future[PodStream]] = field(default_factory=dict)
+    last_sample: Sample | None = None
+    first_seen_at: float = field(default_factory=time.monotonic)
+    stream_futures: dict[str, asyncio.Future[PodStream]] = field(default_factory=dict)
     key: WorkloadKey = field(init=False)
     _changes: set[asyncio.Future[None]] = field(default_factory=set)
     _exit_timer: asyncio.TimerHandle | None = None
@@ -63,8 +63,8 @@ class Handle:
         self.key = self.record.key
 
     def view(self) -> WorkloadView:
-        is_alive = self.pod is not None and is_running(self.pod) and self.begun is not False
-        state = WorkloadState.RUNNING if is_alive or self.begun else WorkloadState.CREATED
+        is_alive = self.pod is not None and is_running(self.pod) and self.has_begun is not False
+        state = WorkloadState.RUNNING if is_alive or self.has_begun else WorkloadState.CREATED
         return WorkloadView(
             key=self.key,
             session_id=self.record.session,
@@ -117,7 +117,7 @@ class Handle:
         if self.exit is None:
             self.exit = exit_of(self.pod, self.reported_end, self.reason)
             self.on_exit(self.record.node, WorkloadExited(key=self.key, exit=self.exit))
-            for stream_future in self.dials.values():
+            for stream_future in self.stream_futures.values():
                 if not stream_future.done():
                     stream_future.set_exception(Unavailable("there is no such workload any more"))
         self.wake_waiters()
@@ -133,7 +133,7 @@ class Handle:
         if previous is not None:
             previous.close()
         self.epoch = max(self.epoch, hello.epoch)
-        self.begun = hello.begun is not None
+        self.has_begun = hello.begun is not None
         self.is_waiting = hello.waiting
         if hello.ended is not None:
             self._on_ended(hello.ended)
@@ -158,13 +158,13 @@ class Handle:
             if self.channel is not None:
                 self.channel.receive(message, size)
         elif kind == "stats":
-            self.sample = read_sample(message, self.sample, time.monotonic()) or self.sample
+            self.last_sample = read_sample(message, self.last_sample, time.monotonic()) or self.last_sample
             self.wake_waiters()
         elif kind == "waiting":
             self.is_waiting = True
             self.wake_waiters()
         elif kind == "begun":
-            self.begun = True
+            self.has_begun = True
             self.wake_waiters()
         elif kind == "failed":
             self.failure = printable(str(message.get("reason"))[:500])
@@ -197,7 +197,7 @@ class Handle:
             self.record_exit()
 
     def _fail_dial(self, message: Message) -> None:
-        stream_future = self.dials.get(str(message.get("id")))
+        stream_future = self.stream_futures.get(str(message.get("id")))
         if stream_future is not None and not stream_future.done():
             stream_future.set_exception(Unavailable(f"nothing listens there: {str(message.get('reason'))[:200]}"))
 

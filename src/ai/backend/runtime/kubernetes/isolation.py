@@ -18,7 +18,7 @@ from ai.backend.node.kube_api.errors import ObjectConflict
 from ai.backend.node.kube_api.objects import Pod
 from ai.backend.node.kube_api.resources import PODS
 from ai.backend.node.relay.probe import ENFORCED, NOT_ENFORCED
-from ai.backend.runtime.kubernetes.manifest import START, pull_policy, security_of_container, security_of_pod
+from ai.backend.runtime.kubernetes.manifest import START_COMMAND, pull_policy, security_of_container, security_of_pod
 from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
@@ -103,7 +103,7 @@ def _probe_pod(
         "name": "probe",
         "image": settings.runner_image,
         "imagePullPolicy": pull_policy(settings),
-        "command": [*START, "probe", *arguments],
+        "command": [*START_COMMAND, "probe", *arguments],
         "securityContext": security_of_container(settings, is_main=False),
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}},
     }

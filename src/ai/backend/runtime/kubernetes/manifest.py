@@ -26,10 +26,10 @@ from ai.backend.runtime.kubernetes.pull_secrets import PULL_SECRET_GATE, needs_p
 from ai.backend.runtime.kubernetes.records import (
     FINALIZER,
     INSTANCE_LABEL,
-    MAIN,
-    PREPARE,
+    MAIN_CONTAINER,
+    PREPARE_CONTAINER,
     RECORD_ANNOTATION,
-    RELAY,
+    RELAY_CONTAINER,
     SESSION_LABEL,
     encode_record,
     pod_name,
@@ -37,18 +37,18 @@ from ai.backend.runtime.kubernetes.records import (
 )
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
-PLATFORM = "/opt/backend.ai"
-CHANNEL = "/run/backend.ai/channel"
+PLATFORM_FOLDER = "/opt/backend.ai"
+CHANNEL_FOLDER = "/run/backend.ai/channel"
 TOKEN_FOLDER = "/run/backend.ai/token"
 FILES_FOLDER = "/run/backend.ai/files"
 HOSTS_FOLDER = "/run/backend.ai/hosts"
 TOKEN_AUDIENCE = "backend.ai/relay"
 TOKEN_SECONDS = 600
-START = (
-    f"{PLATFORM}/libc/ld.so",
+START_COMMAND = (
+    f"{PLATFORM_FOLDER}/libc/ld.so",
     "--library-path",
-    f"{PLATFORM}/libc:{PLATFORM}/python/lib",
-    f"{PLATFORM}/python/bin/python3",
+    f"{PLATFORM_FOLDER}/libc:{PLATFORM_FOLDER}/python/lib",
+    f"{PLATFORM_FOLDER}/python/bin/python3",
     "-I",
     "-S",
     f"{RUNNER}/relay/main.py",
@@ -255,7 +255,7 @@ def _prepare_container(
     arguments: list[str] = []
     mounts: list[dict[str, Any]] = []
     if not facts.has_image_volumes:
-        arguments += ["--copy", PLATFORM, "/target"]
+        arguments += ["--copy", PLATFORM_FOLDER, "/target"]
         mounts.append({"name": "platform", "mountPath": "/target"})
     if names_of_single_files := single_files(spec):
         arguments += [
@@ -267,10 +267,10 @@ def _prepare_container(
     limits = {"cpu": "1", "memory": str(_MIN_SIDECAR_BYTES)}
     return [
         {
-            "name": PREPARE,
+            "name": PREPARE_CONTAINER,
             "image": settings.runner_image,
             "imagePullPolicy": pull_policy(settings),
-            "command": [*START, "prepare", *arguments],
+            "command": [*START_COMMAND, "prepare", *arguments],
             "securityContext": security_of_container(settings, is_main=False),
             "resources": {"requests": {"cpu": "0", "memory": "0"}, "limits": limits},
             "volumeMounts": mounts,
@@ -283,7 +283,7 @@ def _relay_container(
 ) -> dict[str, Any]:
     folders_by_place: dict[str, str] = {}
     mounts = [
-        {"name": "channel", "mountPath": CHANNEL},
+        {"name": "channel", "mountPath": CHANNEL_FOLDER},
         {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True},
     ]
     if has_files:
@@ -293,7 +293,7 @@ def _relay_container(
         folders_by_place[HOSTS_PLACE] = HOSTS_FOLDER
         mounts.append({"name": "hosts", "mountPath": HOSTS_FOLDER})
     relay_setup = {
-        "channel": CHANNEL,
+        "channel": CHANNEL_FOLDER,
         "token": f"{TOKEN_FOLDER}/token",
         "places": folders_by_place,
         "replay_bytes": settings.replay_bytes,
@@ -307,10 +307,10 @@ def _relay_container(
     }
     memory = str(settings.relay_memory_bytes)
     return {
-        "name": RELAY,
+        "name": RELAY_CONTAINER,
         "image": settings.runner_image,
         "imagePullPolicy": pull_policy(settings),
-        "command": [*START, "pod"],
+        "command": [*START_COMMAND, "pod"],
         "env": [{"name": variable, "value": value} for variable, value in environ.items()],
         "securityContext": security_of_container(settings, is_main=False),
         "resources": {
@@ -328,11 +328,16 @@ def _main_container(
     directories: Mapping[str, str],
     folder_mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    reaper_setup = json.dumps({"channel": CHANNEL, "home": HOME})
+    reaper_setup = json.dumps({"channel": CHANNEL_FOLDER, "home": HOME})
     mounts: list[dict[str, Any]] = [
-        {"name": "platform", "mountPath": PLATFORM, "readOnly": True, **_sub_path(facts, PLATFORM)},
-        {"name": "platform", "mountPath": _TOOLS_FOLDER, "readOnly": True, **_sub_path(facts, f"{PLATFORM}/tools")},
-        {"name": "channel", "mountPath": CHANNEL, "readOnly": True},
+        {"name": "platform", "mountPath": PLATFORM_FOLDER, "readOnly": True, **_sub_path(facts, PLATFORM_FOLDER)},
+        {
+            "name": "platform",
+            "mountPath": _TOOLS_FOLDER,
+            "readOnly": True,
+            **_sub_path(facts, f"{PLATFORM_FOLDER}/tools"),
+        },
+        {"name": "channel", "mountPath": CHANNEL_FOLDER, "readOnly": True},
         {"name": "home", "mountPath": HOME},
         {"name": "tmp", "mountPath": "/tmp", "subPath": "tmp"},
         {"name": "tmp", "mountPath": "/var/tmp", "subPath": "var-tmp"},
@@ -350,10 +355,10 @@ def _main_container(
         for target, name in single_files(spec).items()
     ]
     container: dict[str, Any] = {
-        "name": MAIN,
+        "name": MAIN_CONTAINER,
         "image": spec.image,
         "imagePullPolicy": pull_policy(settings),
-        "command": [*START, "reaper", "--setup", reaper_setup],
+        "command": [*START_COMMAND, "reaper", "--setup", reaper_setup],
         "workingDir": HOME,
         "securityContext": security_of_container(settings, is_main=True),
         "resources": _resources(spec, settings, facts),
@@ -370,7 +375,7 @@ def _sub_path(facts: ClusterFacts, path: str) -> dict[str, str]:
     """
     if facts.has_image_volumes:
         return {"subPath": path.lstrip("/")}
-    path_below = path.removeprefix(PLATFORM).lstrip("/")
+    path_below = path.removeprefix(PLATFORM_FOLDER).lstrip("/")
     return {"subPath": path_below} if path_below else {}
 
 

@@ -17,8 +17,8 @@ from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 PULL_SECRET_GATE = "backend.ai/pull-secret"
-_TYPE = "kubernetes.io/dockerconfigjson"
-_KEY = ".dockerconfigjson"
+_SECRET_TYPE = "kubernetes.io/dockerconfigjson"
+_SECRET_KEY = ".dockerconfigjson"
 
 
 def needs_pull_secret(spec: WorkloadSpec, settings: KubernetesRuntimeSettings) -> bool:
@@ -52,7 +52,7 @@ def compose_pull_secret(pod: Pod, request: ImageRequest, instance: str) -> dict[
             "labels": {INSTANCE_LABEL: instance, "app.kubernetes.io/managed-by": "backend.ai"},
             "ownerReferences": [owner],
         },
-        "type": _TYPE,
+        "type": _SECRET_TYPE,
         "immutable": True,
-        "data": {_KEY: base64.b64encode(content).decode()},
+        "data": {_SECRET_KEY: base64.b64encode(content).decode()},
     }

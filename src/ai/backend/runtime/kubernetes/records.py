@@ -23,7 +23,7 @@ NODE_ANNOTATION = "backend.ai/node"
 RECORD_ANNOTATION = "backend.ai/workload"
 FINALIZER = "backend.ai/observed"
 """Falls when the end of the workload was acknowledged."""
-MAIN, RELAY, PREPARE = "main", "relay", "prepare"
+MAIN_CONTAINER, RELAY_CONTAINER, PREPARE_CONTAINER = "main", "relay", "prepare"
 RECORD_VERSION = 1
 
 

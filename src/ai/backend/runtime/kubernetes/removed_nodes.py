@@ -30,7 +30,7 @@ class RemovedNodes:
     A node counts from the first round in which this process misses it, so an agent that starts anew waits anew.
 
     Args:
-        served: returns the nodes whose agents run here, which look after their sessions themselves.
+        served_nodes: returns the nodes whose agents run here, which look after their sessions themselves.
         release: removes the record of a workload that has ended.
         clock: seconds that never go back.
     """
@@ -41,14 +41,14 @@ class RemovedNodes:
         settings: KubernetesRuntimeSettings,
         handles: Handles,
         *,
-        served: Callable[[], Collection[str]],
+        served_nodes: Callable[[], Collection[str]],
         release: Callable[[Handle], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._settings = settings
         self._handles = handles
-        self._served = served
+        self._served_nodes = served_nodes
         self._release = release
         self._clock = clock
         self._missing_since: dict[str, float] = {}
@@ -67,7 +67,7 @@ class RemovedNodes:
                     objects_by_node.setdefault(kube_object.metadata.annotations.get(NODE_ANNOTATION, ""), []).append(
                         (kind, kube_object)
                     )
-        unserved_nodes = {node for node in {*handles_by_node, *objects_by_node} if node} - set(self._served())
+        unserved_nodes = {node for node in {*handles_by_node, *objects_by_node} if node} - set(self._served_nodes())
         self._missing_since = {
             node: missing_since for node, missing_since in self._missing_since.items() if node in unserved_nodes
         }

@@ -45,7 +45,7 @@ from ai.backend.runtime.kubernetes.creation import Creation
 from ai.backend.runtime.kubernetes.handles import Handle
 from ai.backend.runtime.kubernetes.homes import Homes
 from ai.backend.runtime.kubernetes.images import images_of
-from ai.backend.runtime.kubernetes.records import MAIN, pod_name
+from ai.backend.runtime.kubernetes.records import MAIN_CONTAINER, pod_name
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 from ai.backend.runtime.kubernetes.statistics import measurements_of
 
@@ -142,7 +142,7 @@ class KubernetesRuntime(AbstractRuntime):
                 spec, self._node, cluster.settings, cluster.facts, cluster.api, cluster.handles, self._homes
             )
             handle = self._find_handle(spec.key)
-            if handle is not None and (handle.exit is not None or handle.begun):
+            if handle is not None and (handle.exit is not None or handle.has_begun):
                 return handle.view()
             try:
                 handle = await creation.finish(handle) if handle is not None else await creation.run()
@@ -298,7 +298,7 @@ class KubernetesRuntime(AbstractRuntime):
         path = path_of(PODS, self._cluster.settings.namespace, handle.pod.metadata.name, "log")
         log_tail = bytearray()
         try:
-            async with self._cluster.api.stream(path, {"container": MAIN}, silence_s=LOG_SILENCE_S) as chunks:
+            async with self._cluster.api.stream(path, {"container": MAIN_CONTAINER}, silence_s=LOG_SILENCE_S) as chunks:
                 async for chunk in chunks:
                     log_tail += chunk
                     if len(log_tail) > 2 * max_bytes:
@@ -312,12 +312,12 @@ class KubernetesRuntime(AbstractRuntime):
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
         handles = [handle for key in keys if (handle := self._find_handle(key)) is not None]
         return {
-            handle.key: measurements_of(handle.sample, handle.record)
+            handle.key: measurements_of(handle.last_sample, handle.record)
             for handle in handles
-            if handle.exit is None and handle.sample is not None
+            if handle.exit is None and handle.last_sample is not None
         }
 
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
         """Returns process ids in the pod's own namespace; those of the node stay hidden."""
         handle = self._find_handle(key)
-        return () if handle is None or handle.sample is None else tuple(handle.sample.report.pids)
+        return () if handle is None or handle.last_sample is None else tuple(handle.last_sample.report.pids)

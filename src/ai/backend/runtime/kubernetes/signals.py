@@ -15,14 +15,14 @@ import msgspec
 from ai.backend.common.errors import BackendError, CreationDeferred, CreationDenied, ImageMissing
 from ai.backend.node.kube_api.objects import Condition, ContainerStatus, Pod, StateTerminated
 from ai.backend.plugin.runtime import WorkloadExit
-from ai.backend.runtime.kubernetes.records import MAIN, PREPARE, RELAY
+from ai.backend.runtime.kubernetes.records import MAIN_CONTAINER, PREPARE_CONTAINER, RELAY_CONTAINER
 
 NODE_EXCLUSION_S = 30.0
 """How long a node that refused a pod after its binding is better left alone: its device plug-ins come back."""
 MAX_SIGNAL = 64
-MAX_MESSAGE = 500
+MAX_MESSAGE_CHARS = 500
 MAX_EXIT_CODE = 255
-_MAX_REASON = 64
+_MAX_REASON_CHARS = 64
 _PLATFORM_REASONS = frozenset({"stopped", "removed"})
 """The reasons that the runtime may give a session's first process when it orders the end."""
 _VIOLATION_PREFIX = "protocol-violation"
@@ -67,7 +67,7 @@ _FATAL_PULL_WORDS = (
     "invalid reference format",
     "no match for platform",
 )
-REJECTIONS = (
+REJECTION_PREFIXES = (
     "OutOf",
     "UnexpectedAdmissionError",
     "NodeAffinity",
@@ -76,7 +76,7 @@ REJECTIONS = (
     "Terminated",
 )
 """Beginnings of the reasons with which a kubelet refuses a pod that was bound to it."""
-DISRUPTIONS = {
+REASON_BY_DISRUPTION = {
     "PreemptionByScheduler": "preempted",
     "EvictionByEvictionAPI": "node-drained",
     "DeletionByTaintManager": "agent-lost",
@@ -106,7 +106,7 @@ def progress_of(pod: Pod) -> Progress:
             return Progress(error=error)
         if (waiting := status.state.waiting) is not None and waiting.reason:
             verdict = WAITING_VERDICTS.get(waiting.reason, Verdict.WAIT)
-            waiting_text = f"{waiting.reason}: {waiting.message}"[:MAX_MESSAGE].rstrip(": ")
+            waiting_text = f"{waiting.reason}: {waiting.message}"[:MAX_MESSAGE_CHARS].rstrip(": ")
             if waiting.reason in _PULL_REASONS and any(word in waiting.message.lower() for word in _FATAL_PULL_WORDS):
                 verdict = Verdict.MISSING
             if verdict is not Verdict.WAIT:
@@ -115,12 +115,12 @@ def progress_of(pod: Pod) -> Progress:
                 return Progress(message=waiting_text, is_pulling=waiting.reason in _PULL_REASONS)
     scheduled_condition = condition_of(pod, "PodScheduled")
     if scheduled_condition is not None and scheduled_condition.status == "False":
-        return Progress(message=f"the cluster does not bind the pod: {scheduled_condition.message}"[:MAX_MESSAGE])
+        return Progress(message=f"the cluster does not bind the pod: {scheduled_condition.message}"[:MAX_MESSAGE_CHARS])
     return Progress(message="the node prepares the pod" if pod.spec.node_name else "the pod waits for its node")
 
 
 def _error_of(verdict: Verdict, container: str, reason_text: str) -> BackendError:
-    if container in (RELAY, PREPARE):
+    if container in (RELAY_CONTAINER, PREPARE_CONTAINER):
         return CreationDeferred(
             f"the relay of the session cannot be started: {reason_text}", retry_after=NODE_EXCLUSION_S
         )
@@ -133,8 +133,8 @@ def _error_of(verdict: Verdict, container: str, reason_text: str) -> BackendErro
 
 def _rejection_error(pod: Pod) -> BackendError | None:
     reason, main_status = pod.status.reason, container_status(pod)
-    if reason.startswith(REJECTIONS) and (main_status is None or _never_ran(main_status)):
-        message = f"the node refused the pod: {reason or 'Failed'}: {pod.status.message}"[:MAX_MESSAGE]
+    if reason.startswith(REJECTION_PREFIXES) and (main_status is None or _never_ran(main_status)):
+        message = f"the node refused the pod: {reason or 'Failed'}: {pod.status.message}"[:MAX_MESSAGE_CHARS]
         return CreationDeferred(message, retry_after=NODE_EXCLUSION_S)
     return None
 
@@ -147,10 +147,10 @@ def _start_error(status: ContainerStatus, terminated: StateTerminated) -> Backen
     """Returns the error of a container that did not start, since its program is missing or its preparation failed.
     Returns None for any other end.
     """
-    failure_text = f"{terminated.reason}: {terminated.message}"[:MAX_MESSAGE].rstrip(": ")
-    if status.name == MAIN and terminated.reason in ("StartError", "ContainerCannotRun"):
+    failure_text = f"{terminated.reason}: {terminated.message}"[:MAX_MESSAGE_CHARS].rstrip(": ")
+    if status.name == MAIN_CONTAINER and terminated.reason in ("StartError", "ContainerCannotRun"):
         return CreationDenied(f"the image cannot run here: {failure_text}")
-    if status.name == PREPARE and terminated.exit_code:
+    if status.name == PREPARE_CONTAINER and terminated.exit_code:
         return CreationDeferred(f"the pod cannot be prepared: {failure_text}", retry_after=NODE_EXCLUSION_S)
     return None
 
@@ -167,10 +167,10 @@ def state_of(pod: Pod) -> str:
         else:
             state = "running" if status.state.running is not None else "in no state"
         state_texts.append(f"{status.name} {state.rstrip()}")
-    return ", ".join(filter(None, state_texts))[:MAX_MESSAGE]
+    return ", ".join(filter(None, state_texts))[:MAX_MESSAGE_CHARS]
 
 
-def container_status(pod: Pod, name: str = MAIN) -> ContainerStatus | None:
+def container_status(pod: Pod, name: str = MAIN_CONTAINER) -> ContainerStatus | None:
     statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     return next((status for status in statuses if status.name == name), None)
 
@@ -223,7 +223,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def own_reason(self) -> str:
         """The reason, if it is one that the platform has given; empty for one that a user's program has made up."""
-        reason = self.reason[:_MAX_REASON]
+        reason = self.reason[:_MAX_REASON_CHARS]
         if reason in _PLATFORM_REASONS:
             return reason
         return printable(reason) if reason.startswith(_VIOLATION_PREFIX) else ""
@@ -284,7 +284,7 @@ def _reason_from_cluster(pod: Pod | None) -> str:
         return "container-removed"
     disruption = condition_of(pod, "DisruptionTarget")
     if disruption is not None and disruption.status == "True":
-        return DISRUPTIONS.get(disruption.reason, "node-drained")
+        return REASON_BY_DISRUPTION.get(disruption.reason, "node-drained")
     if pod.status.reason == "Evicted":
         return "home-limit" if "volume" in pod.status.message or "ephemeral" in pod.status.message else "evicted"
     return "container-removed" if pod.metadata.deletion_timestamp else ""

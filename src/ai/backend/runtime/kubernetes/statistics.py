@@ -33,13 +33,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Holds one report of a pod with the time of its arrival. ``cpu_percent`` is that since the sample before, ``at``
-    our monotonic clock.
+    """Holds one report of a pod with the time of its arrival. ``cpu_percent`` is that since the sample before,
+    ``arrived_at_s`` our monotonic clock.
     """
 
     report: Report
     cpu_percent: float
-    at: float
+    arrived_at_s: float
 
 
 def read_sample(message: Mapping[str, Any], previous: Sample | None, now: float) -> Sample | None:
@@ -49,8 +49,13 @@ def read_sample(message: Mapping[str, Any], previous: Sample | None, now: float)
     except msgspec.ValidationError:
         return None
     cpu_percent = 0.0
-    if previous is not None and report.cpu_ms is not None and previous.report.cpu_ms is not None and now > previous.at:
-        cpu_percent = max(0.0, (report.cpu_ms - previous.report.cpu_ms) / (now - previous.at) / 10)
+    if (
+        previous is not None
+        and report.cpu_ms is not None
+        and previous.report.cpu_ms is not None
+        and now > previous.arrived_at_s
+    ):
+        cpu_percent = max(0.0, (report.cpu_ms - previous.report.cpu_ms) / (now - previous.arrived_at_s) / 10)
     return Sample(report, cpu_percent, now)
 
 

@@ -16,17 +16,17 @@ from typing import Any
 from ai.backend.common.errors import CreationDenied
 from ai.backend.node.workload.file_trees import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
-from ai.backend.runtime.process.sandbox import HostPaths, SandboxView, StagedSource, show
+from ai.backend.runtime.process.sandbox import HostPaths, SandboxView, StagedSource, show_session
 from ai.backend.runtime.process.supervisor import launch
 from ai.backend.runtime.process.supervisor.gvisor import BUNDLE_FOLDER, STATE_FOLDER
 
 GVISOR = "gvisor"
 """The runtime class."""
-FIRST_PROGRAM = "relay/main.py"
+FIRST_PROGRAM_FILE = "relay/main.py"
 """The path of the first process's program, relative to the runner's files."""
 REQUESTS_FD = 4
 _NAMESPACES = ("pid", "ipc", "uts", "mount")
-_OPTIONS = {"--bind": ["rbind", "rw", "nosuid", "nodev"], "--ro-bind": ["rbind", "ro", "nosuid", "nodev"]}
+_MOUNT_OPTIONS = {"--bind": ["rbind", "rw", "nosuid", "nodev"], "--ro-bind": ["rbind", "ro", "nosuid", "nodev"]}
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class BundleView(SandboxView):
     _sources: dict[str, str] = field(default_factory=dict)
 
     def mount(self, bind_option: str, source: str, target: str) -> None:
-        self._add("bind", source, target, _OPTIONS[bind_option])
+        self._add("bind", source, target, _MOUNT_OPTIONS[bind_option])
 
     def bind(self, source: str | Path, target: str, bind_option: str = "--ro-bind") -> None:
         self._check_mount_point(str(source), target)
@@ -95,7 +95,7 @@ def compose_bundle(
     The session's variables are added where the bundle is written.
     """
     view = BundleView(staged=True)
-    show(view, host_paths)
+    show_session(view, host_paths)
     uid, gid = uid_gid
     process = {
         "user": {"uid": uid, "gid": gid, "additionalGids": list(spec.config.extra_gids)},
@@ -135,7 +135,7 @@ def bundle_of(
 def first_process(interpreter: str, runtime: str) -> list[str]:
     """Returns the command of a sandbox's first process, which starts the runner (:mod:`node.relay.inner`)."""
     fds = ["--channel-fd", str(launch.CHANNEL_FD), "--requests-fd", str(REQUESTS_FD)]
-    program = [interpreter, "-I", "-S", f"{RUNNER}/{FIRST_PROGRAM}", "inner"]
+    program = [interpreter, "-I", "-S", f"{RUNNER}/{FIRST_PROGRAM_FILE}", "inner"]
     return [*program, *fds, "--runtime", runtime, "--home", HOME]
 
 

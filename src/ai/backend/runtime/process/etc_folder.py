@@ -18,7 +18,7 @@ from pathlib import Path
 from ai.backend.node.linux.proc import boot_id
 from ai.backend.node.workload.file_trees import remove_tree
 
-LOOK_INTERVAL_S = 5.0
+REFRESH_INTERVAL_S = 5.0
 MAX_BYTES = 32 * 1024 * 1024
 MAX_ENTRIES = 20_000
 _PREFIX = "etc-"
@@ -44,14 +44,14 @@ class EtcFolder:
         self._host = host
         self._lock = threading.Lock()
         self._folder: Path | None = None
-        self._next_look = 0.0
+        self._next_refresh_at = 0.0
 
     def current(self) -> Path | None:
-        """Returns the copy, at most ``LOOK_INTERVAL_S`` older than the host's; None if it is too large or fails."""
+        """Returns the copy, at most ``REFRESH_INTERVAL_S`` older than the host's; None if it is too large or fails."""
         with self._lock:
             now = time.monotonic()
-            if now >= self._next_look:
-                self._next_look = now + LOOK_INTERVAL_S
+            if now >= self._next_refresh_at:
+                self._next_refresh_at = now + REFRESH_INTERVAL_S
                 try:
                     self._folder = self._make_copy()
                 except OSError:

@@ -103,7 +103,9 @@ def own_python() -> _Python:
     executable = next((str(path) for path in paths if path.exists()), sys.executable)
     version = ".".join(map(str, sys.version_info[:3]))
     return _Python(
-        os.path.realpath(executable), version, _outside_usr((base_prefix, os.path.realpath(sys.base_exec_prefix)))
+        os.path.realpath(executable),
+        version,
+        _prefixes_outside_usr((base_prefix, os.path.realpath(sys.base_exec_prefix))),
     )
 
 
@@ -118,10 +120,10 @@ def _inspect_python(executable: Path) -> _Python | None:
             return None
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return _Python(os.path.realpath(executable), version, _outside_usr(map(os.path.realpath, prefixes)))
+    return _Python(os.path.realpath(executable), version, _prefixes_outside_usr(map(os.path.realpath, prefixes)))
 
 
-def _outside_usr(prefixes: Iterable[str]) -> tuple[str, ...]:
+def _prefixes_outside_usr(prefixes: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({prefix for prefix in prefixes if prefix != "/usr" and not prefix.startswith("/usr/")}))
 
 
@@ -152,13 +154,13 @@ def _jupyterlab_beside(python: _Python) -> tuple[str, str] | None:
     return None
 
 
-def host_python(python: _Python, image_name: str, aliases: tuple[str, ...]) -> ProcessImage:
+def host_python_image(python: _Python, image_name: str, aliases: tuple[str, ...]) -> ProcessImage:
     """Returns the image of a Python with a web server of files, and JupyterLab if installed for that Python."""
     services, labels, prefixes = ["http:http:8000"], {}, python.prefixes
     jupyterlab_beside = None if _has_jupyterlab(python) else _jupyterlab_beside(python)
     if jupyterlab_beside is not None:
         labels["ai.backend.service-path.jupyterlab"], environment = jupyterlab_beside
-        prefixes = tuple(dict.fromkeys((*prefixes, *_outside_usr([environment]))))
+        prefixes = tuple(dict.fromkeys((*prefixes, *_prefixes_outside_usr([environment]))))
     if jupyterlab_beside is not None or _has_jupyterlab(python):
         services.append("jupyterlab:http:8090")
     return ProcessImage(
@@ -191,7 +193,7 @@ def host_images(extra_interpreters: Sequence[Path] = ()) -> list[ProcessImage]:
             tag += "-system" if python.executable.startswith("/usr/bin/") else f"-{len(tags)}"
         tags.add(tag)
         aliases = ("python", tag, *_MANUAL_ALIASES["python"]) if python is agent_python else (tag,)
-        images.append(host_python(python, tag, aliases))
+        images.append(host_python_image(python, tag, aliases))
     for runtime, runtime_path in RUNTIME_PATHS.items():
         if shutil.which(runtime_path):
             image = ProcessImage(

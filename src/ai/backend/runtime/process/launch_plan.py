@@ -50,7 +50,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     seccomp: bool
     can_limit_pids_late: bool
     runner: Path
-    static: Path
+    static_folder: Path
     etc: EtcFolder
     is_root: bool
     user_namespace: bool = True
@@ -71,7 +71,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
             bwrap=self.runsc,
             seccomp=False,
             can_limit_pids_late=False,
-            static=self.static / GVISOR_STATIC_FOLDER,
+            static_folder=self.static_folder / GVISOR_STATIC_FOLDER,
             user_namespace=False,
             session_uids=0,
             binds_home=False,
@@ -143,12 +143,12 @@ def build_plan(
     if host.bwrap:
         etc_folder = _etc_of(spec, host, files) if image.rootfs is None else None
         if host.is_gvisor and etc_folder is not None:  # the host's copy has the user of the other sandboxes
-            files = {**{f"/etc/{name}": host.static / name for name in ("passwd", "group")}, **files}
+            files = {**{f"/etc/{name}": host.static_folder / name for name in ("passwd", "group")}, **files}
         host_paths = sandbox.HostPaths(
             bwrap=host.bwrap,
             home=home,
             runner=host.runner,
-            static=host.static,
+            static_folder=host.static_folder,
             etc=etc_folder,
             prefixes=(*image.prefixes, *map(str, settings.host_directories)) if image.rootfs is None else (),
             rootfs=image.rootfs,
@@ -163,7 +163,7 @@ def build_plan(
             shmem_bytes=spec.shmem_bytes or settings.shmem_bytes,
             private_network=settings.network == "none" and spec.network is None,
             has_seccomp=host.seccomp,
-            has_block=late_pid_limit is not None,
+            has_block_fd=late_pid_limit is not None,
             staged=_is_staged(spec, host),
             user_namespace=host.user_namespace,
         )
@@ -256,7 +256,7 @@ def _filter_of(spec: WorkloadSpec, host: Host, directory: Path) -> str | None:
     """Returns the path of the system call filter: all workloads without system calls of their own share one."""
     if not host.seccomp:
         return None
-    return str(directory / "seccomp.bpf" if spec.config.extra_syscalls else host.static / SHARED_FILTER_NAME)
+    return str(directory / "seccomp.bpf" if spec.config.extra_syscalls else host.static_folder / SHARED_FILTER_NAME)
 
 
 def _etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path | None:

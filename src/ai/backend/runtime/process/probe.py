@@ -32,7 +32,7 @@ from ai.backend.node.linux.disk_space import parse_mountinfo
 from ai.backend.node.workload import runner_files
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
-from ai.backend.runtime.process.bundle import FIRST_PROGRAM
+from ai.backend.runtime.process.bundle import FIRST_PROGRAM_FILE
 from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own_groups
 from ai.backend.runtime.process.egress import find_helpers
 from ai.backend.runtime.process.etc_folder import EtcFolder
@@ -111,8 +111,8 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
     runsc, no_gvisor = find_gvisor(settings, cgroups)
     path_parts = (runner_files.find_relay(),) if runsc else ()
     runner = settings.runner_directory or _runner_directory(state, *path_parts, is_copied=bool(bwrap or runsc))
-    if runsc and not (runner / FIRST_PROGRAM).is_file():
-        runsc, no_gvisor = "", f"sessions in gVisor need {FIRST_PROGRAM} among the runner's files in {runner}"
+    if runsc and not (runner / FIRST_PROGRAM_FILE).is_file():
+        runsc, no_gvisor = "", f"sessions in gVisor need {FIRST_PROGRAM_FILE} among the runner's files in {runner}"
     if no_gvisor:
         notes.add(no_gvisor)
     host = Host(
@@ -122,7 +122,7 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
         seccomp=has_filter,
         can_limit_pids_late=can_limit_late,
         runner=runner,
-        static=_write_etc_files(state / "static", *inner_ids),
+        static_folder=_write_etc_files(state / "static", *inner_ids),
         etc=EtcFolder(
             state / "static",
             [name for name in sandbox.SHOWN_ETC_NAMES if name != sandbox.RESOLV_CONF_NAME],
@@ -136,9 +136,9 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
         egress=egress,
     )
     if has_filter:
-        _write_filter(host.static)
+        _write_filter(host.static_folder)
     if runsc:
-        _write_etc_files(host.static / GVISOR_STATIC_FOLDER, settings.kernel_uid, settings.kernel_gid)
+        _write_etc_files(host.static_folder / GVISOR_STATIC_FOLDER, settings.kernel_uid, settings.kernel_gid)
     no_network_reason, no_overlay_reason = network_trial.result()
     for reason in dict.fromkeys(filter(None, (no_network_reason, no_overlay_reason))):
         notes.add(reason)

@@ -12,7 +12,7 @@ from pathlib import Path
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.supervisor.launch import CHANNEL_FD
-from ai.backend.runtime.process.supervisor.program import GO_PROGRAM
+from ai.backend.runtime.process.supervisor.program import PROGRAM_WORD
 from ai.backend.runtime.workload import SESSION_PREFIX
 
 SCRIPT_VARIABLE = "BACKENDAI_PROGRAM"
@@ -47,7 +47,7 @@ def script_of(
 ) -> str:
     """Returns the script; empty if a shell cannot set the session's variables, or they are too large.
 
-    The shell reports that it is ready, and waits. It becomes the runner at any other word than GO_PROGRAM; else the
+    The shell reports that it is ready, and waits. It becomes the runner at any other word than PROGRAM_WORD; else the
     program, and leaves behind a process that becomes the runner at a second word. ``environ`` is the sandbox's, in
     which the session's variables have a prefix, as they mean something to loaders.
     """
@@ -69,7 +69,7 @@ def script_of(
             f"unset {SCRIPT_VARIABLE}",
             f"printf '{ready_frame}' >&{CHANNEL_FD}",
             f"IFS= read -r word <&{CHANNEL_FD} || exit 1",
-            f'[ "$word" = {GO_PROGRAM} ] || {start_runner}',
+            f'[ "$word" = {PROGRAM_WORD} ] || {start_runner}',
             f"( IFS= read -r word <&{CHANNEL_FD} && {start_runner} & )",
             "{ echo 500 >/proc/self/oom_score_adj; } 2>/dev/null",
             f"unset word {' '.join(prefixed_names)}",

@@ -45,7 +45,7 @@ class ImportBudget:
     bytes_left: int = MAX_UNPACKED_BYTES
     entries_left: int = MAX_ENTRIES
 
-    def take(self, file_bytes: int) -> None:
+    def count_entry(self, file_bytes: int) -> None:
         self.bytes_left -= file_bytes
         self.entries_left -= 1
         if self.bytes_left < 0 or self.entries_left < 0:
@@ -313,7 +313,7 @@ def _extract_layer(archive: tarfile.TarFile, root_directory: Path, budget: Impor
     root_fd = os.open(root_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for member in archive:
-            budget.take(member.size if member.isfile() else 0)
+            budget.count_entry(member.size if member.isfile() else 0)
             path_names = [path_name for path_name in PurePosixPath(member.name).parts if path_name not in {"/", "."}]
             if ".." in path_names:
                 raise InvalidInput(f"the archive names {member.name!r}, which is outside of it")
@@ -432,7 +432,7 @@ def _copy_directory(source: Path, root_directory: Path, budget: ImportBudget) ->
     for relative_path, entry in _walk_tree(source):
         target_path = root_directory / relative_path
         status = entry.stat(follow_symlinks=False)
-        budget.take(status.st_size if stat.S_ISREG(status.st_mode) else 0)
+        budget.count_entry(status.st_size if stat.S_ISREG(status.st_mode) else 0)
         if stat.S_ISLNK(status.st_mode):
             target_path.symlink_to(Path(entry.path).readlink())
         elif stat.S_ISDIR(status.st_mode):

@@ -201,7 +201,7 @@ def _is_public(source: str) -> bool:
 
 
 class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the paths that a sandbox shows. ``static`` has our own passwd, group and hosts.
+    """Holds the paths that a sandbox shows. ``static_folder`` has our own passwd, group and hosts.
 
     ``folders`` are made in the stage, with the contents of their files by name.
     ``etc`` is the whole of /etc, but for the resolver's file (:mod:`etc_folder`); None to bind each entry by itself.
@@ -210,7 +210,7 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
     bwrap: str
     home: Path
     runner: Path
-    static: Path
+    static_folder: Path
     etc: Path | None
     prefixes: Sequence[str]
     rootfs: Path | None
@@ -224,7 +224,7 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
     shmem_bytes: int
     private_network: bool
     has_seccomp: bool
-    has_block: bool
+    has_block_fd: bool
     staged: bool
     user_namespace: bool
     ipc: str | None = None
@@ -252,15 +252,15 @@ def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], l
         bubblewrap.add("--unshare-net")
     if host_paths.has_seccomp:
         bubblewrap.add("--seccomp", str(launch.SECCOMP_FD))
-    if host_paths.has_block:
+    if host_paths.has_block_fd:
         bubblewrap.add("--info-fd", str(launch.INFO_FD), "--block-fd", str(launch.BLOCK_FD))
-    show(bubblewrap, host_paths)
+    show_session(bubblewrap, host_paths)
     # Root without its capabilities may not enter a home that is closed to it.
     bubblewrap.add("--remount-ro", "/", "--chdir", HOME if host_paths.user_namespace else "/", "--", *command)
     return bubblewrap.arguments, bubblewrap.staged_sources
 
 
-def show(view: SandboxView, host_paths: HostPaths) -> None:
+def show_session(view: SandboxView, host_paths: HostPaths) -> None:
     """Adds a session's files and mounts to a view, for bubblewrap and gVisor alike. Raises CreationDenied."""
     if host_paths.rootfs is None:
         _show_host(view, host_paths)
@@ -320,7 +320,7 @@ def _show_host(view: SandboxView, host_paths: HostPaths) -> None:
         if host_path.exists():
             view.bind(host_path.resolve() if host_path.is_file() else host_path, str(host_path))
     for etc_name in ("passwd", "group", "hosts") if host_paths.etc is None else ():
-        view.bind(host_paths.static / etc_name, f"/etc/{etc_name}")
+        view.bind(host_paths.static_folder / etc_name, f"/etc/{etc_name}")
     for prefix in host_paths.prefixes:
         view.bind(prefix, prefix)
 

@@ -161,13 +161,13 @@ None).
 
 @dataclass(slots=True)
 class _MountCopy:
-    total: int
-    current: int = 0
+    total_bytes: int
+    copied_bytes: int = 0
     error: BackendError | None = None
     task: asyncio.Task[None] | None = None
 
     def add(self, byte_count: int) -> None:
-        self.current += byte_count
+        self.copied_bytes += byte_count
 
 
 @dataclass(slots=True)
@@ -256,9 +256,9 @@ class Archive:
                 raise copy.error  # to one request; the next one starts the copy again
             copy = None
         if copy is None:
-            copy = self._copies[manifest.revision_id] = _MountCopy(total=manifest.size)
+            copy = self._copies[manifest.revision_id] = _MountCopy(total_bytes=manifest.size)
             copy.task = asyncio.create_task(self._copy(source, cache, manifest, copy))
-        return MountState(path=None, current=copy.current, total=copy.total)
+        return MountState(path=None, current=copy.copied_bytes, total=copy.total_bytes)
 
     async def _copy(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest, copy: _MountCopy) -> None:
         prefix = files_of("artifacts", manifest.revision_id, manifest.attempt)

@@ -116,7 +116,7 @@ class Hub:
         api = HfApi(endpoint=self._url, token=self._token or False)
         context_token = _outbound.set(_Outbound(self._fetcher, asyncio.get_running_loop()))
         try:
-            return await asyncio.to_thread(_with_own_errors, library_call, api)
+            return await asyncio.to_thread(_call_with_own_errors, library_call, api)
         finally:
             _outbound.reset(context_token)
 
@@ -195,7 +195,7 @@ class Hub:
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
 
-def _with_own_errors(library_call: Callable[[HfApi], T], api: HfApi) -> T:
+def _call_with_own_errors(library_call: Callable[[HfApi], T], api: HfApi) -> T:
     from huggingface_hub import errors as hub
 
     try:
@@ -229,8 +229,8 @@ def _repository(name: str) -> tuple[str, str]:
 
 def _info(api: HfApi, name: str, version: str) -> RepositoryInfo:
     repository, kind = _repository(name)
-    read = api.dataset_info if kind == "dataset" else api.model_info
-    return read(repository, revision=version, files_metadata=True)
+    read_info = api.dataset_info if kind == "dataset" else api.model_info
+    return read_info(repository, revision=version, files_metadata=True)
 
 
 def _versions(api: HfApi, name: str) -> list[str]:

@@ -84,11 +84,11 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the limits of one revision; sizes in bytes."""
+    """Holds the limits of one revision."""
 
-    files: int
-    file_size: int
-    size: int
+    max_files: int
+    max_file_bytes: int
+    max_bytes: int
 
 
 def check_files(files: Sequence[PlannedFile], limits: Limits) -> tuple[PlannedFile, ...]:
@@ -96,8 +96,8 @@ def check_files(files: Sequence[PlannedFile], limits: Limits) -> tuple[PlannedFi
     large, or a name is not valid."""
     if not files:
         raise ArtifactRejected("The artifact has no files.")
-    if len(files) > limits.files:
-        raise ArtifactRejected(f"The artifact has {len(files)} files; at most {limits.files} are taken.")
+    if len(files) > limits.max_files:
+        raise ArtifactRejected(f"The artifact has {len(files)} files; at most {limits.max_files} are taken.")
     total_bytes = 0
     file_paths: set[str] = set()
     for file in files:
@@ -105,13 +105,14 @@ def check_files(files: Sequence[PlannedFile], limits: Limits) -> tuple[PlannedFi
         if file.path in file_paths:
             raise ArtifactRejected("Two files have the same name.", data={"path": file.path[:256]})
         file_paths.add(file.path)
-        if not 0 <= file.size <= limits.file_size:
+        if not 0 <= file.size <= limits.max_file_bytes:
             raise ArtifactRejected(
-                f"A file has {file.size} bytes; at most {limits.file_size} are taken.", data={"path": file.path[:256]}
+                f"A file has {file.size} bytes; at most {limits.max_file_bytes} are taken.",
+                data={"path": file.path[:256]},
             )
         total_bytes += file.size
-    if total_bytes > limits.size:
-        raise ArtifactRejected(f"The artifact has {total_bytes} bytes; at most {limits.size} are taken.")
+    if total_bytes > limits.max_bytes:
+        raise ArtifactRejected(f"The artifact has {total_bytes} bytes; at most {limits.max_bytes} are taken.")
     for file_path in file_paths:
         parts = FolderPath.parse(file_path).parts
         if any("/".join(parts[:part_count]) in file_paths for part_count in range(1, len(parts))):

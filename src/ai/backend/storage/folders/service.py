@@ -53,7 +53,7 @@ class Folders:
                 await source_volume.clone_folder(source, target_volume, target, progress)
                 published = not progress.is_cancelled
             except StorageFull as e:
-                raise await self.quota.reason(target_volume, target.scope, e) from None
+                raise await self.quota.error_of_full_volume(target_volume, target.scope, e) from None
             finally:
                 self.quota.end_reservation(target_volume, target.scope, size, published=published)
 
@@ -63,7 +63,7 @@ class Folders:
         """Deletes a folder and cancels a clone into it."""
         self.tasks.cancel(_task_key(volume, folder))
         await volume.delete_folder(folder)
-        self.quota.touch(volume, folder.scope)
+        self.quota.mark_outdated(volume, folder.scope)
 
     async def delete_files(
         self, volume: AbstractVolume, folder: VFolderId, paths: list[FolderPath], *, recursive: bool
@@ -71,7 +71,7 @@ class Folders:
         try:
             await volume.delete_files(folder, paths, recursive=recursive)
         finally:
-            self.quota.touch(volume, folder.scope)
+            self.quota.mark_outdated(volume, folder.scope)
 
     async def make_directories(
         self, volume: AbstractVolume, folder: VFolderId, path_texts: list[str], *, parents: bool, exist_ok: bool

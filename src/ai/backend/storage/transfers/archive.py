@@ -58,7 +58,7 @@ class ArchiveSlots:
                 del self._counts[requester]
 
 
-class _Unsent:
+class _UnsentBytes:
     """Stores the bytes of an archive from their writing to their sending, like a file without seek."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ async def stream_zip(
 
 
 def _zip_parts(volume: AbstractVolume, folder: VFolderId, paths: Sequence[FolderPath]) -> Generator[bytes]:
-    unsent, entries = _Unsent(), _Entries()
+    unsent, entries = _UnsentBytes(), _Entries()
     archive = zipfile.ZipFile(cast("IO[bytes]", unsent), "w", zipfile.ZIP_STORED, allowZip64=True)
     archive.filelist = cast("list[zipfile.ZipInfo]", entries)
     archive.NameToInfo = _NoNames()

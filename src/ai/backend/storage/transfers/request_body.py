@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.http_parser import HttpRequestParser
 
 from ai.backend.infra.http.errors import BodyTooSlow, UnsupportedMediaType
-from ai.backend.storage.transfers.uploads import Sink, to_the_end
+from ai.backend.storage.transfers.uploads import Sink, await_despite_cancel
 
 BODY_IDLE_TIMEOUT_S = 60.0
 """Seconds without a byte after which an upload's request ends; received bytes are stored."""
@@ -113,7 +113,7 @@ class StreamBody:
         if self._writing is not None:
             write_task, self._writing = self._writing, None
             try:
-                await to_the_end(write_task)
+                await await_despite_cancel(write_task)
             except BaseException:
                 self._waiting.clear()  # nothing may follow missing bytes
                 raise
@@ -140,7 +140,7 @@ class DirectBody:
                 burst = asyncio.get_running_loop().run_in_executor(
                     threads, self._receive_burst, connection, buffered_parts, sink
                 )
-                await to_the_end(burst)
+                await await_despite_cancel(burst)
                 buffered_parts = []
 
     @contextmanager

@@ -170,7 +170,7 @@ class Uploads:
             else:
                 offset, is_published = await self._receive_slowly(open_upload, chunk, path)
         except StorageFull as e:
-            raise await self._quota.reason(volume, folder.scope, e) from None
+            raise await self._quota.error_of_full_volume(volume, folder.scope, e) from None
         if is_published:
             self._quota.end_reservation(volume, folder.scope, claims.size, published=True)
         return offset
@@ -202,7 +202,7 @@ class Uploads:
 
     async def _run(self, work: Callable[..., R], *arguments: Any) -> R:
         """Runs work in a thread to its end, also when cancelled, since the upload is closed afterwards."""
-        return await to_the_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
+        return await await_despite_cancel(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
 
     def _locate_folder(self, claims: UploadClaims) -> tuple[AbstractVolume, VFolderId]:
         try:
@@ -210,7 +210,7 @@ class Uploads:
         except InvalidInput:
             raise UploadNotFound from None
 
-    async def keep_expiring(self, *, after_s: float) -> None:
+    async def expire_periodically(self, *, after_s: float) -> None:
         """Removes uploads without progress for ``after_s`` seconds from all volumes periodically, until cancelled."""
         while True:
             for volume in self._volumes:
@@ -228,7 +228,7 @@ class Uploads:
         self._threads.shutdown(wait=False)
 
 
-async def to_the_end(work_future: asyncio.Future[R]) -> R:
+async def await_despite_cancel(work_future: asyncio.Future[R]) -> R:
     """Runs work in a thread and returns its result. If cancelled, waits until the work has ended."""
     try:
         return await asyncio.shield(work_future)

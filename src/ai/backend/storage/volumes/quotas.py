@@ -26,8 +26,8 @@ _NEARLY_FULL_BYTES = 1 << 22  # a file system may need more space than was writt
 
 @dataclass(slots=True)
 class _ScopeAccount:
-    used: int = 0
-    files: int = 0
+    used_bytes: int = 0
+    file_count: int = 0
     grown_bytes: int = 0
     reserved_bytes: int | None = None
     scanned_at: float | None = None
@@ -60,7 +60,7 @@ class QuotaAccounting:
             return ScopeState(usage.used_bytes, usage.file_count, limit, "hard")
         account = self._account(volume, scope)
         await self._scan(volume, scope, account, older_than_s=USAGE_FRESH_S)
-        return ScopeState(account.used + account.grown_bytes, account.files, limit, "soft")
+        return ScopeState(account.used_bytes + account.grown_bytes, account.file_count, limit, "soft")
 
     async def reserve(self, volume: AbstractVolume, scope: QuotaScopeId, size: int) -> None:
         """Reserves ``size`` bytes until :meth:`end_reservation`. Raises QuotaExceeded if they do not fit. Where the
@@ -86,7 +86,9 @@ class QuotaAccounting:
         if account.reserved_bytes is not None:
             account.reserved_bytes += size
 
-    async def reason(self, volume: AbstractVolume, scope: QuotaScopeId, error: StorageFull) -> BackendError:
+    async def error_of_full_volume(
+        self, volume: AbstractVolume, scope: QuotaScopeId, error: StorageFull
+    ) -> BackendError:
         """Returns QuotaExceeded if a limit that the volume enforces has caused an error. Otherwise returns the error
         itself.
         """
@@ -105,7 +107,7 @@ class QuotaAccounting:
         if published:
             account.grown_bytes += reserved
 
-    def touch(self, volume: AbstractVolume, scope: QuotaScopeId) -> None:
+    def mark_outdated(self, volume: AbstractVolume, scope: QuotaScopeId) -> None:
         """Marks the usage of a scope as outdated after a removal."""
         self._account(volume, scope).is_stale = True
 
@@ -119,7 +121,7 @@ class QuotaAccounting:
 
     @staticmethod
     def _total_bytes(account: _ScopeAccount) -> int:
-        return account.used + account.grown_bytes + (account.reserved_bytes or 0)
+        return account.used_bytes + account.grown_bytes + (account.reserved_bytes or 0)
 
     async def _scan(
         self, volume: AbstractVolume, scope: QuotaScopeId, account: _ScopeAccount, *, older_than_s: float | None
@@ -135,7 +137,7 @@ class QuotaAccounting:
             account.reserved_bytes = await self._open_upload_bytes(volume, scope)  # other processes end uploads too
             account.is_stale = False
             usage = await volume.scope_usage(scope)
-            account.used, account.files = usage.used_bytes, usage.file_count
+            account.used_bytes, account.file_count = usage.used_bytes, usage.file_count
             account.grown_bytes -= grown_bytes_before
             account.scanned_at = began_at
 

@@ -64,7 +64,7 @@ def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], N
         return
     path = layout.folder(folder)
     with translated_os_errors():
-        clones_dir, trash = layout.hidden(folder.scope, ".clones"), layout.trash(layout.scope(folder.scope))
+        clones_dir, trash = layout.hidden_directory(folder.scope, ".clones"), layout.trash(layout.scope(folder.scope))
         with _locked(clones_dir):
             (clones_dir / f"{folder.id.hex}.json").unlink(missing_ok=True)
             waypoint("delete.unmarked")
@@ -95,7 +95,7 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
     if final_path.is_dir():
         return
     with translated_os_errors():
-        clones_dir = layout.hidden(folder.scope, ".clones")
+        clones_dir = layout.hidden_directory(folder.scope, ".clones")
         marker_path, copy_path = clones_dir / f"{folder.id.hex}.json", clones_dir / folder.id.hex
         trash = layout.trash(layout.scope(folder.scope))
         try:
@@ -162,8 +162,10 @@ def _copy_folder(
     progress.total = trees.measure(original_directory.fd).used_bytes
     copy_path.mkdir(mode=0o700)
     with OpenDirectory.at(copy_path) as copy_directory:
-        trees.copy(original_directory.fd, copy_directory.fd, progress, give=layout.give, waypoint=waypoint)
-        layout.give(copy_directory.fd)
+        trees.copy(
+            original_directory.fd, copy_directory.fd, progress, give_to_owner=layout.give_to_owner, waypoint=waypoint
+        )
+        layout.give_to_owner(copy_directory.fd)
         os.fchmod(copy_directory.fd, os.fstat(original_directory.fd).st_mode & 0o777)
         syncfs(copy_directory.fd)
     waypoint("clone.copied")

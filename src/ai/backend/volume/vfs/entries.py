@@ -80,7 +80,7 @@ def _open_regular(fd: int) -> OpenFile:
     return OpenFile(fd)
 
 
-def tree(root: OpenDirectory, path: FolderPath) -> Iterator[ArchiveEntry]:
+def walk_tree(root: OpenDirectory, path: FolderPath) -> Iterator[ArchiveEntry]:
     with translated_os_errors(path), root.opened(path, os.O_PATH) as fd:
         status = os.fstat(fd)
     name = path.parts[-1] if path.parts else "."

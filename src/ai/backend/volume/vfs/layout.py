@@ -38,7 +38,7 @@ class Layout:
     def scope(self, scope: QuotaScopeId) -> Path:
         return self.root / scope.id.hex
 
-    def made_scope(self, scope: QuotaScopeId, *, has_version: bool = True) -> Path:
+    def ensure_scope(self, scope: QuotaScopeId, *, has_version: bool = True) -> Path:
         """Returns the directory of a scope, and creates it with all directories that deleting needs, since the disk may
         be full later.
         """
@@ -62,12 +62,12 @@ class Layout:
         folder_hex = folder.id.hex
         return self.scope(folder.scope) / folder_hex[:2] / folder_hex[2:4] / folder_hex[4:]
 
-    def limit(self, scope: QuotaScopeId) -> Path:
+    def limit_file(self, scope: QuotaScopeId) -> Path:
         return self.scope(scope) / ".limit"
 
-    def hidden(self, scope: QuotaScopeId, directory_name: str) -> Path:
+    def hidden_directory(self, scope: QuotaScopeId, directory_name: str) -> Path:
         """Returns the directory ``.uploads`` or ``.clones`` of a scope, and creates it if it is absent."""
-        return self._private_directory(self.made_scope(scope) / directory_name)
+        return self._private_directory(self.ensure_scope(scope) / directory_name)
 
     def trash(self, scope: Path) -> Path:
         return self._private_directory(scope / ".trash")
@@ -87,7 +87,7 @@ class Layout:
         second_dirs = [second_dir for first_dir in first_dirs for second_dir in _hex_directories(first_dir, 2)]
         return [folder for second_dir in second_dirs for folder in _hex_directories(second_dir, 28)]
 
-    def give(self, fd: int) -> None:
+    def give_to_owner(self, fd: int) -> None:
         """Makes the layout's ``owner`` the owner of a new file."""
         if self.owner is not None:
             os.fchown(fd, *self.owner)

@@ -32,7 +32,7 @@ def migrate(layout: Layout, folders: Iterable[VFolderId]) -> list[str]:
         folder_hex = folder.id.hex
         old_path, new_path = layout.root / folder_hex[:2] / folder_hex[2:4] / folder_hex[4:], layout.folder(folder)
         if old_path.is_dir() and not new_path.exists():
-            layout.made_scope(folder.scope, has_version=version_text is not None)
+            layout.ensure_scope(folder.scope, has_version=version_text is not None)
             new_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             old_path.rename(new_path)
             for parent in (old_path.parent, old_path.parent.parent):

@@ -79,10 +79,10 @@ def create(layout: Layout, record: UploadRecord) -> None:
         raise UploadNotFound
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with translated_os_errors():
-        uploads_dir = str(layout.hidden(record.folder.scope, ".uploads"))
+        uploads_dir = str(layout.hidden_directory(record.folder.scope, ".uploads"))
         with open_fd(f"{uploads_dir}/{record.session}.data", flags, 0o644) as fd:
             os.fchmod(fd, 0o644)
-            layout.give(fd)
+            layout.give_to_owner(fd)
         try:
             _write_record(
                 uploads_dir, record.session, _Record(folder=str(record.folder), path=str(record.path), size=record.size)

@@ -113,7 +113,7 @@ class VfsVolume(AbstractVolume):
 
     async def create_scope(self, scope: QuotaScopeId) -> None:
         with translated_os_errors():
-            await self._run(self.layout.made_scope, scope)
+            await self._run(self.layout.ensure_scope, scope)
 
     async def scope_limit(self, scope: QuotaScopeId) -> int | None:
         return await self._run(self._read_limit, scope)
@@ -121,7 +121,7 @@ class VfsVolume(AbstractVolume):
     def _read_limit(self, scope: QuotaScopeId) -> int | None:
         self.layout.existing_scope(scope)
         try:
-            return int(self.layout.limit(scope).read_text())
+            return int(self.layout.limit_file(scope).read_text())
         except FileNotFoundError:
             return None
 
@@ -130,7 +130,7 @@ class VfsVolume(AbstractVolume):
 
     def _write_limit(self, scope: QuotaScopeId, limit: int | None) -> None:
         self.layout.existing_scope(scope)
-        path = self.layout.limit(scope)
+        path = self.layout.limit_file(scope)
         if limit is None:
             path.unlink(missing_ok=True)
             return
@@ -162,7 +162,7 @@ class VfsVolume(AbstractVolume):
         path = self.layout.folder(folder)
         with translated_os_errors():
             for _ in range(16):  # a deletion may remove an empty parent meanwhile
-                self.layout.made_scope(folder.scope)
+                self.layout.ensure_scope(folder.scope)
                 path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
                 try:
                     path.mkdir(mode=0o700)
@@ -172,7 +172,7 @@ class VfsVolume(AbstractVolume):
                 except FileNotFoundError:
                     continue
                 with OpenDirectory.at(path) as directory:
-                    self.layout.give(directory.fd)
+                    self.layout.give_to_owner(directory.fd)
                     os.fchmod(directory.fd, mode)
                 return
         raise FileAlreadyExists("The folder's place is being changed.")
@@ -319,7 +319,7 @@ class VfsVolume(AbstractVolume):
     @contextmanager
     def open_tree(self, folder: VFolderId, paths: Sequence[FolderPath]) -> Iterator[Iterator[ArchiveEntry]]:
         with self._open_folder(folder) as root:
-            yield (entry for path in paths for entry in entries.tree(root, path))
+            yield (entry for path in paths for entry in entries.walk_tree(root, path))
 
     async def create_upload(self, record: UploadRecord) -> None:
         def create(root: OpenDirectory) -> None:
@@ -379,11 +379,11 @@ class VfsVolume(AbstractVolume):
         elif not self._stopping.is_set():
             self._purge_again.discard(trash)
             purge_future = self._purges[trash] = asyncio.get_running_loop().run_in_executor(
-                self._long, self._empty, trash
+                self._long, self._empty_trash, trash
             )
             purge_future.add_done_callback(functools.partial(self._on_purged, trash))
 
-    def _empty(self, trash: Path) -> None:
+    def _empty_trash(self, trash: Path) -> None:
         try:
             with OpenDirectory.at(trash) as root, self._headroom(trash.parent):
                 fcntl.flock(root.fd, fcntl.LOCK_EX)

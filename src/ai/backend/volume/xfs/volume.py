@@ -125,9 +125,9 @@ class XfsVolume(VfsVolume):
                             adopt(scope.fd, project_id)
                     except Conflict as e:
                         raise InvalidInput(f"The quota scope {path} cannot be given a project: {e.message}") from None
-                    self._enforce(path, project_id)
+                    self._enforce_limit(path, project_id)
 
-    def _enforce(self, scope: Path, project_id: int) -> None:
+    def _enforce_limit(self, scope: Path, project_id: int) -> None:
         """Sets the limit of a scope in the file system, as it is stored exactly in the scope. During deletions the
         limit is higher.
         """
@@ -145,19 +145,19 @@ class XfsVolume(VfsVolume):
     @contextmanager
     def _headroom(self, scope: Path) -> Iterator[None]:
         """Raises the limit of a scope a little during an operation. After a crash the next start lowers it again."""
-        self._count_deletion(scope, 1)
+        self._change_deletion_count(scope, 1)
         try:
             yield
         finally:
-            self._count_deletion(scope, -1)
+            self._change_deletion_count(scope, -1)
 
-    def _count_deletion(self, scope: Path, change: int) -> None:
+    def _change_deletion_count(self, scope: Path, change: int) -> None:
         with self._counting:
             self._deleting[scope] += change
             if not self._deleting[scope]:
                 del self._deleting[scope]
             if scope.is_dir():
-                self._enforce(scope, self._claim_project_id(scope.name))
+                self._enforce_limit(scope, self._claim_project_id(scope.name))
 
     def _measure_scope(self, scope: QuotaScopeId) -> FolderUsage:
         path = self.layout.existing_scope(scope)

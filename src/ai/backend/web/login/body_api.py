@@ -24,11 +24,11 @@ async def read_fields(call: Call, *, scheme: str) -> Mapping[str, Any]:
     """Returns the JSON object of a request, empty without a body. Raises InvalidInput."""
     content = await call.read_body()
     if call.request.headers.get(_ENCODED_HEADER, "").lower() == "true":
-        content = _decoded(content, public_origin(call.request, scheme=scheme))
+        content = _decrypt_body(content, public_origin(call.request, scheme=scheme))
     return parse_json_object(content)
 
 
-def _decoded(content: bytes, endpoint: str) -> bytes:
+def _decrypt_body(content: bytes, endpoint: str) -> bytes:
     """Decrypts a body of the published console: ``IV ":" base64(AES-256-CBC)`` (wire contract 5, step 4).
 
     The key can be computed from the address, so this hides the body from nobody; TLS does that.

@@ -94,12 +94,12 @@ class LoginService:
             Unavailable: no manager answers, or the store is away.
         """
         username = fields["username"].strip().lower()
-        status, document = await self._counted(self._manager.authorize, fields, address=address)
+        status, document = await self._ask_within_limits(self._manager.authorize, fields, address=address)
         secret = _secret_of(username, document) if status == 200 else None
         if secret is None:
             return SignIn(token=None, secret=None, problem=document)
         await self._store.clear_failures(f"name:{username}")
-        return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
+        return SignIn(token=await self._begin_login(secret, address, client), secret=secret, problem={})
 
     async def change_password(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
         """Changes a password that must be changed before a sign-in.
@@ -107,7 +107,7 @@ class LoginService:
         The limits of sign-ins apply, because whoever guesses passwords is counted here as there. Returns status and
         answer of the manager. Raises as :meth:`sign_in`.
         """
-        return await self._counted(self._manager.update_password, fields, address=address)
+        return await self._ask_within_limits(self._manager.update_password, fields, address=address)
 
     async def prove(
         self,
@@ -122,22 +122,22 @@ class LoginService:
         async def prove(_fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
             return await ask(fields, address=address)
 
-        return await self._counted(prove, {"username": login.secret.username}, address=address)
+        return await self._ask_within_limits(prove, {"username": login.secret.username}, address=address)
 
-    async def _counted(
+    async def _ask_within_limits(
         self, ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]], fields: Mapping[str, str], *, address: str
     ) -> tuple[int, dict[str, Any]]:
         name_key, address_key = f"name:{fields['username'].strip().lower()}", _address_key(address)
-        await self._count(address_key, self._limits.address_failures)
-        await self._count(name_key, self._limits.name_failures)
+        await self._count_attempt(address_key, self._limits.address_failures)
+        await self._count_attempt(name_key, self._limits.name_failures)
         is_failure = False
         try:
             status, document = await ask(fields, address=address)
             is_failure = 400 < status < 500 and not _is_password_right(document)
         finally:
             if not is_failure:
-                await self._add(address_key, -1)
-                await self._add(name_key, -1)
+                await self._add_failures(address_key, -1)
+                await self._add_failures(name_key, -1)
         return status, document
 
     async def sign_in_token(self, fields: Mapping[str, Any], *, address: str, client: str) -> SignIn:
@@ -162,7 +162,7 @@ class LoginService:
         client: str,
     ) -> SignIn:
         address_key = _address_key(address)
-        await self._count(address_key, self._limits.address_failures)
+        await self._count_attempt(address_key, self._limits.address_failures)
         secret, is_failure = None, False
         try:
             status, document = await ask(fields, address=address)
@@ -170,10 +170,10 @@ class LoginService:
             is_failure = secret is None and status < 500
         finally:
             if not is_failure:
-                await self._add(address_key, -1)
+                await self._add_failures(address_key, -1)
         if secret is None:
             return SignIn(token=None, secret=None, problem=document)
-        return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
+        return SignIn(token=await self._begin_login(secret, address, client), secret=secret, problem={})
 
     async def find(self, token: str | None, *, is_use: bool = True) -> Login | None:
         """Returns the login session of a cookie. Returns None if the session has ended or never existed. Raises
@@ -188,14 +188,14 @@ class LoginService:
         recent_login = self._recent.get(login_id)
         if recent_login is not None and not self._is_idle(recent_login.stored):
             if is_use:
-                await self._note_use(recent_login.stored)
+                await self._record_use(recent_login.stored)
             return Login(login_id=login_id, secret=recent_login.secret, expires_at=recent_login.stored.expires_at)
         generation = self._recent.generation
-        stored_login = await self._live(login_id)
+        stored_login = await self._find_live(login_id)
         if stored_login is None:
             return None
         if is_use:
-            await self._note_use(stored_login)
+            await self._record_use(stored_login)
         try:
             secret_json = _sealer(token).decrypt(stored_login.sealed)
             secret = msgspec.json.decode(secret_json, type=LoginSecret)
@@ -205,9 +205,9 @@ class LoginService:
         self._recent.put(stored_login, secret, generation=generation)
         return Login(login_id=stored_login.login_id, secret=secret, expires_at=stored_login.expires_at)
 
-    async def active(self, login_ids: Collection[str]) -> set[str]:
+    async def active_ids(self, login_ids: Collection[str]) -> set[str]:
         """Returns the given login sessions that have not ended. Raises Unavailable."""
-        return {login_id for login_id in login_ids if await self._live(login_id) is not None}
+        return {login_id for login_id in login_ids if await self._find_live(login_id) is not None}
 
     async def extend(self, login: Login) -> Login:
         """Starts the lifetime of a login session anew. Raises Unavailable."""
@@ -246,7 +246,7 @@ class LoginService:
         await self._store.delete_of_user(login.secret.username, except_id=login.login_id)
         self._recent.clear()
 
-    async def _begin(self, secret: LoginSecret, address: str, client: str) -> str:
+    async def _begin_login(self, secret: LoginSecret, address: str, client: str) -> str:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         now = self._clock.now()
         stored_login = StoredLogin(
@@ -262,7 +262,7 @@ class LoginService:
         await self._store.put(stored_login)
         return token
 
-    async def _live(self, login_id: str) -> StoredLogin | None:
+    async def _find_live(self, login_id: str) -> StoredLogin | None:
         stored_login = await self._store.get(login_id, now=self._clock.now())
         if stored_login is not None and self._is_idle(stored_login):
             await self._store.delete(login_id)
@@ -277,7 +277,7 @@ class LoginService:
             seconds=self._limits.idle_s
         )
 
-    async def _note_use(self, stored_login: StoredLogin) -> None:
+    async def _record_use(self, stored_login: StoredLogin) -> None:
         """Stores the time of a session's use, at most ten times within the idle time that ends the session."""
         now = self._clock.now()
         if self._limits.idle_s and now - (stored_login.used_at or stored_login.created_at) >= timedelta(
@@ -286,13 +286,13 @@ class LoginService:
             await self._store.touch(stored_login.login_id, now)
             self._recent.clear()
 
-    async def _count(self, key: str, limit: int) -> None:
-        if await self._add(key, 1) > limit:
+    async def _count_attempt(self, key: str, limit: int) -> None:
+        if await self._add_failures(key, 1) > limit:
             raise RateLimitExceeded(
                 "Too many failed sign-ins; try again later.", data={"retry_after": max(1, self._limits.block_s)}
             )
 
-    async def _add(self, key: str, count: int) -> int:
+    async def _add_failures(self, key: str, count: int) -> int:
         now = self._clock.now()
         expires_at = now + timedelta(seconds=self._limits.block_s)
         return await self._store.add_failures(key[:300], count, now=now, expires_at=expires_at)

@@ -64,7 +64,7 @@ class SsoApi:
         _, document = await self._manager.begin_redirect(redirect_fields, address=call.address)
         url, ticket = document.get("url"), document.get("ticket")
         if not isinstance(url, str) or not isinstance(ticket, str):
-            return _refusal(document)
+            return _refusal_page(document)
         if not url.startswith(("https://", "http://")) or len(ticket) > _MAX_TICKET_LENGTH:
             raise InvalidInput("The sign-in service cannot be used.")
         response = web.Response(status=302, headers={"Location": url})
@@ -88,13 +88,13 @@ class SsoApi:
         client = call.request.headers.get("User-Agent", "")
         sign_in = await self._logins.finish_redirect(finish_fields, address=call.address, client=client)
         if sign_in.token is None:
-            refusal_page = _refusal(sign_in.problem)
+            refusal_page = _refusal_page(sign_in.problem)
             self._cookies.clear_ticket(refusal_page)
             return refusal_page
         earlier_login = await self._logins.find(self._cookies.token_of(call.request))
         if earlier_login is not None:
             await self._logins.sign_out(earlier_login)
-        path = html.escape(same_origin_path(_decoded(encoded_path)), quote=True)
+        path = html.escape(same_origin_path(_decode_path(encoded_path)), quote=True)
         response = web.Response(text=_REDIRECT_PAGE.format(path=path), content_type="text/html")
         self._cookies.clear_ticket(response)
         self._cookies.set(response, sign_in.token)
@@ -110,7 +110,7 @@ def same_origin_path(path_text: str) -> str:
     return path_text if len(path_text) <= _MAX_PATH_LENGTH and _PATH_PATTERN.fullmatch(path_text) else "/"
 
 
-def _refusal(problem: Mapping[str, Any]) -> web.Response:
+def _refusal_page(problem: Mapping[str, Any]) -> web.Response:
     """Returns a page that tells a problem of the manager to whoever sits before the browser."""
     status, detail = problem.get("status"), problem.get("detail")
     message_html = html.escape(detail if isinstance(detail, str) else AuthenticationFailed.title)
@@ -118,7 +118,7 @@ def _refusal(problem: Mapping[str, Any]) -> web.Response:
     return web.Response(status=response_status, text=_REFUSAL_PAGE.format(text=message_html), content_type="text/html")
 
 
-def _decoded(encoded_path: str) -> str:
+def _decode_path(encoded_path: str) -> str:
     try:
         return base64.b64decode(encoded_path, altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeError, ValueError):

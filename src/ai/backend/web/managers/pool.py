@@ -86,7 +86,7 @@ class ManagerPool:
         Raises:
             Unavailable: no manager can be reached, or the connection broke before the head of the response.
         """
-        for endpoint in self._in_order():
+        for endpoint in self._endpoints_in_order():
             request = self._session.request(
                 method,
                 _target_url(endpoint, raw_target),
@@ -113,7 +113,7 @@ class ManagerPool:
             Unavailable: no manager can be reached.
             WSServerHandshakeError: the manager refuses; its status says why.
         """
-        for endpoint in self._in_order():
+        for endpoint in self._endpoints_in_order():
             try:
                 return await self._session.ws_connect(
                     _target_url(endpoint, raw_target),
@@ -163,7 +163,7 @@ class ManagerPool:
             raise Unavailable("The web server is not started.")
         return self._http
 
-    def _in_order(self) -> list[URL]:
+    def _endpoints_in_order(self) -> list[URL]:
         """Returns the manager endpoints in the order of the settings. Recently unreachable endpoints come last."""
         now = time.monotonic()
         return sorted(self._endpoints, key=lambda endpoint: self._avoided_until[endpoint] > now)

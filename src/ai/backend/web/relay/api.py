@@ -105,9 +105,9 @@ class RelayApi:
             headers={
                 **_forwarded_headers(request.headers, call.address),
                 **_length_of(request),
-                **self._proof(request, login),
+                **self._proof_header(request, login),
             },
-            body=_chunks(request) if request.body_exists else None,
+            body=_body_chunks(request) if request.body_exists else None,
         )
         async with response:
             if login is not None and response.status == 200 and request.method not in SAFE_METHODS:
@@ -122,7 +122,7 @@ class RelayApi:
         if path == _ROTATION_PATH:
             await self._logins.sign_out(login, everywhere=True)  # their secret is refused from now on
 
-    def _proof(self, request: web.Request, login: Login | None) -> dict[str, str]:
+    def _proof_header(self, request: web.Request, login: Login | None) -> dict[str, str]:
         proof = self._cookies.proof_of(request) if login is not None else None
         return {PROOF_HEADER: proof} if proof else {}
 
@@ -172,7 +172,7 @@ def _length_of(request: web.Request) -> dict[str, str]:
     return {"Content-Length": str(request.content_length)}
 
 
-async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
+async def _body_chunks(request: web.Request) -> AsyncIterator[bytes]:
     async for chunk in request.content.iter_any():
         yield chunk
 

@@ -91,23 +91,23 @@ class ServiceCallsApi:
         if login is None:
             raise AuthenticationFailed("You are not logged in.")
         call.request[ACCESS_KEY] = login.login_id  # the answer ends with the login session
-        service_call = _decoded(await call.read_body())
+        service_call = _decode_call(await call.read_body())
         keypair = Keypair(login.secret.access_key, login.secret.secret_key)
         # A client that leaves cancels this call, which closes the connection to the service: its engine stops.
-        with self._counted(login.login_id), call.request.app[STREAMS].opened(call.request):
+        with self._count_call(login.login_id), call.request.app[STREAMS].opened(call.request):
             service = await self._ask_manager("GET", _manager_path(call.params["e"]), keypair)
             if isinstance(service, web.Response):
                 return service
             url = _target_url(service, service_call.path)
             headers = {} if service_call.body is None else {"Content-Type": service_call.content_type}
             if service.get("is_public") is not True:
-                token = await self._token(login.login_id, str(service.get("endpoint_id")), keypair)
+                token = await self._token_of(login.login_id, str(service.get("endpoint_id")), keypair)
                 if isinstance(token, web.Response):
                     return token
                 headers["Authorization"] = f"Bearer {token}"
-            return await self._answer(call.request, url, service_call, headers)
+            return await self._stream_answer(call.request, url, service_call, headers)
 
-    async def _answer(
+    async def _stream_answer(
         self, request: web.Request, url: URL, service_call: ServiceCallBody, headers: Mapping[str, str]
     ) -> web.StreamResponse:
         body = None if service_call.body is None else service_call.body.encode()
@@ -133,7 +133,7 @@ class ServiceCallsApi:
         await client_response.write_eof()
         return client_response
 
-    async def _token(self, login_id: str, endpoint_id: str, keypair: Keypair) -> str | web.Response:
+    async def _token_of(self, login_id: str, endpoint_id: str, keypair: Keypair) -> str | web.Response:
         """Returns the token of a login session for an endpoint, a new one shortly before the last ends."""
         key = (login_id, endpoint_id)
         token, now = self._tokens.get(key), time.monotonic()
@@ -166,7 +166,7 @@ class ServiceCallsApi:
         return web.json_response(document, status=status, content_type="application/problem+json")
 
     @contextmanager
-    def _counted(self, login_id: str) -> Iterator[None]:
+    def _count_call(self, login_id: str) -> Iterator[None]:
         """Counts a call while the block runs. Raises RateLimitExceeded for too many at once."""
         if self._calls[login_id] >= MAX_CALLS_OF_LOGIN or self._calls.total() >= _MAX_CALLS:
             raise RateLimitExceeded("Too many calls of services run at once; wait for one of them to end.")
@@ -178,7 +178,7 @@ class ServiceCallsApi:
             self._calls += Counter()  # drops those of zero
 
 
-def _decoded(content: bytes) -> ServiceCallBody:
+def _decode_call(content: bytes) -> ServiceCallBody:
     try:
         service_call = msgspec.json.decode(content, type=ServiceCallBody)
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
