@@ -145,9 +145,11 @@ class Cluster:
         stores = self.stores
         id_generator = SeededIds(self.seed)
         identity = IdentityService(stores.identities, stores.sessions, clock, id_generator)
-        bootstrapped = await Bootstrap(stores.identities, stores.resource_groups, identity, clock, id_generator).run()
-        assert bootstrapped.user is not None
-        credentials = await stores.identities.credentials(bootstrapped.user.access_key)
+        bootstrap_result = await Bootstrap(
+            stores.identities, stores.resource_groups, identity, clock, id_generator
+        ).run()
+        assert bootstrap_result.user is not None
+        credentials = await stores.identities.credentials(bootstrap_result.user.access_key)
         assert credentials is not None
         self.caller = credentials.caller
         options = {"preemption": {"enabled": policy.preempts}, "placement": policy.placement}
@@ -212,7 +214,7 @@ class Cluster:
             return {self._claim_users.choice(list(gpus.UNITS_BY_SLOT)): 1}
         return {"mock.shares": self._claim_users.choice(["0.5", "1", "2"])}
 
-    async def _ask_about_claims(self, call: Callable[[ClaimService], Coroutine[Any, Any, object]]) -> None:
+    async def _ask_about_claims(self, claim_request: Callable[[ClaimService], Coroutine[Any, Any, object]]) -> None:
         """Sends one request about claims to a manager."""
         managers = self.serving()
         if not managers:
@@ -220,7 +222,7 @@ class Cluster:
         manager = self._claim_users.choice(managers)
         try:
             async with asyncio.timeout(15.0):
-                await manager.ask(lambda live: call(live.services.claims))
+                await manager.ask(lambda live: claim_request(live.services.claims))
         except (BackendError, TimeoutError, ProcessDied) as e:
             self.world.trace("claim", type(e).__name__)
 
@@ -424,7 +426,9 @@ class Cluster:
         await self.come_to_rest()
 
     def _statuses(self, sessions: Sequence[Session | None]) -> set[str]:
-        return {self.memory.sessions[s.id].status.value if s is not None else "refused" for s in sessions}
+        return {
+            self.memory.sessions[session.id].status.value if session is not None else "refused" for session in sessions
+        }
 
     async def watch(self) -> None:
         """Checks repeatedly for sessions that stay too long in a transient state."""

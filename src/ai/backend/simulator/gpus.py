@@ -100,8 +100,8 @@ class SimulatedGpu(SimulatedPlugin):
             self.node.broken.append(f"{self.node.name} cuts {device_id}, which a workload has")
         if self._free_units(device_id) < UNITS_BY_SLOT[profile]:
             raise Conflict(f"{device_id} has no room for another {profile}")
-        names = (f"{device_id}/{number}" for number in range(64))
-        name = DeviceId(next(name for name in names if name not in self.node.partitions))
+        partition_names = (f"{device_id}/{number}" for number in range(64))
+        name = DeviceId(next(name for name in partition_names if name not in self.node.partitions))
         self.node.partitions[name] = (device_id, profile)
         return name
 

@@ -61,12 +61,16 @@ class Invariants:
             if self._seen.get(session_key) is not session
         }
         for session_id, session in changed_sessions.items():
-            previous = self._seen.get(session_id)
+            previous_session = self._seen.get(session_id)
             self._seen[session_id] = session
             self.broken += [f"{session.name}: {violation}" for violation in machine.check(session_state(session))]
             self._check_kernels(session)
-            if previous is not None and previous.status.is_final and session.status is not previous.status:
-                self.broken.append(f"{session.name} left {previous.status}, which is final")
+            if (
+                previous_session is not None
+                and previous_session.status.is_final
+                and session.status is not previous_session.status
+            ):
+                self.broken.append(f"{session.name} left {previous_session.status}, which is final")
         if self._seen.keys() != memory.sessions.keys():
             self.broken.append("a session is lost")
         if changed_sessions:
@@ -90,15 +94,15 @@ class Invariants:
     def watch(self) -> None:
         """Checks that no session stays in a transient state."""
         for session in self._memory.sessions.values():
-            status, since = self._since.get(session.id, (None, 0.0))
+            status, status_since = self._since.get(session.id, (None, 0.0))
             if status is not session.status:
                 self._since[session.id] = session.status, self._world.now
             elif (
                 session.status not in _LASTING_STATUSES
                 and not status.is_final
-                and self._world.now - since > _MAX_TRANSIENT_S
+                and self._world.now - status_since > _MAX_TRANSIENT_S
             ):
-                self.broken.append(f"{session.name} is {session.status} for {self._world.now - since:.0f} s")
+                self.broken.append(f"{session.name} is {session.status} for {self._world.now - status_since:.0f} s")
                 self._since[session.id] = session.status, self._world.now
 
     def _check_slots(self) -> None:
@@ -206,11 +210,15 @@ class Invariants:
         """Returns how the result of a batch session contradicts the end of its program, or an empty text."""
         if session.type is not SessionType.BATCH or session.status is not SessionStatus.TERMINATED:
             return ""
-        expected = {
+        expected_result = {
             KernelEventReason.TASK_FINISHED: SessionResult.SUCCESS,
             KernelEventReason.TASK_FAILED: SessionResult.FAILURE,
         }.get(session.main.reason, session.result)
-        return "" if session.result is expected else f"{session.name} has {session.main.reason} and {session.result}"
+        return (
+            ""
+            if session.result is expected_result
+            else f"{session.name} has {session.main.reason} and {session.result}"
+        )
 
     # ---- at the end
 

@@ -167,7 +167,7 @@ class SimulatedRuntime(FakeRuntime):
             stubborn=world.chance(5 * fault_probability),
         )
 
-    async def _run_operation(self, operation: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _run_operation(self, operation: str, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
         world, rng = self._world, self._world.rng
         await asyncio.sleep(rng.uniform(0.0005, 0.02))
         if world.chance(world.faults.misbehave):
@@ -177,11 +177,11 @@ class SimulatedRuntime(FakeRuntime):
                 raise WorkloadError(f"{operation} failed")
             if failure_kind == 2:
                 await asyncio.sleep(rng.uniform(1.0, _MAX_HANG_S))
-            result = await world.call(self._node.process, work)
+            result = await world.call(self._node.process, make_coroutine)
             if failure_kind == 1:
                 raise Unavailable(f"nobody knows whether {operation} was done")
             return result
-        return await world.call(self._node.process, work)
+        return await world.call(self._node.process, make_coroutine)
 
     def info(self) -> RuntimeInfo:
         return RuntimeInfo(
@@ -196,7 +196,7 @@ class SimulatedRuntime(FakeRuntime):
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
         make_workload, node = super().create, self._node
 
-        async def work() -> WorkloadView:
+        async def create_on_node() -> WorkloadView:
             view = await make_workload(spec)
             self._world.trace("runs", spec.key)
             if spec.key in node.removed:
@@ -204,33 +204,33 @@ class SimulatedRuntime(FakeRuntime):
             node.broken += node.check()
             return view
 
-        return await self._run_operation("create", work)
+        return await self._run_operation("create", create_on_node)
 
     async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
         stop_workload, node = super().stop, self._node
 
-        async def work() -> WorkloadExit | None:
+        async def stop_on_node() -> WorkloadExit | None:
             if key in node.live():
                 node.ended_alive.add(key)
             return await stop_workload(key, grace_s=grace_s)
 
-        return await self._run_operation("stop", work)
+        return await self._run_operation("stop", stop_on_node)
 
     async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
-        remove, node = super().remove, self._node
+        remove_workload, node = super().remove, self._node
 
-        async def work() -> None:
+        async def remove_on_node() -> None:
             if key in node.fake.workloads:
                 node.removed.add(key)
             node.unwanted.add(key)
-            await remove(key, keep_home=keep_home)
+            await remove_workload(key, keep_home=keep_home)
             self._world.trace("removed", key)
 
-        await self._run_operation("remove", work)
+        await self._run_operation("remove", remove_on_node)
 
     async def inspect(self, key: WorkloadKey) -> WorkloadView | None:
-        inspect = super().inspect
-        return await self._run_operation("inspect", lambda: inspect(key))
+        inspect_workload = super().inspect
+        return await self._run_operation("inspect", lambda: inspect_workload(key))
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
         return await self._run_operation("list", super().list_workloads)
@@ -242,9 +242,9 @@ class SimulatedRuntime(FakeRuntime):
         return await self._run_operation("create_network", lambda: make_network(session_id, hosts))
 
     async def remove_network(self, session_id: SessionId) -> None:
-        remove, node = super().remove_network, self._node
+        base_remove_network, node = super().remove_network, self._node
 
-        async def work() -> None:
+        async def remove_network_on_node() -> None:
             used_networks = {
                 workload.spec.session_id
                 for key, workload in node.fake.workloads.items()
@@ -252,9 +252,9 @@ class SimulatedRuntime(FakeRuntime):
             }
             if session_id in used_networks:
                 node.broken.append(f"{node.name} removes the network of {session_id}, which is in use")
-            await remove(session_id)
+            await base_remove_network(session_id)
 
-        await self._run_operation("remove_network", work)
+        await self._run_operation("remove_network", remove_network_on_node)
 
     async def broken_networks(self) -> Sequence[SessionId]:
         return ()
@@ -274,10 +274,10 @@ class SimulatedRuntime(FakeRuntime):
 class _Channel(RunnerChannel):
     """Sends frames to the runner, which handles them even if the agent dies."""
 
-    def __init__(self, world: World, process: Process, inner: RunnerChannel) -> None:
+    def __init__(self, world: World, process: Process, inner_channel: RunnerChannel) -> None:
         self._world = world
         self._process = process
-        self._inner = inner
+        self._inner = inner_channel
 
     async def send(self, frame: Mapping[str, Any]) -> None:
         await self._world.call(self._process, lambda: self._inner.send(frame))

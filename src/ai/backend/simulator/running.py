@@ -41,17 +41,17 @@ async def run_story(cluster: Cluster) -> None:
 @contextmanager
 def undisturbed(errors: list[str]) -> Iterator[None]:
     """Disables the garbage collector, and collects logged mistakes of the program instead of showing logs."""
-    was_enabled, handler = gc.isenabled(), _Errors(errors)
+    was_enabled, error_handler = gc.isenabled(), _Errors(errors)
     root = logging.getLogger("ai.backend")
     root_level, was_propagating = root.level, root.propagate
     gc.disable()
     root.setLevel(logging.ERROR)
     root.propagate = False
-    root.addHandler(handler)
+    root.addHandler(error_handler)
     try:
         yield
     finally:
-        root.removeHandler(handler)
+        root.removeHandler(error_handler)
         root.setLevel(root_level)
         root.propagate = was_propagating
         if was_enabled:

@@ -61,15 +61,15 @@ class Outcome:
     ended_at: float = 0.0
 
     def as_dict(self) -> dict[str, float]:
-        waits = sorted(self.waits)
-        median_wait_s = waits[len(waits) // 2] if waits else 0.0
+        sorted_waits = sorted(self.waits)
+        median_wait_s = sorted_waits[len(sorted_waits) // 2] if sorted_waits else 0.0
         return {
             "done": self.done,
             "killed": self.killed,
             "failures": self.failures,
             "stuck": self.stuck,
             "median wait, s": median_wait_s,
-            "longest wait, s": waits[-1] if waits else 0.0,
+            "longest wait, s": sorted_waits[-1] if sorted_waits else 0.0,
             "simulated, s": self.ended_at,
         }
 

@@ -98,29 +98,29 @@ class World:
 
     # ---- processes
 
-    def spawn(self, process: Process | None, work: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
+    def spawn(self, process: Process | None, coroutine: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
         """Runs work in a process. Without a process, the work never fails."""
         context = (process.context if process is not None else self.context).copy()
-        task: asyncio.Task[T] = self.loop.create_task(work, name=name or None, context=context)
+        task: asyncio.Task[T] = self.loop.create_task(coroutine, name=name or None, context=context)
         return task
 
-    def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
+    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> None:
         """Calls a function later, outside of every process."""
-        self.loop.call_later(delay_s, call, *args, context=self.context)
+        self.loop.call_later(delay_s, callback, *args, context=self.context)
 
-    async def call(self, process: Process, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def call(self, process: Process, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs work in another process.
 
         The work continues if the caller dies, and a cancelled caller cancels the work.
         """
         reply: asyncio.Future[T] = self.loop.create_future()
-        task = self.spawn(process, work())
+        task = self.spawn(process, make_coroutine())
 
-        def done(task: asyncio.Task[T]) -> None:
+        def on_done(task: asyncio.Task[T]) -> None:
             if not reply.done():
                 copy_outcome(task, reply)
 
-        task.add_done_callback(done, context=self.context)
+        task.add_done_callback(on_done, context=self.context)
         try:
             return await reply
         except asyncio.CancelledError:
@@ -129,14 +129,14 @@ class World:
 
     # ---- the database
 
-    async def transaction(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
+    async def transaction(self, name: str, execute: Callable[[], Awaitable[T]]) -> T:
         """Runs a transaction, which may be slow, refused, or committed without an answer. Raises ProcessDied."""
         faults, rng = self.faults, self.rng
         if self.chance(faults.refuse):
             self.trace("refused", name)
             raise Unavailable("the database refuses")
         is_slow = self.chance(faults.slow)
-        process, transaction = CURRENT_PROCESS.get(), _Transaction(name, work, copy_context())
+        process, transaction = CURRENT_PROCESS.get(), _Transaction(name, execute, copy_context())
         begun_transactions = self._begun.setdefault(process, []) if process is not None else []
         begun_transactions.append(transaction)
         try:
@@ -146,7 +146,7 @@ class World:
         finally:
             begun_transactions.remove(transaction)
         self.trace("commit", name)
-        result = await work()
+        result = await execute()
         if self.chance(faults.lose_answer):
             await asyncio.sleep(rng.uniform(0.1, 4.0))
             raise Unavailable("nobody knows whether it was committed")
@@ -168,14 +168,14 @@ class _Transaction(msgspec.Struct, frozen=True, eq=False):
     """Represents a transaction that has begun, with the context of its caller."""
 
     name: str
-    work: Callable[[], Awaitable[Any]]
+    execute: Callable[[], Awaitable[Any]]
     context: Context
 
     def run(self) -> None:
         """Runs the transaction at once, because the stores of the simulation never wait. Its error is its own."""
-        steps = self.work().__await__()
+        coroutine_steps = self.execute().__await__()
         with suppress(StopIteration, BackendError):
-            self.context.run(next, steps)
+            self.context.run(next, coroutine_steps)
             raise RuntimeError(f"{self.name} waits within its transaction")
 
 

@@ -61,7 +61,11 @@ class AgentDaemon:
         data_dir = self.layout.agent(self.agent_id)
         shared_configuration = await plugin_configuration(self.layout, self.agent_id)
         base_settings = agent_settings(
-            self.agent_id, data_dir, runtime=self.cluster.runtime, mock=self.cluster.mock, shared=shared_configuration
+            self.agent_id,
+            data_dir,
+            runtime=self.cluster.runtime,
+            mock_declaration=self.cluster.mock,
+            shared_plugin_settings=shared_configuration,
         )
         merged_settings = merge_settings(base_settings, own_settings(self.cluster.agent_config, self.agent_id))
         try:
@@ -114,21 +118,32 @@ async def plugin_configuration(layout: Layout, agent_id: str) -> dict[str, dict[
 
 
 def agent_settings(
-    agent_id: str, data_dir: Path, *, runtime: str, mock: str | None, shared: Mapping[str, Mapping[str, str]]
+    agent_id: str,
+    data_dir: Path,
+    *,
+    runtime: str,
+    mock_declaration: str | None,
+    shared_plugin_settings: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Any]:
     """Returns the ``agent.toml`` of an embedded agent.
 
     ``mock`` is a declaration file, ``default``, or None for no mock devices; its plugin uses the settings of the slot
     name that the file declares. ``shared`` comes from :func:`plugin_configuration`.
     """
-    plugins: dict[str, Any] = {plugin_name: dict(settings) for plugin_name, settings in shared.items()}
+    plugin_settings: dict[str, Any] = {
+        plugin_name: dict(settings) for plugin_name, settings in shared_plugin_settings.items()
+    }
     allowed_plugins: list[str] = []
-    if mock is not None:
+    if mock_declaration is not None:
         allowed_plugins.append("ai.backend.accelerator.mock")
         own_plugin_settings: dict[str, Any] = {"state-path": str(data_dir / "mock-hardware.json")}
         default_mock = {"default-devices": 2, "control-path": str(data_dir / "mock-control.toml")}
-        own_plugin_settings |= default_mock if mock == DEFAULT_MOCK else {"config-path": mock}
-        plugins["mock"] = {**shared.get("mock", {}), **shared.get(_declared_slot(mock), {}), **own_plugin_settings}
+        own_plugin_settings |= default_mock if mock_declaration == DEFAULT_MOCK else {"config-path": mock_declaration}
+        plugin_settings["mock"] = {
+            **shared_plugin_settings.get("mock", {}),
+            **shared_plugin_settings.get(_declared_slot(mock_declaration), {}),
+            **own_plugin_settings,
+        }
     return {
         "agent": {
             "id": agent_id,
@@ -142,7 +157,7 @@ def agent_settings(
             "port": VXLAN_PORT + agent_index(agent_id),
             "encrypted-port": ENCRYPTED_OVERLAY_PORT + agent_index(agent_id),
         },
-        "plugins": plugins,
+        "plugins": plugin_settings,
     }
 
 

@@ -103,24 +103,26 @@ class Sockets(NamedTuple):
 
 def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
     """Chooses the ports and writes the cluster file. A requested port must be free (0: any); else another is chosen."""
-    previous = read_cluster_file(layout.cluster) or ClusterFile()
-    stored_port = previous.port or DEFAULT_PORT
+    previous_cluster = read_cluster_file(layout.cluster) or ClusterFile()
+    stored_port = previous_cluster.port or DEFAULT_PORT
     try:
         sock = listen(options.host, stored_port if options.port is None else options.port)
     except Conflict:
         if options.port is not None:
             raise
         sock = listen(options.host, 0)
-    app_ports, claim_socket = options.app_ports or previous.app_ports, socket.socket(socket.AF_UNIX)
+    app_ports, claim_socket = options.app_ports or previous_cluster.app_ports, socket.socket(socket.AF_UNIX)
     if options.app_ports is None:
         try:
-            app_ports = _claim_ports(claim_socket, options.host, previous.app_ports)
+            app_ports = _claim_ports(claim_socket, options.host, previous_cluster.app_ports)
         except Conflict:
             sock.close()
             claim_socket.close()
             raise
     try:
-        web = _listen_again("127.0.0.1", previous.web_port or DEFAULT_WEB_PORT, required_port=options.web_port)
+        web_socket = _listen_again(
+            "127.0.0.1", previous_cluster.web_port or DEFAULT_WEB_PORT, required_port=options.web_port
+        )
     except Conflict:
         sock.close()
         claim_socket.close()
@@ -130,11 +132,13 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         ) from None
     sockets = Sockets(
         sock,
-        _listen_again(options.host, previous.storage_port),
-        _listen_again("127.0.0.1", previous.storage_manager_port),
+        _listen_again(options.host, previous_cluster.storage_port),
+        _listen_again("127.0.0.1", previous_cluster.storage_manager_port),
         # Daemons of their own bind it later: another cluster that starts now would take the usual one between.
-        _listen_again(options.host, previous.coordinator_port or (0 if options.separate else DEFAULT_COORDINATOR_PORT)),
-        web,
+        _listen_again(
+            options.host, previous_cluster.coordinator_port or (0 if options.separate else DEFAULT_COORDINATOR_PORT)
+        ),
+        web_socket,
         claim_socket,
     )
     cluster = ClusterFile(
@@ -145,13 +149,13 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         coordinator_port=_bound_port(sockets.coordinator),
         web_port=_bound_port(sockets.web),
         app_ports=app_ports,
-        rpc_port=_rpc_port(previous) if options.separate else 0,
-        agents=options.agents or previous.agents,
-        runtime=options.runtime or previous.runtime,
+        rpc_port=_rpc_port(previous_cluster) if options.separate else 0,
+        agents=options.agents or previous_cluster.agents,
+        runtime=options.runtime or previous_cluster.runtime,
         separate=options.separate,
-        mock=options.mock_devices(previous.mock),
-        agent_config=options.agent_files(previous.agent_config),
-        manager_config=options.manager_file(previous.manager_config),
+        mock=options.mock_devices(previous_cluster.mock),
+        agent_config=options.agent_files(previous_cluster.agent_config),
+        manager_config=options.manager_file(previous_cluster.manager_config),
     )
     try:
         manager_settings(cluster.manager_config, layout.database.parent)
@@ -213,8 +217,8 @@ def _listen_again(host: str, port: int, *, required_port: int | None = None) -> 
         return listen(host, 0)
 
 
-def _rpc_port(previous: ClusterFile) -> int:
-    with _listen_again("127.0.0.1", previous.rpc_port) as sock:
+def _rpc_port(previous_cluster: ClusterFile) -> int:
+    with _listen_again("127.0.0.1", previous_cluster.rpc_port) as sock:
         return _bound_port(sock)
 
 
@@ -245,18 +249,18 @@ async def _start_embedded(
         await agent.prepare()
     # Agents mostly wait for processes that try what this host can enforce.
     await all_or_none(manager.start(), *(agent.start() for agent in agents))
-    web = WebDaemon(layout, cluster, sockets.web)
-    stack.push_async_callback(web.stop)
-    await web.start()
+    web_daemon = WebDaemon(layout, cluster, sockets.web)
+    stack.push_async_callback(web_daemon.stop)
+    await web_daemon.start()
     await stack.enter_async_context(trimmed(manager.database.rest))
-    reloads: set[asyncio.Task[None]] = set()
-    stack.push_async_callback(lambda: cancel_all(*reloads))
+    reload_tasks: set[asyncio.Task[None]] = set()
+    stack.push_async_callback(lambda: cancel_all(*reload_tasks))
 
     def reload() -> None:
         for agent in agents:
             task = asyncio.create_task(agent.reload(), name=f"reload {agent.agent_id}")
-            reloads.add(task)
-            task.add_done_callback(reloads.discard)
+            reload_tasks.add(task)
+            task.add_done_callback(reload_tasks.discard)
 
     return reload
 
@@ -271,10 +275,10 @@ async def _start_separate(
     for sock in sockets[:-1]:  # the daemons listen themselves; the claim on the ports of apps stays with this process
         sock.close()
     make_keys(layout, agent_ids(cluster.agents))
-    commands = {name: layout.daemon_command(name) for name in ("storage", "manager", "app-proxy", "web")}
+    command_by_daemon = {name: layout.daemon_command(name) for name in ("storage", "manager", "app-proxy", "web")}
     for agent_id in agent_ids(cluster.agents):
-        commands[f"agent-{agent_id}"] = layout.daemon_command("agent", agent_id)
-    supervisor = ProcessSupervisor(commands, logs=layout.logs, first_delay_s=0.2)
+        command_by_daemon[f"agent-{agent_id}"] = layout.daemon_command("agent", agent_id)
+    supervisor = ProcessSupervisor(command_by_daemon, logs=layout.logs, first_delay_s=0.2)
     stack.push_async_callback(supervisor.stop)
     supervisor.start()
     return supervisor.hang_up
@@ -316,7 +320,7 @@ async def _answers_http(host: str, port: int) -> bool:
 
 
 def _announcement(layout: Layout, cluster: ClusterFile, ready_after_s: float) -> str:
-    user, admin = keys_of(layout)
+    user_keys, admin_keys = keys_of(layout)
     process_layout = "one process" if not cluster.separate else "a process for each daemon"
     agents = ", ".join(agent_ids(cluster.agents))
     logins = "   ".join(
@@ -326,8 +330,8 @@ def _announcement(layout: Layout, cluster: ClusterFile, ready_after_s: float) ->
     return (
         f"The cluster serves {cluster.endpoint} ({process_layout}, agents: {agents}; ready in {ready_after_s:.1f} s).\n"
         f"\n"
-        f"  user   access key {user.access_key}   secret key {user.secret_key}\n"
-        f"  admin  access key {admin.access_key}   secret key {admin.secret_key}\n"
+        f"  user   access key {user_keys.access_key}   secret key {user_keys.secret_key}\n"
+        f"  admin  access key {admin_keys.access_key}   secret key {admin_keys.secret_key}\n"
         f"\n"
         f"In a browser: {cluster.web_url}\n"
         f"  log in as {logins}\n"

@@ -97,13 +97,13 @@ async def run(daemon: Daemon) -> None:
     stop = Signal()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-    reloads: set[asyncio.Task[None]] = set()
+    reload_tasks: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
         if isinstance(daemon, Reloadable):
             task = asyncio.create_task(daemon.reload(), name="reload")
-            reloads.add(task)
-            task.add_done_callback(reloads.discard)
+            reload_tasks.add(task)
+            task.add_done_callback(reload_tasks.discard)
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     supervisor_pid = int(os.environ.get("BACKENDAI_SUPERVISOR", "0"))

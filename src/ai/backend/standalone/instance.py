@@ -130,8 +130,8 @@ def listen(host: str, port: int) -> socket.socket:
 
     Raises Conflict if the port is taken or the address is not ours.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(address_family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))

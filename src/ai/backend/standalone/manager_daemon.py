@@ -128,7 +128,7 @@ def keys_of(layout: Layout) -> tuple[Keys, Keys]:
 
     Raises Unavailable if the env files do not exist yet.
     """
-    user, admin = read_env_file(layout.user_env), read_env_file(layout.admin_env)
-    if user is None or admin is None:
+    user_keys, admin_keys = read_env_file(layout.user_env), read_env_file(layout.admin_env)
+    if user_keys is None or admin_keys is None:
         raise Unavailable(f"The cluster wrote no keys to {layout.root}.")
-    return user, admin
+    return user_keys, admin_keys

@@ -73,8 +73,8 @@ def _check_declaration(path: Path) -> None:
     read_table(path, Declaration)
 
 
-def _absolute_path(path: str | None, words: tuple[str, ...], file_kind: str) -> str | None:
-    if path is None or path in words:
+def _absolute_path(path: str | None, special_words: tuple[str, ...], file_kind: str) -> str | None:
+    if path is None or path in special_words:
         return path
     if not Path(path).exists():
         raise InvalidInput(f"There is no {file_kind} {path}.")

@@ -81,7 +81,7 @@ def _owner(cluster: ClusterFile) -> tuple[int, int]:
 
     Raises InvalidInput if agents of the cluster differ in it.
     """
-    owners: dict[tuple[int, int], str] = {}
+    agent_by_owner: dict[tuple[int, int], str] = {}
     for agent_id in agent_ids(cluster.agents):
         base_settings = {"agent": {"id": agent_id, "runtime": cluster.runtime}}
         agent = AgentSettings.model_validate(
@@ -90,11 +90,13 @@ def _owner(cluster: ClusterFile) -> tuple[int, int]:
         runtime = RuntimeSettings.model_validate(
             {key: value for key, value in agent.runtime_settings.items() if key in _OWNER_KEYS}
         )
-        owners.setdefault((runtime.kernel_uid, runtime.kernel_gid), agent_id)
-    if len(owners) > 1:
-        message = f"{' and '.join(owners.values())} have different kernel-uid or kernel-gid: folders have one owner"
+        agent_by_owner.setdefault((runtime.kernel_uid, runtime.kernel_gid), agent_id)
+    if len(agent_by_owner) > 1:
+        message = (
+            f"{' and '.join(agent_by_owner.values())} have different kernel-uid or kernel-gid: folders have one owner"
+        )
         raise InvalidInput(message, data={"runtime.kernel-uid": "differs"})
-    return next(iter(owners))
+    return next(iter(agent_by_owner))
 
 
 def volume_path(layout: Layout) -> Path:

@@ -220,8 +220,8 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
     """Serve folders to managers and clients."""
     settings = _load_settings(config)
     try:
-        level = log_level or settings.debug.log_level
-        log_as_configured("storage-proxy", settings.logging, level=level, process_number=worker)
+        effective_level = log_level or settings.debug.log_level
+        log_as_configured("storage-proxy", settings.logging, level=effective_level, process_number=worker)
         warn_of_keys_without_effect(settings)
         start_telemetry("storage-proxy", settings.otel)
         start_monitors("storage-proxy", settings.monitors, settings, process_number=worker)
@@ -237,7 +237,7 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
         ),
         debug=settings.debug.asyncio or None,
         loop_factory=_loop_factory(settings.storage_proxy.event_loop),
-        reload=level_reload(lambda: _load_settings(config).logging, level=level),
+        reload=level_reload(lambda: _load_settings(config).logging, level=effective_level),
     )
 
 

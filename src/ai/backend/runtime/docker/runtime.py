@@ -216,10 +216,10 @@ class DockerRuntime(AbstractRuntime):
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
         async with self._workloads.lock(spec.key):
-            existing = self._workloads.handles.get(spec.key)
-            if existing is not None:
-                await self._workloads.refresh(existing)
-                return existing.view()
+            existing_handle = self._workloads.handles.get(spec.key)
+            if existing_handle is not None:
+                await self._workloads.refresh(existing_handle)
+                return existing_handle.view()
             image = await self._images.facts(spec.image)
             await asyncio.to_thread(self._guard.check_room)
             return (await self._create_container(spec, image)).view()
@@ -353,10 +353,10 @@ class DockerRuntime(AbstractRuntime):
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:
         handle = self._require_living(key)
         if handle.exposure is None:
-            description = await self._engine.inspect(handle.record.container_id)
-            if description is None:
+            container_description = await self._engine.inspect(handle.record.container_id)
+            if container_description is None:
                 raise Unavailable("there is no such workload")
-            network_mode = description["HostConfig"]["NetworkMode"]
+            network_mode = container_description["HostConfig"]["NetworkMode"]
             handle.exposure = PortExposure.HOST if network_mode == "host" else PortExposure.PRIVATE
         return handle.exposure
 

@@ -45,10 +45,10 @@ class PodChannel(RunnerChannel):
         try:
             await self._link.send({"t": "attach", "protocol": PROTOCOL, "epoch": epoch, "last_seq": last_seq})
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                answer = await self._attached
+                relay_answer = await self._attached
         except (Unavailable, TimeoutError):
             raise Unavailable("the relay of the session does not answer") from None
-        if answer.get("t") != "attached":
+        if relay_answer.get("t") != "attached":
             raise Conflict("a newer agent drives this workload")
 
     # ---- what the link calls
@@ -115,14 +115,14 @@ class PodChannel(RunnerChannel):
                 break
             self._news.clear()
             await self._news.wait()
-        ended = None if self._is_closed else await self._read_exit()
-        if ended is not None:
+        workload_exit = None if self._is_closed else await self._read_exit()
+        if workload_exit is not None:
             yield {
                 "t": "exited",
-                "code": ended.code,
-                "signal": ended.signal,
-                "oom": ended.oom,
-                "reason": ended.reason,
+                "code": workload_exit.code,
+                "signal": workload_exit.signal,
+                "oom": workload_exit.oom,
+                "reason": workload_exit.reason,
             }
 
     async def ack(self, seq: int) -> None:

@@ -35,12 +35,12 @@ def parse_device(device: DeviceMapping) -> tuple[str, str, str]:
 
 def counted_resources(devices: Sequence[DeviceMapping]) -> dict[str, str]:
     """Returns the quantity of each resource of a device plugin (``COUNTED.RESOURCE=ID``)."""
-    counts: dict[str, int] = {}
+    count_by_resource: dict[str, int] = {}
     for device in devices:
         if is_counted(device):
             resource = (device.cdi_name or "").removeprefix(_COUNTED_PREFIX).partition("=")[0]
-            counts[resource] = counts.get(resource, 0) + 1
-    return {resource: str(count) for resource, count in counts.items()}
+            count_by_resource[resource] = count_by_resource.get(resource, 0) + 1
+    return {resource: str(count) for resource, count in count_by_resource.items()}
 
 
 def is_counted(device: DeviceMapping) -> bool:

@@ -188,8 +188,11 @@ class ClusterConnection:
         with suppress(ApiRefusal):  # no permission, or no such kind: none can be offered
             listed_classes, _ = await self.api.list(RUNTIME_CLASSES)
             runtime_classes = tuple(sorted(listed_classes, key=lambda runtime_class: runtime_class.metadata.name))
-        overheads = {item.metadata.name: float(overhead_of(item, "cpu")) for item in runtime_classes}
-        self._facts = replace(facts, has_image_volumes=has_image_volumes, overhead_cores=overheads)
+        overhead_by_class = {
+            class_with_overhead.metadata.name: float(overhead_of(class_with_overhead, "cpu"))
+            for class_with_overhead in runtime_classes
+        }
+        self._facts = replace(facts, has_image_volumes=has_image_volumes, overhead_cores=overhead_by_class)
         if settings.network_policy == "default-deny":
             name, policy = default_policy_name(settings.instance), default_policy(settings, ())
             await self.api.apply(NETWORK_POLICIES, name, policy, settings.namespace, manager="backendai", force=True)
@@ -232,11 +235,11 @@ class ClusterConnection:
         body = {"apiVersion": "v1", "kind": "Pod", **manifest}
         path = f"/api/v1/namespaces/{self.settings.namespace}/pods"
         try:
-            answer = await self.api.request("POST", path, query={"dryRun": "All"}, body=body)
+            answer_json = await self.api.request("POST", path, query={"dryRun": "All"}, body=body)
         except ApiRefusal as refusal:
             log.info("the runner is copied into pods, as image volumes are refused: %s", refusal)
             return False
-        volumes = (msgspec.json.decode(answer).get("spec") or {}).get("volumes") or ()
+        volumes = (msgspec.json.decode(answer_json).get("spec") or {}).get("volumes") or ()
         return any(volume.get("image") for volume in volumes)
 
     # ---- ends
@@ -266,9 +269,9 @@ class ClusterConnection:
         stream_future = handle.stream_futures.get(hello.id)
         if hello.role != "stream" or stream_future is None or stream_future.done():
             raise Conflict("nobody awaits this stream")
-        stream = PodStream()
-        stream_future.set_result(stream)
-        return stream
+        pod_stream = PodStream()
+        stream_future.set_result(pod_stream)
+        return pod_stream
 
     async def dial(self, handle: Handle, port: int) -> PodStream:
         """Returns a connection to a port inside a pod. Raises Unavailable."""

@@ -217,7 +217,7 @@ class Creation(msgspec.Struct, frozen=True):
     async def _await_relay(self, handle: Handle) -> None:
         """Waits until the session's first process waits for orders. Raises CreationDeferred past a deadline."""
         loop = asyncio.get_running_loop()
-        deadlines: dict[str, float] = {}
+        deadline_by_phase: dict[str, float] = {}
         timeouts_s = {
             "bind": self.settings.schedule_timeout_s,
             "pull": self.settings.pull_timeout_s,
@@ -230,7 +230,7 @@ class Creation(msgspec.Struct, frozen=True):
             if handle.exit is not None or handle.pod is None:
                 raise _early_end_error(handle)
             now, phase = loop.time(), _phase_of(handle.pod)
-            deadline = deadlines.setdefault(phase, now + timeouts_s[phase])
+            deadline = deadline_by_phase.setdefault(phase, now + timeouts_s[phase])
             if now >= deadline:
                 raise CreationDeferred(f"the pod does not start: {progress.message}", retry_after=1.0)
             previous_pod = handle.pod
@@ -329,9 +329,9 @@ def _phase_of(pod: Pod) -> str:
     return "start" if is_running(pod) else "pull"
 
 
-def _file_message(place: str, path: str, content: bytes, is_private: bool) -> dict[str, Any]:
+def _file_message(place_name: str, path: str, content: bytes, is_private: bool) -> dict[str, Any]:
     data = base64.b64encode(content).decode()
-    return {"t": "file", "place": place, "path": path, "data": data, "private": is_private}
+    return {"t": "file", "place": place_name, "path": path, "data": data, "private": is_private}
 
 
 def _early_end_error(handle: Handle) -> BackendError:

@@ -81,21 +81,21 @@ class Handle:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while (left_s := deadline - loop.time()) > 0:
-            change: asyncio.Future[None] = loop.create_future()
-            timer = loop.call_later(left_s, _wake, change)
-            self._changes.add(change)
+            change_future: asyncio.Future[None] = loop.create_future()
+            timer = loop.call_later(left_s, _wake, change_future)
+            self._changes.add(change_future)
             try:
-                await change
+                await change_future
             finally:
                 timer.cancel()
-                self._changes.discard(change)
+                self._changes.discard(change_future)
             if condition():
                 return True
         return False
 
     def wake_waiters(self) -> None:
-        for change in self._changes:
-            _wake(change)
+        for change_future in self._changes:
+            _wake(change_future)
 
     # ---- the pod
 
@@ -129,9 +129,9 @@ class Handle:
         connection.
         """
         link = PodLink(self._on_frame, self._on_lost)
-        previous, self.link = self.link, link
-        if previous is not None:
-            previous.close()
+        previous_link, self.link = self.link, link
+        if previous_link is not None:
+            previous_link.close()
         self.epoch = max(self.epoch, hello.epoch)
         self.has_begun = hello.begun is not None
         self.is_waiting = hello.waiting
@@ -202,9 +202,9 @@ class Handle:
             stream_future.set_exception(Unavailable(f"nothing listens there: {str(message.get('reason'))[:200]}"))
 
 
-def _wake(change: asyncio.Future[None]) -> None:
-    if not change.done():
-        change.set_result(None)
+def _wake(change_future: asyncio.Future[None]) -> None:
+    if not change_future.done():
+        change_future.set_result(None)
 
 
 class Handles:

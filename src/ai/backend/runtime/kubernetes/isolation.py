@@ -73,16 +73,16 @@ async def _run_caller(api: KubeApi, settings: KubernetesRuntimeSettings, name: s
         PODS, _probe_pod(settings, name, ("call", str(PORT), *addresses), is_closed=False), settings.namespace
     )
     pod = await _await_pod(api, settings, name, "Succeeded", "Failed")
-    terminated = pod.status.container_statuses[0].state.terminated if pod.status.container_statuses else None
-    if terminated is None:
+    terminated_state = pod.status.container_statuses[0].state.terminated if pod.status.container_statuses else None
+    if terminated_state is None:
         raise Unavailable(f"the pod {name} did not run: {pod.status.reason}")
-    return terminated.exit_code
+    return terminated_state.exit_code
 
 
-async def _await_pod(api: KubeApi, settings: KubernetesRuntimeSettings, name: str, *phases: str) -> Pod:
+async def _await_pod(api: KubeApi, settings: KubernetesRuntimeSettings, name: str, *accepted_phases: str) -> Pod:
     while True:
         pod = await api.get(PODS, name, settings.namespace)
-        if pod.status.phase in phases:
+        if pod.status.phase in accepted_phases:
             return pod
         await asyncio.sleep(_CHECK_S)
 

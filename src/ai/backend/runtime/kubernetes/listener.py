@@ -63,10 +63,12 @@ class _Tls(asyncio.sslproto.SSLProtocol):
 
     max_size = TLS_BUFFER_BYTES
 
-    def __init__(self, listener: RelayListener, pending: _PendingConnection, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, listener: RelayListener, pending_connection: _PendingConnection, context: ssl.SSLContext
+    ) -> None:
         super().__init__(
             asyncio.get_running_loop(),
-            pending,
+            pending_connection,
             context,
             None,  # type: ignore[arg-type]  # nobody waits for the handshake of a server
             server_side=True,
@@ -74,7 +76,7 @@ class _Tls(asyncio.sslproto.SSLProtocol):
             ssl_shutdown_timeout=1,
         )
         self._listener = listener
-        self._pending_connection = pending
+        self._pending_connection = pending_connection
 
     def connection_made(self, transport: Any) -> None:
         if self._listener.add_pending(self._pending_connection, str(transport.get_extra_info("peername")[0])):
@@ -128,30 +130,30 @@ class RelayListener:
             connection.cut()
         await asyncio.sleep(0)  # their protocols hear of it in the next round of the event loop
 
-    def add_pending(self, pending: _PendingConnection, address: str) -> bool:
+    def add_pending(self, pending_connection: _PendingConnection, address: str) -> bool:
         """Counts a connection that has not named its pod yet. Returns False if there are too many, in all or from this
         address.
         """
         if len(self._pending) >= MAX_PENDING_CONNECTIONS or self._pending_counts[address] >= MAX_PENDING_OF_ADDRESS:
             return False
-        self._pending[pending] = address
+        self._pending[pending_connection] = address
         self._pending_counts[address] += 1
         return True
 
-    def remove_pending(self, pending: _PendingConnection) -> None:
+    def remove_pending(self, pending_connection: _PendingConnection) -> None:
         """Stops counting a connection that has named its pod or is lost."""
-        address = self._pending.pop(pending, None)
+        address = self._pending.pop(pending_connection, None)
         if address is not None:
             self._pending_counts[address] -= 1
             if not self._pending_counts[address]:
                 del self._pending_counts[address]
 
-    def identify_soon(self, pending: _PendingConnection, body: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(self._identify(pending, body))
+    def identify_soon(self, pending_connection: _PendingConnection, body: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(self._identify(pending_connection, body))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _identify(self, pending: _PendingConnection, body: bytes) -> None:
+    async def _identify(self, pending_connection: _PendingConnection, body: bytes) -> None:
         try:
             hello = msgspec.json.decode(body, type=Hello)
             if hello.t != "hello" or hello.protocol != PROTOCOL:
@@ -162,9 +164,9 @@ class RelayListener:
             protocol = await self._admit(hello, identity)
         except (BackendError, msgspec.MsgspecError) as error:
             log.info("a relay was refused: %s", error)
-            pending.refuse(str(error)[:200])
+            pending_connection.refuse(str(error)[:200])
         else:
-            pending.hand_over(protocol)
+            pending_connection.hand_over(protocol)
 
 
 class _PendingConnection(asyncio.Protocol):

@@ -187,8 +187,8 @@ def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
 
 def single_files(spec: WorkloadSpec) -> dict[str, str]:
     """Maps the path of each file that is mounted alone to its name in the volume ``hosts``."""
-    names = {"/etc/hosts": "hosts"} if spec.network is not None else {}
-    return names | {target: f"s{number}" for number, target in enumerate(SINGLE_FILES) if target in spec.files}
+    volume_names = {"/etc/hosts": "hosts"} if spec.network is not None else {}
+    return volume_names | {target: f"s{number}" for number, target in enumerate(SINGLE_FILES) if target in spec.files}
 
 
 def _refuse_impossible(spec: WorkloadSpec) -> None:
@@ -454,10 +454,13 @@ def _annotation_file(name: str) -> dict[str, Any]:
 def _identity_annotations(settings: KubernetesRuntimeSettings) -> dict[str, str]:
     """Returns the annotations with the session's users and groups, which replace those of the image."""
     uid, gid = settings.kernel_uid, settings.kernel_gid
-    passwd = f"root:x:0:0:root:/root:/bin/sh\nwork:x:{uid}:{gid}:work:{HOME}:/bin/sh\n"
-    group = f"root:x:0:\nwork:x:{gid}:\n"
-    nobody = "nobody:x:65534:65534:nobody:/:/bin/false\n"
-    return {f"{IDENTITY_PREFIX}passwd": passwd + nobody, f"{IDENTITY_PREFIX}group": group + "nogroup:x:65534:\n"}
+    passwd_text = f"root:x:0:0:root:/root:/bin/sh\nwork:x:{uid}:{gid}:work:{HOME}:/bin/sh\n"
+    group_text = f"root:x:0:\nwork:x:{gid}:\n"
+    nobody_line = "nobody:x:65534:65534:nobody:/:/bin/false\n"
+    return {
+        f"{IDENTITY_PREFIX}passwd": passwd_text + nobody_line,
+        f"{IDENTITY_PREFIX}group": group_text + "nogroup:x:65534:\n",
+    }
 
 
 def _folder_volumes(

@@ -33,19 +33,19 @@ def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence
     allowed_blocks = [{"ipBlock": block} for network in settings.egress for block in _blocks_of(network, settings)]
     agent_blocks = [{"ipBlock": {"cidr": network}} for network in agent_networks]
     relay_port = int(settings.relay_target.rpartition(":")[2])
-    egress: list[dict[str, Any]] = [
+    egress_rules: list[dict[str, Any]] = [
         {"ports": [{"protocol": protocol, "port": _DNS_PORT} for protocol in ("UDP", "TCP")]},
         {"ports": [{"protocol": "TCP", "port": relay_port}], **({"to": agent_blocks} if agent_blocks else {})},
     ]
     if allowed_blocks:
-        egress.append({"to": allowed_blocks})
+        egress_rules.append({"to": allowed_blocks})
     return {
         "metadata": {"name": default_policy_name(settings.instance), "labels": {INSTANCE_LABEL: settings.instance}},
         "spec": {
             "podSelector": {"matchLabels": {INSTANCE_LABEL: settings.instance}},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [],
-            "egress": egress,
+            "egress": egress_rules,
         },
     }
 

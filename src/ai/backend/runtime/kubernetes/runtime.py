@@ -152,9 +152,9 @@ class KubernetesRuntime(AbstractRuntime):
             return handle.view()
 
     def _require_class(self, runtime_class: str) -> None:
-        classes = self.info().runtime_classes
-        if runtime_class and runtime_class not in classes:
-            class_names = ", ".join(classes) or "none"
+        runtime_classes = self.info().runtime_classes
+        if runtime_class and runtime_class not in runtime_classes:
+            class_names = ", ".join(runtime_classes) or "none"
             raise CreationDenied(f"this cluster has no runtime class {runtime_class!r}; there are {class_names}")
 
     async def _undo(self, spec: WorkloadSpec) -> None:

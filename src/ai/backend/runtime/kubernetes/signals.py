@@ -107,7 +107,9 @@ def progress_of(pod: Pod) -> Progress:
         if (waiting := status.state.waiting) is not None and waiting.reason:
             verdict = WAITING_VERDICTS.get(waiting.reason, Verdict.WAIT)
             waiting_text = f"{waiting.reason}: {waiting.message}"[:MAX_MESSAGE_CHARS].rstrip(": ")
-            if waiting.reason in _PULL_REASONS and any(word in waiting.message.lower() for word in _FATAL_PULL_WORDS):
+            if waiting.reason in _PULL_REASONS and any(
+                fatal_word in waiting.message.lower() for fatal_word in _FATAL_PULL_WORDS
+            ):
                 verdict = Verdict.MISSING
             if verdict is not Verdict.WAIT:
                 return Progress(error=_error_of(verdict, status.name, waiting_text))
@@ -234,14 +236,14 @@ def end_of_termination_message(terminated: StateTerminated) -> Ended | None:
     so an end that does not fit the container's exit code is ignored.
     """
     try:
-        ended = msgspec.json.decode(terminated.message.encode(), type=Ended)
+        reported_end = msgspec.json.decode(terminated.message.encode(), type=Ended)
     except msgspec.MsgspecError:
         return None
-    expected_code = 128 + ended.signal if ended.signal is not None else ended.code
-    return ended if expected_code == terminated.exit_code else None
+    expected_code = 128 + reported_end.signal if reported_end.signal is not None else reported_end.code
+    return reported_end if expected_code == terminated.exit_code else None
 
 
-def exit_of(pod: Pod | None, reported: Ended | None, reason: str) -> WorkloadExit:
+def exit_of(pod: Pod | None, reported_end: Ended | None, reason: str) -> WorkloadExit:
     """Returns the exit of a workload that has ended.
 
     Args:
@@ -251,14 +253,16 @@ def exit_of(pod: Pod | None, reported: Ended | None, reason: str) -> WorkloadExi
     """
     status = container_status(pod) if pod is not None else None
     terminated = status.state.terminated if status is not None else None
-    if reported is None or reported.lost:
-        reported = end_of_termination_message(terminated) if terminated is not None else None
-    code, signal_number = (reported.code, reported.signal) if reported is not None else _code_of(terminated)
-    is_oom = (terminated is not None and terminated.reason == "OOMKilled") or (reported is not None and reported.oom)
+    if reported_end is None or reported_end.lost:
+        reported_end = end_of_termination_message(terminated) if terminated is not None else None
+    code, signal_number = (reported_end.code, reported_end.signal) if reported_end is not None else _code_of(terminated)
+    is_oom = (terminated is not None and terminated.reason == "OOMKilled") or (
+        reported_end is not None and reported_end.oom
+    )
     is_oom = is_oom and signal_number == signal.SIGKILL
     if not reason:
         reason = (
-            (reported.own_reason if reported is not None else "")
+            (reported_end.own_reason if reported_end is not None else "")
             or ("out-of-memory" if is_oom else "")
             or _reason_from_cluster(pod)
         )

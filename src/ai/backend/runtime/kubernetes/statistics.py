@@ -42,7 +42,7 @@ class Sample(msgspec.Struct, frozen=True):
     arrived_at_s: float
 
 
-def read_sample(message: Mapping[str, Any], previous: Sample | None, now: float) -> Sample | None:
+def read_sample(message: Mapping[str, Any], previous_sample: Sample | None, now: float) -> Sample | None:
     """Returns the sample in a frame of a relay, or None for a frame of another form."""
     try:
         report = msgspec.convert(message, Report)
@@ -50,12 +50,14 @@ def read_sample(message: Mapping[str, Any], previous: Sample | None, now: float)
         return None
     cpu_percent = 0.0
     if (
-        previous is not None
+        previous_sample is not None
         and report.cpu_ms is not None
-        and previous.report.cpu_ms is not None
-        and now > previous.arrived_at_s
+        and previous_sample.report.cpu_ms is not None
+        and now > previous_sample.arrived_at_s
     ):
-        cpu_percent = max(0.0, (report.cpu_ms - previous.report.cpu_ms) / (now - previous.arrived_at_s) / 10)
+        cpu_percent = max(
+            0.0, (report.cpu_ms - previous_sample.report.cpu_ms) / (now - previous_sample.arrived_at_s) / 10
+        )
     return Sample(report, cpu_percent, now)
 
 
@@ -64,9 +66,9 @@ def measurements_of(sample: Sample, record: PodRecord) -> Sequence[Measurement]:
     report = sample.report
     measurements: list[Measurement] = []
     if report.cpu_ms is not None:
-        capacity = None if record.cpu_limit is None else record.cpu_limit * 100
+        cpu_limit_percent = None if record.cpu_limit is None else record.cpu_limit * 100
         measurements.append(accumulated("cpu_used", report.cpu_ms, "msec"))
-        measurements.append(gauge("cpu_util", sample.cpu_percent, "percent", capacity, _AVG_MAX_STATS))
+        measurements.append(gauge("cpu_util", sample.cpu_percent, "percent", cpu_limit_percent, _AVG_MAX_STATS))
     if report.mem is not None:
         measurements.append(gauge("mem", report.mem, "bytes", record.memory_bytes, _AVG_MAX_STATS))
     for metric, value in (("io_read", report.io_read), ("io_write", report.io_write)):

@@ -104,9 +104,11 @@ class TokenVerifier:
             self._asked_at = now
             try:
                 key_set = jwt.PyJWKSet.from_json((await self._api.request("GET", _KEYS_PATH)).decode())
-                configuration = msgspec.json.decode(await self._api.request("GET", _CONFIGURATION_PATH), type=dict)
+                openid_configuration = msgspec.json.decode(
+                    await self._api.request("GET", _CONFIGURATION_PATH), type=dict
+                )
             except (BackendError, jwt.PyJWTError, msgspec.MsgspecError) as error:
                 log.warning("the keys of the cluster's tokens cannot be read: %s", error)
                 return
-            self._issuer = str(configuration.get("issuer") or "")
+            self._issuer = str(openid_configuration.get("issuer") or "")
             self._keys = {str(key.key_id): key.key for key in key_set.keys}

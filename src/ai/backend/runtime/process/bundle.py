@@ -103,8 +103,8 @@ def compose_bundle(
         "cwd": HOME,
         "rlimits": [{"type": name, "hard": limit, "soft": limit} for name, limit in limits.items()],
     }
-    fds = {launch.CHANNEL_FD: launch.CHANNEL_FD, launch.INFO_FD: REQUESTS_FD}
-    return bundle_of(view, runsc, str(spec.key), process, host_paths.hostname, fds), view.staged_sources
+    fd_mapping = {launch.CHANNEL_FD: launch.CHANNEL_FD, launch.INFO_FD: REQUESTS_FD}
+    return bundle_of(view, runsc, str(spec.key), process, host_paths.hostname, fd_mapping), view.staged_sources
 
 
 def bundle_of(
@@ -113,7 +113,7 @@ def bundle_of(
     sandbox_id: str,
     process: Mapping[str, Any],
     hostname: str,
-    fds: Mapping[int, int] = MappingProxyType({}),
+    fd_mapping: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns a bundle for :mod:`supervisor.gvisor`. ``fds`` maps descriptors of the leader to those of the process."""
     config = {
@@ -126,7 +126,7 @@ def bundle_of(
     }
     options = [f"--root={STATE_FOLDER}", "--platform=systrap", "--ignore-cgroups", "--overlay2=none"]
     arguments = [f"--bundle={BUNDLE_FOLDER}"]
-    for leader_fd, process_fd in fds.items():
+    for leader_fd, process_fd in fd_mapping.items():
         arguments += ["--pass-fd", f"{leader_fd}:{process_fd}"]
     command = [runsc, *options, "run", *arguments, sandbox_id]
     return {"config": config, "links": view.links, "folders": view.folders, "command": command}
@@ -134,9 +134,9 @@ def bundle_of(
 
 def first_process(interpreter: str, runtime: str) -> list[str]:
     """Returns the command of a sandbox's first process, which starts the runner (:mod:`node.relay.inner`)."""
-    fds = ["--channel-fd", str(launch.CHANNEL_FD), "--requests-fd", str(REQUESTS_FD)]
+    fd_arguments = ["--channel-fd", str(launch.CHANNEL_FD), "--requests-fd", str(REQUESTS_FD)]
     program = [interpreter, "-I", "-S", f"{RUNNER}/{FIRST_PROGRAM_FILE}", "inner"]
-    return [*program, *fds, "--runtime", runtime, "--home", HOME]
+    return [*program, *fd_arguments, "--runtime", runtime, "--home", HOME]
 
 
 def why_denied(spec: WorkloadSpec) -> tuple[str, dict[str, str]]:

@@ -77,10 +77,10 @@ def _search_path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def _try_helper(egress: dict[str, Any], identity: Sequence[int | None], *, as_root: bool) -> str:
+def _try_helper(arguments_by_user: dict[str, Any], identity: Sequence[int | None], *, as_root: bool) -> str:
     """Makes a network with a helper, and removes it. Returns the reason of a failure, or an empty text."""
     network_plan: dict[str, Any] = {
-        "egress": egress,
+        "egress": arguments_by_user,
         "uid": identity[0],
         "gid": identity[1],
         "groups": [],

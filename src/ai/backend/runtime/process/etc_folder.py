@@ -36,10 +36,10 @@ class EtcFolder:
     """
 
     def __init__(
-        self, parent: Path, names: Sequence[str], contents: Mapping[str, str], host: Path = Path("/etc")
+        self, parent: Path, entry_names: Sequence[str], contents: Mapping[str, str], host: Path = Path("/etc")
     ) -> None:
         self._parent = parent
-        self._names = names
+        self._names = entry_names
         self._contents = contents
         self._host = host
         self._lock = threading.Lock()
@@ -75,14 +75,17 @@ class EtcFolder:
         if len(entries) > MAX_ENTRIES or total_bytes > MAX_BYTES:
             return None
         # Of this boot: after a power loss, files that were not written to the disk may be empty.
-        file_signatures = [(name, s.st_ino, s.st_mtime_ns, s.st_size, s.st_mode) for name, _, s in entries]
+        file_signatures = [
+            (name, entry_status.st_ino, entry_status.st_mtime_ns, entry_status.st_size, entry_status.st_mode)
+            for name, _, entry_status in entries
+        ]
         digest = sha256(repr((boot_id(), file_signatures, sorted(self._contents.items()))).encode()).hexdigest()[:16]
         folder = self._parent / f"{_PREFIX}{digest}"
         if not folder.is_dir():
-            unfinished = self._parent / f"{_PREFIX}{digest}.new"
-            remove_tree(unfinished)
-            self._copy(entries, unfinished)
-            unfinished.rename(folder)
+            unfinished_folder = self._parent / f"{_PREFIX}{digest}.new"
+            remove_tree(unfinished_folder)
+            self._copy(entries, unfinished_folder)
+            unfinished_folder.rename(folder)
         return folder
 
     def _public_entries(self) -> Iterator[_Entry]:

@@ -99,8 +99,8 @@ def own_python() -> _Python:
     """Returns the base interpreter of the agent's virtual environment, whose files sessions may see."""
     base_prefix = os.path.realpath(sys.base_prefix)
     file_names = (f"python{sys.version_info[0]}.{sys.version_info[1]}", "python3")
-    paths = (Path(base_prefix, "bin", file_name) for file_name in file_names)
-    executable = next((str(path) for path in paths if path.exists()), sys.executable)
+    candidate_paths = (Path(base_prefix, "bin", file_name) for file_name in file_names)
+    executable = next((str(path) for path in candidate_paths if path.exists()), sys.executable)
     version = ".".join(map(str, sys.version_info[:3]))
     return _Python(
         os.path.realpath(executable),
@@ -139,10 +139,10 @@ def _has_jupyterlab(python: _Python) -> bool:
 
 def _jupyterlab_beside(python: _Python) -> tuple[str, str] | None:
     """Returns the interpreter and the path of a virtual environment that has JupyterLab for that Python."""
-    candidates = [Path(sys.executable)]
+    candidate_interpreters = [Path(sys.executable)]
     if (jupyter_path := shutil.which("jupyter-lab")) is not None:
-        candidates.append(Path(jupyter_path).resolve().with_name("python"))
-    for candidate_interpreter in candidates:
+        candidate_interpreters.append(Path(jupyter_path).resolve().with_name("python"))
+    for candidate_interpreter in candidate_interpreters:
         environment = candidate_interpreter.absolute().parents[1]
         package_folder = environment / "lib" / f"python{python.minor_version}" / "site-packages"
         if str(environment).startswith(_HIDDEN_PREFIXES):

@@ -211,15 +211,15 @@ def _start_of(
     uid, gid = _inner_identity(settings, host)
     if host.is_gvisor:
         first_command = first_process(image.interpreter, image.runtime)
-        bundle, stage = compose_bundle(
+        bundle, staged_sources = compose_bundle(
             spec, host_paths, first_command, runsc=host.runsc, uid_gid=(uid, gid), limits=rlimits
         )
-        return {"argv": bundle.pop("command"), "stage": stage, "rlimits": {"RLIMIT_CORE": 0}, "bundle": bundle}
+        return {"argv": bundle.pop("command"), "stage": staged_sources, "rlimits": {"RLIMIT_CORE": 0}, "bundle": bundle}
     if not host.user_namespace:
         identity_arguments = [str(uid), str(gid), ",".join(map(str, spec.config.extra_gids))]
         command = [image.interpreter, "-I", "-S", "-c", sandbox.BECOME_USER_SCRIPT, *identity_arguments, *command]
-    argv, stage = sandbox.compose(host_paths, command)
-    return {"argv": argv, "stage": stage, "rlimits": rlimits, "bundle": None}
+    argv, staged_sources = sandbox.compose(host_paths, command)
+    return {"argv": argv, "stage": staged_sources, "rlimits": rlimits, "bundle": None}
 
 
 def _is_staged(spec: WorkloadSpec, host: Host) -> bool:
@@ -297,12 +297,16 @@ def veils_of(home: Path, needed_paths: Sequence[Path]) -> dict[str, list[list[st
     veils: dict[str, list[list[str]]] = {str(Path(HOME).parent): [[str(home), HOME]]}
     for path in needed_paths:
         closed_parent = next((parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o001), None)
-        if closed_parent is not None and not any(_is_below(str(closed_parent), covered) for covered in veils):
+        if closed_parent is not None and not any(
+            _is_below(str(closed_parent), covered_directory) for covered_directory in veils
+        ):
             veils[str(closed_parent)] = []
     for path in needed_paths:
-        covered = next((covered for covered in veils if _is_below(str(path), covered)), None)
-        if covered is not None:
-            veils[covered].append([str(path), str(path)])
+        covered_directory = next(
+            (covered_directory for covered_directory in veils if _is_below(str(path), covered_directory)), None
+        )
+        if covered_directory is not None:
+            veils[covered_directory].append([str(path), str(path)])
     return veils
 
 

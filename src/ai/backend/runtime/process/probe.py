@@ -110,9 +110,12 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
     inner_ids = (sandbox.INNER_UID, sandbox.INNER_UID) if user_namespace else (settings.kernel_uid, settings.kernel_gid)
     runsc, no_gvisor = find_gvisor(settings, cgroups)
     path_parts = (runner_files.find_relay(),) if runsc else ()
-    runner = settings.runner_directory or _runner_directory(state, *path_parts, is_copied=bool(bwrap or runsc))
-    if runsc and not (runner / FIRST_PROGRAM_FILE).is_file():
-        runsc, no_gvisor = "", f"sessions in gVisor need {FIRST_PROGRAM_FILE} among the runner's files in {runner}"
+    runner_folder = settings.runner_directory or _runner_directory(state, *path_parts, is_copied=bool(bwrap or runsc))
+    if runsc and not (runner_folder / FIRST_PROGRAM_FILE).is_file():
+        runsc, no_gvisor = (
+            "",
+            f"sessions in gVisor need {FIRST_PROGRAM_FILE} among the runner's files in {runner_folder}",
+        )
     if no_gvisor:
         notes.add(no_gvisor)
     host = Host(
@@ -121,7 +124,7 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
         cgroups=cgroups,
         seccomp=has_filter,
         can_limit_pids_late=can_limit_late,
-        runner=runner,
+        runner=runner_folder,
         static_folder=_write_etc_files(state / "static", *inner_ids),
         etc=EtcFolder(
             state / "static",
@@ -242,9 +245,9 @@ def _write_filter(files_directory: Path) -> None:
     """Writes the system call filter that all sessions share, unless it is there."""
     path, program = files_directory / SHARED_FILTER_NAME, seccomp.compile_policy()
     if not path.exists() or path.read_bytes() != program:
-        unfinished = path.with_name(f"{path.name}.new")
-        unfinished.write_bytes(program)
-        unfinished.replace(path)
+        unfinished_path = path.with_name(f"{path.name}.new")
+        unfinished_path.write_bytes(program)
+        unfinished_path.replace(path)
 
 
 def _probe_cgroups(settings: ProcessRuntimeSettings, state_directory: Path, notes: _Notes) -> CgroupDriver:

@@ -82,14 +82,14 @@ def import_image(
         if os.path.lexists(root_directory / _JAIL_POLICY):
             status.unused["jail policy"] = f"/{_JAIL_POLICY}"
         _prepare_root(root_directory)
-        python = find_python(root_directory, status.labels.get("ai.backend.runtime-path", ""))
-        if python is None:
+        python_path = find_python(root_directory, status.labels.get("ai.backend.runtime-path", ""))
+        if python_path is None:
             raise InvalidInput(
                 f"the image has no python3.N, N >= {MIN_PYTHON[1]}, in {', '.join(_BIN_FOLDERS)}: it runs the runner",
                 data={"source": str(source)},
             )
         size_bytes = tree_size(root_directory)
-        content = {"version": 1, "name": full_name, "python": python, "size_bytes": size_bytes, **asdict(status)}
+        content = {"version": 1, "name": full_name, "python": python_path, "size_bytes": size_bytes, **asdict(status)}
         (unfinished_slot / "image.json").write_text(json.dumps(content), encoding="utf-8")
         remove_tree(image_slot)
         unfinished_slot.rename(image_slot)
@@ -128,13 +128,13 @@ def _load_image(image_slot: Path) -> ProcessImage | None:
         content: dict[str, Any] = json.loads((image_slot / "image.json").read_bytes())
         labels = dict(content["labels"])
         name = str(content["name"])
-        python = str(content["python"])
+        python_path = str(content["python"])
         return ProcessImage(
             name=name,
             runtime=labels.get("ai.backend.runtime-type", "python"),
             version="",
-            interpreter=python,
-            runtime_path=labels.get("ai.backend.runtime-path", python),
+            interpreter=python_path,
+            runtime_path=labels.get("ai.backend.runtime-path", python_path),
             rootfs=image_slot / "rootfs",
             digest=str(content["digest"]),
             size_bytes=int(content["size_bytes"]),
@@ -152,17 +152,17 @@ def find_python(root_directory: Path, labelled_path: str = "") -> str | None:
     folder, _, labelled_name = labelled_path.rpartition("/")
     if folder.startswith("/") and _is_python(root_directory / folder.lstrip("/"), labelled_name):
         return labelled_path
-    newest: tuple[int, str] | None = None
+    newest_python: tuple[int, str] | None = None
     for folder in _BIN_FOLDERS:
         try:
-            names = [entry.name for entry in (root_directory / folder).iterdir()]
+            entry_names = [entry.name for entry in (root_directory / folder).iterdir()]
         except OSError:
             continue
-        for name in names:
+        for name in entry_names:
             match = _PYTHON_NAME_PATTERN.match(name)
-            if match and int(match[1]) >= MIN_PYTHON[1] and (newest is None or int(match[1]) > newest[0]):
-                newest = (int(match[1]), f"/{folder}/{name}")
-    return None if newest is None else newest[1]
+            if match and int(match[1]) >= MIN_PYTHON[1] and (newest_python is None or int(match[1]) > newest_python[0]):
+                newest_python = (int(match[1]), f"/{folder}/{name}")
+    return None if newest_python is None else newest_python[1]
 
 
 def _is_python(folder: Path, name: str) -> bool:

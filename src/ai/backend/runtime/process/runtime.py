@@ -161,9 +161,9 @@ class ProcessRuntime(AbstractRuntime):
         await runner_files.compile_runner(runner_copy, interpreters.items())
 
     def _remove_unused_copies(self, runner_copy: Path) -> None:
-        plans = self._state.plans()
-        runner_files.remove_other_copies(runner_copy, plans)
-        self.probe_result.host.etc.remove_unused(plans)
+        plan_texts = self._state.plans()
+        runner_files.remove_other_copies(runner_copy, plan_texts)
+        self.probe_result.host.etc.remove_unused(plan_texts)
 
     async def shutdown(self) -> None:
         handles, self._handles = list(self._handles.values()), {}
@@ -238,9 +238,9 @@ class ProcessRuntime(AbstractRuntime):
             reason = f": {self.probe_result.no_gvisor}" if spec.runtime_class == GVISOR else ""
             raise CreationDenied(f"this node has no runtime class {spec.runtime_class!r}{reason}")
         async with self._lock_of(spec.key):
-            existing = await self._find_handle(spec.key)
-            if existing is not None:
-                return await asyncio.to_thread(self._view, existing)
+            existing_handle = await self._find_handle(spec.key)
+            if existing_handle is not None:
+                return await asyncio.to_thread(self._view, existing_handle)
             image = self._images.get(spec.image)
             if image is None:
                 await self.list_images()
@@ -519,15 +519,15 @@ class ProcessRuntime(AbstractRuntime):
     def _view(self, handle: _Handle) -> WorkloadView:
         directory = handle.directory
         workload_exit = directory.exit()
-        leader = (directory.identity() or {}).get("leader")
+        leader_identity = (directory.identity() or {}).get("leader")
         if workload_exit is None and not directory.path.exists():
             return self._make_view(handle.record, WorkloadState.GONE, "", None)
         if workload_exit is None and not directory.is_locked():
             workload_exit = directory.exit() or cleanup.record_exit(handle.record, directory)
-        state = WorkloadState.RUNNING if leader else WorkloadState.CREATED
+        state = WorkloadState.RUNNING if leader_identity else WorkloadState.CREATED
         if workload_exit is not None:
             state = WorkloadState.EXITED
-        return self._make_view(handle.record, state, str((leader or [0])[0]), workload_exit)
+        return self._make_view(handle.record, state, str((leader_identity or [0])[0]), workload_exit)
 
     @staticmethod
     def _make_view(

@@ -242,22 +242,22 @@ def identity_arguments(*, user_namespace: bool) -> list[str]:
 
 def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], list[StagedSource]]:
     """Returns bubblewrap's command line, and the sources that the shim must stage. Raises CreationDenied."""
-    bubblewrap = BubblewrapArguments(staged=host_paths.staged, opens_parents=not host_paths.user_namespace)
-    bubblewrap.add(host_paths.bwrap, *identity_arguments(user_namespace=host_paths.user_namespace))
-    bubblewrap.add(
+    bubblewrap_arguments = BubblewrapArguments(staged=host_paths.staged, opens_parents=not host_paths.user_namespace)
+    bubblewrap_arguments.add(host_paths.bwrap, *identity_arguments(user_namespace=host_paths.user_namespace))
+    bubblewrap_arguments.add(
         "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", host_paths.hostname
     )
-    bubblewrap.add("--die-with-parent", "--new-session")
+    bubblewrap_arguments.add("--die-with-parent", "--new-session")
     if host_paths.private_network:
-        bubblewrap.add("--unshare-net")
+        bubblewrap_arguments.add("--unshare-net")
     if host_paths.has_seccomp:
-        bubblewrap.add("--seccomp", str(launch.SECCOMP_FD))
+        bubblewrap_arguments.add("--seccomp", str(launch.SECCOMP_FD))
     if host_paths.has_block_fd:
-        bubblewrap.add("--info-fd", str(launch.INFO_FD), "--block-fd", str(launch.BLOCK_FD))
-    show_session(bubblewrap, host_paths)
+        bubblewrap_arguments.add("--info-fd", str(launch.INFO_FD), "--block-fd", str(launch.BLOCK_FD))
+    show_session(bubblewrap_arguments, host_paths)
     # Root without its capabilities may not enter a home that is closed to it.
-    bubblewrap.add("--remount-ro", "/", "--chdir", HOME if host_paths.user_namespace else "/", "--", *command)
-    return bubblewrap.arguments, bubblewrap.staged_sources
+    bubblewrap_arguments.add("--remount-ro", "/", "--chdir", HOME if host_paths.user_namespace else "/", "--", *command)
+    return bubblewrap_arguments.arguments, bubblewrap_arguments.staged_sources
 
 
 def show_session(view: SandboxView, host_paths: HostPaths) -> None:
@@ -297,9 +297,11 @@ def _check_unstaged_mount(mount: Mount, host_paths: HostPaths) -> None:
     """Raises CreationDenied for a mount whose target lies in another mount or behind a link that the session may have
     made.
     """
-    paths = [mount.target, *(str(parent) for parent in Path(mount.target).parents)]
-    home_paths = [host_paths.home / path.removeprefix(HOME + "/") for path in paths if path.startswith(HOME + "/")]
-    if any(other_mount.target in paths[1:] for other_mount in host_paths.mounts) or any(
+    target_and_parents = [mount.target, *(str(parent) for parent in Path(mount.target).parents)]
+    home_paths = [
+        host_paths.home / path.removeprefix(HOME + "/") for path in target_and_parents if path.startswith(HOME + "/")
+    ]
+    if any(other_mount.target in target_and_parents[1:] for other_mount in host_paths.mounts) or any(
         path.is_symlink() for path in home_paths
     ):
         message = f"the mount target {mount.target!r} lies in another mount or behind a link"

@@ -101,13 +101,13 @@ async def load_manifest(storage: ObjectStorage, revision: UUID) -> Manifest | No
 
 async def sizes_below(storage: ObjectStorage, prefix: str) -> dict[str, int]:
     """Returns the size in bytes of each object below a prefix, by path."""
-    sizes: dict[str, int] = {}
+    size_by_path: dict[str, int] = {}
     cursor: str | None = None
     while True:
         object_page = await storage.list(prefix, cursor=cursor)
-        sizes |= {info.key.removeprefix(prefix): info.size for info in object_page.objects}
+        size_by_path |= {info.key.removeprefix(prefix): info.size for info in object_page.objects}
         if (cursor := object_page.cursor) is None:
-            return sizes
+            return size_by_path
 
 
 async def transfer(
@@ -240,53 +240,55 @@ class Archive:
                 raise NotSupported(
                     f"Hosts cannot mount what is on {storage.name}: archive on a volume, or set artifacts.mount-cache."
                 )
-            cache = self.storages.get(self.storages.mount_cache)
-            cached_manifest = await load_manifest(cache, manifest.revision_id)
+            mount_cache = self.storages.get(self.storages.mount_cache)
+            cached_manifest = await load_manifest(mount_cache, manifest.revision_id)
             if cached_manifest is None or cached_manifest.attempt != manifest.attempt:
-                return self._copy_progress(storage, cache, manifest)
-            storage = cache
+                return self._copy_progress(storage, mount_cache, manifest)
+            storage = mount_cache
         path = await storage.mount_path(files_of("artifacts", manifest.revision_id, manifest.attempt))
         return MountState(path=str(path), current=manifest.size, total=manifest.size)
 
     def _copy_progress(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest) -> MountState:
-        copy = self._copies.get(manifest.revision_id)
-        if copy is not None and copy.task is None:
+        mount_copy = self._copies.get(manifest.revision_id)
+        if mount_copy is not None and mount_copy.task is None:
             del self._copies[manifest.revision_id]
-            if copy.error is not None:
-                raise copy.error  # to one request; the next one starts the copy again
-            copy = None
-        if copy is None:
-            copy = self._copies[manifest.revision_id] = _MountCopy(total_bytes=manifest.size)
-            copy.task = asyncio.create_task(self._copy(source, cache, manifest, copy))
-        return MountState(path=None, current=copy.copied_bytes, total=copy.total_bytes)
+            if mount_copy.error is not None:
+                raise mount_copy.error  # to one request; the next one starts the copy again
+            mount_copy = None
+        if mount_copy is None:
+            mount_copy = self._copies[manifest.revision_id] = _MountCopy(total_bytes=manifest.size)
+            mount_copy.task = asyncio.create_task(self._copy(source, cache, manifest, mount_copy))
+        return MountState(path=None, current=mount_copy.copied_bytes, total=mount_copy.total_bytes)
 
-    async def _copy(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest, copy: _MountCopy) -> None:
+    async def _copy(
+        self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest, mount_copy: _MountCopy
+    ) -> None:
         prefix = files_of("artifacts", manifest.revision_id, manifest.attempt)
         try:
-            sizes = await sizes_below(cache, prefix)
+            size_by_path = await sizes_below(cache, prefix)
             for file in manifest.files:
-                if sizes.get(file.path) == file.size:
-                    copy.add(file.size)
+                if size_by_path.get(file.path) == file.size:
+                    mount_copy.add(file.size)
                 else:
                     key = prefix + file.path
-                    await transfer(source, key, cache, key, file.size, copy.add)
+                    await transfer(source, key, cache, key, file.size, mount_copy.add)
             if await load_manifest(source, manifest.revision_id) != manifest:
                 raise ArtifactNotFound("The revision was removed, or imported anew.")
             await cache.put(manifest_key(manifest.revision_id), msgspec.json.encode(manifest))
             await drop_other_attempts(cache, manifest.revision_id, manifest.attempt)
         except BackendError as e:
-            copy.error = e
+            mount_copy.error = e
             log.warning("%s could not be copied to %s: %s", manifest.revision_id, cache.name, e.message)
         except Exception:
-            copy.error = InternalError()
+            mount_copy.error = InternalError()
             log.exception("%s could not be copied to %s", manifest.revision_id, cache.name)
         finally:
-            copy.task = None
+            mount_copy.task = None
 
     async def cancel_copy(self, revision: UUID) -> None:
         """Cancels the copy of a revision; copied objects stay."""
-        copy = self._copies.pop(revision, None)
-        if copy is not None and (task := copy.task) is not None:
+        mount_copy = self._copies.pop(revision, None)
+        if mount_copy is not None and (task := mount_copy.task) is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

@@ -93,7 +93,11 @@ def install_transport() -> None:
             }
             read_coroutine = outbound.fetcher.read(str(request.url), headers, limit=_MAX_RESPONSE_BYTES, follow=False)
             reply = asyncio.run_coroutine_threadsafe(read_coroutine, outbound.loop).result()
-            kept_headers = {k: v for k, v in reply.headers.items() if k.lower() not in _FRAMING_HEADERS}
+            kept_headers = {
+                header: header_value
+                for header, header_value in reply.headers.items()
+                if header.lower() not in _FRAMING_HEADERS
+            }
             return httpx2.Response(reply.status, headers=kept_headers, content=reply.body, request=request)
 
     set_client_factory(lambda: httpx2.Client(transport=Transport(), follow_redirects=True, max_redirects=5))
@@ -150,11 +154,11 @@ class Hub:
             return [(version_name, _info(api, name, version_name)) for version_name in versions]
 
         try:
-            infos = await self._run(read)
+            versions_with_info = await self._run(read)
         except (ArtifactNotFound, RegistryRefused):
             return None
-        revisions = tuple(_to_revision(version, info) for version, info in infos)
-        newest_info = infos[0][1]
+        revisions = tuple(_to_revision(version, info) for version, info in versions_with_info)
+        newest_info = versions_with_info[0][1]
         return _to_artifact(name, newest_info, revisions, readme=await self._readme(name, newest_info))
 
     async def _readme(self, name: str, info: RepositoryInfo) -> str | None:

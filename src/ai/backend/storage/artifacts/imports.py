@@ -244,8 +244,10 @@ class Imports:
                     await storage.delete_prefix(area(area_name, revision))
                 await storage.put(plan_key(revision), msgspec.json.encode(plan))
         incoming_prefix = files_of("incoming", revision)
-        urls = [await url_of(storage, incoming_prefix + file.path, request.expires_s, file.size) for file in files]
-        files_with_urls = zip(files, urls, strict=True)
+        upload_urls = [
+            await url_of(storage, incoming_prefix + file.path, request.expires_s, file.size) for file in files
+        ]
+        files_with_urls = zip(files, upload_urls, strict=True)
         return wire.UploadAnswer(
             files=tuple(wire.PresignedFile(path=file.path, url=url) for file, url in files_with_urls)
         )

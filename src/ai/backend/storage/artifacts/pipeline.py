@@ -125,10 +125,10 @@ class Pipeline:
         return announced_plan
 
     async def _fetch(self, plan: Plan) -> None:
-        sizes = await self._download.sizes()
+        size_by_path = await self._download.sizes()
         if self._has_verify:
-            sizes |= await self._verify.sizes()
-        missing_files = [file for file in plan.files if sizes.get(file.path) != file.size]
+            size_by_path |= await self._verify.sizes()
+        missing_files = [file for file in plan.files if size_by_path.get(file.path) != file.size]
         present_bytes = plan.size - sum(file.size for file in missing_files)
         self._progress.begin(ImportPhase.DOWNLOADING, current=present_bytes, total=plan.size, files=len(plan.files))
         if self._source is None:
@@ -142,8 +142,8 @@ class Pipeline:
     async def _accept_uploads(self, missing_files: Sequence[PlannedFile]) -> None:
         """Moves uploaded files to a place where the URLs of the upload cannot change the files."""
         incoming_stage = _Stage(self._download.storage, files_of("incoming", self._revision))
-        sizes = await incoming_stage.sizes()
-        lacking_paths = [file.path for file in missing_files if sizes.get(file.path) != file.size]
+        size_by_path = await incoming_stage.sizes()
+        lacking_paths = [file.path for file in missing_files if size_by_path.get(file.path) != file.size]
         if lacking_paths:
             raise ArtifactIncomplete(
                 f"{len(lacking_paths)} files were not uploaded, or with another size.",
@@ -226,19 +226,19 @@ class Pipeline:
 
     async def _digest_of(self, file: PlannedFile) -> str | None:
         """Returns the SHA-256 of a file, or None if its content differs from the announced one."""
-        sha256 = hashlib.sha256()
+        sha256_hash = hashlib.sha256()
         git_hash = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
-        digests = [sha256, git_hash] if file.git_sha1 else [sha256]
+        hashes = [sha256_hash, git_hash] if file.git_sha1 else [sha256_hash]
         read_bytes = 0
         async with aclosing(self._verify.storage.read(self._verify.prefix + file.path)) as parts:
             async for data in _gather_parts(parts):
-                for digest in digests:
-                    await asyncio.to_thread(digest.update, data)
+                for content_hash in hashes:
+                    await asyncio.to_thread(content_hash.update, data)
                 read_bytes += len(data)
                 self._progress.add(len(data))
         if read_bytes != file.size or (file.git_sha1 and git_hash.hexdigest() != file.git_sha1):
             return None
-        return sha256.hexdigest() if file.sha256 in (None, sha256.hexdigest()) else None
+        return sha256_hash.hexdigest() if file.sha256 in (None, sha256_hash.hexdigest()) else None
 
     async def _publish(self, plan: Plan, verified: Verified) -> Manifest:
         self._progress.begin(ImportPhase.ARCHIVING, current=0, total=plan.size, files=len(plan.files))

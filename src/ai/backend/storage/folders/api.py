@@ -76,7 +76,7 @@ class FolderApi:
     async def task(self, call: Call[Any, TaskParams]) -> dict[str, Any]:
         """Returns the progress of a task."""
         task = self.folders.tasks.get(TaskId(call.query.task_id))
-        skipped = f" {task.progress.skipped} special files were left out." if task.progress.skipped else ""
+        skipped_text = f" {task.progress.skipped} special files were left out." if task.progress.skipped else ""
         return {
             "task_id": str(task.id),
             "kind": task.kind,
@@ -84,7 +84,7 @@ class FolderApi:
             "current": task.progress.current,
             "total": max(task.progress.total, task.progress.current),
             "files": task.progress.files,
-            "message": task.error.message if task.error else f"{task.progress.files} files.{skipped}",
+            "message": task.error.message if task.error else f"{task.progress.files} files.{skipped_text}",
             "error": problem(task.error) if task.error else None,
         }
 
@@ -188,8 +188,8 @@ class FileApi:
         created_paths, failed_paths = await self.folders.make_directories(
             volume, folder, body.relpath, parents=body.parents, exist_ok=body.exist_ok
         )
-        results = {"success": _result_items(created_paths), "failed": _result_items(failed_paths)}
-        return Reply({"results": results}, 200 if not failed_paths else 207 if created_paths else 422)
+        result_lists = {"success": _result_items(created_paths), "failed": _result_items(failed_paths)}
+        return Reply({"results": result_lists}, 200 if not failed_paths else 207 if created_paths else 422)
 
     @route("POST", "/folder/file/rename", body=RenameBody)
     async def rename(self, call: Call[RenameBody]) -> None:

@@ -43,21 +43,21 @@ class Folders:
     ) -> Task:
         """Copies a folder in the background; the task ends at once if the target exists."""
 
-        async def work(progress: Progress) -> None:
+        async def copy_folder(progress: Progress) -> None:
             if await target_volume.has_folder(target):
                 return
             size = (await source_volume.folder_usage(source)).used_bytes
             await self.quota.reserve(target_volume, target.scope, size)
-            published = False
+            is_published = False
             try:
                 await source_volume.clone_folder(source, target_volume, target, progress)
-                published = not progress.is_cancelled
+                is_published = not progress.is_cancelled
             except StorageFull as e:
                 raise await self.quota.error_of_full_volume(target_volume, target.scope, e) from None
             finally:
-                self.quota.end_reservation(target_volume, target.scope, size, published=published)
+                self.quota.end_reservation(target_volume, target.scope, size, is_published=is_published)
 
-        return self.tasks.start("clone", _task_key(target_volume, target), work)
+        return self.tasks.start("clone", _task_key(target_volume, target), copy_folder)
 
     async def delete(self, volume: AbstractVolume, folder: VFolderId) -> None:
         """Deletes a folder and cancels a clone into it."""

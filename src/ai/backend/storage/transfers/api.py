@@ -146,8 +146,8 @@ class ClientApi:
     @route("POST", "/upload", query=UploadQuery, auth=False, limited=False, kind="upload", audited=False)
     async def tus_create(self, call: Call[Any, UploadQuery]) -> web.Response:
         """Returns the location of an upload, which was created with its token."""
-        if (refusal := _wrong_version(call.request)) is not None:
-            return refusal
+        if (refusal_response := _wrong_version(call.request)) is not None:
+            return refusal_response
         claims = self._tokens.read(call.query.token, UploadClaims)
         if _header_number(call.request, "Upload-Length") != claims.size:
             raise InvalidInput(f"Upload-Length must be {claims.size}, as the token says.")
@@ -157,8 +157,8 @@ class ClientApi:
     @route("GET", "/upload", query=UploadQuery, auth=False, limited=False)
     async def tus_head(self, call: Call[Any, UploadQuery]) -> web.Response:
         """Returns the offset of an upload."""
-        if (refusal := _wrong_version(call.request)) is not None:
-            return refusal
+        if (refusal_response := _wrong_version(call.request)) is not None:
+            return refusal_response
         claims = self._tokens.read(call.query.token, UploadClaims)
         offset = await self._uploads.progress(claims, directory=_target_directory(call.query))
         state = {"Upload-Offset": str(offset), "Upload-Length": str(claims.size), "Cache-Control": "no-store"}
@@ -168,8 +168,8 @@ class ClientApi:
     async def tus_patch(self, call: Call[Any, UploadQuery]) -> web.Response:
         """Appends bytes to an upload."""
         request = call.request
-        if (refusal := _wrong_version(request)) is not None:
-            return refusal
+        if (refusal_response := _wrong_version(request)) is not None:
+            return refusal_response
         claims = self._tokens.read(call.query.token, UploadClaims)
         if request.content_type != CHUNK_TYPE:
             raise UnsupportedMediaType(f"Send {CHUNK_TYPE}.")
@@ -192,8 +192,8 @@ class ClientApi:
     @route("DELETE", "/upload", query=UploadQuery, auth=False, limited=False, audited=False)
     async def tus_delete(self, call: Call[Any, UploadQuery]) -> web.Response:
         """Cancels an upload and discards its bytes."""
-        if (refusal := _wrong_version(call.request)) is not None:
-            return refusal
+        if (refusal_response := _wrong_version(call.request)) is not None:
+            return refusal_response
         await self._uploads.drop(self._tokens.read(call.query.token, UploadClaims))
         return web.Response(status=204, headers=self._tus_headers())
 

@@ -58,28 +58,28 @@ def _requested_range(request: web.Request, size: int) -> tuple[int, int] | None:
     return first_byte, last_byte - first_byte + 1
 
 
-def _is_current(request: web.Request, etag: str, modified: datetime) -> bool:
+def _is_current(request: web.Request, etag: str, modified_at: datetime) -> bool:
     """Returns whether ``If-Range`` has the current strong tag or date, so that the range applies."""
     if_range_header = request.headers.get("If-Range")
     if if_range_header is None or if_range_header.strip() == etag:
         return True
-    return request.if_range is not None and request.if_range == modified
+    return request.if_range is not None and request.if_range == modified_at
 
 
-def _is_unchanged(request: web.Request, etag: str, modified: datetime) -> bool:
+def _is_unchanged(request: web.Request, etag: str, modified_at: datetime) -> bool:
     none_match_header = request.headers.get("If-None-Match")
     if none_match_header is not None:
         tags = {tag.strip().removeprefix("W/") for tag in none_match_header.split(",")}
         return "*" in tags or etag in tags
     modified_since = request.if_modified_since
-    return modified_since is not None and modified <= modified_since
+    return modified_since is not None and modified_at <= modified_since
 
 
 async def send_file(request: web.Request, file: OpenFile, filename: str) -> web.StreamResponse:
     """Sends a file or a range of a file, and closes the file."""
     try:
         etag = f'"{file.modified_ns:x}-{file.size:x}"'
-        modified = datetime.fromtimestamp(min(max(0, file.modified_ns // 1_000_000_000), _MAX_TIME_S), UTC)
+        modified_at = datetime.fromtimestamp(min(max(0, file.modified_ns // 1_000_000_000), _MAX_TIME_S), UTC)
         headers = {
             "ETag": etag,
             "Accept-Ranges": "bytes",
@@ -88,13 +88,13 @@ async def send_file(request: web.Request, file: OpenFile, filename: str) -> web.
             "X-Content-Type-Options": "nosniff",
         }
         response = web.StreamResponse(headers=headers)
-        response.last_modified = modified
-        if _is_unchanged(request, etag, modified):
+        response.last_modified = modified_at
+        if _is_unchanged(request, etag, modified_at):
             response.set_status(304)
             return await _finish_response(request, response)
         offset, byte_count = 0, file.size
         try:
-            part = _requested_range(request, file.size) if _is_current(request, etag, modified) else None
+            part = _requested_range(request, file.size) if _is_current(request, etag, modified_at) else None
         except _UnsatisfiableRange:
             response.set_status(416)
             response.headers["Content-Range"] = f"bytes */{file.size}"

@@ -41,16 +41,16 @@ def body_of(request: web.Request) -> DirectBody | StreamBody:
     """Returns the body of a request that is not read yet."""
     transport, parser = request.transport, getattr(request.protocol, "_parser", None)
     has_plain_tcp = transport is not None and transport.get_extra_info("sslcontext") is None
-    length = request.content_length
+    body_length = request.content_length
     if (
         has_plain_tcp
-        and length is not None
+        and body_length is not None
         and "Transfer-Encoding" not in request.headers
         and "Content-Encoding" not in request.headers
         and type(parser) is HttpRequestParser
-        and length - request.content.total_bytes >= _MIN_DIRECT_BYTES
+        and body_length - request.content.total_bytes >= _MIN_DIRECT_BYTES
     ):
-        return DirectBody(request, length)
+        return DirectBody(request, body_length)
     return StreamBody(request)
 
 
@@ -122,9 +122,9 @@ class StreamBody:
 class DirectBody:
     """Writes a body that the writing thread reads from the socket itself."""
 
-    def __init__(self, request: web.Request, length: int) -> None:
+    def __init__(self, request: web.Request, body_length: int) -> None:
         self._request = request
-        self._remaining = length
+        self._remaining = body_length
         self.is_whole = True
 
     async def whole(self) -> bytes | None:
@@ -137,10 +137,10 @@ class DirectBody:
             while self._remaining:
                 if not buffered_parts:
                     await _wait_readable(connection)
-                burst = asyncio.get_running_loop().run_in_executor(
+                burst_future = asyncio.get_running_loop().run_in_executor(
                     threads, self._receive_burst, connection, buffered_parts, sink
                 )
-                await await_despite_cancel(burst)
+                await await_despite_cancel(burst_future)
                 buffered_parts = []
 
     @contextmanager
@@ -173,14 +173,14 @@ class DirectBody:
         for part in buffered_parts:
             self._remaining -= len(part)
             sink.put(part)
-        poll = select.poll()
-        poll.register(connection, select.POLLIN)
+        poller = select.poll()
+        poller.register(connection, select.POLLIN)
         bytes_after_burst = max(0, self._remaining - _MAX_BURST_BYTES)
         while self._remaining > bytes_after_burst:
             try:
                 self._remaining -= sink.take(connection, self._remaining)
             except BlockingIOError:
-                if not poll.poll(_POLL_LINGER_MS):
+                if not poller.poll(_POLL_LINGER_MS):
                     return
 
 

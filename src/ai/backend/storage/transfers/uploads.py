@@ -123,7 +123,7 @@ class Uploads:
         try:
             await volume.create_upload(record)
         except BaseException:
-            self._quota.end_reservation(volume, folder.scope, size, published=False)
+            self._quota.end_reservation(volume, folder.scope, size, is_published=False)
             raise
         claims = UploadClaims(
             volume=volume.name, vfid=str(folder), relpath=str(path), size=size, session=record.session
@@ -148,7 +148,7 @@ class Uploads:
         record, _ = await volume.find_upload(folder, claims.session)
         await volume.drop_upload(folder, claims.session)
         if record.state != UploadState.DONE:
-            self._quota.end_reservation(volume, folder.scope, record.size, published=False)
+            self._quota.end_reservation(volume, folder.scope, record.size, is_published=False)
 
     async def receive(self, claims: UploadClaims, chunk: Chunk, *, directory: FolderPath | None = None) -> int:
         """Appends a chunk, publishes the file after the last one, and returns the new offset.
@@ -172,7 +172,7 @@ class Uploads:
         except StorageFull as e:
             raise await self._quota.error_of_full_volume(volume, folder.scope, e) from None
         if is_published:
-            self._quota.end_reservation(volume, folder.scope, claims.size, published=True)
+            self._quota.end_reservation(volume, folder.scope, claims.size, is_published=True)
         return offset
 
     async def _receive_slowly(
@@ -200,9 +200,11 @@ class Uploads:
         _check_digest(digest, chunk.checksum)
         await self._run(upload.count)
 
-    async def _run(self, work: Callable[..., R], *arguments: Any) -> R:
+    async def _run(self, function: Callable[..., R], *arguments: Any) -> R:
         """Runs work in a thread to its end, also when cancelled, since the upload is closed afterwards."""
-        return await await_despite_cancel(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
+        return await await_despite_cancel(
+            asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        )
 
     def _locate_folder(self, claims: UploadClaims) -> tuple[AbstractVolume, VFolderId]:
         try:

@@ -99,13 +99,15 @@ class QuotaAccounting:
             return error
         return QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used_bytes})
 
-    def end_reservation(self, volume: AbstractVolume, scope: QuotaScopeId, reserved: int, *, published: bool) -> None:
+    def end_reservation(
+        self, volume: AbstractVolume, scope: QuotaScopeId, reserved_bytes: int, *, is_published: bool
+    ) -> None:
         """Ends a reservation, whose bytes were published or dropped."""
         account = self._account(volume, scope)
         if account.reserved_bytes is not None:
-            account.reserved_bytes = max(0, account.reserved_bytes - reserved)
-        if published:
-            account.grown_bytes += reserved
+            account.reserved_bytes = max(0, account.reserved_bytes - reserved_bytes)
+        if is_published:
+            account.grown_bytes += reserved_bytes
 
     def mark_outdated(self, volume: AbstractVolume, scope: QuotaScopeId) -> None:
         """Marks the usage of a scope as outdated after a removal."""

@@ -46,8 +46,8 @@ def load_backend(name: str, base: Any) -> Any:
     if not colon:
         if name in installed(entry_point_group):
             return load_class(entry_point_group, name, base)
-        names = ", ".join([*built_in_backends, *installed(entry_point_group)])
-        raise InvalidInput(f"There is no {kind_name} backend {name!r}; built in are {names}.")
+        backend_names = ", ".join([*built_in_backends, *installed(entry_point_group)])
+        raise InvalidInput(f"There is no {kind_name} backend {name!r}; built in are {backend_names}.")
     try:
         backend: Any = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as e:

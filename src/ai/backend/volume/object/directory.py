@@ -104,11 +104,11 @@ class DirectoryStorage(ObjectStorage):
             return f"{self.root}: {e.strerror}"
         return None
 
-    async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs a call in a thread until the call ends; a cancelled caller waits for it. An upload that it opened is
         closed.
         """
-        bound_call = functools.partial(work, *args, **kwargs)
+        bound_call = functools.partial(function, *args, **kwargs)
         future = asyncio.get_running_loop().run_in_executor(self._threads, bound_call)
         try:
             return await asyncio.shield(future)
@@ -163,14 +163,14 @@ class DirectoryStorage(ObjectStorage):
     async def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
         file = await self.open_file(key)
         try:
-            remaining = file.size - offset if count is None else count
-            while remaining > 0:
+            remaining_bytes = file.size - offset if count is None else count
+            while remaining_bytes > 0:
                 with _translate_errors(key):
-                    data = await self.run(os.pread, file.fd, min(CHUNK_BYTES, remaining), offset)
+                    data = await self.run(os.pread, file.fd, min(CHUNK_BYTES, remaining_bytes), offset)
                 if not data:
                     return
                 yield data
-                offset, remaining = offset + len(data), remaining - len(data)
+                offset, remaining_bytes = offset + len(data), remaining_bytes - len(data)
         finally:
             file.close()
 
@@ -226,8 +226,8 @@ class DirectoryStorage(ObjectStorage):
                     key_file.unlink()
 
     async def delete(self, keys: Sequence[str]) -> None:
-        paths = [self._path(key) for key in keys]
-        for path in paths:
+        object_paths = [self._path(key) for key in keys]
+        for path in object_paths:
             with _translate_errors(str(path.relative_to(self.root))), suppress(FileNotFoundError, NotADirectoryError):
                 await self.run(self._delete, path)
 
@@ -276,11 +276,11 @@ class _DirectoryUpload(ObjectUpload):
             await self._storage.run(self._write, data)
 
     def _write(self, data: bytes) -> None:
-        unwritten = memoryview(data)
-        while unwritten:
-            written_bytes = os.pwrite(self._fd, unwritten, self.offset)
+        unwritten_data = memoryview(data)
+        while unwritten_data:
+            written_bytes = os.pwrite(self._fd, unwritten_data, self.offset)
             self.offset += written_bytes
-            unwritten = unwritten[written_bytes:]
+            unwritten_data = unwritten_data[written_bytes:]
 
     async def publish(self) -> None:
         with _translate_errors(self._key):

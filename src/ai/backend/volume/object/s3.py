@@ -184,20 +184,20 @@ class S3Storage(ObjectStorage):
             await self.stat(key)
             return
         last_byte = "" if count is None else offset + count - 1
-        ranged = {"Range": f"bytes={offset}-{last_byte}"} if offset or count is not None else {}
+        range_parameters = {"Range": f"bytes={offset}-{last_byte}"} if offset or count is not None else {}
         try:
-            reply = await self.call("get_object", Key=self.full_key(key), **ranged)
+            reply = await self.call("get_object", Key=self.full_key(key), **range_parameters)
         except _RangeBeyondEnd:
             return
         body = reply["Body"]
         try:
-            remaining = int(reply["ContentLength"])
-            while remaining > 0:
+            remaining_bytes = int(reply["ContentLength"])
+            while remaining_bytes > 0:
                 with _translated_errors(self.name):
                     data = await body.read(CHUNK_BYTES)
                 if not data:
                     raise ObjectStorageUnavailable("The object storage broke off in the middle of an object.")
-                remaining -= len(data)
+                remaining_bytes -= len(data)
                 yield data
         finally:
             body.close()
@@ -256,9 +256,9 @@ class S3Storage(ObjectStorage):
 
     async def delete(self, keys: Sequence[str]) -> None:
         full_keys = [self.full_key(key) for key in keys]
-        for start in range(0, len(full_keys), _MAX_DELETED_KEYS):
-            batch = [{"Key": key} for key in full_keys[start : start + _MAX_DELETED_KEYS]]
-            reply = await self.call("delete_objects", Delete={"Objects": batch, "Quiet": True})
+        for batch_start in range(0, len(full_keys), _MAX_DELETED_KEYS):
+            key_batch = [{"Key": key} for key in full_keys[batch_start : batch_start + _MAX_DELETED_KEYS]]
+            reply = await self.call("delete_objects", Delete={"Objects": key_batch, "Quiet": True})
             for error in reply.get("Errors", ()):
                 raise _error_from_code(error.get("Code", ""), 500, f"{self.name}: {error.get('Message', '')}")
 

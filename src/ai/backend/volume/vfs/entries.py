@@ -46,14 +46,14 @@ def list_directory(root: OpenDirectory, path: FolderPath, limit: int, cursor: st
     cursor_error = InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"})
     with translated_os_errors(path), root.opened(path, READ_DIRECTORY_FLAGS) as fd:
         try:
-            names, next_cursor = read_directory(fd, int(cursor or "0"), limit)
+            entry_names, next_cursor = read_directory(fd, int(cursor or "0"), limit)
         except (ValueError, OverflowError):
             raise cursor_error from None
         except OSError as e:
             if e.errno != errno.EINVAL:
                 raise
             raise cursor_error from None
-        for name in sorted(names):
+        for name in sorted(entry_names):
             try:
                 status = os.lstat(name, dir_fd=fd)
                 target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(status.st_mode) else ""

@@ -46,10 +46,12 @@ def disk_of(path: Path) -> Path | None:
 
 def disk_metric(disk: Path) -> VolumeMetric:
     """Reads a file that :func:`disk_of` returned (kernel documentation, block/stat)."""
-    reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms = map(int, disk.read_text().split()[:8])
+    read_count, _, read_sectors, read_ms, write_count, _, write_sectors, write_ms = map(
+        int, disk.read_text().split()[:8]
+    )
     return VolumeMetric(
-        iops_read=reads,
-        iops_write=writes,
+        iops_read=read_count,
+        iops_write=write_count,
         io_bytes_read=read_sectors * _SECTOR_BYTES,
         io_bytes_write=write_sectors * _SECTOR_BYTES,
         io_usec_read=read_ms * 1000,

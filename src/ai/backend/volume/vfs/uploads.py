@@ -194,11 +194,11 @@ class OpenUpload(Upload):
             _write_record(self._uploads_dir, self._session, self._stored)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        unwritten = memoryview(data)
+        unwritten_data = memoryview(data)
         with translated_os_errors():
-            while unwritten:
-                written_bytes = os.write(self._fd, unwritten)
-                unwritten = unwritten[written_bytes:]
+            while unwritten_data:
+                written_bytes = os.write(self._fd, unwritten_data)
+                unwritten_data = unwritten_data[written_bytes:]
                 self._grow(written_bytes)
 
     def _grow(self, byte_count: int) -> None:
@@ -216,24 +216,26 @@ class OpenUpload(Upload):
                 fcntl.fcntl(self._pipe[1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         pipe_read_fd, pipe_write_fd = self._pipe
         try:
-            received_bytes = remaining = os.splice(fd, pipe_write_fd, min(count, _PIPE_BYTES), flags=_SPLICE_F_NONBLOCK)
+            received_bytes = unwritten_bytes = os.splice(
+                fd, pipe_write_fd, min(count, _PIPE_BYTES), flags=_SPLICE_F_NONBLOCK
+            )
         except OSError as e:
             if e.errno != errno.EINVAL:
                 raise
             return super().receive(fd, count)
         with translated_os_errors():
-            while remaining:
+            while unwritten_bytes:
                 try:
-                    count = os.splice(pipe_read_fd, self._fd, remaining)
+                    count = os.splice(pipe_read_fd, self._fd, unwritten_bytes)
                 except OSError as e:
                     if e.errno != errno.EINVAL:
                         raise
-                    data = os.read(pipe_read_fd, remaining)
+                    data = os.read(pipe_read_fd, unwritten_bytes)
                     self.write(data)
                     count = len(data)
                 else:
                     self._grow(count)
-                remaining -= count
+                unwritten_bytes -= count
         return received_bytes
 
     def hold(self) -> None:

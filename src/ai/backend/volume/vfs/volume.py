@@ -88,8 +88,8 @@ class VfsVolume(AbstractVolume):
     async def stop(self) -> None:
         """Closes the volume. Removing the trash continues at the next start."""
         self._stopping.set()
-        for purge in self._purges.values():
-            purge.cancel()
+        for purge_future in self._purges.values():
+            purge_future.cancel()
         self._short.shutdown(wait=False, cancel_futures=True)
         self._long.shutdown(wait=False, cancel_futures=True)
 
@@ -347,18 +347,22 @@ class VfsVolume(AbstractVolume):
 
         return await self._run_long(expire)
 
-    async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._short, functools.partial(work, *args, **kwargs))
+    async def _run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._short, functools.partial(function, *args, **kwargs)
+        )
 
-    async def _run_long(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._long, functools.partial(work, *args, **kwargs))
+    async def _run_long(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._long, functools.partial(function, *args, **kwargs)
+        )
 
     async def _run_in_folder(
-        self, folder: VFolderId, work: Callable[Concatenate[OpenDirectory, P], R], *args: P.args, **kwargs: P.kwargs
+        self, folder: VFolderId, function: Callable[Concatenate[OpenDirectory, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         def run() -> R:
             with self._open_folder(folder) as root:
-                return work(root, *args, **kwargs)
+                return function(root, *args, **kwargs)
 
         return await self._run(run)
 

@@ -46,7 +46,7 @@ class ProofApi:
             raise InvalidInput("Give your password or a one-time password.", data={"password": "missing"})
         keypair = Keypair(login.secret.access_key, login.secret.secret_key)
         ask_manager = partial(self._manager.prove, keypair)
-        status, document = await self._logins.prove(login, given_fields, address=call.address, ask=ask_manager)
+        status, document = await self._logins.prove(login, given_fields, address=call.address, ask_manager=ask_manager)
         if status != 200:
             return web.json_response(document, status=status, content_type=PROBLEM_TYPE)
         proof, expires_at = document.get("proof"), _time_of(document.get("expires_at"))

@@ -115,24 +115,28 @@ class LoginService:
         fields: Mapping[str, str],
         *,
         address: str,
-        ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
+        ask_manager: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
     ) -> tuple[int, dict[str, Any]]:
         """Asks the manager for a proof of who asks, under the limits of sign-ins. Raises as :meth:`sign_in`."""
 
         async def prove(_fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
-            return await ask(fields, address=address)
+            return await ask_manager(fields, address=address)
 
         return await self._ask_within_limits(prove, {"username": login.secret.username}, address=address)
 
     async def _ask_within_limits(
-        self, ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]], fields: Mapping[str, str], *, address: str
+        self,
+        ask_manager: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
+        fields: Mapping[str, str],
+        *,
+        address: str,
     ) -> tuple[int, dict[str, Any]]:
         name_key, address_key = f"name:{fields['username'].strip().lower()}", _address_key(address)
         await self._count_attempt(address_key, self._limits.address_failures)
         await self._count_attempt(name_key, self._limits.name_failures)
         is_failure = False
         try:
-            status, document = await ask(fields, address=address)
+            status, document = await ask_manager(fields, address=address)
             is_failure = 400 < status < 500 and not _is_password_right(document)
         finally:
             if not is_failure:
@@ -155,7 +159,7 @@ class LoginService:
 
     async def _sign_in_elsewhere(
         self,
-        ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
+        ask_manager: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
         fields: Mapping[str, Any],
         *,
         address: str,
@@ -165,7 +169,7 @@ class LoginService:
         await self._count_attempt(address_key, self._limits.address_failures)
         secret, is_failure = None, False
         try:
-            status, document = await ask(fields, address=address)
+            status, document = await ask_manager(fields, address=address)
             secret = _secret_of("", document) if status == 200 else None
             is_failure = secret is None and status < 500
         finally:

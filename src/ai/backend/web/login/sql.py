@@ -86,14 +86,14 @@ class SqlLoginStore:
         await self._database.execute(delete(logins))
 
     async def add_failures(self, key: str, count: int, *, now: datetime, expires_at: datetime) -> int:
-        failures = login_failures.c
+        failure_count = login_failures.c
 
         def write(connection: Connection) -> int:
-            connection.execute(delete(login_failures).where(failures.key == key, failures.expires_at <= now))
+            connection.execute(delete(login_failures).where(failure_count.key == key, failure_count.expires_at <= now))
             statement = upsert(login_failures).values(key=key, count=count, expires_at=expires_at)
-            changed_columns = {"count": failures.count + count, "expires_at": expires_at}
+            changed_columns = {"count": failure_count.count + count, "expires_at": expires_at}
             connection.execute(statement.on_conflict_do_update(index_elements=["key"], set_=changed_columns))
-            return int(connection.execute(select(failures.count).where(failures.key == key)).scalar_one())
+            return int(connection.execute(select(failure_count.count).where(failure_count.key == key)).scalar_one())
 
         return await self._database.run_write(write)
 

@@ -69,7 +69,7 @@ class ConsoleApi:
             bundle.page,
             prefix=self._settings.service.path_prefix,
             nonce=nonce,
-            boot=boot_data(self._settings, language=language),
+            boot_values=boot_data(self._settings, language=language),
         )
         headers[POLICY] = console_policy(nonce, origins=tuple(self._settings.security.connect_origins))
         return web.Response(body=page_text.encode(), headers=headers)

@@ -46,17 +46,17 @@ def console_policy(nonce: str, *, origins: tuple[str, ...] = (), has_script: boo
 
 def preferred_language(accept_language: str) -> str:
     """Returns the language of the console that an ``Accept-Language`` header prefers (RFC 9110, 12.5.4)."""
-    weights: list[tuple[float, int, str]] = []
+    weighted_languages: list[tuple[float, int, str]] = []
     for range_index, language_range in enumerate(accept_language.split(",")[:20]):
-        tag, _, parameter = language_range.strip().partition(";")
+        tag, _, weight_parameter = language_range.strip().partition(";")
         language = tag.partition("-")[0].strip().lower()
         try:
-            weight = float(parameter.strip().removeprefix("q=")) if parameter.strip() else 1.0
+            weight = float(weight_parameter.strip().removeprefix("q=")) if weight_parameter.strip() else 1.0
         except ValueError:
             continue
         if language in LANGUAGES and weight > 0:
-            weights.append((-weight, range_index, language))
-    return min(weights)[2] if weights else LANGUAGES[0]
+            weighted_languages.append((-weight, range_index, language))
+    return min(weighted_languages)[2] if weighted_languages else LANGUAGES[0]
 
 
 def boot_data(settings: WebSettings, *, language: str) -> dict[str, Any]:
@@ -78,12 +78,12 @@ def boot_data(settings: WebSettings, *, language: str) -> dict[str, Any]:
     }
 
 
-def fill_page(page: str, *, prefix: str, nonce: str, boot: dict[str, Any]) -> str:
+def fill_page(page: str, *, prefix: str, nonce: str, boot_values: dict[str, Any]) -> str:
     """Returns the page with the path prefix, the nonce and the boot data filled in.
 
     The data lie in a ``script`` element, where only ``</script`` and ``<!--`` have a meaning (HTML, 13.2.5.17).
     """
-    boot_json = json.dumps(boot, ensure_ascii=False, separators=(",", ":"))
+    boot_json = json.dumps(boot_values, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         boot_json = boot_json.replace(character, f"\\u{ord(character):04x}")
     values_by_mark = {PREFIX_MARK: html.escape(prefix), NONCE_MARK: html.escape(nonce), BOOT_MARK: boot_json}

@@ -183,8 +183,8 @@ def _decode_call(content: bytes) -> ServiceCallBody:
         service_call = msgspec.json.decode(content, type=ServiceCallBody)
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise InvalidInput(f"The body is no call of a service: {e}", data={"body": "malformed"}) from None
-    segments = unquote(service_call.path.partition("?")[0]).replace("\\", "/").split("/")
-    if not _DOT_SEGMENTS.isdisjoint(segments) or "#" in service_call.path:
+    path_segments = unquote(service_call.path.partition("?")[0]).replace("\\", "/").split("/")
+    if not _DOT_SEGMENTS.isdisjoint(path_segments) or "#" in service_call.path:
         raise InvalidInput("The path leaves the service.", data={"path": "malformed"})
     return service_call
 
