@@ -64,8 +64,8 @@ _HEALTH_RECOVERY_S = 120.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes how large a world is and what happens in it. ``busy_s``: how long users act and faults happen;
-    ``mean_..._steps``: the mean life of daemons; None: for ever."""
+    """Describes how large a simulated cluster is and what happens in it. ``busy_s``: how long users act and faults
+    happen; ``mean_..._steps``: the mean life of daemons; None: for ever."""
 
     managers: int = 2
     agents: int = 3
@@ -164,7 +164,7 @@ class Cluster:
     def sessions(self) -> list[Session]:
         return list(self.memory.sessions.values())
 
-    def serving(self) -> list[ManagerDaemon]:
+    def live_managers(self) -> list[ManagerDaemon]:
         return [daemon for daemon in self.managers.values() if daemon.is_up and daemon.manager is not None]
 
     # ---- what users do
@@ -183,7 +183,7 @@ class Cluster:
             cluster_size=users_rng.randint(2, 3) if is_multi_node else 1,
             cluster_mode=users_rng.choice(list(ClusterMode)) if is_multi_node else ClusterMode.SINGLE_NODE,
             startup_command=users_rng.choice(["sleep 3", "sleep 20", "exit 3", "echo hello"]) if is_batch else None,
-            resources=self._resources(),
+            resources=self._random_resources(),
             priority=users_rng.choice([None, None, 1]),
             starts_at=users_rng.choice([None, None, None, "30s"]),
             callback_url=f"https://callbacks.example/{number}" if users_rng.random() < 0.7 else None,
@@ -200,7 +200,7 @@ class Cluster:
         for number in range(self.plan.claims):
             request = CreateClaim(
                 name=f"claim-{number}",
-                resources=self._claimed_resources(),
+                resources=self._random_claim_resources(),
                 idle_timeout_s=self._claim_users.choice([5.0, 0.0]),
             )
             for _ in range(20):
@@ -209,14 +209,14 @@ class Cluster:
                 await self._ask_about_claims(partial(_create_claim, self._caller(), request))
                 await asyncio.sleep(0.5)  # simulated: a user tries again
 
-    def _claimed_resources(self) -> dict[str, str | int | float]:
+    def _random_claim_resources(self) -> dict[str, str | int | float]:
         if self.plan.has_gpus:
             return {self._claim_users.choice(list(gpus.UNITS_BY_SLOT)): 1}
         return {"mock.shares": self._claim_users.choice(["0.5", "1", "2"])}
 
     async def _ask_about_claims(self, claim_request: Callable[[ClaimService], Coroutine[Any, Any, object]]) -> None:
         """Sends one request about claims to a manager."""
-        managers = self.serving()
+        managers = self.live_managers()
         if not managers:
             return
         manager = self._claim_users.choice(managers)
@@ -234,7 +234,7 @@ class Cluster:
         else:
             await self._ask_about_claims(lambda claims: claims.delete(self._caller(), name))
 
-    def _resources(self) -> dict[str, str | int | float]:
+    def _random_resources(self) -> dict[str, str | int | float]:
         users_rng = self.users
         resources: dict[str, str | int | float] = {
             "cpu": users_rng.randint(1, 5),
@@ -248,7 +248,7 @@ class Cluster:
         """Repeats a creation request with its token until it is answered. Returns None if it is refused."""
         call_id = uuid5(NAMESPACE_URL, token)
         for _ in range(8):
-            serving_managers = self.serving()
+            serving_managers = self.live_managers()
             if serving_managers:
                 manager = self.users.choice(serving_managers)
                 try:
@@ -269,7 +269,7 @@ class Cluster:
 
     async def change(self, session_id: SessionId, action: str) -> None:
         """Sends one request to end or to restart a session."""
-        managers = self.serving()
+        managers = self.live_managers()
         if not managers:
             return
         manager, caller = self.users.choice(managers), self._caller()

@@ -50,9 +50,9 @@ class Daemon:
         if self.mean_steps is not None:
             self.process.fuse = 1 + int(self.world.rng.expovariate(1.0 / self.mean_steps))
         self.world.trace(self.name, "starts")
-        self.world.spawn(self.process, self._start_in_time(), f"{self.name} starts")
+        self.world.spawn(self.process, self._start_with_timeout(), f"{self.name} starts")
 
-    async def _start_in_time(self) -> None:
+    async def _start_with_timeout(self) -> None:
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await self.run()

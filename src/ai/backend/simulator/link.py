@@ -40,13 +40,13 @@ class SimulatedLink(MemoryLink):
         self._manager, self.reports = process, reports
 
     def manager_died(self, process: Process) -> None:
-        def notice() -> None:
+        def break_connections() -> None:
             if self._manager is process:
                 self.reports = None
                 for agent_id in list(self._connections):
                     self._break_connection(agent_id)
 
-        self._world.call_later(self._world.rng.uniform(0.0, _MAX_NOTICE_DELAY_S), notice)
+        self._world.call_later(self._world.rng.uniform(0.0, _MAX_NOTICE_DELAY_S), break_connections)
 
     def agent_started(self, agent_id: str, commands: AgentCommands) -> None:
         process = CURRENT_PROCESS.get()
@@ -55,12 +55,12 @@ class SimulatedLink(MemoryLink):
         self._agents[agent_id], self.commands[agent_id] = process, commands
 
     def agent_died(self, agent_id: str, process: Process) -> None:
-        def notice() -> None:
+        def break_connections() -> None:
             if self._agents.get(agent_id) is process:
                 self.commands.pop(agent_id, None)
                 self._break_connection(agent_id)
 
-        self._world.call_later(self._world.rng.uniform(0.0, _MAX_NOTICE_DELAY_S), notice)
+        self._world.call_later(self._world.rng.uniform(0.0, _MAX_NOTICE_DELAY_S), break_connections)
 
     def _break_connection(self, agent_id: str) -> None:
         """Fails the pending calls of both ends. Messages in transit still arrive."""

@@ -15,7 +15,7 @@ from ai.backend.simulator.world import NO_FAULTS
 
 
 async def run_story(cluster: Cluster) -> None:
-    """Runs one seed: users and faults, rest, the end of all sessions, and full nodes. Raises AssertionError."""
+    """Runs users and faults, then waits for rest, ends all sessions, and fills all nodes. Raises AssertionError."""
     world = cluster.world
     await cluster.begin()
     fault_task = world.spawn(None, cluster.inject_faults()) if world.faults != NO_FAULTS else None
@@ -75,7 +75,7 @@ class _Errors(logging.Handler):
 
 
 def run(cluster: Cluster, scenario: Callable[[], Coroutine[Any, Any, None]] | None = None) -> str:
-    """Runs the story of a cluster, or another ``scenario``; returns the digest of its trace. Raises AssertionError."""
+    """Runs :func:`run_story` or another ``scenario``; returns the digest of its trace. Raises AssertionError."""
     world, errors = cluster.world, list[str]()
     world.trace("seed", cluster.seed)
     with undisturbed(errors):

@@ -85,14 +85,14 @@ class FaultyStore:
         world, on_commit, name = self._world, self._on_commit, f"{self._name}.{method}"
         is_write = method in _WRITING_METHODS
 
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            async def work() -> Any:
+        async def call_in_transaction(*args: Any, **kwargs: Any) -> Any:
+            async def call_store() -> Any:
                 result = await store_method(*args, **kwargs)
                 if is_write:
                     on_commit()
                 return result
 
-            return await world.transaction(name, work)
+            return await world.transaction(name, call_store)
 
-        self.__dict__[method] = call
-        return call
+        self.__dict__[method] = call_in_transaction
+        return call_in_transaction

@@ -185,7 +185,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Does nothing: the loop has no selector."""
 
     def _check_closed(self) -> None:
-        """Accepts calls after the end, which :meth:`tear_down` causes; they are not run."""
+        """Accepts calls after the end of the loop, which :meth:`tear_down` causes; they are not run."""
 
     def _process_events(self, event_list: Any) -> None:
         """Does nothing: there are no events of sockets."""

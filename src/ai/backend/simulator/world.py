@@ -99,7 +99,7 @@ class World:
     # ---- processes
 
     def spawn(self, process: Process | None, coroutine: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
-        """Runs work in a process. Without a process, the work never fails."""
+        """Starts a coroutine in a simulated process. Without a process, no fault ends the coroutine."""
         context = (process.context if process is not None else self.context).copy()
         task: asyncio.Task[T] = self.loop.create_task(coroutine, name=name or None, context=context)
         return task
@@ -109,7 +109,7 @@ class World:
         self.loop.call_later(delay_s, callback, *args, context=self.context)
 
     async def call(self, process: Process, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs work in another process.
+        """Runs a coroutine in another simulated process, and returns its result.
 
         The work continues if the caller dies, and a cancelled caller cancels the work.
         """
@@ -172,7 +172,7 @@ class _Transaction(msgspec.Struct, frozen=True, eq=False):
     context: Context
 
     def run(self) -> None:
-        """Runs the transaction at once, because the stores of the simulation never wait. Its error is its own."""
+        """Runs the transaction at once, because the stores of the simulation never wait. Ignores its error."""
         coroutine_steps = self.execute().__await__()
         with suppress(StopIteration, BackendError):
             self.context.run(next, coroutine_steps)

@@ -127,8 +127,8 @@ def agent_settings(
 ) -> dict[str, Any]:
     """Returns the ``agent.toml`` of an embedded agent.
 
-    ``mock`` is a declaration file, ``default``, or None for no mock devices; its plugin uses the settings of the slot
-    name that the file declares. ``shared`` comes from :func:`plugin_configuration`.
+    ``mock_declaration`` is a file, ``default``, or None for no mock devices; its plugin uses the settings of the slot
+    name that the file declares. ``shared_plugin_settings`` come from :func:`plugin_configuration`.
     """
     plugin_settings: dict[str, Any] = {
         plugin_name: dict(settings) for plugin_name, settings in shared_plugin_settings.items()

@@ -51,7 +51,7 @@ def check(given_path: str | None, agents: Iterable[str], *, is_new: bool) -> Non
 
 
 def merge_settings(base_settings: Mapping[str, Any], own_values: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges ``own`` over ``base``.
+    """Merges an agent's own settings over the base settings.
 
     Tables are merged key by key, and other values are replaced as a whole. Allowed plugins are added up.
     """

@@ -72,7 +72,7 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
 
 
 def _reload_at_hang_up(reload: Callable[[], None], stop: asyncio.Event) -> None:
-    """Reloads at SIGHUP, and stops at the one that the end of this process's terminal causes."""
+    """Reloads at SIGHUP, but stops if the SIGHUP comes from the end of this process's terminal."""
     had_terminal = has_terminal()
 
     def on_hang_up() -> None:
@@ -171,7 +171,7 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
 def _claim_ports(claim_socket: socket.socket, host: str, first_choice: tuple[int, int]) -> tuple[int, int]:
     """Returns a range of ports for apps, most of which are free. The first choice is tried first, then later ranges.
 
-    ``claim`` is bound to a name that stands for the range, in Linux' abstract namespace, which vanishes with the
+    ``claim_socket`` is bound to a name that stands for the range, in Linux' abstract namespace, which vanishes with the
     process: clusters that start at the same moment choose different ranges.
 
     Raises:
@@ -207,7 +207,7 @@ def _bound_port(sock: socket.socket) -> int:
 def _listen_again(host: str, port: int, *, required_port: int | None = None) -> socket.socket:
     """Listens on the previous port if it is free, so that clients of an earlier daemon reach the next one.
 
-    ``only`` is a port that was asked for. Raises Conflict if that one is taken.
+    ``required_port`` is a port that was asked for. Raises Conflict if that one is taken.
     """
     if required_port is not None:
         return listen(host, required_port)

@@ -28,7 +28,7 @@ def describe(
     class_overheads: Mapping[str, int] | None = None,
     class_handlers: Mapping[str, str] | None = None,
 ) -> RuntimeInfo:
-    """Describes the runtime.
+    """Describes the limits, isolation and runtime classes of the Kubernetes runtime.
 
     Args:
         class_overheads: memory in bytes that the cluster adds to a pod of each class.

@@ -197,9 +197,9 @@ class ClusterConnection:
             name, policy = default_policy_name(settings.instance), default_policy(settings, ())
             await self.api.apply(NETWORK_POLICIES, name, policy, settings.namespace, manager="backendai", force=True)
         self._runtime_classes = runtime_classes
-        self._describe(is_isolated=False)
+        self._update_info(is_isolated=False)
 
-    def _describe(self, *, is_isolated: bool) -> None:
+    def _update_info(self, *, is_isolated: bool) -> None:
         has_policies = self.settings.network_policy != "none"
         self._info = describe(
             runtime_classes=tuple(runtime_class.metadata.name for runtime_class in self._runtime_classes),
@@ -219,7 +219,7 @@ class ClusterConnection:
 
     async def _probe_isolation(self) -> None:
         """Corrects the runtime's description after a test whether the cluster enforces network policies."""
-        self._describe(is_isolated=await are_policies_enforced(self.api, self.settings) is True)
+        self._update_info(is_isolated=await are_policies_enforced(self.api, self.settings) is True)
 
     async def _remove_left_probes(self) -> None:
         try:

@@ -93,7 +93,9 @@ class Creation(msgspec.Struct, frozen=True):
         return pod_name(self.spec.key)
 
     async def run(self) -> Handle:
-        """Returns the workload once its runner has begun. Raises BackendError; the caller undoes it."""
+        """Creates the workload, and returns its handle once its runner has begun. Raises BackendError; then the caller
+        removes what was created.
+        """
         manifest = compose_pod(self.spec, self.settings, self.facts, self.node)
         claim = compose_claim(
             self.name,
@@ -215,7 +217,7 @@ class Creation(msgspec.Struct, frozen=True):
     # ---- the start
 
     async def _await_relay(self, handle: Handle) -> None:
-        """Waits until the session's first process waits for orders. Raises CreationDeferred past a deadline."""
+        """Waits until the session's first process waits for ``begin``. Raises CreationDeferred past a deadline."""
         loop = asyncio.get_running_loop()
         deadline_by_phase: dict[str, float] = {}
         timeouts_s = {
@@ -321,9 +323,7 @@ def _has_news(handle: Handle, previous_pod: Pod | None) -> bool:
 
 
 def _phase_of(pod: Pod) -> str:
-    """Returns the phase in which a pod is: ``bind``, ``pull`` (which the kubelet tells apart from nothing) or
-    ``start``.
-    """
+    """Returns the phase of a pod's start: ``bind`` without a node, ``pull`` until the container runs, or ``start``."""
     if not pod.spec.node_name:
         return "bind"
     return "start" if is_running(pod) else "pull"

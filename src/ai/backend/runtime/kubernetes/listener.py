@@ -89,7 +89,7 @@ class _Tls(asyncio.sslproto.SSLProtocol):
         super().connection_lost(exc)
 
     def cut(self) -> None:
-        """Ends the connection at once, without the farewell of TLS."""
+        """Ends the connection at once, without the closing message of TLS."""
         if self._transport is not None:
             cast("asyncio.Transport", self._transport).abort()
 

@@ -99,7 +99,7 @@ def compose_pod(
     """Returns the body of the pod. Raises CreationDenied with the field and key that a pod does not support."""
     if not _HOSTNAME_PATTERN.match(spec.hostname):
         raise CreationDenied(f"{spec.hostname!r} is no host name of a pod", data={"field": "hostname"})
-    _refuse_impossible(spec)
+    _refuse_unsupported(spec)
     directories = file_directories(spec.files)
     folder_volumes, folder_mounts = _folder_volumes(spec.config.mounts, settings)
     name = pod_name(spec.key)
@@ -191,7 +191,7 @@ def single_files(spec: WorkloadSpec) -> dict[str, str]:
     return volume_names | {target: f"s{number}" for number, target in enumerate(SINGLE_FILES) if target in spec.files}
 
 
-def _refuse_impossible(spec: WorkloadSpec) -> None:
+def _refuse_unsupported(spec: WorkloadSpec) -> None:
     if spec.config.ipc is not None:
         data = {"field": "ipc", "key": spec.config.ipc}
         raise CreationDenied("pods of sessions show no folder of the node as their shared memory", data=data)
@@ -380,7 +380,7 @@ def _sub_path(facts: ClusterFacts, path: str) -> dict[str, str]:
 
 
 def _resources(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts) -> dict[str, Any]:
-    """Returns requests and limits.
+    """Returns the resource requests and limits of the session's container.
 
     The pod asks for exactly what the plan gives it, of which the relay and the runtime class have their parts (memory
     of the class is in the plan, and not in ``memory_limit_bytes``): otherwise the scheduler's books would fill before

@@ -39,7 +39,7 @@ class BundleView(SandboxView):
     _sources: dict[str, str] = field(default_factory=dict)
 
     def mount(self, bind_option: str, source: str, target: str) -> None:
-        self._add("bind", source, target, _MOUNT_OPTIONS[bind_option])
+        self._add_mount("bind", source, target, _MOUNT_OPTIONS[bind_option])
 
     def bind(self, source: str | Path, target: str, bind_option: str = "--ro-bind") -> None:
         self._check_mount_point(str(source), target)
@@ -53,7 +53,7 @@ class BundleView(SandboxView):
         self.folders.append(path)
 
     def add_memory(self, path: str, size_bytes: int) -> None:
-        self._add("tmpfs", "tmpfs", path, ["nosuid", "nodev", f"size={size_bytes}", "mode=1777"])
+        self._add_mount("tmpfs", "tmpfs", path, ["nosuid", "nodev", f"size={size_bytes}", "mode=1777"])
 
     def show_system(self, *, has_devices: bool) -> None:
         """Adds gVisor's own /proc, /dev and /sys, in which there is nothing of the host. Raises CreationDenied for
@@ -61,11 +61,11 @@ class BundleView(SandboxView):
         """
         if has_devices:
             raise CreationDenied("gVisor is given no devices here", data={"field": "devices", "key": "*"})
-        self._add("proc", "proc", "/proc", [])
-        self._add("tmpfs", "tmpfs", "/dev", [])
-        self._add("sysfs", "sysfs", "/sys", ["ro"])
+        self._add_mount("proc", "proc", "/proc", [])
+        self._add_mount("tmpfs", "tmpfs", "/dev", [])
+        self._add_mount("sysfs", "sysfs", "/sys", ["ro"])
 
-    def _add(self, kind: str, source: str, target: str, options: Sequence[str]) -> None:
+    def _add_mount(self, kind: str, source: str, target: str, options: Sequence[str]) -> None:
         self.mounts.append({"destination": target, "type": kind, "source": source, "options": list(options)})
 
     def _check_mount_point(self, source: str, target: str) -> None:
@@ -115,7 +115,7 @@ def bundle_of(
     hostname: str,
     fd_mapping: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Returns a bundle for :mod:`supervisor.gvisor`. ``fds`` maps descriptors of the leader to those of the process."""
+    """Returns a bundle for :mod:`supervisor.gvisor`. ``fd_mapping``: descriptors inside by the leader's."""
     config = {
         "ociVersion": "1.0.2",
         "hostname": hostname,

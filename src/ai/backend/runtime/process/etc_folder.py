@@ -30,7 +30,7 @@ class EtcFolder:
 
     Args:
         parent: where the folders lie, one for each state of the host's /etc.
-        names: the entries of /etc, with their folders (``ssl/certs``).
+        entry_names: the entries of /etc, with their folders (``ssl/certs``).
         contents: the files that replace the host's.
         host: the folder to copy from.
     """
@@ -59,9 +59,7 @@ class EtcFolder:
             return self._folder
 
     def remove_unused(self, workload_plans: Collection[str]) -> None:
-        """Removes the copies that no workload uses: their paths occur in none of ``texts``, of which each describes one
-        workload.
-        """
+        """Removes the copies that no workload uses: their paths occur in none of the workloads' plans."""
         with self._lock:
             current_name = self._folder.name if self._folder is not None else ""
             for folder in self._parent.glob(f"{_PREFIX}*"):

@@ -369,7 +369,7 @@ def _try_bwrap(
 
 
 def _can_execute(code: str) -> bool:
-    """Returns True if a child of this process can execute code of ours."""
+    """Returns True if a child process can execute this Python code, which may import our modules."""
     path_code = f"import sys; sys.path.append({str(Path(__file__).resolve().parents[4])!r})"
     command = [os.path.realpath(sys.executable), "-I", "-S", "-c", f"{path_code}\n{code}"]
     return subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False).returncode == 0

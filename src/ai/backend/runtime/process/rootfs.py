@@ -179,7 +179,7 @@ def _is_python(folder: Path, name: str) -> bool:
 
 
 def _prepare_root(root: Path) -> None:
-    """Makes the mount points that the sandbox needs, and removes foreign names of hosts."""
+    """Makes the mount points that the sandbox needs, and empty files in place of missing files and links in /etc."""
     for name in ("etc", "opt", "var", "usr", "tmp", "proc", "dev", "sys"):
         path = root / name
         if not path.is_symlink():

@@ -119,7 +119,7 @@ class SandboxView(ABC):
         self.mount(bind_option, self._reachable_path(str(source), target, bind_option), target)
 
     def show_contents(self, folder: str, contents: Mapping[str, bytes]) -> None:
-        """Adds a read-only folder of these files, which the shim writes in the stage."""
+        """Adds a read-only folder with files of these contents, which the shim writes in the stage."""
         stage_name = self._staged_targets[folder] = self._stage("", "--ro-bind", None)
         self.staged_sources[-1]["contents"] = {name: content.decode("latin-1") for name, content in contents.items()}
         self.mount("--ro-bind", f"{launch.STAGE_FOLDER}/{stage_name}", folder)
@@ -130,9 +130,9 @@ class SandboxView(ABC):
         stage_name = self._staged_targets[target] = self._stage(source, bind_option, None)
         return f"{launch.STAGE_FOLDER}/{stage_name}"
 
-    def _stage(self, source: str, bind_option: str, path_below: list[str] | None) -> str:
+    def _stage(self, source: str, bind_option: str, name_and_path: list[str] | None) -> str:
         stage_name = str(len(self.staged_sources))
-        self.staged_sources.append({"source": source, "name": stage_name, "bind": bind_option, "place": path_below})
+        self.staged_sources.append({"source": source, "name": stage_name, "bind": bind_option, "place": name_and_path})
         return stage_name
 
 

@@ -140,18 +140,18 @@ class Hub:
                 _to_artifact(prefix + info.id, info, (_to_revision("main", info),)) for info in repositories
             ]
             return ScanAnswer(artifacts=tuple(listed_artifacts))
-        artifacts = await asyncio.gather(*(self._describe(name, request.version) for name in request.names))
+        artifacts = await asyncio.gather(*(self._describe_artifact(name, request.version) for name in request.names))
         missing_names = tuple(name for name, artifact in zip(request.names, artifacts, strict=True) if artifact is None)
         return ScanAnswer(
             artifacts=tuple(artifact for artifact in artifacts if artifact is not None), missing=missing_names
         )
 
-    async def _describe(self, name: str, version: str | None) -> ScannedArtifact | None:
+    async def _describe_artifact(self, name: str, version: str | None) -> ScannedArtifact | None:
         """Returns an artifact with its revisions and README, or None if it is missing or not shown to this account."""
 
         def read(api: HfApi) -> list[tuple[str, RepositoryInfo]]:
-            versions = [version] if version else _versions(api, name)
-            return [(version_name, _info(api, name, version_name)) for version_name in versions]
+            versions = [version] if version else _list_versions(api, name)
+            return [(version_name, _read_info(api, name, version_name)) for version_name in versions]
 
         try:
             versions_with_info = await self._run(read)
@@ -159,9 +159,9 @@ class Hub:
             return None
         revisions = tuple(_to_revision(version, info) for version, info in versions_with_info)
         newest_info = versions_with_info[0][1]
-        return _to_artifact(name, newest_info, revisions, readme=await self._readme(name, newest_info))
+        return _to_artifact(name, newest_info, revisions, readme=await self._read_readme(name, newest_info))
 
-    async def _readme(self, name: str, info: RepositoryInfo) -> str | None:
+    async def _read_readme(self, name: str, info: RepositoryInfo) -> str | None:
         if not any(file.rfilename == "README.md" for file in info.siblings or ()):
             return None
         url = self._file_url(name, str(info.sha), "README.md")
@@ -174,7 +174,7 @@ class Hub:
     async def plan(self, source: HubSource) -> tuple[str, tuple[PlannedFile, ...]]:
         """Returns the commit of a version and its files. Raises ArtifactChanged: it has another commit or size than the
         source says."""
-        info = await self._run(lambda api: _info(api, source.name, source.version))
+        info = await self._run(lambda api: _read_info(api, source.name, source.version))
         commit = str(info.sha or "")[:MAX_DIGEST_LENGTH]
         if source.digest is not None and source.digest != commit:
             raise ArtifactChanged(f"{source.version[:64]} is at another commit by now.", data={"digest": commit[:64]})
@@ -231,13 +231,13 @@ def _repository(name: str) -> tuple[str, str]:
     return name.removeprefix(_DATASET_PREFIX), "dataset" if is_dataset else "model"
 
 
-def _info(api: HfApi, name: str, version: str) -> RepositoryInfo:
+def _read_info(api: HfApi, name: str, version: str) -> RepositoryInfo:
     repository, kind = _repository(name)
     read_info = api.dataset_info if kind == "dataset" else api.model_info
     return read_info(repository, revision=version, files_metadata=True)
 
 
-def _versions(api: HfApi, name: str) -> list[str]:
+def _list_versions(api: HfApi, name: str) -> list[str]:
     repository, kind = _repository(name)
     refs = api.list_repo_refs(repository, repo_type=kind)
     ref_names = [ref.name for ref in (*refs.branches, *refs.tags) if _is_name(ref.name)]
@@ -331,14 +331,14 @@ class FromReservoir:
         self._fetcher = fetcher
         self.ticket = source.ticket
 
-    def _ticket(self) -> URL:
+    def _ticket_url(self) -> URL:
         url = parse_url(self.ticket)
         if url.name != "manifest":
             raise ArtifactRejected("That is no ticket of a revision.")
         return url
 
     async def plan(self, attempt: int, begun_digest: str | None) -> Plan:
-        url = self._ticket()
+        url = self._ticket_url()
         response = await self._fetcher.read(url, {}, limit=MAX_RECORD_BYTES)
         raise_for(response.status, url.host)
         try:
@@ -352,6 +352,6 @@ class FromReservoir:
         return Plan(attempt=attempt, digest=manifest.digest[:MAX_DIGEST_LENGTH], origin=origin, files=files)
 
     def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
-        ticket = self._ticket()
+        ticket = self._ticket_url()
         url = ticket.with_name("file").with_query({**ticket.query, "path": file.path})
         return self._fetcher.file(url, {}, offset=offset, size=file.size)

@@ -118,7 +118,7 @@ class Imports:
                     job.source.ticket = request.source.ticket
                 return job.state()
             await self._stop_job(job)
-            job = _ImportJob(request, archive.name, self._source(request))
+            job = _ImportJob(request, archive.name, self._make_source(request))
             pipeline = Pipeline(
                 request,
                 job.source,
@@ -141,7 +141,7 @@ class Imports:
             job.task = asyncio.create_task(self._run(job, pipeline), name=f"import {revision}")
             return job.state()
 
-    def _source(self, request: wire.ImportRequest) -> FileSource | None:
+    def _make_source(self, request: wire.ImportRequest) -> FileSource | None:
         if isinstance(request.source, wire.HubSource):
             return FromHub(self.fetcher, request.source)
         if isinstance(request.source, wire.ReservoirSource):
@@ -195,7 +195,9 @@ class Imports:
             _check_attempt(key, job)
             await self._stop_job(job)
             _raise_first(
-                await self._wipe(key.revision_id, [area_name for area_name in AREAS if area_name != "artifacts"])
+                await self._delete_areas(
+                    key.revision_id, [area_name for area_name in AREAS if area_name != "artifacts"]
+                )
             )
 
     async def delete(self, revision: UUID) -> None:
@@ -205,14 +207,14 @@ class Imports:
             await self.archive.cancel_copy(revision)
             failures = await self._on_all_storages(lambda storage: storage.delete([manifest_key(revision)]))
             crash_point("artifact.deleting")  # from here on there is no such revision
-            _raise_first(failures + await self._wipe(revision, AREAS))
+            _raise_first(failures + await self._delete_areas(revision, AREAS))
 
-    async def _wipe(self, revision: UUID, area_names: Sequence[str]) -> list[BackendError]:
-        async def wipe(storage: ObjectStorage) -> None:
+    async def _delete_areas(self, revision: UUID, area_names: Sequence[str]) -> list[BackendError]:
+        async def delete_areas(storage: ObjectStorage) -> None:
             for name in area_names:
                 await storage.delete_prefix(area(name, revision))
 
-        return await self._on_all_storages(wipe)
+        return await self._on_all_storages(delete_areas)
 
     async def _on_all_storages(self, storage_action: Callable[[ObjectStorage], Awaitable[None]]) -> list[BackendError]:
         failures = []

@@ -243,7 +243,7 @@ class FileApi:
         claims = DownloadClaims(
             volume=volume.name, vfid=str(folder), relpath=str(path), archive=body.archive, requester=body.requester
         )
-        return self._ticket(claims, "download")
+        return self._token_answer(claims, "download")
 
     @route("POST", "/folder/file/archive-download-token", body=ArchiveBody)
     async def download_archive(self, call: Call[ArchiveBody]) -> dict[str, str]:
@@ -259,16 +259,16 @@ class FileApi:
             filename=body.filename,
             requester=body.requester,
         )
-        return self._ticket(claims, "download-archive")
+        return self._token_answer(claims, "download-archive")
 
     @route("POST", "/folder/file/upload", body=UploadBody)
     async def upload(self, call: Call[UploadBody]) -> dict[str, str]:
         """Issues a token to upload a file; an empty file is created at once."""
         volume, folder = self.folders.volumes.locate(call.body.volume, call.body.vfid)
         claims = await self.uploads.request(volume, folder, FolderPath.parse(call.body.relpath), call.body.size)
-        return self._ticket(claims, "upload")
+        return self._token_answer(claims, "upload")
 
-    def _ticket(self, claims: Claims, route: str) -> dict[str, str]:
+    def _token_answer(self, claims: Claims, route: str) -> dict[str, str]:
         return {"token": self.tokens.issue(claims), "url": f"{self.tokens.client_url}/{route}"}
 
 

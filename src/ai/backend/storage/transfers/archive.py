@@ -184,7 +184,7 @@ def _named_entries(
 def _is_below_link(name: str, link_name_hashes: set[int]) -> bool:
     """Returns True if unpacking a name would follow a link of this archive: a directory may have become a link.
 
-    ``links`` has the hashes of the links' names.
+    ``link_name_hashes`` has the hashes of the links' names.
     """
     parts = name.split("/")
     return bool(link_name_hashes) and any(

@@ -156,9 +156,9 @@ async def send_archive(request: web.Request, parts: AsyncIterator[bytes], filena
     await response.prepare(request)
     if request.method != "HEAD":
         try:
-            await _write_in_time(response, first_part)
+            await _write_with_timeout(response, first_part)
             async for archive_part in parts:
-                await _write_in_time(response, archive_part)
+                await _write_with_timeout(response, archive_part)
         except BaseException:
             if request.transport is not None:
                 request.transport.abort()
@@ -167,7 +167,7 @@ async def send_archive(request: web.Request, parts: AsyncIterator[bytes], filena
     return response
 
 
-async def _write_in_time(response: web.StreamResponse, part: bytes) -> None:
+async def _write_with_timeout(response: web.StreamResponse, part: bytes) -> None:
     try:
         async with asyncio.timeout(_WRITE_TIMEOUT_S):
             await response.write(part)

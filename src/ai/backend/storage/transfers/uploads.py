@@ -201,7 +201,7 @@ class Uploads:
         await self._run(upload.count)
 
     async def _run(self, function: Callable[..., R], *arguments: Any) -> R:
-        """Runs work in a thread to its end, also when cancelled, since the upload is closed afterwards."""
+        """Runs a function in a thread to its end, also when cancelled, since the upload is closed afterwards."""
         return await await_despite_cancel(
             asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         )
@@ -231,7 +231,7 @@ class Uploads:
 
 
 async def await_despite_cancel(work_future: asyncio.Future[R]) -> R:
-    """Runs work in a thread and returns its result. If cancelled, waits until the work has ended."""
+    """Returns the result of a future of a thread. If cancelled, waits until the thread's work has ended."""
     try:
         return await asyncio.shield(work_future)
     except asyncio.CancelledError:

@@ -233,9 +233,9 @@ class DirectoryStorage(ObjectStorage):
 
     def _delete(self, path: Path) -> None:
         path.unlink()
-        self._prune(path.parent)
+        self._remove_empty_parents(path.parent)
 
-    def _prune(self, directory: Path) -> None:
+    def _remove_empty_parents(self, directory: Path) -> None:
         while directory != self.root:
             try:
                 directory.rmdir()
@@ -251,7 +251,7 @@ class DirectoryStorage(ObjectStorage):
         if not stat.S_ISREG(os.lstat(source).st_mode):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         self.put_in_place(source, target)
-        self._prune(source.parent)
+        self._remove_empty_parents(source.parent)
 
     def put_in_place(self, source: Path, target: Path) -> None:
         """Renames a file to the place of an object, durably. Blocking."""
@@ -326,17 +326,17 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _walk(root: Path, prefix: str, after_key: bytes) -> Iterator[ObjectInfo]:
-    """Yields the objects below a prefix in the order of their keys' bytes, beginning after the key ``after``."""
+    """Yields the objects below a prefix in the order of their keys' bytes, beginning after ``after_key``."""
     try:
         with os.scandir(root / prefix) as entries:
             visible_entries = [entry for entry in entries if prefix or not entry.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return
 
-    def order(entry: os.DirEntry[str]) -> bytes:
+    def sort_key(entry: os.DirEntry[str]) -> bytes:
         return os.fsencode(entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name)
 
-    for entry in sorted(visible_entries, key=order):
+    for entry in sorted(visible_entries, key=sort_key):
         key = prefix + entry.name
         if entry.is_dir(follow_symlinks=False):
             subprefix = key + "/"

@@ -57,14 +57,14 @@ def adopt(directory_fd: int, project_id: int) -> None:
     for parent_fd, name, status in trees.walk(directory_fd):
         with suppress(FileNotFoundError):
             if stat.S_ISLNK(status.st_mode):
-                _renew_link(parent_fd, name, status)
+                _replace_link(parent_fd, name, status)
             elif stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
                 with open_fd(name, READ_FILE_FLAGS | os.O_NOFOLLOW, dir_fd=parent_fd) as fd:
                     set_project(fd, project_id)
     set_project(directory_fd, project_id)
 
 
-def _renew_link(parent_fd: int, name: str, status: os.stat_result) -> None:
+def _replace_link(parent_fd: int, name: str, status: os.stat_result) -> None:
     temporary_name = f".link-{status.st_ino:x}"
     with suppress(FileNotFoundError):
         os.unlink(temporary_name, dir_fd=parent_fd)

@@ -201,7 +201,7 @@ class LoginService:
         if is_use:
             await self._record_use(stored_login)
         try:
-            secret_json = _sealer(token).decrypt(stored_login.sealed)
+            secret_json = _cipher_of(token).decrypt(stored_login.sealed)
             secret = msgspec.json.decode(secret_json, type=LoginSecret)
         except (InvalidToken, msgspec.MsgspecError):
             log.warning("a stored login session cannot be read")
@@ -256,7 +256,7 @@ class LoginService:
         stored_login = StoredLogin(
             login_id=login_id_of(token),
             username=secret.username,
-            sealed=_sealer(token).encrypt(msgspec.json.encode(secret)),
+            sealed=_cipher_of(token).encrypt(msgspec.json.encode(secret)),
             expires_at=now + timedelta(seconds=self._limits.max_age_s),
             created_at=now,
             address=address[:64],
@@ -331,6 +331,6 @@ def _is_password_right(document: Mapping[str, Any]) -> bool:
     )
 
 
-def _sealer(token: str) -> Fernet:
+def _cipher_of(token: str) -> Fernet:
     key = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"backendai web login session").derive(token.encode())
     return Fernet(base64.urlsafe_b64encode(key))

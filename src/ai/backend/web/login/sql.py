@@ -51,13 +51,13 @@ class SqlLoginStore:
         await self._database.run_write(write)
 
     async def get(self, login_id: str, *, now: datetime) -> StoredLogin | None:
-        query = _with_uses().where(logins.c.login_id == login_id, logins.c.expires_at > now)
+        query = _select_with_uses().where(logins.c.login_id == login_id, logins.c.expires_at > now)
         for row in await self._database.fetch(query):
             return StoredLogin(**row._mapping)
         return None
 
     async def of_user(self, username: str, *, now: datetime) -> list[StoredLogin]:
-        query = _with_uses().where(logins.c.username == username, logins.c.expires_at > now)
+        query = _select_with_uses().where(logins.c.username == username, logins.c.expires_at > now)
         rows = await self._database.fetch(query.order_by(logins.c.created_at.desc(), logins.c.login_id))
         return [StoredLogin(**row._mapping) for row in rows]
 
@@ -101,5 +101,5 @@ class SqlLoginStore:
         await self._database.execute(delete(login_failures).where(login_failures.c.key == key))
 
 
-def _with_uses() -> Select[tuple[object, ...]]:
+def _select_with_uses() -> Select[tuple[object, ...]]:
     return select(logins, login_uses.c.used_at).outerjoin(login_uses, login_uses.c.login_id == logins.c.login_id)

@@ -111,7 +111,7 @@ def same_origin_path(path_text: str) -> str:
 
 
 def _refusal_page(problem: Mapping[str, Any]) -> web.Response:
-    """Returns a page that tells a problem of the manager to whoever sits before the browser."""
+    """Returns a page that shows a problem of the manager to the user of the browser."""
     status, detail = problem.get("status"), problem.get("detail")
     message_html = html.escape(detail if isinstance(detail, str) else AuthenticationFailed.title)
     response_status = status if isinstance(status, int) and 400 <= status < 600 else HTTPStatus.UNAUTHORIZED

@@ -99,7 +99,7 @@ class ManagerPool:
             try:
                 return await (request if timeout_s is None else asyncio.wait_for(request, timeout_s))
             except _NEVER_SENT_ERRORS as e:
-                self._avoid(endpoint, e)
+                self._mark_unreachable(endpoint, e)
             except (aiohttp.ClientError, TimeoutError) as e:
                 raise Unavailable("The manager did not answer; try again.") from e
         raise Unavailable("No manager can be reached; try again.")
@@ -124,7 +124,7 @@ class ManagerPool:
                     autoclose=True,
                 )
             except _NEVER_SENT_ERRORS as e:
-                self._avoid(endpoint, e)
+                self._mark_unreachable(endpoint, e)
             except aiohttp.WSServerHandshakeError:
                 raise
             except (aiohttp.ClientError, TimeoutError) as e:
@@ -168,7 +168,7 @@ class ManagerPool:
         now = time.monotonic()
         return sorted(self._endpoints, key=lambda endpoint: self._avoided_until[endpoint] > now)
 
-    def _avoid(self, endpoint: URL, error: Exception) -> None:
+    def _mark_unreachable(self, endpoint: URL, error: Exception) -> None:
         self._avoided_until[endpoint] = time.monotonic() + _AVOIDANCE_S
         log.warning("the manager at %s cannot be reached: %s", endpoint, error)
 

@@ -202,7 +202,7 @@ def _stage_sources(plan: dict[str, Any]) -> None:
 
 
 def _make_folder(path: str, contents: dict[str, str]) -> int:
-    """Makes a folder of these files in the stage, in memory; returns its descriptor."""
+    """Makes a folder with files of these contents in the stage, in memory; returns its descriptor."""
     os.mkdir(path)
     for name, content in contents.items():
         fd = os.open(f"{path}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
