@@ -118,7 +118,7 @@ def test_an_ordinary_user_who_may_not_stage_mounts_nothing_behind_a_link(tmp_pat
         home=home,
         runner=findings.host.runner,
         static_folder=findings.host.static_folder,
-        etc=None,
+        etc_folder=None,
         prefixes=(),
         rootfs=None,
         python=None,
@@ -129,11 +129,11 @@ def test_an_ordinary_user_who_may_not_stage_mounts_nothing_behind_a_link(tmp_pat
         hostname="main1",
         tmp_bytes=MIB,
         shmem_bytes=MIB,
-        private_network=False,
+        has_private_network=False,
         has_seccomp=False,
         has_block_fd=False,
-        staged=False,
-        user_namespace=True,
+        is_staged=False,
+        in_user_namespace=True,
     )
     for targets in (["/home/work/link/x"], ["/home/work/link"], ["/home/work/a", "/home/work/a/b"]):
         mounts = [Mount(source=source, target=target, read_only=True) for target in targets]

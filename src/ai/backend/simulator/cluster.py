@@ -84,10 +84,10 @@ _DEFAULT_PLAN = Plan()
 
 
 def _agent_settings(number: int, *, has_gpus: bool) -> AgentSettings:
-    node: dict[str, Any] = {"id": f"i-{number}", "location": ["zone", f"rack-{number % 2}"]}
+    node_settings: dict[str, Any] = {"id": f"i-{number}", "location": ["zone", f"rack-{number % 2}"]}
     if has_gpus:
-        node |= {"partition-on-demand": [gpus.PLUGIN_KEY], "partition-idle": 40.0}
-    return AgentSettings.model_validate({"agent": node, **AGENT_SETTINGS})
+        node_settings |= {"partition-on-demand": [gpus.PLUGIN_KEY], "partition-idle": 40.0}
+    return AgentSettings.model_validate({"agent": node_settings, **AGENT_SETTINGS})
 
 
 class Cluster:

@@ -212,7 +212,7 @@ class _Outbox:
 
     def rewrite(self, observations: list[KernelObservation]) -> None:
         self._disk.begin("the outbox")
-        self._disk.outbox = [_encode(item) for item in observations]
+        self._disk.outbox = [_encode(observation) for observation in observations]
         self._disk.end("the outbox")
 
     def close(self) -> None: ...

@@ -94,11 +94,11 @@ class SimulatedLink(MemoryLink):
         world, faults = self._world, self._world.faults
         envelope = decode(data)
         message_label = f"{Kind(envelope.kind).name} {envelope.name or envelope.id} {message_label}"
-        if world.chance(faults.lose):
+        if world.chance(faults.lose_message):
             world.trace("lost", message_label)
         else:
             world.call_later(self._transit_s(), self._deliver, data, receiver, receiving_end, message_label)
-        if world.chance(faults.repeat):
+        if world.chance(faults.repeat_message):
             world.call_later(
                 world.rng.uniform(0.0, _MAX_TRANSIT_S),
                 self._deliver,
@@ -112,7 +112,7 @@ class SimulatedLink(MemoryLink):
         world = self._world
         return (
             world.rng.uniform(0.1, _MAX_TRANSIT_S)
-            if world.chance(world.faults.late)
+            if world.chance(world.faults.late_message)
             else world.rng.uniform(0.001, 0.02)
         )
 

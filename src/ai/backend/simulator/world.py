@@ -27,9 +27,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the probabilities of the faults, each for one event.
 
     Attributes:
-        lose, repeat, late: of a message between a manager and an agent, either way.
-        refuse, slow, lose_answer: of a transaction of the database; whoever loses an answer does not know whether it
-            was committed.
+        lose_message, repeat_message, late_message: of a message between a manager and an agent, either way.
+        refuse_transaction, slow_transaction, lose_answer: of a database transaction; whoever loses an answer does
+            not know whether the transaction was committed.
         lose_power: at a transaction, for the manager's host: all transactions that it has begun are one group, which is
             committed or not, and none of them is answered.
         misbehave: of a call of a runtime or a plugin, which fails, hangs or lies.
@@ -37,11 +37,11 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
         skew_s: seconds by which wall clocks may be wrong.
     """
 
-    lose: float = 0.03
-    repeat: float = 0.05
-    late: float = 0.05
-    refuse: float = 0.01
-    slow: float = 0.03
+    lose_message: float = 0.03
+    repeat_message: float = 0.05
+    late_message: float = 0.05
+    refuse_transaction: float = 0.01
+    slow_transaction: float = 0.03
     lose_answer: float = 0.01
     lose_power: float = 0.0005
     misbehave: float = 0.02
@@ -50,11 +50,11 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_FAULTS = Faults(
-    lose=0.0,
-    repeat=0.0,
-    late=0.0,
-    refuse=0.0,
-    slow=0.0,
+    lose_message=0.0,
+    repeat_message=0.0,
+    late_message=0.0,
+    refuse_transaction=0.0,
+    slow_transaction=0.0,
     lose_answer=0.0,
     lose_power=0.0,
     misbehave=0.0,
@@ -132,10 +132,10 @@ class World:
     async def transaction(self, name: str, execute: Callable[[], Awaitable[T]]) -> T:
         """Runs a transaction, which may be slow, refused, or committed without an answer. Raises ProcessDied."""
         faults, rng = self.faults, self.rng
-        if self.chance(faults.refuse):
+        if self.chance(faults.refuse_transaction):
             self.trace("refused", name)
             raise Unavailable("the database refuses")
-        is_slow = self.chance(faults.slow)
+        is_slow = self.chance(faults.slow_transaction)
         process, transaction = CURRENT_PROCESS.get(), _Transaction(name, execute, copy_context())
         begun_transactions = self._begun.setdefault(process, []) if process is not None else []
         begun_transactions.append(transaction)

@@ -27,7 +27,7 @@ from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerFolder, Dock
 log = logging.getLogger(__name__)
 EVENT_QUEUE_LIMIT = 10_000
 EVENTS_OVERLAP_S = 5.0
-ENGINE_RETURN_S = 10.0
+ENGINE_RETURN_GRACE_S = 10.0
 CONTAINER_KILLED_REASON = "container-killed"
 _FIRST_RETRY_S, _MAX_RETRY_DELAY_S = 0.2, 5.0
 
@@ -64,7 +64,7 @@ class Workloads:
         self.events: asyncio.Queue[WorkloadExited] = asyncio.Queue(EVENT_QUEUE_LIMIT)
         self._locks: WeakValueDictionary[WorkloadKey, asyncio.Lock] = WeakValueDictionary()
         self._is_engine_lost = False
-        self._engine_back_at = -ENGINE_RETURN_S
+        self._engine_back_at = -ENGINE_RETURN_GRACE_S
         self._is_first = True
         self._reconcile_lock = asyncio.Lock()
 
@@ -133,7 +133,7 @@ class Workloads:
         """Returns True if the engine was lost a short time ago, since an engine that restarts ends its running
         containers.
         """
-        return self._is_engine_lost or time.monotonic() < self._engine_back_at + ENGINE_RETURN_S
+        return self._is_engine_lost or time.monotonic() < self._engine_back_at + ENGINE_RETURN_GRACE_S
 
     async def _record_exit(self, handle: Handle, workload_exit: WorkloadExit) -> None:
         handle.exit = workload_exit

@@ -307,17 +307,17 @@ class ClusterConnection:
 
     async def delete(self, handle: Handle) -> None:
         """Removes the pod of a workload once nothing of it runs, and then its record. Raises Unavailable."""
-        settings, name = self.settings, handle.pod.metadata.name if handle.pod is not None else ""
+        settings, pod_name = self.settings, handle.pod.metadata.name if handle.pod is not None else ""
         if handle.pod is not None:
             with suppress(ObjectConflict):  # another one of this name is not ours to remove
-                await self.api.delete(PODS, name, settings.namespace, uid=handle.uid, grace_s=_FORCED_GRACE_S)
+                await self.api.delete(PODS, pod_name, settings.namespace, uid=handle.uid, grace_s=_FORCED_GRACE_S)
             if handle.link is not None and handle.link.is_open:
                 with suppress(Unavailable):
                     end_request = {"t": "end", "grace": 0.0, "reason": handle.reason or "removed"}
                     handle.link.post(end_request, *([{"t": "dismiss"}] if handle.exit is not None else []))
             crash_point("remove.deleted")
             if not await handle.wait_until(lambda: _is_over(handle), TERMINATION_TIMEOUT_S):
-                raise Unavailable(f"the node does not end the pod {name}")
+                raise Unavailable(f"the node does not end the pod {pod_name}")
             if handle.link is not None and handle.link.is_open:
                 with suppress(Unavailable):
                     handle.link.post({"t": "dismiss"})

@@ -54,7 +54,7 @@ START_COMMAND = (
     f"{RUNNER}/relay/main.py",
 )
 """Starts a program of ours in any image: with our interpreter, by our loader, whatever C library the image has."""
-IDENTITY_PREFIX = "backend.ai/etc-"
+IDENTITY_ANNOTATION_PREFIX = "backend.ai/etc-"
 _IDENTITY_FILES = ("passwd", "group")
 _TOOLS_FOLDER = SU_EXEC.rpartition("/")[0]
 FILES_PLACE, HOSTS_PLACE = "files", "hosts"
@@ -448,7 +448,7 @@ def _home_volume(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, node: 
 
 def _annotation_file(name: str) -> dict[str, Any]:
     """Returns a file of a volume whose content is an annotation. Such files exist before any container is made."""
-    return {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{IDENTITY_PREFIX}{name}']"}}
+    return {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{IDENTITY_ANNOTATION_PREFIX}{name}']"}}
 
 
 def _identity_annotations(settings: KubernetesRuntimeSettings) -> dict[str, str]:
@@ -458,8 +458,8 @@ def _identity_annotations(settings: KubernetesRuntimeSettings) -> dict[str, str]
     group_text = f"root:x:0:\nwork:x:{gid}:\n"
     nobody_line = "nobody:x:65534:65534:nobody:/:/bin/false\n"
     return {
-        f"{IDENTITY_PREFIX}passwd": passwd_text + nobody_line,
-        f"{IDENTITY_PREFIX}group": group_text + "nogroup:x:65534:\n",
+        f"{IDENTITY_ANNOTATION_PREFIX}passwd": passwd_text + nobody_line,
+        f"{IDENTITY_ANNOTATION_PREFIX}group": group_text + "nogroup:x:65534:\n",
     }
 
 

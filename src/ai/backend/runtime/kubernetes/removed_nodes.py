@@ -61,9 +61,9 @@ class RemovedNodes:
         objects_by_node: dict[str, list[_LeftObject]] = {}
         for workload in self._handles:
             handles_by_node.setdefault(workload.record.node, []).append(workload)
-        for kind, label in ((VOLUME_CLAIMS, ""), (NETWORK_POLICIES, f",{SESSION_LABEL}")):
+        for kind, label_condition in ((VOLUME_CLAIMS, ""), (NETWORK_POLICIES, f",{SESSION_LABEL}")):
             if kind is not VOLUME_CLAIMS or self._settings.home_volume == "claim":
-                for kube_object in await self._list(kind, label):
+                for kube_object in await self._list(kind, label_condition):
                     objects_by_node.setdefault(kube_object.metadata.annotations.get(NODE_ANNOTATION, ""), []).append(
                         (kind, kube_object)
                     )
@@ -75,8 +75,8 @@ class RemovedNodes:
             if await self._is_over(node):
                 await self._remove(node, handles_by_node.get(node, ()), objects_by_node.get(node, ()))
 
-    async def _list(self, kind: Resource[KubeObject], label: str) -> list[KubeObject]:
-        selector = f"{INSTANCE_LABEL}={self._settings.instance}{label}"
+    async def _list(self, kind: Resource[KubeObject], label_condition: str) -> list[KubeObject]:
+        selector = f"{INSTANCE_LABEL}={self._settings.instance}{label_condition}"
         objects, _ = await self._api.list(kind, self._settings.namespace, label_selector=selector)
         return list(objects)
 

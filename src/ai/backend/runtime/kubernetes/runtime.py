@@ -193,10 +193,12 @@ class KubernetesRuntime(AbstractRuntime):
                     lambda: handle.exit is not None or handle.link is not link, grace_s + END_TIMEOUT_S
                 )
         if handle.exit is None and handle.pod is not None:
-            name, settings = handle.pod.metadata.name, self._cluster.settings
+            deleted_pod_name, settings = handle.pod.metadata.name, self._cluster.settings
             delete_grace_s = max(1, math.ceil(grace_s))
             with suppress(ObjectConflict):
-                await self._cluster.api.delete(PODS, name, settings.namespace, uid=handle.uid, grace_s=delete_grace_s)
+                await self._cluster.api.delete(
+                    PODS, deleted_pod_name, settings.namespace, uid=handle.uid, grace_s=delete_grace_s
+                )
             await handle.wait_until(lambda: handle.exit is not None, grace_s + END_TIMEOUT_S)
         crash_point("stop.exited")
         workload_exit = handle.view().exit

@@ -94,7 +94,7 @@ def compose_bundle(
 
     The session's variables are added where the bundle is written.
     """
-    view = BundleView(staged=True)
+    view = BundleView(is_staged=True)
     show_session(view, host_paths)
     uid, gid = uid_gid
     process = {

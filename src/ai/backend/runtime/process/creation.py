@@ -122,7 +122,7 @@ class Creation(msgspec.Struct, frozen=True):
                 for target, path in mounted_files.items()
                 if not target.startswith("/etc/") or (rootfs / target[1:]).is_file()
             }
-        if self.host.seccomp and spec.config.extra_syscalls:
+        if self.host.has_seccomp and spec.config.extra_syscalls:
             (directory.path / "seccomp.bpf").write_bytes(seccomp.compile_policy(spec.config.extra_syscalls))
         plan = build_plan(
             spec,

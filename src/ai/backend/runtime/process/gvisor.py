@@ -60,7 +60,7 @@ def _try_gvisor(program: str) -> str:
 
 
 def _probe_bundle(program: str) -> dict[str, object]:
-    view = BundleView(staged=False)
+    view = BundleView(is_staged=False)
     view.show_system(has_devices=False)
     for folder in SYSTEM_DIRECTORIES:
         path = Path(folder)

@@ -41,19 +41,19 @@ WATCHED_DATA_SLACK_BYTES = 1024 * 1024 * 1024
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the results of the host's probe.
 
-    Without ``user_namespace`` the sandbox starts as root. ``can_stage``: mounts can be made before bubblewrap runs.
+    Without ``in_user_namespace`` the sandbox starts as root. ``can_stage``: mounts can be made before bubblewrap runs.
     ``session_uids``: the first of the users that make the user namespaces of sessions; 0 if sessions share one user's.
     """
 
     bwrap: str | None
     cgroups: CgroupDriver
-    seccomp: bool
+    has_seccomp: bool
     can_limit_pids_late: bool
     runner: Path
     static_folder: Path
-    etc: EtcFolder
+    etc_copies: EtcFolder
     is_root: bool
-    user_namespace: bool = True
+    in_user_namespace: bool = True
     can_stage: bool = True
     session_uids: int = 0
     binds_home: bool = False
@@ -69,10 +69,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
             self,
             is_gvisor=True,
             bwrap=self.runsc,
-            seccomp=False,
+            has_seccomp=False,
             can_limit_pids_late=False,
             static_folder=self.static_folder / GVISOR_STATIC_FOLDER,
-            user_namespace=False,
+            in_user_namespace=False,
             session_uids=0,
             binds_home=False,
             egress={},
@@ -149,7 +149,7 @@ def build_plan(
             home=home,
             runner=host.runner,
             static_folder=host.static_folder,
-            etc=etc_folder,
+            etc_folder=etc_folder,
             prefixes=(*image.prefixes, *map(str, settings.host_directories)) if image.rootfs is None else (),
             rootfs=image.rootfs,
             python=image.runtime_path if image.runtime == "python" else None,
@@ -161,11 +161,11 @@ def build_plan(
             hostname=spec.hostname,
             tmp_bytes=settings.tmp_bytes,
             shmem_bytes=spec.shmem_bytes or settings.shmem_bytes,
-            private_network=settings.network == "none" and spec.network is None,
-            has_seccomp=host.seccomp,
+            has_private_network=settings.network == "none" and spec.network is None,
+            has_seccomp=host.has_seccomp,
             has_block_fd=late_pid_limit is not None,
-            staged=_is_staged(spec, host),
-            user_namespace=host.user_namespace,
+            is_staged=_is_staged(spec, host),
+            in_user_namespace=host.in_user_namespace,
         )
         start_fields = _start_of(spec, image, settings, host, host_paths, command, rlimits)
     else:
@@ -183,8 +183,8 @@ def build_plan(
         "cgroups": [dict(group) for group in groups],
         "seccomp": _filter_of(spec, host, directory),
         "owner": [settings.kernel_uid, settings.kernel_gid] if host.is_root else None,
-        "uid": settings.kernel_uid if host.is_root and host.user_namespace else None,
-        "gid": settings.kernel_gid if host.is_root and host.user_namespace else None,
+        "uid": settings.kernel_uid if host.is_root and host.in_user_namespace else None,
+        "gid": settings.kernel_gid if host.is_root and host.in_user_namespace else None,
         "namespace_uid": host.session_uids + spec.key.kernel_id.int % SESSION_UID_COUNT if host.session_uids else None,
         "pty_limit": settings.ptys,
         "groups": list(spec.config.extra_gids),
@@ -215,7 +215,7 @@ def _start_of(
             spec, host_paths, first_command, runsc=host.runsc, uid_gid=(uid, gid), limits=rlimits
         )
         return {"argv": bundle.pop("command"), "stage": staged_sources, "rlimits": {"RLIMIT_CORE": 0}, "bundle": bundle}
-    if not host.user_namespace:
+    if not host.in_user_namespace:
         identity_arguments = [str(uid), str(gid), ",".join(map(str, spec.config.extra_gids))]
         command = [image.interpreter, "-I", "-S", "-c", sandbox.BECOME_USER_SCRIPT, *identity_arguments, *command]
     argv, staged_sources = sandbox.compose(host_paths, command)
@@ -254,7 +254,7 @@ def folders_of(files: Mapping[str, bytes], spec: WorkloadSpec, host: Host) -> di
 
 def _filter_of(spec: WorkloadSpec, host: Host, directory: Path) -> str | None:
     """Returns the path of the system call filter: all workloads without system calls of their own share one."""
-    if not host.seccomp:
+    if not host.has_seccomp:
         return None
     return str(directory / "seccomp.bpf" if spec.config.extra_syscalls else host.static_folder / SHARED_FILTER_NAME)
 
@@ -269,7 +269,7 @@ def _etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path |
         *(device.target for device in spec.config.devices),
     )
     relative_paths = [target.removeprefix("/etc/") for target in targets if target and target.startswith("/etc/")]
-    folder = host.etc.current()
+    folder = host.etc_copies.current()
     if folder is None or any(not os.path.lexists(folder / path) for path in relative_paths):
         return None
     return folder
@@ -277,7 +277,7 @@ def _etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path |
 
 def _inner_identity(settings: ProcessRuntimeSettings, host: Host) -> tuple[int, int]:
     """Returns the user and group numbers that the session's programs see as their own."""
-    if host.bwrap and host.user_namespace:
+    if host.bwrap and host.in_user_namespace:
         return sandbox.INNER_UID, sandbox.INNER_UID
     return (settings.kernel_uid, settings.kernel_gid) if host.is_root else (os.getuid(), os.getgid())
 

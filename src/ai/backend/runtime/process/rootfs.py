@@ -33,7 +33,7 @@ MAX_UNPACKED_BYTES = 64 * 1024**3
 MAX_ENTRIES = 2_000_000
 MAX_JSON_BYTES = 8 * 1024**2
 _WHITEOUT_PREFIX = ".wh."
-_JAIL_POLICY = "etc/backend.ai/jail/policy.yml"
+_JAIL_POLICY_PATH = "etc/backend.ai/jail/policy.yml"
 _UNUSED_KEYS = ("User", "WorkingDir", "Entrypoint", "Cmd")
 """Keys of an image's configuration that have no effect: a session runs the runner as the user ``work`` in its home."""
 
@@ -79,8 +79,8 @@ def import_image(
         root_directory.mkdir(parents=True, mode=0o755)
         unfinished_slot.chmod(0o755)
         status = _unpack_source(source, root_directory, budget or ImportBudget())
-        if os.path.lexists(root_directory / _JAIL_POLICY):
-            status.unused["jail policy"] = f"/{_JAIL_POLICY}"
+        if os.path.lexists(root_directory / _JAIL_POLICY_PATH):
+            status.unused["jail policy"] = f"/{_JAIL_POLICY_PATH}"
         _prepare_root(root_directory)
         python_path = find_python(root_directory, status.labels.get("ai.backend.runtime-path", ""))
         if python_path is None:

@@ -163,7 +163,7 @@ class ProcessRuntime(AbstractRuntime):
     def _remove_unused_copies(self, runner_copy: Path) -> None:
         plan_texts = self._state.plans()
         runner_files.remove_other_copies(runner_copy, plan_texts)
-        self.probe_result.host.etc.remove_unused(plan_texts)
+        self.probe_result.host.etc_copies.remove_unused(plan_texts)
 
     async def shutdown(self) -> None:
         handles, self._handles = list(self._handles.values()), {}

@@ -44,18 +44,18 @@ class _ImportJob:
     storage: str
     source: FileSource | None
     phase: ImportPhase = ImportPhase.DOWNLOADING
-    current: int = 0
-    total: int = 0
-    files: int = 0
+    done_bytes: int = 0
+    total_bytes: int = 0
+    file_count: int = 0
     manifest: wire.Manifest | None = None
     error: BackendError | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    def begin(self, phase: ImportPhase, *, current: int, total: int, files: int) -> None:
-        self.phase, self.current, self.total, self.files = phase, current, total, files
+    def begin(self, phase: ImportPhase, *, done_bytes: int, total_bytes: int, file_count: int) -> None:
+        self.phase, self.done_bytes, self.total_bytes, self.file_count = phase, done_bytes, total_bytes, file_count
 
     def add(self, byte_count: int) -> None:
-        self.current += byte_count
+        self.done_bytes += byte_count
 
     def state(self) -> ImportState:
         if self.manifest is not None:
@@ -64,9 +64,9 @@ class _ImportJob:
             revision_id=self.request.revision_id,
             attempt=self.request.attempt,
             phase=self.phase,
-            current=self.current,
-            total=self.total,
-            files=self.files,
+            current=self.done_bytes,
+            total=self.total_bytes,
+            files=self.file_count,
             storage=self.storage,
             error=problem(self.error) if self.error else None,
         )

@@ -50,7 +50,7 @@ _PICKLE_SUFFIXES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".joblib"
 class Progress(Protocol):
     """Receives the progress of an import, in bytes."""
 
-    def begin(self, phase: ImportPhase, *, current: int, total: int, files: int) -> None: ...
+    def begin(self, phase: ImportPhase, *, done_bytes: int, total_bytes: int, file_count: int) -> None: ...
     def add(self, byte_count: int) -> None: ...
 
 
@@ -130,7 +130,9 @@ class Pipeline:
             size_by_path |= await self._verify.sizes()
         missing_files = [file for file in plan.files if size_by_path.get(file.path) != file.size]
         present_bytes = plan.size - sum(file.size for file in missing_files)
-        self._progress.begin(ImportPhase.DOWNLOADING, current=present_bytes, total=plan.size, files=len(plan.files))
+        self._progress.begin(
+            ImportPhase.DOWNLOADING, done_bytes=present_bytes, total_bytes=plan.size, file_count=len(plan.files)
+        )
         if self._source is None:
             await self._accept_uploads(missing_files)
         else:
@@ -197,7 +199,9 @@ class Pipeline:
         """Compares the files with the plan; removes wrong files, so that they are fetched again. Raises
         ArtifactDamaged."""
         pass_count = self._has_verify + self._request.verify
-        self._progress.begin(ImportPhase.VERIFYING, current=0, total=plan.size * pass_count, files=len(plan.files))
+        self._progress.begin(
+            ImportPhase.VERIFYING, done_bytes=0, total_bytes=plan.size * pass_count, file_count=len(plan.files)
+        )
         if self._has_verify:
             await self._move_all(plan, self._download, self._verify, lambda: crash_point("artifact.transferred"))
         digests: dict[str, str] = {}
@@ -241,7 +245,7 @@ class Pipeline:
         return sha256_hash.hexdigest() if file.sha256 in (None, sha256_hash.hexdigest()) else None
 
     async def _publish(self, plan: Plan, verified: Verified) -> Manifest:
-        self._progress.begin(ImportPhase.ARCHIVING, current=0, total=plan.size, files=len(plan.files))
+        self._progress.begin(ImportPhase.ARCHIVING, done_bytes=0, total_bytes=plan.size, file_count=len(plan.files))
         await self._move_all(plan, self._verify, self._archive, lambda: crash_point("artifact.moved"))
         manifest = Manifest(
             revision_id=self._revision,

@@ -194,7 +194,7 @@ class LoginService:
             if is_use:
                 await self._record_use(recent_login.stored)
             return Login(login_id=login_id, secret=recent_login.secret, expires_at=recent_login.stored.expires_at)
-        generation = self._recent.generation
+        cache_generation = self._recent.generation
         stored_login = await self._find_live(login_id)
         if stored_login is None:
             return None
@@ -206,7 +206,7 @@ class LoginService:
         except (InvalidToken, msgspec.MsgspecError):
             log.warning("a stored login session cannot be read")
             return None
-        self._recent.put(stored_login, secret, generation=generation)
+        self._recent.put(stored_login, secret, generation=cache_generation)
         return Login(login_id=stored_login.login_id, secret=secret, expires_at=stored_login.expires_at)
 
     async def active_ids(self, login_ids: Collection[str]) -> set[str]:

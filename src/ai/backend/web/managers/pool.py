@@ -27,8 +27,8 @@ _AVOIDANCE_S = 10.0
 """Seconds for which a manager that could not be reached is asked last."""
 _PROBE_TIMEOUT_S = 0.8
 _SKIPPED_HEADERS = frozenset([istr("Content-Type"), istr("User-Agent")])
-_CACHED_TARGETS = 256
-_CACHED_KEYS = 256
+_MAX_CACHED_TARGETS = 256
+_MAX_CACHED_KEYS = 256
 _MAX_MESSAGE_BYTES = 16 << 20
 _NEVER_SENT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
@@ -173,7 +173,7 @@ class ManagerPool:
         log.warning("the manager at %s cannot be reached: %s", endpoint, error)
 
 
-@lru_cache(_CACHED_TARGETS)
+@lru_cache(_MAX_CACHED_TARGETS)
 def _target_url(endpoint: URL, raw_target: str) -> URL:
     return URL(f"{endpoint.scheme}://{endpoint.raw_authority}{endpoint.raw_path.rstrip('/')}{raw_target}", encoded=True)
 
@@ -199,4 +199,4 @@ def _signed_headers(
     return all_headers
 
 
-_key_of_day = lru_cache(_CACHED_KEYS)(derive_key)
+_key_of_day = lru_cache(_MAX_CACHED_KEYS)(derive_key)
