@@ -47,7 +47,7 @@ class SimulatedGpu(SimulatedPlugin):
                 hw_location="root",
                 memory_size=UNITS_BY_SLOT[WHOLE_SLOT],
                 partitioning_support=(PartitioningCapability(max_partitions=UNITS_BY_SLOT[WHOLE_SLOT]),),
-                slots=(_slot(WHOLE_SLOT, amount=0 if slot_by_partition else 1),),
+                slots=(_device_slot(WHOLE_SLOT, amount=0 if slot_by_partition else 1),),
                 health=DeviceHealth.UNHEALTHY
                 if (PLUGIN_KEY, device_id) in self.node.unhealthy
                 else DeviceHealth.HEALTHY,
@@ -60,14 +60,14 @@ class SimulatedGpu(SimulatedPlugin):
                     parent_id=device.device_id,
                     memory_size=UNITS_BY_SLOT[slot],
                     partitioning_support=(),
-                    slots=(_slot(slot),),
+                    slots=(_device_slot(slot),),
                 )
                 for name, slot in sorted(slot_by_partition.items())
             ]
         return devices
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        return [SlotDisplay(slot_name=SlotName(slot), slot_type=_type_of(slot)) for slot in UNITS_BY_SLOT]
+        return [SlotDisplay(slot_name=SlotName(slot), slot_type=_slot_type_of(slot)) for slot in UNITS_BY_SLOT]
 
     async def available_slots(self) -> Mapping[SlotName, Any]:
         return {}
@@ -116,9 +116,9 @@ class SimulatedGpu(SimulatedPlugin):
         self.node.partitions.pop(partition_id, None)
 
 
-def _type_of(slot: str) -> SlotType:
+def _slot_type_of(slot: str) -> SlotType:
     return SlotType.COUNT if slot == WHOLE_SLOT else SlotType.UNIQUE
 
 
-def _slot(slot: str, amount: int = 1) -> DeviceSlot:
-    return DeviceSlot(slot_name=SlotName(slot), slot_type=_type_of(slot), amount=Decimal(amount))
+def _device_slot(slot: str, amount: int = 1) -> DeviceSlot:
+    return DeviceSlot(slot_name=SlotName(slot), slot_type=_slot_type_of(slot), amount=Decimal(amount))

@@ -36,7 +36,7 @@ def own_settings(given_path: str | None, agent_id: str) -> dict[str, Any]:
     return settings
 
 
-def check(given_path: str | None, agents: Iterable[str], *, is_new: bool) -> None:
+def check_agent_files(given_path: str | None, agents: Iterable[str], *, is_new: bool) -> None:
     """Raises InvalidInput if a settings file is not usable.
 
     With ``is_new``, also if a file names no agent of the cluster.

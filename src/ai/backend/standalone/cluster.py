@@ -17,7 +17,7 @@ from ai.backend.common.errors import Conflict, InvalidInput, Unavailable
 from ai.backend.infra.loop import all_or_none, cancel_all
 from ai.backend.infra.telemetry import configure_logging, sent_telemetry, settings_of_environment, start_telemetry
 from ai.backend.standalone.agent_daemon import AgentDaemon
-from ai.backend.standalone.agent_files import check as check_agent_files
+from ai.backend.standalone.agent_files import check_agent_files
 from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
 from ai.backend.standalone.instance import ClusterFile, listen, read_cluster_file, write_cluster_file
 from ai.backend.standalone.layout import Layout

@@ -153,26 +153,26 @@ class Handle:
             if self.channel is not None:
                 self.channel.receive(message, size)
             return
-        kind = message.get("t")
-        if kind in ("attached", "refused"):
+        message_type = message.get("t")
+        if message_type in ("attached", "refused"):
             if self.channel is not None:
                 self.channel.receive(message, size)
-        elif kind == "stats":
+        elif message_type == "stats":
             self.last_sample = read_sample(message, self.last_sample, time.monotonic()) or self.last_sample
             self.wake_waiters()
-        elif kind == "waiting":
+        elif message_type == "waiting":
             self.is_waiting = True
             self.wake_waiters()
-        elif kind == "begun":
+        elif message_type == "begun":
             self.has_begun = True
             self.wake_waiters()
-        elif kind == "failed":
+        elif message_type == "failed":
             self.failure = printable(str(message.get("reason"))[:500])
             self.wake_waiters()
-        elif kind == "ended":
+        elif message_type == "ended":
             with suppress(msgspec.ValidationError):
                 self._on_ended(msgspec.convert(message, Ended))
-        elif kind == "dial-failed":
+        elif message_type == "dial-failed":
             self._fail_dial(message)
 
     def _on_ended(self, ended: Ended) -> None:

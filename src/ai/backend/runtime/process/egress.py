@@ -18,7 +18,7 @@ _SOURCE_ROOT = Path(__file__).resolve().parents[4]
 _ADDRESS, _GATEWAY, NAME_SERVER = "10.0.2.100", "10.0.2.2", "10.0.2.3"
 """The addresses that slirp4netns uses by default."""
 HELPERS = ("slirp4netns", "pasta")
-_TUN = "/dev/net/tun"
+_TUN_PATH = "/dev/net/tun"
 
 
 def helper_arguments(program: str, *, as_root: bool) -> list[str]:
@@ -66,11 +66,11 @@ def _tun_problem(uid: int | None) -> str:
     user can open it.
     """
     try:
-        mode = Path(_TUN).stat().st_mode
+        mode = Path(_TUN_PATH).stat().st_mode
     except OSError:
-        return f"this machine has no {_TUN}"
-    is_open = os.access(_TUN, os.R_OK | os.W_OK) if uid is None else mode & 0o006 == 0o006
-    return "" if is_open else f"{_TUN} is not open to the user of sessions: chmod 0666 {_TUN}"
+        return f"this machine has no {_TUN_PATH}"
+    is_open = os.access(_TUN_PATH, os.R_OK | os.W_OK) if uid is None else mode & 0o006 == 0o006
+    return "" if is_open else f"{_TUN_PATH} is not open to the user of sessions: chmod 0666 {_TUN_PATH}"
 
 
 def _search_path() -> str:

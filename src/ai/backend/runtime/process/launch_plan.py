@@ -141,7 +141,7 @@ def build_plan(
     late_pid_limit = limits.pids if late_limits_pids and not host.session_uids else None
     rlimits = _resource_limits(spec, settings, limits, host)
     if host.bwrap:
-        etc_folder = _etc_of(spec, host, files) if image.rootfs is None else None
+        etc_folder = _shared_etc_of(spec, host, files) if image.rootfs is None else None
         if host.is_gvisor and etc_folder is not None:  # the host's copy has the user of the other sandboxes
             files = {**{f"/etc/{name}": host.static_folder / name for name in ("passwd", "group")}, **files}
         host_paths = sandbox.HostPaths(
@@ -259,7 +259,7 @@ def _filter_of(spec: WorkloadSpec, host: Host, directory: Path) -> str | None:
     return str(directory / "seccomp.bpf" if spec.config.extra_syscalls else host.static_folder / SHARED_FILTER_NAME)
 
 
-def _etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path | None:
+def _shared_etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path | None:
     """Returns the folder that a session sees as /etc. Returns None if the folder lacks the target of a mount, file or
     device.
     """

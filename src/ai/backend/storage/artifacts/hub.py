@@ -192,7 +192,7 @@ class Hub:
     def _file_url(self, name: str, commit: str, path: str) -> str:
         from huggingface_hub import hf_hub_url
 
-        repository, kind = _repository(name)
+        repository, kind = _repository_and_kind(name)
         return hf_hub_url(repository, path, repo_type=kind, revision=commit, endpoint=self._url)
 
     def _headers(self) -> Mapping[str, str]:
@@ -225,20 +225,20 @@ def _call_with_own_errors(library_call: Callable[[HfApi], T], api: HfApi) -> T:
         raise RegistryUnavailable(f"The hub does not answer sensibly: {type(e).__name__}.") from e
 
 
-def _repository(name: str) -> tuple[str, str]:
+def _repository_and_kind(name: str) -> tuple[str, str]:
     """Returns the repository of an artifact and the hub's name of its type."""
     is_dataset = name.startswith(_DATASET_PREFIX)
     return name.removeprefix(_DATASET_PREFIX), "dataset" if is_dataset else "model"
 
 
 def _read_info(api: HfApi, name: str, version: str) -> RepositoryInfo:
-    repository, kind = _repository(name)
+    repository, kind = _repository_and_kind(name)
     read_info = api.dataset_info if kind == "dataset" else api.model_info
     return read_info(repository, revision=version, files_metadata=True)
 
 
 def _list_versions(api: HfApi, name: str) -> list[str]:
-    repository, kind = _repository(name)
+    repository, kind = _repository_and_kind(name)
     refs = api.list_repo_refs(repository, repo_type=kind)
     ref_names = [ref.name for ref in (*refs.branches, *refs.tags) if _is_name(ref.name)]
     return sorted(dict.fromkeys(ref_names), key=lambda ref_name: ref_name != "main")[:_MAX_REFS]
