@@ -131,6 +131,6 @@ async def test_a_runner_without_a_first_process_is_told(tmp_path: Path) -> None:
     await runtime.setup()
     try:
         assert runtime.info().runtime_classes == ()
-        assert "relay/main.py" in runtime.findings.no_gvisor
+        assert "relay/main.py" in runtime.probe_result.no_gvisor
     finally:
         await runtime.shutdown()

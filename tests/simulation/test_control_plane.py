@@ -120,7 +120,7 @@ def play(cluster: Cluster, story: Callable[[Cluster], Coroutine[Any, Any, None]]
         await cluster.begin()
         await cluster.come_to_rest()
         await story(cluster)
-        cluster.invariants.at_rest(cluster)
+        cluster.invariants.check_at_rest(cluster)
 
     run(cluster, whole)
 
@@ -320,10 +320,10 @@ def test_the_same_seed_is_the_same_trace_in_any_process() -> None:
 
 
 def test_a_fault_is_shown_with_its_seed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def at_rest(_: object, cluster: Cluster) -> None:
+    def check_at_rest(_: object, cluster: Cluster) -> None:
         raise AssertionError("planted")
 
-    monkeypatch.setattr("ai.backend.simulator.invariants.Invariants.at_rest", at_rest)
+    monkeypatch.setattr("ai.backend.simulator.invariants.Invariants.check_at_rest", check_at_rest)
     assert main(["--seed", "4"]) == 1
     shown = capsys.readouterr().err
     assert "planted" in shown

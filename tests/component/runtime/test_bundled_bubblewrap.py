@@ -32,7 +32,7 @@ async def test_isolation_needs_no_package_manager(tmp_path: Path, monkeypatch: p
         runtime = ProcessRuntime(ProcessRuntimeSettings(), tmp_path / "state")
         await runtime.setup()
         try:
-            assert runtime.findings.host.bwrap == str(bundled)
+            assert runtime.probe_result.host.bwrap == str(bundled)
             assert runtime.info().tier in ("sealed", "caged")
             bench = Bench(runtime, tmp_path / "state")
             key, talk = await bench.start()

@@ -105,7 +105,7 @@ async def test_without_a_helper_it_is_the_hosts_network(tmp_path: Path, monkeypa
     async with running("process", tmp_path / "state") as runtime:
         assert isinstance(runtime, ProcessRuntime)
         assert runtime.info().enforcement["network"] == "none"
-        assert any("share the host's network" in note for note in runtime.findings.notes)
+        assert any("share the host's network" in note for note in runtime.probe_result.notes)
         talk = await started(runtime)
         assert await runtime.port_exposure(talk.key) is PortExposure.HOST
         await talk.close()

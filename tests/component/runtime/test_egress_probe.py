@@ -22,7 +22,7 @@ def failing_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_missing_device_is_named(failing_helper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(egress, "_TUN", str(tmp_path / "tun"))
+    monkeypatch.setattr(egress, "_TUN_PATH", str(tmp_path / "tun"))
     assert egress.find_helpers(ProcessRuntimeSettings()) == ({}, f"this machine has no {tmp_path}/tun")
 
 
@@ -30,7 +30,7 @@ def test_a_missing_device_is_named(failing_helper: Path, tmp_path: Path, monkeyp
 def test_a_closed_device_is_named(failing_helper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = tmp_path / "tun"
     device.touch(0o600)
-    monkeypatch.setattr(egress, "_TUN", str(device))
+    monkeypatch.setattr(egress, "_TUN_PATH", str(device))
     assert "is not open to the user of sessions" in egress.find_helpers(ProcessRuntimeSettings())[1]
     device.chmod(0o666)
     reason = egress.find_helpers(ProcessRuntimeSettings())[1]

@@ -51,10 +51,10 @@ class Pod:
     exits: list[WorkloadExit] = field(default_factory=list)
 
     async def begin(self, **environ: str) -> None:
-        assert await self.handle.until(lambda: self.handle.is_waiting, PATIENCE_S)
+        assert await self.handle.wait_until(lambda: self.handle.is_waiting, PATIENCE_S)
         assert self.handle.link is not None
         await self.handle.link.send({"t": "begin", "environ": environ, "stats_interval": 0.2})
-        assert await self.handle.until(lambda: bool(self.handle.begun), PATIENCE_S)
+        assert await self.handle.wait_until(lambda: bool(self.handle.has_begun), PATIENCE_S)
 
     async def talk(self, epoch: int = 1, last_seq: int = 0) -> Talk:
         assert self.handle.link is not None
@@ -74,7 +74,7 @@ class Pod:
     async def dial(self, port: int) -> PodStream:
         assert self.handle.link is not None
         dial: asyncio.Future[PodStream] = asyncio.get_running_loop().create_future()
-        self.handle.dials["s1"] = dial
+        self.handle.stream_futures["s1"] = dial
         await self.handle.link.send({"t": "dial", "id": "s1", "port": port})
         async with asyncio.timeout(PATIENCE_S):
             return await dial
@@ -98,8 +98,8 @@ async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
 
     async def admit(hello: Hello, _identity: PodIdentity) -> asyncio.Protocol:
         if hello.role == "relay":
-            return handle.join(hello)
-        dial = handle.dials.get(hello.id)
+            return handle.connect_relay(hello)
+        dial = handle.stream_futures.get(hello.id)
         if dial is None or dial.done():
             raise NotFound("nobody awaits this stream")
         stream = PodStream()
@@ -146,7 +146,7 @@ async def test_the_environment_comes_with_the_order_to_begin(pod: Pod) -> None:
     talk = await pod.talk()
     await talk.run("import os; print(os.environ['FLAVOUR'], 'RELAY_AUTHORITY' in os.environ)")
     assert talk.text() == "vanilla False\n"
-    assert await pod.handle.until(lambda: pod.handle.sample is not None, PATIENCE_S)
+    assert await pod.handle.wait_until(lambda: pod.handle.last_sample is not None, PATIENCE_S)
     await talk.close()
 
 
@@ -161,7 +161,7 @@ async def test_a_link_that_is_cut_is_dialled_again_and_loses_nothing(pod: Pod) -
     assert first is not None
     first.close()
     await talk.over()
-    assert await pod.handle.until(lambda: pod.handle.link not in (None, first), PATIENCE_S)
+    assert await pod.handle.wait_until(lambda: pod.handle.link not in (None, first), PATIENCE_S)
     again = await pod.talk(epoch=1, last_seq=ready["seq"])
     await again.kind("finished")
     assert again.text() == "meanwhile\n"
@@ -259,8 +259,8 @@ async def test_connections_of_one_address_that_say_nothing_keep_no_other_relay_o
     pod: Pod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session reaches this port too; without a handshake a connection must count as well."""
-    monkeypatch.setattr("ai.backend.runtime.kubernetes.listener.MAX_STRANGERS_OF_ADDRESS", 8)
-    monkeypatch.setattr("ai.backend.runtime.kubernetes.listener.MAX_STRANGERS", 16)
+    monkeypatch.setattr("ai.backend.runtime.kubernetes.listener.MAX_PENDING_OF_ADDRESS", 8)
+    monkeypatch.setattr("ai.backend.runtime.kubernetes.listener.MAX_PENDING_CONNECTIONS", 16)
     target = ("127.0.0.1", pod.port)
     silent = [
         await asyncio.to_thread(socket.create_connection, target, PATIENCE_S, ("127.0.0.2", 0)) for _ in range(20)
@@ -271,7 +271,7 @@ async def test_connections_of_one_address_that_say_nothing_keep_no_other_relay_o
         first = pod.handle.link
         if first is not None:
             first.close()
-        assert await pod.handle.until(
+        assert await pod.handle.wait_until(
             lambda: pod.handle.link is not None and pod.handle.link is not first, PATIENCE_S
         ), "the relay at another address is let in"
     finally:

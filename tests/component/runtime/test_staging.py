@@ -8,7 +8,7 @@ from ai.backend.runtime.process.sandbox import BubblewrapArguments
 
 
 def test_sources_open_to_everybody_are_bound_as_they_are() -> None:
-    view = BubblewrapArguments(staged=True)
+    view = BubblewrapArguments(is_staged=True)
     view.bind("/etc/passwd", "/etc/passwd")
     view.bind("/usr/bin", "/usr/bin")
     assert view.staged_sources == []
@@ -16,7 +16,7 @@ def test_sources_open_to_everybody_are_bound_as_they_are() -> None:
 
 
 def test_others_and_links_are_staged(tmp_path: Path) -> None:
-    view = BubblewrapArguments(staged=True)
+    view = BubblewrapArguments(is_staged=True)
     view.bind(tmp_path, "/home/work")
     view.bind("/etc/no-such-directory/../../root", "/x")
     view.bind("/etc/mtab", "/etc/mtab")  # a link, where there is one

@@ -117,8 +117,8 @@ def test_an_ordinary_user_who_may_not_stage_mounts_nothing_behind_a_link(tmp_pat
         bwrap=findings.host.bwrap or "",
         home=home,
         runner=findings.host.runner,
-        static=findings.host.static,
-        etc=None,
+        static_folder=findings.host.static_folder,
+        etc_folder=None,
         prefixes=(),
         rootfs=None,
         python=None,
@@ -129,11 +129,11 @@ def test_an_ordinary_user_who_may_not_stage_mounts_nothing_behind_a_link(tmp_pat
         hostname="main1",
         tmp_bytes=MIB,
         shmem_bytes=MIB,
-        private_network=False,
+        has_private_network=False,
         has_seccomp=False,
-        has_block=False,
-        staged=False,
-        user_namespace=True,
+        has_block_fd=False,
+        is_staged=False,
+        in_user_namespace=True,
     )
     for targets in (["/home/work/link/x"], ["/home/work/link"], ["/home/work/a", "/home/work/a/b"]):
         mounts = [Mount(source=source, target=target, read_only=True) for target in targets]

@@ -23,17 +23,17 @@ def test_a_mock_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str | 
     if text is not None:
         path.write_text(text)
     with pytest.raises(BackendError, match=words):
-        UpOptions(mock=str(path)).checked()
+        UpOptions(mock=str(path)).with_absolute_paths()
 
 
 def test_a_folder_of_mock_files_is_refused_and_the_other_option_is_named(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"is a folder; --mock takes one file, --agent-config what each agent has"):
-        UpOptions(mock=str(tmp_path)).checked()
+        UpOptions(mock=str(tmp_path)).with_absolute_paths()
 
 
 def test_words_are_no_paths() -> None:
     options = UpOptions(mock="default", agent_config="none")
-    assert options.checked() == options
+    assert options.with_absolute_paths() == options
 
 
 def test_the_manager_takes_its_settings_from_a_file(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_file_of_the_manager_that_cannot_be_used_is_refused(tmp_path: Path, te
 
 def test_a_file_of_the_manager_is_remembered_until_it_is_forgotten(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="There is no manager configuration"):
-        UpOptions(manager_config=str(tmp_path / "none.toml")).checked()
+        UpOptions(manager_config=str(tmp_path / "none.toml")).with_absolute_paths()
     assert UpOptions().manager_file("before") == "before"
     assert UpOptions(manager_config="none").manager_file("before") is None
     assert UpOptions(manager_config="now").manager_file("before") == "now"

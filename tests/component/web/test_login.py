@@ -289,7 +289,7 @@ async def test_a_session_that_nobody_uses_ends(tmp_path: Path, monkeypatch: pyte
         used(590)
         assert await ask(**unattended) == 200, "a page that fetches by itself does not"
         used(601)
-        assert await site.server.logins.active([login_id_of(cookie.value)]) == set(), "its streams end too"
+        assert await site.server.logins.active_ids([login_id_of(cookie.value)]) == set(), "its streams end too"
         assert await ask() == 401
         used(0)
         assert await ask() == 401, "it does not come back"

@@ -42,7 +42,7 @@ class TestKubernetes(RuntimeContract):
     @pytest.fixture(autouse=True)
     def images_read_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A list that was read before the kubelet's first report would be kept for longer than a test waits."""
-        monkeypatch.setattr(kubernetes_runtime, "IMAGES_KEPT_S", 0.0)
+        monkeypatch.setattr(kubernetes_runtime, "IMAGES_FRESH_S", 0.0)
 
     async def test_it_lists_the_image_of_the_suite(self, runtime: AbstractRuntime) -> None:
         """Overrides the contract's: a kubelet reports a new image within a minute, and the 50 largest only."""

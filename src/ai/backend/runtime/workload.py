@@ -129,9 +129,9 @@ def device_node(device: DeviceMapping) -> tuple[os.stat_result, str]:
     """Returns the status of a device's node, and the permissions to it. Raises CreationDenied if it is no device."""
     error_data = {"field": "devices", "key": device.cdi_name or device.target or device.source}
     try:
-        status = Path(device.source).stat()
+        node_status = Path(device.source).stat()
     except OSError as error:
         raise CreationDenied(f"the device {device.source!r} does not exist on this node", data=error_data) from error
-    if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
+    if not (stat.S_ISCHR(node_status.st_mode) or stat.S_ISBLK(node_status.st_mode)):
         raise CreationDenied(f"{device.source!r} is no device", data=error_data)
-    return status, "".join(permission for permission in "rwm" if permission in device.permissions) or "rw"
+    return node_status, "".join(permission for permission in "rwm" if permission in device.permissions) or "rw"

@@ -29,7 +29,7 @@ from ai.backend.manager.sessions.memory import Memory
 from ai.backend.manager.sessions.model import CreateSession, Session
 from ai.backend.simulator import gpus
 from ai.backend.simulator.daemons import AgentDaemon, Inbox, ManagerDaemon
-from ai.backend.simulator.invariants import Invariants, left_over
+from ai.backend.simulator.invariants import Invariants, first_leftover
 from ai.backend.simulator.node import Node
 from ai.backend.simulator.stores import make_stores, with_faults
 from ai.backend.simulator.virtual_time import ProcessDied
@@ -57,15 +57,15 @@ AGENT_SETTINGS: dict[str, Any] = {
     "intervals": {"heartbeat": 3.0, "statistics": 30.0, "inventory": 15.0, "images": 60.0, "sync": 7.0},
 }
 RESTING_STATUSES = frozenset(s for s in SessionStatus if s.is_final) | {SessionStatus.RUNNING, SessionStatus.PENDING}
-_LONGEST_REST_S = 900.0
-_ROUND_S = 2.5
-_WELL_S = 120.0
+_MAX_SETTLING_S = 900.0
+_CHECK_INTERVAL_S = 2.5
+_HEALTH_RECOVERY_S = 120.0
 """The seconds after which every device counts as healthy again."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes how large a world is and what happens in it. ``busy_s``: how long users act and faults happen;
-    ``mean_..._steps``: the mean life of daemons; None: for ever."""
+    """Describes how large a simulated cluster is and what happens in it. ``busy_s``: how long users act and faults
+    happen; ``mean_..._steps``: the mean life of daemons; None: for ever."""
 
     managers: int = 2
     agents: int = 3
@@ -84,10 +84,10 @@ _DEFAULT_PLAN = Plan()
 
 
 def _agent_settings(number: int, *, has_gpus: bool) -> AgentSettings:
-    node: dict[str, Any] = {"id": f"i-{number}", "location": ["zone", f"rack-{number % 2}"]}
+    node_settings: dict[str, Any] = {"id": f"i-{number}", "location": ["zone", f"rack-{number % 2}"]}
     if has_gpus:
-        node |= {"partition-on-demand": [gpus.KEY], "partition-idle": 40.0}
-    return AgentSettings.model_validate({"agent": node, **AGENT_SETTINGS})
+        node_settings |= {"partition-on-demand": [gpus.PLUGIN_KEY], "partition-idle": 40.0}
+    return AgentSettings.model_validate({"agent": node_settings, **AGENT_SETTINGS})
 
 
 class Cluster:
@@ -108,10 +108,10 @@ class Cluster:
         self.nodes = [Node(world, f"node-{number}") for number in range(plan.agents)]
         if plan.has_gpus:
             for node in self.nodes:
-                node.plugins[gpus.KEY] = gpus.SimulatedGpu
-                node.keepers_of = partial(self._keepers_of, node)
+                node.plugins[gpus.PLUGIN_KEY] = gpus.SimulatedGpu
+                node.claims_holding = partial(self._claims_holding, node)
         self.invariants = Invariants(world, self.memory, self.nodes)
-        stores = with_faults(world, self.stores, self.invariants.committed)
+        stores = with_faults(world, self.stores, self.invariants.check_after_commit)
         self.managers = {
             name: ManagerDaemon(world, name, stores, settings, self.inbox, self._clock())
             for name in [f"m-{number}" for number in range(plan.managers)]
@@ -121,7 +121,7 @@ class Cluster:
             for number, node in enumerate(self.nodes)
         ]
 
-    def _keepers_of(self, node: Node, device_id: str) -> list[str]:
+    def _claims_holding(self, node: Node, device_id: str) -> list[str]:
         """Returns the claims that hold a device or partition of a node."""
         agent_id = f"i-{self.nodes.index(node)}"
         return [
@@ -133,9 +133,9 @@ class Cluster:
         ]
 
     def _clock(self) -> SkewedClock:
-        dice, skew_s = self.world.rng, self.world.faults.skew_s
-        drift = dice.uniform(0.95, 1.05) if skew_s else 1.0
-        return SkewedClock(self.world, skew_s=dice.uniform(-1.0, 1.0) * skew_s, drift=drift)
+        rng, skew_s = self.world.rng, self.world.faults.skew_s
+        drift = rng.uniform(0.95, 1.05) if skew_s else 1.0
+        return SkewedClock(self.world, skew_s=rng.uniform(-1.0, 1.0) * skew_s, drift=drift)
 
     # ---- running
 
@@ -145,9 +145,11 @@ class Cluster:
         stores = self.stores
         id_generator = SeededIds(self.seed)
         identity = IdentityService(stores.identities, stores.sessions, clock, id_generator)
-        bootstrapped = await Bootstrap(stores.identities, stores.resource_groups, identity, clock, id_generator).run()
-        assert bootstrapped.user is not None
-        credentials = await stores.identities.credentials(bootstrapped.user.access_key)
+        bootstrap_result = await Bootstrap(
+            stores.identities, stores.resource_groups, identity, clock, id_generator
+        ).run()
+        assert bootstrap_result.user is not None
+        credentials = await stores.identities.credentials(bootstrap_result.user.access_key)
         assert credentials is not None
         self.caller = credentials.caller
         options = {"preemption": {"enabled": policy.preempts}, "placement": policy.placement}
@@ -162,7 +164,7 @@ class Cluster:
     def sessions(self) -> list[Session]:
         return list(self.memory.sessions.values())
 
-    def serving(self) -> list[ManagerDaemon]:
+    def live_managers(self) -> list[ManagerDaemon]:
         return [daemon for daemon in self.managers.values() if daemon.is_up and daemon.manager is not None]
 
     # ---- what users do
@@ -181,7 +183,7 @@ class Cluster:
             cluster_size=users_rng.randint(2, 3) if is_multi_node else 1,
             cluster_mode=users_rng.choice(list(ClusterMode)) if is_multi_node else ClusterMode.SINGLE_NODE,
             startup_command=users_rng.choice(["sleep 3", "sleep 20", "exit 3", "echo hello"]) if is_batch else None,
-            resources=self._resources(),
+            resources=self._random_resources(),
             priority=users_rng.choice([None, None, 1]),
             starts_at=users_rng.choice([None, None, None, "30s"]),
             callback_url=f"https://callbacks.example/{number}" if users_rng.random() < 0.7 else None,
@@ -190,15 +192,15 @@ class Cluster:
         names_claim = request.cluster_size == 1 and self._claim_users.random() < 0.6
         if not self.plan.claims or not names_claim:
             return request
-        claim = f"claim-{self._claim_users.randrange(self.plan.claims)}"
-        return replace(request, claim=claim, resources={"cpu": (request.resources or {})["cpu"]})
+        claim_name = f"claim-{self._claim_users.randrange(self.plan.claims)}"
+        return replace(request, claim=claim_name, resources={"cpu": (request.resources or {})["cpu"]})
 
     async def create_claims(self) -> None:
         """Creates the claims of the plan, with idle times that end while users act, and without."""
         for number in range(self.plan.claims):
             request = CreateClaim(
                 name=f"claim-{number}",
-                resources=self._claimed_resources(),
+                resources=self._random_claim_resources(),
                 idle_timeout_s=self._claim_users.choice([5.0, 0.0]),
             )
             for _ in range(20):
@@ -207,20 +209,20 @@ class Cluster:
                 await self._ask_about_claims(partial(_create_claim, self._caller(), request))
                 await asyncio.sleep(0.5)  # simulated: a user tries again
 
-    def _claimed_resources(self) -> dict[str, str | int | float]:
+    def _random_claim_resources(self) -> dict[str, str | int | float]:
         if self.plan.has_gpus:
-            return {self._claim_users.choice(list(gpus.SIZES)): 1}
+            return {self._claim_users.choice(list(gpus.UNITS_BY_SLOT)): 1}
         return {"mock.shares": self._claim_users.choice(["0.5", "1", "2"])}
 
-    async def _ask_about_claims(self, call: Callable[[ClaimService], Coroutine[Any, Any, object]]) -> None:
+    async def _ask_about_claims(self, claim_request: Callable[[ClaimService], Coroutine[Any, Any, object]]) -> None:
         """Sends one request about claims to a manager."""
-        managers = self.serving()
+        managers = self.live_managers()
         if not managers:
             return
         manager = self._claim_users.choice(managers)
         try:
             async with asyncio.timeout(15.0):
-                await manager.ask(lambda live: call(live.services.claims))
+                await manager.ask(lambda live: claim_request(live.services.claims))
         except (BackendError, TimeoutError, ProcessDied) as e:
             self.world.trace("claim", type(e).__name__)
 
@@ -232,29 +234,29 @@ class Cluster:
         else:
             await self._ask_about_claims(lambda claims: claims.delete(self._caller(), name))
 
-    def _resources(self) -> dict[str, str | int | float]:
+    def _random_resources(self) -> dict[str, str | int | float]:
         users_rng = self.users
         resources: dict[str, str | int | float] = {
             "cpu": users_rng.randint(1, 5),
             "mock.shares": users_rng.choice(["0", "0.3", "0.5", "1"]),
         }
         if self.plan.has_gpus:
-            resources |= {"mock.shares": "0", users_rng.choice(list(gpus.SIZES)): 1}
+            resources |= {"mock.shares": "0", users_rng.choice(list(gpus.UNITS_BY_SLOT)): 1}
         return resources
 
     async def create(self, request: CreateSession, token: str) -> Session | None:
         """Repeats a creation request with its token until it is answered. Returns None if it is refused."""
         call_id = uuid5(NAMESPACE_URL, token)
         for _ in range(8):
-            managers = self.serving()
-            if managers:
-                manager = self.users.choice(managers)
+            serving_managers = self.live_managers()
+            if serving_managers:
+                manager = self.users.choice(serving_managers)
                 try:
                     async with asyncio.timeout(15.0):
                         reply = await manager.ask(
                             lambda live: live.services.sessions.create(self._caller(), request, call_id=call_id)
                         )
-                    self.invariants.promise(reply.session.id, token)
+                    self.invariants.record_session_id(reply.session.id, token)
                     return reply.session  # type: ignore[no-any-return]  # of a manager
                 except (BackendError, TimeoutError) as e:
                     self.world.trace("create", type(e).__name__)
@@ -267,7 +269,7 @@ class Cluster:
 
     async def change(self, session_id: SessionId, action: str) -> None:
         """Sends one request to end or to restart a session."""
-        managers = self.serving()
+        managers = self.live_managers()
         if not managers:
             return
         manager, caller = self.users.choice(managers), self._caller()
@@ -283,7 +285,7 @@ class Cluster:
         except (BackendError, TimeoutError) as e:
             self.world.trace("user", action, type(e).__name__)
 
-    async def act(self) -> None:
+    async def run_users(self) -> None:
         """Lets users create, end and restart sessions for as long as the plan says."""
         users_rng, plan = self.users, self.plan
         tasks = []
@@ -297,52 +299,52 @@ class Cluster:
                 tasks.append(self.world.spawn(None, self.change(users_rng.choice(live_ids), action)))
             if plan.claims and self._claim_users.random() < 0.4:
                 action = self._claim_users.choice(["release", "release", "release", "delete"])
-                name = f"claim-{self._claim_users.randrange(plan.claims)}"
-                tasks.append(self.world.spawn(None, self.change_claim(name, action)))
+                claim_name = f"claim-{self._claim_users.randrange(plan.claims)}"
+                tasks.append(self.world.spawn(None, self.change_claim(claim_name, action)))
         await asyncio.wait(tasks)
 
-    # ---- what befalls the daemons besides
+    # ---- faults of the daemons
 
-    async def befall(self) -> None:
+    async def inject_faults(self) -> None:
         """Causes faults until cancelled: stops processes, fills disks, reboots nodes, fails devices and sets clocks."""
-        dice = self.world.rng
+        rng = self.world.rng
         while True:
-            await asyncio.sleep(dice.expovariate(1 / 8.0))
-            agent = dice.choice(self.agents)
-            manager = dice.choice(list(self.managers.values()))
-            fault = dice.choice(
+            await asyncio.sleep(rng.expovariate(1 / 8.0))
+            agent = rng.choice(self.agents)
+            manager = rng.choice(list(self.managers.values()))
+            fault_name = rng.choice(
                 ["stop manager", "stop agent", "full", "reboot", "device", "clock", "away", "plugin", "exits"]
             )
-            self.world.trace("befalls", fault, agent.name, manager.name)
-            match fault:
+            self.world.trace("befalls", fault_name, agent.name, manager.name)
+            match fault_name:
                 case "stop manager":
-                    self._pause(manager, dice.uniform(1.0, 20.0))
+                    self._pause(manager, rng.uniform(1.0, 20.0))
                 case "stop agent":
-                    self._pause(agent, dice.uniform(1.0, 25.0))
+                    self._pause(agent, rng.uniform(1.0, 25.0))
                 case "full":
                     agent.disk.is_full = True
-                    self.world.later(dice.uniform(1.0, 10.0), setattr, agent.disk, "is_full", False)
-                case "reboot" if dice.random() < 0.3:
+                    self.world.call_later(rng.uniform(1.0, 10.0), setattr, agent.disk, "is_full", False)
+                case "reboot" if rng.random() < 0.3:
                     agent.process.kill()
                     agent.node.reboot()
                 case "device":
-                    device = dice.choice([("mock", "0"), ("mock", "1"), ("cpu", "3")])
+                    device = rng.choice([("mock", "0"), ("mock", "1"), ("cpu", "3")])
                     agent.node.unhealthy.add(device)
-                    self.world.later(dice.uniform(5.0, 30.0), agent.node.unhealthy.discard, device)
+                    self.world.call_later(rng.uniform(5.0, 30.0), agent.node.unhealthy.discard, device)
                 case "plugin":
                     agent.node.is_plugin_broken = True
-                    self.world.later(dice.uniform(1.0, 20.0), setattr, agent.node, "is_plugin_broken", False)
+                    self.world.call_later(rng.uniform(1.0, 20.0), setattr, agent.node, "is_plugin_broken", False)
                 case "exits":
-                    agent.node.end_some()
+                    agent.node.end_half()
                 case "clock":
-                    agent.clock.skew_s = dice.uniform(-1.0, 1.0) * self.world.faults.skew_s
-                    manager.clock.skew_s = dice.uniform(-1.0, 1.0) * self.world.faults.skew_s
-                case "away" if dice.random() < 0.3:
-                    self._pause(agent, dice.uniform(60.0, 100.0))
+                    agent.clock.skew_s = rng.uniform(-1.0, 1.0) * self.world.faults.skew_s
+                    manager.clock.skew_s = rng.uniform(-1.0, 1.0) * self.world.faults.skew_s
+                case "away" if rng.random() < 0.3:
+                    self._pause(agent, rng.uniform(60.0, 100.0))
 
     def _pause(self, daemon: ManagerDaemon | AgentDaemon, duration_s: float) -> None:
         daemon.process.stop()
-        self.world.later(duration_s, daemon.process.go_on)
+        self.world.call_later(duration_s, daemon.process.go_on)
 
     # ---- the end
 
@@ -353,43 +355,53 @@ class Cluster:
             daemon.mean_steps = None
             daemon.process.fuse = None
             daemon.process.go_on()
-        deadline = self.world.now + _LONGEST_REST_S
-        unrest, quiet_rounds = "", 0
+        deadline = self.world.now + _MAX_SETTLING_S
+        unrest_reason, quiet_rounds = "", 0
         while self.world.now < deadline:
-            await asyncio.sleep(_ROUND_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             self.world.loop.sweep()
             self.invariants.watch()
-            unrest = self._unrest_reason() or await self._waiting_in_vain() or self._unrest_reason()
-            quiet_rounds = quiet_rounds + 1 if not unrest else 0
+            unrest_reason = self._unrest_reason() or await self._describe_starved_sessions() or self._unrest_reason()
+            quiet_rounds = quiet_rounds + 1 if not unrest_reason else 0
             if quiet_rounds >= 2:
                 return
-        raise AssertionError(f"no rest after {_LONGEST_REST_S:.0f} s: {unrest}")
+        raise AssertionError(f"no rest after {_MAX_SETTLING_S:.0f} s: {unrest_reason}")
 
     def _unrest_reason(self) -> str:
-        awake = [f"{s.name} is {s.status}" for s in self.sessions() if s.status not in RESTING_STATUSES]
-        if awake:
-            return "; ".join(awake)
+        unsettled_sessions = [
+            f"{checked_session.name} is {checked_session.status}"
+            for checked_session in self.sessions()
+            if checked_session.status not in RESTING_STATUSES
+        ]
+        if unsettled_sessions:
+            return "; ".join(unsettled_sessions)
         leader = next((candidate for candidate in self.managers.values() if candidate.leads), None)
         if leader is None or leader.manager is None:
             return "no manager leads"
         if not all(agent.is_up and agent.agent is not None for agent in self.agents):
             return "an agent is down"
-        users = {session.claim_id for session in self.sessions() if any(len(k.holds) for k in session.kernels)}
+        claim_ids_in_use = {
+            session.claim_id for session in self.sessions() if any(len(kernel.holds) for kernel in session.kernels)
+        }
         for claim in self.memory.claims.values():
-            if claim.status in (ClaimStatus.ALLOCATING, ClaimStatus.IN_USE) and claim.id not in users:
+            if claim.status in (ClaimStatus.ALLOCATING, ClaimStatus.IN_USE) and claim.id not in claim_ids_in_use:
                 return f"the claim {claim.name} is {claim.status} for nobody"
-            if claim.is_deleting and all(s.status.is_final for s in self.sessions() if s.claim_id == claim.id):
+            if claim.is_deleting and all(
+                checked_session.status.is_final
+                for checked_session in self.sessions()
+                if checked_session.claim_id == claim.id
+            ):
                 return f"the claim {claim.name} is not deleted"
         for session in self.sessions():
             due_at = session.not_before or session.starts_at
             left_s = (due_at - leader.clock.now()).total_seconds() if due_at is not None else 0.0
             if session.status is SessionStatus.PENDING and 0.0 < left_s < 3600.0:
                 return f"{session.name} waits for its time"
-        if leftover := left_over(self.memory, self.agents):
-            return leftover
+        if leftover_text := first_leftover(self.memory, self.agents):
+            return leftover_text
         return ""
 
-    async def _waiting_in_vain(self) -> str:
+    async def _describe_starved_sessions(self) -> str:
         """Returns a text with the number of sessions that wait although they fit. Empty if there are none."""
         leader = next(candidate for candidate in self.managers.values() if candidate.leads)
         snapshot, policy = await self.world.call(leader.process, lambda: leader.manager.scheduling("default"))  # type: ignore[union-attr]  # it leads
@@ -404,22 +416,24 @@ class Cluster:
         Raises AssertionError.
         """
         request = CreateSession(image="python", enqueue_only=True, resources={"cpu": 8, "mock.shares": "2"})
-        created = [await self.create(request, f"whole-{number}") for number in range(len(self.agents))]
-        deadline = self.world.now + _WELL_S
-        while (states := self._statuses(created)) != {SessionStatus.RUNNING}:
+        whole_node_sessions = [await self.create(request, f"whole-{number}") for number in range(len(self.agents))]
+        deadline = self.world.now + _HEALTH_RECOVERY_S
+        while (session_statuses := self._statuses(whole_node_sessions)) != {SessionStatus.RUNNING}:
             if self.world.now > deadline:
-                raise AssertionError(f"sessions of whole nodes are {sorted(states)}")
-            await asyncio.sleep(_ROUND_S)
+                raise AssertionError(f"sessions of whole nodes are {sorted(session_statuses)}")
+            await asyncio.sleep(_CHECK_INTERVAL_S)
         await self.destroy_all()
         await self.come_to_rest()
 
     def _statuses(self, sessions: Sequence[Session | None]) -> set[str]:
-        return {self.memory.sessions[s.id].status.value if s is not None else "refused" for s in sessions}
+        return {
+            self.memory.sessions[session.id].status.value if session is not None else "refused" for session in sessions
+        }
 
     async def watch(self) -> None:
         """Checks repeatedly for sessions that stay too long in a transient state."""
         while True:
-            await asyncio.sleep(_ROUND_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             self.invariants.watch()
 
     async def destroy_all(self) -> None:

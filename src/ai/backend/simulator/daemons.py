@@ -50,9 +50,9 @@ class Daemon:
         if self.mean_steps is not None:
             self.process.fuse = 1 + int(self.world.rng.expovariate(1.0 / self.mean_steps))
         self.world.trace(self.name, "starts")
-        self.world.spawn(self.process, self._start_in_time(), f"{self.name} starts")
+        self.world.spawn(self.process, self._start_with_timeout(), f"{self.name} starts")
 
-    async def _start_in_time(self) -> None:
+    async def _start_with_timeout(self) -> None:
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await self.run()
@@ -63,7 +63,7 @@ class Daemon:
     def _on_death(self) -> None:
         self.world.trace(self.name, "dies")
         self.disconnect()
-        self.world.later(self.world.rng.uniform(0.2, 8.0), self._restart_if_dead, self.process)
+        self.world.call_later(self.world.rng.uniform(0.2, 8.0), self._restart_if_dead, self.process)
 
     def _restart_if_dead(self, process: Process) -> None:
         if self.process is process and not process.is_alive:
@@ -91,15 +91,15 @@ class ManagerDaemon(Daemon):
         self._inbox = inbox
 
     async def run(self) -> None:
-        dice = self.world.rng
+        rng = self.world.rng
         manager = Manager(
             self._settings,
             self._stores,
             Bus(),
             self.link.manager,
             clock=self.clock,
-            id_generator=SeededIds(dice.getrandbits(64)),
-            rng=random.Random(dice.getrandbits(64)),
+            id_generator=SeededIds(rng.getrandbits(64)),
+            rng=random.Random(rng.getrandbits(64)),
             callbacks=self._inbox,
             hash_password=str,
             verify_password=str.__eq__,
@@ -117,11 +117,11 @@ class ManagerDaemon(Daemon):
         manager = self.manager
         return manager is not None and manager.leads
 
-    async def ask(self, use: Callable[[Manager], Coroutine[Any, Any, Any]]) -> Any:
+    async def ask(self, request: Callable[[Manager], Coroutine[Any, Any, Any]]) -> Any:
         """Sends a user's request to the manager. The request is lost if the process dies."""
         manager = self.manager
         assert manager is not None
-        return await self.world.call(self.process, partial(use, manager))
+        return await self.world.call(self.process, partial(request, manager))
 
 
 class Inbox:
@@ -133,15 +133,15 @@ class Inbox:
         self._world = world
 
     async def send(self, url: str, callback_id: int, body: Mapping[str, Any]) -> None:
-        world, dice = self._world, self._world.rng
-        await asyncio.sleep(dice.uniform(0.01, 0.1))
+        world, rng = self._world, self._world.rng
+        await asyncio.sleep(rng.uniform(0.01, 0.1))
         if world.chance(world.faults.misbehave):
             raise WebhookFailed("refused")
         received_ids = self.received.setdefault(url, [])
         received_ids.append(callback_id)
         self.bodies[callback_id] = body
         world.trace("callback", callback_id)
-        await asyncio.sleep(dice.uniform(0.01, 0.1))
+        await asyncio.sleep(rng.uniform(0.01, 0.1))
         if world.chance(world.faults.misbehave):
             raise WebhookFailed("the answer was lost")
 
@@ -189,8 +189,8 @@ class AgentDaemon(Daemon):
         self.agent = agent
 
     def _overlay(self, info: RuntimeInfo) -> OverlayReport:
-        number = int(self.agent_id.rpartition("-")[2])
-        return OverlayReport(address=f"10.0.0.{number + 1}", port=4789, mtu=1500, why_plain="it is simulated")
+        agent_number = int(self.agent_id.rpartition("-")[2])
+        return OverlayReport(address=f"10.0.0.{agent_number + 1}", port=4789, mtu=1500, why_plain="it is simulated")
 
     def disconnect(self) -> None:
         self.agent = None

@@ -36,13 +36,13 @@ class Disk:
         self.outbox: list[bytes] = []
         self.epoch = 0
         self.is_full = False
-        self.user: Process | None = None
+        self.using_process: Process | None = None
         self._world = world
 
-    def begin(self, written_name: str) -> None:
+    def begin_write(self, written_name: str) -> None:
         """Begins a write. Raises OSError if the disk is full, ProcessDied if the process is dead from here on."""
         process, world = CURRENT_PROCESS.get(), self._world
-        if process is None or not process.is_alive or process is not self.user:
+        if process is None or not process.is_alive or process is not self.using_process:
             raise ProcessDied
         if self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -51,7 +51,7 @@ class Disk:
             process.kill()
             raise ProcessDied
 
-    def end(self, written_name: str) -> None:
+    def end_write(self, written_name: str) -> None:
         """Ends a write. Raises ProcessDied."""
         process, world = CURRENT_PROCESS.get(), self._world
         if process is not None and world.chance(world.faults.write_fails / 2):
@@ -69,21 +69,21 @@ class Disk:
         records = [_decode_record(value) for value in self.kernels.values()]
         return [(record.kernel_id, record.spec.attempt) for record in records if record.phase is not Phase.ENDED]
 
-    def owes(self) -> bool:
+    def owes_plugin_calls(self) -> bool:
         """Returns True if plugins must still be called for removed workloads."""
         return any(_decode_record(value).owed for value in self.leftovers.values())
 
     def put(self, values: dict[str, bytes], key: str, value: bytes) -> None:
         if values.get(key) != value:
-            self.begin(key)
+            self.begin_write(key)
             values[key] = value
-            self.end(key)
+            self.end_write(key)
 
     def forget(self, values: dict[str, bytes], key: str) -> None:
         if key in values:
-            self.begin(key)
+            self.begin_write(key)
             del values[key]
-            self.end(key)
+            self.end_write(key)
 
 
 class MemoryState:
@@ -94,13 +94,13 @@ class MemoryState:
         self._name = name
 
     def open(self) -> None:
-        user = self._disk.user
-        if user is not None and user.is_alive:
+        using_process = self._disk.using_process
+        if using_process is not None and using_process.is_alive:
             raise Conflict("another agent uses this disk")
-        self._disk.user = CURRENT_PROCESS.get()
+        self._disk.using_process = CURRENT_PROCESS.get()
 
     def close(self) -> None:
-        self._disk.user = None
+        self._disk.using_process = None
 
     def next_epoch(self) -> int:
         self._disk.epoch += 1
@@ -201,9 +201,9 @@ class _Outbox:
         return [_decode_observation(value) for value in self._disk.outbox]
 
     def append(self, observation: KernelObservation) -> None:
-        self._disk.begin("an observation")
+        self._disk.begin_write("an observation")
         self._disk.outbox.append(_encode(observation))
-        self._disk.end("an observation")
+        self._disk.end_write("an observation")
 
     def replace(self, observations: list[KernelObservation]) -> None:
         """Clears the outbox if nothing remains to be sent, as the real file does."""
@@ -211,8 +211,8 @@ class _Outbox:
             self.rewrite(observations)
 
     def rewrite(self, observations: list[KernelObservation]) -> None:
-        self._disk.begin("the outbox")
-        self._disk.outbox = [_encode(item) for item in observations]
-        self._disk.end("the outbox")
+        self._disk.begin_write("the outbox")
+        self._disk.outbox = [_encode(observation) for observation in observations]
+        self._disk.end_write("the outbox")
 
     def close(self) -> None: ...

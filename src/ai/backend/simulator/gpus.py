@@ -22,9 +22,9 @@ from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import AbstractAllocMap, PartitionProfile, PluginCapabilities
 from ai.backend.simulator.node import SimulatedPlugin
 
-KEY = "gpu"
-WHOLE = "gpu.device"
-SIZES: Mapping[str, int] = {"gpu.1g": 1, "gpu.2g": 2, WHOLE: 4}
+PLUGIN_KEY = "gpu"
+WHOLE_SLOT = "gpu.device"
+UNITS_BY_SLOT: Mapping[str, int] = {"gpu.1g": 1, "gpu.2g": 2, WHOLE_SLOT: 4}
 """Slot -> the amount of a device's memory that the slot takes."""
 _DEVICE_IDS = ("g0", "g1")
 _SPEC = AllocMapSpec(kind="discrete")
@@ -38,15 +38,19 @@ class SimulatedGpu(SimulatedPlugin):
     def _devices(self) -> list[ComputeDevice]:
         devices: list[ComputeDevice] = []
         for device_id in _DEVICE_IDS:
-            parts = {name: slot for name, (parent, slot) in self.node.partitions.items() if parent == device_id}
+            slot_by_partition = {
+                name: slot for name, (parent, slot) in self.node.partitions.items() if parent == device_id
+            }
             device = ComputeDevice(
                 device_name=self.key,
                 device_id=DeviceId(device_id),
                 hw_location="root",
-                memory_size=SIZES[WHOLE],
-                partitioning_support=(PartitioningCapability(max_partitions=SIZES[WHOLE]),),
-                slots=(_slot(WHOLE, amount=0 if parts else 1),),
-                health=DeviceHealth.UNHEALTHY if (KEY, device_id) in self.node.unhealthy else DeviceHealth.HEALTHY,
+                memory_size=UNITS_BY_SLOT[WHOLE_SLOT],
+                partitioning_support=(PartitioningCapability(max_partitions=UNITS_BY_SLOT[WHOLE_SLOT]),),
+                slots=(_device_slot(WHOLE_SLOT, amount=0 if slot_by_partition else 1),),
+                health=DeviceHealth.UNHEALTHY
+                if (PLUGIN_KEY, device_id) in self.node.unhealthy
+                else DeviceHealth.HEALTHY,
             )
             devices.append(device)
             devices += [
@@ -54,16 +58,16 @@ class SimulatedGpu(SimulatedPlugin):
                     device,
                     device_id=DeviceId(name),
                     parent_id=device.device_id,
-                    memory_size=SIZES[slot],
+                    memory_size=UNITS_BY_SLOT[slot],
                     partitioning_support=(),
-                    slots=(_slot(slot),),
+                    slots=(_device_slot(slot),),
                 )
-                for name, slot in sorted(parts.items())
+                for name, slot in sorted(slot_by_partition.items())
             ]
         return devices
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        return [SlotDisplay(slot_name=SlotName(slot), slot_type=_type_of(slot)) for slot in SIZES]
+        return [SlotDisplay(slot_name=SlotName(slot), slot_type=_slot_type_of(slot)) for slot in UNITS_BY_SLOT]
 
     async def available_slots(self) -> Mapping[SlotName, Any]:
         return {}
@@ -77,25 +81,27 @@ class SimulatedGpu(SimulatedPlugin):
     async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
         if device_id not in _DEVICE_IDS:
             raise NotFound(f"{device_id} cannot be cut")
-        free = self._free(device_id)
+        free_units = self._free_units(device_id)
         return [
-            PartitionProfile(name=slot, slot_name=SlotName(slot), memory_size=size, available=free // size)
-            for slot, size in SIZES.items()
-            if slot != WHOLE
+            PartitionProfile(name=slot, slot_name=SlotName(slot), memory_size=size, available=free_units // size)
+            for slot, size in UNITS_BY_SLOT.items()
+            if slot != WHOLE_SLOT
         ]
 
-    def _free(self, device_id: DeviceId) -> int:
-        return SIZES[WHOLE] - sum(SIZES[slot] for parent, slot in self.node.partitions.values() if parent == device_id)
+    def _free_units(self, device_id: DeviceId) -> int:
+        return UNITS_BY_SLOT[WHOLE_SLOT] - sum(
+            UNITS_BY_SLOT[slot] for parent, slot in self.node.partitions.values() if parent == device_id
+        )
 
     async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
         if await self._misbehave("create_partition"):
             return DeviceId("of-nobody")
         if self.node.holders_of(device_id):
             self.node.broken.append(f"{self.node.name} cuts {device_id}, which a workload has")
-        if self._free(device_id) < SIZES[profile]:
+        if self._free_units(device_id) < UNITS_BY_SLOT[profile]:
             raise Conflict(f"{device_id} has no room for another {profile}")
-        names = (f"{device_id}/{number}" for number in range(64))
-        name = DeviceId(next(name for name in names if name not in self.node.partitions))
+        partition_names = (f"{device_id}/{number}" for number in range(64))
+        name = DeviceId(next(name for name in partition_names if name not in self.node.partitions))
         self.node.partitions[name] = (device_id, profile)
         return name
 
@@ -105,14 +111,14 @@ class SimulatedGpu(SimulatedPlugin):
             self.node.broken.append(f"{self.node.name} joins {partition_id}, which a workload has")
         self.node.broken += [
             f"{self.node.name} joins {partition_id}, which the claim {claim} keeps"
-            for claim in self.node.keepers_of(partition_id)
+            for claim in self.node.claims_holding(partition_id)
         ]
         self.node.partitions.pop(partition_id, None)
 
 
-def _type_of(slot: str) -> SlotType:
-    return SlotType.COUNT if slot == WHOLE else SlotType.UNIQUE
+def _slot_type_of(slot: str) -> SlotType:
+    return SlotType.COUNT if slot == WHOLE_SLOT else SlotType.UNIQUE
 
 
-def _slot(slot: str, amount: int = 1) -> DeviceSlot:
-    return DeviceSlot(slot_name=SlotName(slot), slot_type=_type_of(slot), amount=Decimal(amount))
+def _device_slot(slot: str, amount: int = 1) -> DeviceSlot:
+    return DeviceSlot(slot_name=SlotName(slot), slot_type=_slot_type_of(slot), amount=Decimal(amount))

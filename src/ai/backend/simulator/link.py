@@ -14,9 +14,9 @@ from ai.backend.infra.rpc.multiplexer import Multiplexer
 from ai.backend.simulator.virtual_time import CURRENT_PROCESS, Process
 from ai.backend.simulator.world import World
 
-_NOTICED_S = 3.0
+_MAX_NOTICE_DELAY_S = 3.0
 """The longest time until an end notices that the other one is dead."""
-_LATEST_S = 20.0
+_MAX_TRANSIT_S = 20.0
 
 
 class SimulatedLink(MemoryLink):
@@ -40,13 +40,13 @@ class SimulatedLink(MemoryLink):
         self._manager, self.reports = process, reports
 
     def manager_died(self, process: Process) -> None:
-        def notice() -> None:
+        def break_connections() -> None:
             if self._manager is process:
                 self.reports = None
                 for agent_id in list(self._connections):
                     self._break_connection(agent_id)
 
-        self._world.later(self._world.rng.uniform(0.0, _NOTICED_S), notice)
+        self._world.call_later(self._world.rng.uniform(0.0, _MAX_NOTICE_DELAY_S), break_connections)
 
     def agent_started(self, agent_id: str, commands: AgentCommands) -> None:
         process = CURRENT_PROCESS.get()
@@ -55,12 +55,12 @@ class SimulatedLink(MemoryLink):
         self._agents[agent_id], self.commands[agent_id] = process, commands
 
     def agent_died(self, agent_id: str, process: Process) -> None:
-        def notice() -> None:
+        def break_connections() -> None:
             if self._agents.get(agent_id) is process:
                 self.commands.pop(agent_id, None)
                 self._break_connection(agent_id)
 
-        self._world.later(self._world.rng.uniform(0.0, _NOTICED_S), notice)
+        self._world.call_later(self._world.rng.uniform(0.0, _MAX_NOTICE_DELAY_S), break_connections)
 
     def _break_connection(self, agent_id: str) -> None:
         """Fails the pending calls of both ends. Messages in transit still arrive."""
@@ -74,41 +74,52 @@ class SimulatedLink(MemoryLink):
         assert manager_process is not None
 
         async def to_agent(data: bytes) -> None:
-            self._send(data, agent_process, agent, f"to {agent_id}")
+            self._send(data, agent_process, agent_end, f"to {agent_id}")
 
         async def to_manager(data: bytes) -> None:
-            self._send(data, manager_process, manager, f"from {agent_id}")
+            self._send(data, manager_process, manager_end, f"from {agent_id}")
 
-        manager = Multiplexer(
+        manager_end = Multiplexer(
             f"agent {agent_id}",
             to_agent,
             service=reports_service(reports, agent_id.__eq__),
             max_message_bytes=MAX_MESSAGE_BYTES,
         )
-        agent = Multiplexer(
+        agent_end = Multiplexer(
             "the manager", to_manager, service=commands_service(commands), max_message_bytes=MAX_MESSAGE_BYTES
         )
-        return MemoryConnection(manager, agent)
+        return MemoryConnection(manager_end, agent_end)
 
-    def _send(self, data: bytes, receiver: Process, end: Multiplexer, label: str) -> None:
+    def _send(self, data: bytes, receiver: Process, receiving_end: Multiplexer, message_label: str) -> None:
         world, faults = self._world, self._world.faults
         envelope = decode(data)
-        label = f"{Kind(envelope.kind).name} {envelope.name or envelope.id} {label}"
-        if world.chance(faults.lose):
-            world.trace("lost", label)
+        message_label = f"{Kind(envelope.kind).name} {envelope.name or envelope.id} {message_label}"
+        if world.chance(faults.lose_message):
+            world.trace("lost", message_label)
         else:
-            world.later(self._transit_s(), self._deliver, data, receiver, end, label)
-        if world.chance(faults.repeat):
-            world.later(world.rng.uniform(0.0, _LATEST_S), self._deliver, data, receiver, end, f"{label} again")
+            world.call_later(self._transit_s(), self._deliver, data, receiver, receiving_end, message_label)
+        if world.chance(faults.repeat_message):
+            world.call_later(
+                world.rng.uniform(0.0, _MAX_TRANSIT_S),
+                self._deliver,
+                data,
+                receiver,
+                receiving_end,
+                f"{message_label} again",
+            )
 
     def _transit_s(self) -> float:
         world = self._world
-        return world.rng.uniform(0.1, _LATEST_S) if world.chance(world.faults.late) else world.rng.uniform(0.001, 0.02)
+        return (
+            world.rng.uniform(0.1, _MAX_TRANSIT_S)
+            if world.chance(world.faults.late_message)
+            else world.rng.uniform(0.001, 0.02)
+        )
 
-    def _deliver(self, data: bytes, receiver: Process, end: Multiplexer, label: str) -> None:
+    def _deliver(self, data: bytes, receiver: Process, receiving_end: Multiplexer, label: str) -> None:
         self._world.trace(label, "arrives" if receiver.is_alive else "finds nobody")
         if receiver.is_alive:
-            self._world.loop.call_soon(end.feed, decode(data), context=receiver.context.copy())
+            self._world.loop.call_soon(receiving_end.feed, decode(data), context=receiver.context.copy())
 
 
 class SimulatedAgentEndpoint(MemoryAgentEndpoint):

@@ -83,7 +83,7 @@ class Node:
         self.is_plugin_broken = False
         self.plugins: dict[str, type[SimulatedPlugin]] = dict.fromkeys(DEVICE_KINDS, SimulatedPlugin)
         self.partitions: dict[str, tuple[str, str]] = {}
-        self.keepers_of: Callable[[str], list[str]] = lambda device_id: []
+        self.claims_holding: Callable[[str], list[str]] = lambda device_id: []
 
     def runtime(self) -> SimulatedRuntime:
         """Returns a runtime for one process of the agent."""
@@ -108,7 +108,7 @@ class Node:
         self.fake.workloads.clear()
         self.fake.networks.clear()
 
-    def end_some(self) -> None:
+    def end_half(self) -> None:
         """Ends every second workload, as if its program had exited."""
         for key in self.live()[::2]:
             self.process.context.run(self.fake.end, self.fake.workloads[key], WorkloadExit(code=1, reason="died"))
@@ -118,26 +118,30 @@ class Node:
 
     def check(self) -> list[str]:
         """Returns the kernels with two live workloads and the devices that workloads share."""
-        amounts: dict[tuple[str, str], Decimal] = {}
+        used_amounts: dict[tuple[str, str], Decimal] = {}
         violations = []
-        kernels: dict[KernelId, int] = {}
+        attempt_by_kernel: dict[KernelId, int] = {}
         for key in self.live():
-            if key.kernel_id in kernels:
-                violations.append(f"{self.name} runs attempts {kernels[key.kernel_id]} and {key.attempt} of one kernel")
-            kernels[key.kernel_id] = key.attempt
+            if key.kernel_id in attempt_by_kernel:
+                violations.append(
+                    f"{self.name} runs attempts {attempt_by_kernel[key.kernel_id]} and {key.attempt} of one kernel"
+                )
+            attempt_by_kernel[key.kernel_id] = key.attempt
             for allocation in self.allocations.get((key.kernel_id, key.attempt), {}).values():
                 for slot, devices in allocation.slots.items():
                     for device, quantity in devices.items():
-                        place = str(slot), str(device)
-                        amounts[place] = amounts.get(place, Decimal(0)) + quantity
+                        device_key = str(slot), str(device)
+                        used_amounts[device_key] = used_amounts.get(device_key, Decimal(0)) + quantity
         violations += [
-            f"{self.name} shares device {place}: {amount}" for place, amount in amounts.items() if amount > 1
+            f"{self.name} shares device {device_key}: {amount}"
+            for device_key, amount in used_amounts.items()
+            if amount > 1
         ]
-        held_ids = {device for _, device in amounts}
+        held_ids = {device for _, device in used_amounts}
         violations += [
-            f"{self.name} gives {parent} whole, of which {partition_id} is cut"
-            for partition_id, (parent, _) in self.partitions.items()
-            if parent in held_ids
+            f"{self.name} gives {parent_device} whole, of which {partition_id} is cut"
+            for partition_id, (parent_device, _) in self.partitions.items()
+            if parent_device in held_ids
         ]
         return violations
 
@@ -163,21 +167,21 @@ class SimulatedRuntime(FakeRuntime):
             stubborn=world.chance(5 * fault_probability),
         )
 
-    async def _run_operation(self, operation: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        world, dice = self._world, self._world.rng
-        await asyncio.sleep(dice.uniform(0.0005, 0.02))
+    async def _run_operation(self, operation: str, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        world, rng = self._world, self._world.rng
+        await asyncio.sleep(rng.uniform(0.0005, 0.02))
         if world.chance(world.faults.misbehave):
-            failure = dice.randrange(3)
-            world.trace("runtime", operation, ("fails", "fails late", "hangs")[failure])
-            if failure == 0:
+            failure_kind = rng.randrange(3)
+            world.trace("runtime", operation, ("fails", "fails late", "hangs")[failure_kind])
+            if failure_kind == 0:
                 raise WorkloadError(f"{operation} failed")
-            if failure == 2:
-                await asyncio.sleep(dice.uniform(1.0, _MAX_HANG_S))
-            result = await world.call(self._node.process, work)
-            if failure == 1:
+            if failure_kind == 2:
+                await asyncio.sleep(rng.uniform(1.0, _MAX_HANG_S))
+            result = await world.call(self._node.process, make_coroutine)
+            if failure_kind == 1:
                 raise Unavailable(f"nobody knows whether {operation} was done")
             return result
-        return await world.call(self._node.process, work)
+        return await world.call(self._node.process, make_coroutine)
 
     def info(self) -> RuntimeInfo:
         return RuntimeInfo(
@@ -192,7 +196,7 @@ class SimulatedRuntime(FakeRuntime):
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
         make_workload, node = super().create, self._node
 
-        async def work() -> WorkloadView:
+        async def create_on_node() -> WorkloadView:
             view = await make_workload(spec)
             self._world.trace("runs", spec.key)
             if spec.key in node.removed:
@@ -200,33 +204,33 @@ class SimulatedRuntime(FakeRuntime):
             node.broken += node.check()
             return view
 
-        return await self._run_operation("create", work)
+        return await self._run_operation("create", create_on_node)
 
     async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
         stop_workload, node = super().stop, self._node
 
-        async def work() -> WorkloadExit | None:
+        async def stop_on_node() -> WorkloadExit | None:
             if key in node.live():
                 node.ended_alive.add(key)
             return await stop_workload(key, grace_s=grace_s)
 
-        return await self._run_operation("stop", work)
+        return await self._run_operation("stop", stop_on_node)
 
     async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
-        remove, node = super().remove, self._node
+        remove_workload, node = super().remove, self._node
 
-        async def work() -> None:
+        async def remove_on_node() -> None:
             if key in node.fake.workloads:
                 node.removed.add(key)
             node.unwanted.add(key)
-            await remove(key, keep_home=keep_home)
+            await remove_workload(key, keep_home=keep_home)
             self._world.trace("removed", key)
 
-        await self._run_operation("remove", work)
+        await self._run_operation("remove", remove_on_node)
 
     async def inspect(self, key: WorkloadKey) -> WorkloadView | None:
-        inspect = super().inspect
-        return await self._run_operation("inspect", lambda: inspect(key))
+        inspect_workload = super().inspect
+        return await self._run_operation("inspect", lambda: inspect_workload(key))
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
         return await self._run_operation("list", super().list_workloads)
@@ -238,9 +242,9 @@ class SimulatedRuntime(FakeRuntime):
         return await self._run_operation("create_network", lambda: make_network(session_id, hosts))
 
     async def remove_network(self, session_id: SessionId) -> None:
-        remove, node = super().remove_network, self._node
+        base_remove_network, node = super().remove_network, self._node
 
-        async def work() -> None:
+        async def remove_network_on_node() -> None:
             used_networks = {
                 workload.spec.session_id
                 for key, workload in node.fake.workloads.items()
@@ -248,9 +252,9 @@ class SimulatedRuntime(FakeRuntime):
             }
             if session_id in used_networks:
                 node.broken.append(f"{node.name} removes the network of {session_id}, which is in use")
-            await remove(session_id)
+            await base_remove_network(session_id)
 
-        await self._run_operation("remove_network", work)
+        await self._run_operation("remove_network", remove_network_on_node)
 
     async def broken_networks(self) -> Sequence[SessionId]:
         return ()
@@ -270,10 +274,10 @@ class SimulatedRuntime(FakeRuntime):
 class _Channel(RunnerChannel):
     """Sends frames to the runner, which handles them even if the agent dies."""
 
-    def __init__(self, world: World, process: Process, inner: RunnerChannel) -> None:
+    def __init__(self, world: World, process: Process, inner_channel: RunnerChannel) -> None:
         self._world = world
         self._process = process
-        self._inner = inner
+        self._inner = inner_channel
 
     async def send(self, frame: Mapping[str, Any]) -> None:
         await self._world.call(self._process, lambda: self._inner.send(frame))
@@ -322,15 +326,17 @@ class SimulatedPlugin(AbstractComputePlugin):
         return [
             ComputeDevice(
                 device_name=self.key,
-                device_id=DeviceId(str(n)),
+                device_id=DeviceId(str(device_number)),
                 hw_location="root",
-                numa_node=n % 2,
+                numa_node=device_number % 2,
                 slots=(
                     DeviceSlot(slot_name=SlotName(slot), slot_type=SlotType.COUNT, amount=Decimal(1), quantum=quantum),
                 ),
-                health=DeviceHealth.UNHEALTHY if (self.key, str(n)) in self.node.unhealthy else DeviceHealth.HEALTHY,
+                health=DeviceHealth.UNHEALTHY
+                if (self.key, str(device_number)) in self.node.unhealthy
+                else DeviceHealth.HEALTHY,
             )
-            for n in range(count)
+            for device_number in range(count)
         ]
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
@@ -342,8 +348,8 @@ class SimulatedPlugin(AbstractComputePlugin):
 
     async def available_slots(self) -> Mapping[SlotName, Any]:
         slot, count, _, _ = DEVICE_KINDS[self.key]
-        failed = sum(name == self.key for name, _ in self.node.unhealthy)
-        return {SlotName(slot): Decimal(count - failed)}
+        unhealthy_count = sum(plugin_key == self.key for plugin_key, _ in self.node.unhealthy)
+        return {SlotName(slot): Decimal(count - unhealthy_count)}
 
     def alloc_map_spec(self) -> AllocMapSpec | None:
         return AllocMapSpec(kind=DEVICE_KINDS[self.key][3])

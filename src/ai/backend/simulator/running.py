@@ -14,46 +14,46 @@ from ai.backend.simulator.cluster import Cluster
 from ai.backend.simulator.world import NO_FAULTS
 
 
-async def story(cluster: Cluster) -> None:
-    """Runs one seed: users and faults, rest, the end of all sessions, and full nodes. Raises AssertionError."""
+async def run_story(cluster: Cluster) -> None:
+    """Runs users and faults, then waits for rest, ends all sessions, and fills all nodes. Raises AssertionError."""
     world = cluster.world
     await cluster.begin()
-    befalling = world.spawn(None, cluster.befall()) if world.faults != NO_FAULTS else None
-    watching = world.spawn(None, cluster.watch())
-    await cluster.act()
-    watching.cancel()
-    if befalling is not None:
-        befalling.cancel()
+    fault_task = world.spawn(None, cluster.inject_faults()) if world.faults != NO_FAULTS else None
+    watch_task = world.spawn(None, cluster.watch())
+    await cluster.run_users()
+    watch_task.cancel()
+    if fault_task is not None:
+        fault_task.cancel()
     for agent in cluster.agents:
         agent.disk.is_full = False
         agent.node.unhealthy.clear()
         agent.node.is_plugin_broken = False
     await cluster.come_to_rest()
-    cluster.invariants.at_rest(cluster)
+    cluster.invariants.check_at_rest(cluster)
     cluster.rested = {session.status for session in cluster.sessions()}
     await cluster.destroy_all()
     await cluster.come_to_rest()
-    cluster.invariants.at_the_end(cluster)
+    cluster.invariants.check_at_end(cluster)
     await cluster.fill()
-    cluster.invariants.at_the_end(cluster)
+    cluster.invariants.check_at_end(cluster)
 
 
 @contextmanager
 def undisturbed(errors: list[str]) -> Iterator[None]:
     """Disables the garbage collector, and collects logged mistakes of the program instead of showing logs."""
-    was_enabled, handler = gc.isenabled(), _Errors(errors)
+    was_enabled, error_handler = gc.isenabled(), _Errors(errors)
     root = logging.getLogger("ai.backend")
-    level, propagate = root.level, root.propagate
+    root_level, was_propagating = root.level, root.propagate
     gc.disable()
     root.setLevel(logging.ERROR)
     root.propagate = False
-    root.addHandler(handler)
+    root.addHandler(error_handler)
     try:
         yield
     finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
-        root.propagate = propagate
+        root.removeHandler(error_handler)
+        root.setLevel(root_level)
+        root.propagate = was_propagating
         if was_enabled:
             gc.enable()
 
@@ -75,16 +75,16 @@ class _Errors(logging.Handler):
 
 
 def run(cluster: Cluster, scenario: Callable[[], Coroutine[Any, Any, None]] | None = None) -> str:
-    """Runs the story of a cluster, or another ``scenario``; returns the digest of its trace. Raises AssertionError."""
+    """Runs :func:`run_story` or another ``scenario``; returns the digest of its trace. Raises AssertionError."""
     world, errors = cluster.world, list[str]()
     world.trace("seed", cluster.seed)
     with undisturbed(errors):
         try:
-            task = world.spawn(None, scenario() if scenario is not None else story(cluster))
+            task = world.spawn(None, scenario() if scenario is not None else run_story(cluster))
             world.loop.run_until_complete(task)
         finally:
             world.loop.tear_down()
-    broken = cluster.invariants.broken + errors
-    if broken:
-        raise AssertionError("; ".join(broken[:5]))
+    violations = cluster.invariants.broken + errors
+    if violations:
+        raise AssertionError("; ".join(violations[:5]))
     return world.digest()

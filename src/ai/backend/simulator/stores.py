@@ -56,14 +56,14 @@ def make_stores(memory: Memory, now: Callable[[], datetime]) -> Stores:
     )
 
 
-def with_faults(world: World, stores: Stores, committed: Callable[[], None]) -> Stores:
-    """Returns the stores with faults, for a manager. ``committed`` is called after each transaction that may write."""
-    wrapped = {
-        name: FaultyStore(world, store, name, committed)
+def with_faults(world: World, stores: Stores, on_commit: Callable[[], None]) -> Stores:
+    """Returns the stores with faults, for a manager. ``on_commit`` is called after each transaction that may write."""
+    faulty_stores = {
+        name: FaultyStore(world, store, name, on_commit)
         for name in stores.__struct_fields__
         if (store := getattr(stores, name)) is not None
     }
-    return replace(stores, **wrapped)
+    return replace(stores, **faulty_stores)
 
 
 _WRITING_METHODS = frozenset({"insert", "save", "put_agent", "set_status"})
@@ -72,27 +72,27 @@ _WRITING_METHODS = frozenset({"insert", "save", "put_agent", "set_status"})
 class FaultyStore:
     """Runs each method of a store as one transaction, see :meth:`World.transaction`."""
 
-    def __init__(self, world: World, store: object, name: str, committed: Callable[[], None]) -> None:
+    def __init__(self, world: World, store: object, name: str, on_commit: Callable[[], None]) -> None:
         self._world = world
         self._store = store
         self._name = name
-        self._committed = committed
+        self._on_commit = on_commit
 
     def __getattr__(self, method: str) -> Any:
         store_method = getattr(self._store, method)
         if not inspect.iscoroutinefunction(store_method):
             return store_method
-        world, committed, name = self._world, self._committed, f"{self._name}.{method}"
+        world, on_commit, name = self._world, self._on_commit, f"{self._name}.{method}"
         is_write = method in _WRITING_METHODS
 
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            async def work() -> Any:
+        async def call_in_transaction(*args: Any, **kwargs: Any) -> Any:
+            async def call_store() -> Any:
                 result = await store_method(*args, **kwargs)
                 if is_write:
-                    committed()
+                    on_commit()
                 return result
 
-            return await world.transaction(name, work)
+            return await world.transaction(name, call_store)
 
-        self.__dict__[method] = call
-        return call
+        self.__dict__[method] = call_in_transaction
+        return call_in_transaction

@@ -36,7 +36,7 @@ from ai.backend.core.scheduling.snapshot import HeldKernel, PendingKernel, Pendi
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _HALF_LIFE_S = 86_400.0
-_REPAIR_S = 3_600.0
+_REPAIR_TIME_S = 3_600.0
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,15 +61,15 @@ class Outcome:
     ended_at: float = 0.0
 
     def as_dict(self) -> dict[str, float]:
-        waits = sorted(self.waits)
-        median_wait_s = waits[len(waits) // 2] if waits else 0.0
+        sorted_waits = sorted(self.waits)
+        median_wait_s = sorted_waits[len(sorted_waits) // 2] if sorted_waits else 0.0
         return {
             "done": self.done,
             "killed": self.killed,
             "failures": self.failures,
             "stuck": self.stuck,
             "median wait, s": median_wait_s,
-            "longest wait, s": waits[-1] if waits else 0.0,
+            "longest wait, s": sorted_waits[-1] if sorted_waits else 0.0,
             "simulated, s": self.ended_at,
         }
 
@@ -79,7 +79,7 @@ class _Running:
     session: PendingSession
     job: Job
     agent_id: AgentId
-    held: HeldKernel
+    held_kernel: HeldKernel
 
 
 class Replay:
@@ -113,19 +113,19 @@ class Replay:
 
     def _new_scheduler(self) -> IncrementalScheduler:
         """Returns the scheduler after agents have joined or left."""
-        held: dict[AgentId, list[HeldKernel]] = {}
+        held_by_agent: dict[AgentId, list[HeldKernel]] = {}
         for running in self._running.values():
-            held.setdefault(running.agent_id, []).append(running.held)
+            held_by_agent.setdefault(running.agent_id, []).append(running.held_kernel)
         agents = tuple(
             replace(
                 agent,
-                held=(*agent.held, *held.get(agent.agent_id, ())),
+                held=(*agent.held, *held_by_agent.get(agent.agent_id, ())),
                 is_schedulable=agent.agent_id not in self._down,
             )
             for agent in self._cluster.agents
         )
-        pending = tuple(session for session, _, _ in self._waiting.values())
-        return IncrementalScheduler(replace(self._cluster, agents=agents, pending=pending), self._node_classes)
+        pending_sessions = tuple(session for session, _, _ in self._waiting.values())
+        return IncrementalScheduler(replace(self._cluster, agents=agents, pending=pending_sessions), self._node_classes)
 
     def run(self, trace: Sequence[Job]) -> Outcome:
         """Runs a trace until nothing can change any more. Raises AssertionError if an agent would hold too much."""
@@ -133,27 +133,27 @@ class Replay:
             self._schedule_event(job.at, "arrive", job)
         if self._fail_every_s:
             self._schedule_event(self._rng.expovariate(1 / self._fail_every_s), "fail", None)
-        arriving, last_time = len(trace), 0.0
-        while self._events and (arriving or self._running or (self._waiting and self._down)):
+        arriving_count, last_time = len(trace), 0.0
+        while self._events and (arriving_count or self._running or (self._waiting and self._down)):
             now, _, event_kind, value = heapq.heappop(self._events)
-            usage = occupied((running.session.scope, running.held.slots) for running in self._running.values())
+            usage = occupied((running.session.scope, running.held_kernel.slots) for running in self._running.values())
             self._used = decayed(self._used, usage, elapsed_s=now - last_time, half_life_s=_HALF_LIFE_S)
-            arriving, last_time = arriving - (event_kind == "arrive"), now
+            arriving_count, last_time = arriving_count - (event_kind == "arrive"), now
             match event_kind:
                 case "arrive":
-                    self._request(now, value)
+                    self._enqueue_job(now, value)
                 case "end":
-                    self._end(value)
+                    self._end_session(value)
                 case "fail":
-                    self._fail(now)
+                    self._fail_random_agent(now)
                 case "repair":
                     self._down.discard(value)
                     self._scheduler = self._new_scheduler()
-            self._decide(now)
+            self._schedule_pending(now)
         self.outcome.stuck, self.outcome.ended_at = len(self._waiting), last_time
         return self.outcome
 
-    def _request(self, now: float, job: Job) -> None:
+    def _enqueue_job(self, now: float, job: Job) -> None:
         self._count += 1
         number = UUID(int=self._count)
         session = PendingSession(
@@ -167,20 +167,20 @@ class Replay:
         self._waiting[session.session_id] = session, job, now
         self._scheduler.enqueue(session)
 
-    def _end(self, session_id: SessionId) -> None:
+    def _end_session(self, session_id: SessionId) -> None:
         ended_session = self._running.pop(session_id, None)
         if ended_session is not None:
-            self._scheduler.release(ended_session.agent_id, ended_session.held.kernel_id)
+            self._scheduler.release(ended_session.agent_id, ended_session.held_kernel.kernel_id)
             self.outcome.done += 1
 
-    def _fail(self, now: float) -> None:
+    def _fail_random_agent(self, now: float) -> None:
         self._schedule_event(now + self._rng.expovariate(1 / self._fail_every_s), "fail", None)
         live_agent_ids = [agent.agent_id for agent in self._cluster.agents if agent.agent_id not in self._down]
         if not live_agent_ids:
             return
         failed_id = live_agent_ids[int(self._rng.random() * len(live_agent_ids))]
         self._down.add(failed_id)
-        self._schedule_event(now + _REPAIR_S, "repair", failed_id)
+        self._schedule_event(now + _REPAIR_TIME_S, "repair", failed_id)
         self.outcome.failures += 1
         lost_sessions = [running for running in self._running.values() if running.agent_id == failed_id]
         for running in lost_sessions:
@@ -188,11 +188,11 @@ class Replay:
         self._scheduler = self._new_scheduler()
         self.outcome.killed += len(lost_sessions)
         for running in lost_sessions:
-            self._request(now, running.job)
+            self._enqueue_job(now, running.job)
 
-    def _decide(self, now: float) -> None:
+    def _schedule_pending(self, now: float) -> None:
         if self._policy.order in SHARED_ORDERS:
-            usage = occupied((running.session.scope, running.held.slots) for running in self._running.values())
+            usage = occupied((running.session.scope, running.held_kernel.slots) for running in self._running.values())
             self._scheduler.account(usage, self._used)
         plan = decide(self._scheduler, self._policy, now=EPOCH + timedelta(seconds=now), rng=self._rng)
         for placement in plan.placements:
@@ -206,18 +206,18 @@ class Replay:
             self._running[session.session_id] = _Running(session, job, kernel.agent_id, held_kernel)
             self.outcome.waits.append(now - waiting_since)
             self._schedule_event(now + job.runs, "end", session.session_id)
-        self._check()
+        self._check_device_amounts()
 
-    def _check(self) -> None:
+    def _check_device_amounts(self) -> None:
         taken_amounts: dict[tuple[str, str, str], Decimal] = {}
         for running in self._running.values():
-            for slot, devices in running.held.devices.slots.items():
+            for slot, devices in running.held_kernel.devices.slots.items():
                 for device, quantity in devices.items():
                     key = running.agent_id, slot, device
                     taken_amounts[key] = taken_amounts.get(key, Decimal(0)) + quantity
-        overfull = [key for key, quantity in taken_amounts.items() if quantity > self._amounts[key]]
-        if overfull:
-            raise AssertionError(f"{overfull[0]} gives more than it has")
+        overfull_devices = [key for key, quantity in taken_amounts.items() if quantity > self._amounts[key]]
+        if overfull_devices:
+            raise AssertionError(f"{overfull_devices[0]} gives more than it has")
 
 
 def read_trace(data: bytes) -> list[Job]:

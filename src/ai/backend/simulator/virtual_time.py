@@ -145,11 +145,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready.extend(handles)
 
     def _run_once(self) -> None:
-        ready = self._ready
+        ready_handles = self._ready
         while not self._stopping:
-            if not ready:
+            if not ready_handles:
                 self._advance()
-            handle = ready.popleft()
+            handle = ready_handles.popleft()
             if handle._cancelled:
                 continue
             process = handle._context.get(CURRENT_PROCESS)  # type: ignore[attr-defined]  # typeshed hides it
@@ -185,7 +185,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Does nothing: the loop has no selector."""
 
     def _check_closed(self) -> None:
-        """Accepts calls after the end, which :meth:`tear_down` causes; they are not run."""
+        """Accepts calls after the end of the loop, which :meth:`tear_down` causes; they are not run."""
 
     def _process_events(self, event_list: Any) -> None:
         """Does nothing: there are no events of sockets."""

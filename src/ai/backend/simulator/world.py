@@ -27,9 +27,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the probabilities of the faults, each for one event.
 
     Attributes:
-        lose, repeat, late: of a message between a manager and an agent, either way.
-        refuse, slow, lose_answer: of a transaction of the database; whoever loses an answer does not know whether it
-            was committed.
+        lose_message, repeat_message, late_message: of a message between a manager and an agent, either way.
+        refuse_transaction, slow_transaction, lose_answer: of a database transaction; whoever loses an answer does
+            not know whether the transaction was committed.
         lose_power: at a transaction, for the manager's host: all transactions that it has begun are one group, which is
             committed or not, and none of them is answered.
         misbehave: of a call of a runtime or a plugin, which fails, hangs or lies.
@@ -37,11 +37,11 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
         skew_s: seconds by which wall clocks may be wrong.
     """
 
-    lose: float = 0.03
-    repeat: float = 0.05
-    late: float = 0.05
-    refuse: float = 0.01
-    slow: float = 0.03
+    lose_message: float = 0.03
+    repeat_message: float = 0.05
+    late_message: float = 0.05
+    refuse_transaction: float = 0.01
+    slow_transaction: float = 0.03
     lose_answer: float = 0.01
     lose_power: float = 0.0005
     misbehave: float = 0.02
@@ -50,11 +50,11 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_FAULTS = Faults(
-    lose=0.0,
-    repeat=0.0,
-    late=0.0,
-    refuse=0.0,
-    slow=0.0,
+    lose_message=0.0,
+    repeat_message=0.0,
+    late_message=0.0,
+    refuse_transaction=0.0,
+    slow_transaction=0.0,
     lose_answer=0.0,
     lose_power=0.0,
     misbehave=0.0,
@@ -88,39 +88,39 @@ class World:
 
     def trace(self, *words: object) -> None:
         process = CURRENT_PROCESS.get()
-        line = f"{self.loop.time():.6f} {process.name if process else '-'} {' '.join(map(str, words))}\n"
-        self._digest.update(line.encode())
+        trace_line = f"{self.loop.time():.6f} {process.name if process else '-'} {' '.join(map(str, words))}\n"
+        self._digest.update(trace_line.encode())
         if self.lines is not None:
-            self.lines.append(line)
+            self.lines.append(trace_line)
 
     def digest(self) -> str:
         return self._digest.hexdigest()
 
     # ---- processes
 
-    def spawn(self, process: Process | None, work: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
-        """Runs work in a process. Without a process, the work never fails."""
+    def spawn(self, process: Process | None, coroutine: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
+        """Starts a coroutine in a simulated process. Without a process, no fault ends the coroutine."""
         context = (process.context if process is not None else self.context).copy()
-        task: asyncio.Task[T] = self.loop.create_task(work, name=name or None, context=context)
+        task: asyncio.Task[T] = self.loop.create_task(coroutine, name=name or None, context=context)
         return task
 
-    def later(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
+    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> None:
         """Calls a function later, outside of every process."""
-        self.loop.call_later(delay_s, call, *args, context=self.context)
+        self.loop.call_later(delay_s, callback, *args, context=self.context)
 
-    async def call(self, process: Process, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs work in another process.
+    async def call(self, process: Process, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs a coroutine in another simulated process, and returns its result.
 
         The work continues if the caller dies, and a cancelled caller cancels the work.
         """
         reply: asyncio.Future[T] = self.loop.create_future()
-        task = self.spawn(process, work())
+        task = self.spawn(process, make_coroutine())
 
-        def done(task: asyncio.Task[T]) -> None:
+        def on_done(task: asyncio.Task[T]) -> None:
             if not reply.done():
-                answer(task, reply)
+                copy_outcome(task, reply)
 
-        task.add_done_callback(done, context=self.context)
+        task.add_done_callback(on_done, context=self.context)
         try:
             return await reply
         except asyncio.CancelledError:
@@ -129,35 +129,35 @@ class World:
 
     # ---- the database
 
-    async def transaction(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
+    async def transaction(self, name: str, execute: Callable[[], Awaitable[T]]) -> T:
         """Runs a transaction, which may be slow, refused, or committed without an answer. Raises ProcessDied."""
         faults, rng = self.faults, self.rng
-        if self.chance(faults.refuse):
+        if self.chance(faults.refuse_transaction):
             self.trace("refused", name)
             raise Unavailable("the database refuses")
-        slow = self.chance(faults.slow)
-        process, transaction = CURRENT_PROCESS.get(), _Transaction(name, work, copy_context())
-        begun = self._begun.setdefault(process, []) if process is not None else []
-        begun.append(transaction)
+        is_slow = self.chance(faults.slow_transaction)
+        process, transaction = CURRENT_PROCESS.get(), _Transaction(name, execute, copy_context())
+        begun_transactions = self._begun.setdefault(process, []) if process is not None else []
+        begun_transactions.append(transaction)
         try:
-            await asyncio.sleep(rng.uniform(0.1, 6.0) if slow else rng.choice(_LATENCIES_S))
+            await asyncio.sleep(rng.uniform(0.1, 6.0) if is_slow else rng.choice(_LATENCIES_S))
             if process is not None and self.chance(faults.lose_power):
-                self._lose_power(process, begun)
+                self._lose_power(process, begun_transactions)
         finally:
-            begun.remove(transaction)
+            begun_transactions.remove(transaction)
         self.trace("commit", name)
-        result = await work()
+        result = await execute()
         if self.chance(faults.lose_answer):
             await asyncio.sleep(rng.uniform(0.1, 4.0))
             raise Unavailable("nobody knows whether it was committed")
         await asyncio.sleep(0.0)
         return result
 
-    def _lose_power(self, process: Process, group: Sequence[_Transaction]) -> None:
+    def _lose_power(self, process: Process, begun_transactions: Sequence[_Transaction]) -> None:
         """Kills a process before or after the commit of a group of its transactions. Raises ProcessDied."""
         is_committed = self.rng.random() < 0.5
-        self.trace("power lost", "after" if is_committed else "before", "the commit of", len(group))
-        for transaction in group if is_committed else ():
+        self.trace("power lost", "after" if is_committed else "before", "the commit of", len(begun_transactions))
+        for transaction in begun_transactions if is_committed else ():
             self.trace("commit", transaction.name)
             transaction.run()
         process.kill()
@@ -168,18 +168,18 @@ class _Transaction(msgspec.Struct, frozen=True, eq=False):
     """Represents a transaction that has begun, with the context of its caller."""
 
     name: str
-    work: Callable[[], Awaitable[Any]]
+    execute: Callable[[], Awaitable[Any]]
     context: Context
 
     def run(self) -> None:
-        """Runs the transaction at once, because the stores of the simulation never wait. Its error is its own."""
-        steps = self.work().__await__()
+        """Runs the transaction at once, because the stores of the simulation never wait. Ignores its error."""
+        coroutine_steps = self.execute().__await__()
         with suppress(StopIteration, BackendError):
-            self.context.run(next, steps)
+            self.context.run(next, coroutine_steps)
             raise RuntimeError(f"{self.name} waits within its transaction")
 
 
-def answer(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
+def copy_outcome(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
     """Copies the outcome of a task to a future."""
     if task.cancelled():
         reply.cancel()

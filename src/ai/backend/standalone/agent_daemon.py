@@ -19,10 +19,10 @@ from ai.backend.infra.config_store import GLOBAL, ConfigScope, ScopeKind, SQLite
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.endpoints import AgentEndpoint
 from ai.backend.plugin.settings import problems_of
-from ai.backend.standalone.agent_files import merged, own_settings
+from ai.backend.standalone.agent_files import merge_settings, own_settings
 from ai.backend.standalone.instance import ClusterFile
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.options import DEFAULT_MOCK, agent_place
+from ai.backend.standalone.options import DEFAULT_MOCK, agent_index
 from ai.backend.standalone.reloading import ReloadReport, write_report
 
 log = logging.getLogger(__name__)
@@ -61,15 +61,19 @@ class AgentDaemon:
         data_dir = self.layout.agent(self.agent_id)
         shared_configuration = await plugin_configuration(self.layout, self.agent_id)
         base_settings = agent_settings(
-            self.agent_id, data_dir, runtime=self.cluster.runtime, mock=self.cluster.mock, shared=shared_configuration
+            self.agent_id,
+            data_dir,
+            runtime=self.cluster.runtime,
+            mock_declaration=self.cluster.mock,
+            shared_plugin_settings=shared_configuration,
         )
-        own = merged(base_settings, own_settings(self.cluster.agent_config, self.agent_id))
+        merged_settings = merge_settings(base_settings, own_settings(self.cluster.agent_config, self.agent_id))
         try:
-            return AgentSettings.model_validate(own)
+            return AgentSettings.model_validate(merged_settings)
         except ValidationError as e:
             problems = problems_of(e)
-            text = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
-            raise InvalidInput(f"the settings of {self.agent_id} are wrong: {text}", data=problems) from None
+            problem_list = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
+            raise InvalidInput(f"the settings of {self.agent_id} are wrong: {problem_list}", data=problems) from None
 
     async def reload(self) -> None:
         """Applies changed plugins and plugin settings, and writes a report. Sessions and their devices stay."""
@@ -114,21 +118,32 @@ async def plugin_configuration(layout: Layout, agent_id: str) -> dict[str, dict[
 
 
 def agent_settings(
-    agent_id: str, data_dir: Path, *, runtime: str, mock: str | None, shared: Mapping[str, Mapping[str, str]]
+    agent_id: str,
+    data_dir: Path,
+    *,
+    runtime: str,
+    mock_declaration: str | None,
+    shared_plugin_settings: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Any]:
     """Returns the ``agent.toml`` of an embedded agent.
 
-    ``mock`` is a declaration file, ``default``, or None for no mock devices; its plugin uses the settings of the slot
-    name that the file declares. ``shared`` comes from :func:`plugin_configuration`.
+    ``mock_declaration`` is a file, ``default``, or None for no mock devices; its plugin uses the settings of the slot
+    name that the file declares. ``shared_plugin_settings`` come from :func:`plugin_configuration`.
     """
-    plugins: dict[str, Any] = {name: dict(settings) for name, settings in shared.items()}
+    plugin_settings: dict[str, Any] = {
+        plugin_name: dict(settings) for plugin_name, settings in shared_plugin_settings.items()
+    }
     allowed_plugins: list[str] = []
-    if mock is not None:
+    if mock_declaration is not None:
         allowed_plugins.append("ai.backend.accelerator.mock")
         own_plugin_settings: dict[str, Any] = {"state-path": str(data_dir / "mock-hardware.json")}
         default_mock = {"default-devices": 2, "control-path": str(data_dir / "mock-control.toml")}
-        own_plugin_settings |= default_mock if mock == DEFAULT_MOCK else {"config-path": mock}
-        plugins["mock"] = {**shared.get("mock", {}), **shared.get(_declared_slot(mock), {}), **own_plugin_settings}
+        own_plugin_settings |= default_mock if mock_declaration == DEFAULT_MOCK else {"config-path": mock_declaration}
+        plugin_settings["mock"] = {
+            **shared_plugin_settings.get("mock", {}),
+            **shared_plugin_settings.get(_declared_slot(mock_declaration), {}),
+            **own_plugin_settings,
+        }
     return {
         "agent": {
             "id": agent_id,
@@ -139,10 +154,10 @@ def agent_settings(
         },
         "underlay": {
             "address": "127.0.0.1",
-            "port": VXLAN_PORT + agent_place(agent_id),
-            "encrypted-port": ENCRYPTED_OVERLAY_PORT + agent_place(agent_id),
+            "port": VXLAN_PORT + agent_index(agent_id),
+            "encrypted-port": ENCRYPTED_OVERLAY_PORT + agent_index(agent_id),
         },
-        "plugins": plugins,
+        "plugins": plugin_settings,
     }
 
 

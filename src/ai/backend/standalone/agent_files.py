@@ -28,13 +28,15 @@ def own_settings(given_path: str | None, agent_id: str) -> dict[str, Any]:
         return {}
     load_settings(AgentSettings, name="agent", path=path)
     settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    for table, key in _RESERVED_SETTINGS:
-        if key in settings.get(table, {}):
-            raise InvalidInput(f"{path}: {table}.{key} is what `up` says; leave it out", data={f"{table}.{key}": "set"})
+    for table_name, key in _RESERVED_SETTINGS:
+        if key in settings.get(table_name, {}):
+            raise InvalidInput(
+                f"{path}: {table_name}.{key} is what `up` says; leave it out", data={f"{table_name}.{key}": "set"}
+            )
     return settings
 
 
-def check(given_path: str | None, agents: Iterable[str], *, is_new: bool) -> None:
+def check_agent_files(given_path: str | None, agents: Iterable[str], *, is_new: bool) -> None:
     """Raises InvalidInput if a settings file is not usable.
 
     With ``is_new``, also if a file names no agent of the cluster.
@@ -48,18 +50,18 @@ def check(given_path: str | None, agents: Iterable[str], *, is_new: bool) -> Non
                 raise InvalidInput(f"{file} is for no agent of this cluster; it has {', '.join(agent_ids)}.")
 
 
-def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges ``own`` over ``base``.
+def merge_settings(base_settings: Mapping[str, Any], own_values: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges an agent's own settings over the base settings.
 
     Tables are merged key by key, and other values are replaced as a whole. Allowed plugins are added up.
     """
-    result = dict(base)
-    for key, value in own.items():
+    result = dict(base_settings)
+    for key, value in own_values.items():
         base_value = result.get(key)
         if key in _ALLOWED_PLUGINS_KEYS:
             result[_ALLOWED_PLUGINS_KEYS[0]] = [*result.get(_ALLOWED_PLUGINS_KEYS[0], ()), *value]
         elif isinstance(value, dict) and isinstance(base_value, dict):
-            result[key] = merged(base_value, value)
+            result[key] = merge_settings(base_value, value)
         else:
             result[key] = value
     return result

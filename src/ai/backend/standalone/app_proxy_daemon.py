@@ -16,24 +16,24 @@ from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.storage_daemon import secret
 
 SECRET_NAME = "app-proxy"
-_AUTHORITY = "local"
+_AUTHORITY_NAME = "local"
 _DRAIN_S = 1.0
 
 
 def coordinator_settings(layout: Layout, cluster: ClusterFile) -> CoordinatorSettings:
     """Returns the coordinator's settings, completed by a ``proxy-coordinator.toml`` in the data directory. Raises
     InvalidInput."""
-    fixed = {
+    fixed_settings = {
         "proxy-coordinator": {
             "bind-addr": {"host": cluster.host, "port": cluster.coordinator_port},
             "data-dir": str(layout.app_proxy),
         },
         "secrets": {"api-secret": secret(layout, SECRET_NAME)},
     }
-    file = layout.root / "proxy-coordinator.toml"
-    if file.exists():
-        return load_settings(CoordinatorSettings, name="proxy-coordinator", path=file, fixed=fixed)
-    return CoordinatorSettings.model_validate(fixed)
+    settings_path = layout.root / "proxy-coordinator.toml"
+    if settings_path.exists():
+        return load_settings(CoordinatorSettings, name="proxy-coordinator", path=settings_path, fixed=fixed_settings)
+    return CoordinatorSettings.model_validate(fixed_settings)
 
 
 def worker_settings(layout: Layout, cluster: ClusterFile) -> WorkerSettings:
@@ -41,10 +41,10 @@ def worker_settings(layout: Layout, cluster: ClusterFile) -> WorkerSettings:
 
     Raises InvalidInput.
     """
-    fixed = {
+    fixed_settings = {
         "proxy-worker": {
             "coordinator-endpoint": cluster.coordinator_url,
-            "authority": _AUTHORITY,
+            "authority": _AUTHORITY_NAME,
             "api-bind-addr": {"host": "127.0.0.1", "port": 0},
             "port-proxy": {
                 "bind-host": cluster.host,
@@ -56,10 +56,10 @@ def worker_settings(layout: Layout, cluster: ClusterFile) -> WorkerSettings:
         },
         "secrets": {"api-secret": secret(layout, SECRET_NAME)},
     }
-    file = layout.root / "proxy-worker.toml"
-    if file.exists():
-        return load_settings(WorkerSettings, name="proxy-worker", path=file, fixed=fixed)
-    return WorkerSettings.model_validate(fixed)
+    settings_path = layout.root / "proxy-worker.toml"
+    if settings_path.exists():
+        return load_settings(WorkerSettings, name="proxy-worker", path=settings_path, fixed=fixed_settings)
+    return WorkerSettings.model_validate(fixed_settings)
 
 
 def _shown_host(host: str) -> str:

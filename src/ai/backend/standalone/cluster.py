@@ -17,7 +17,7 @@ from ai.backend.common.errors import Conflict, InvalidInput, Unavailable
 from ai.backend.infra.loop import all_or_none, cancel_all
 from ai.backend.infra.telemetry import configure_logging, sent_telemetry, settings_of_environment, start_telemetry
 from ai.backend.standalone.agent_daemon import AgentDaemon
-from ai.backend.standalone.agent_files import check as check_agent_files
+from ai.backend.standalone.agent_files import check_agent_files
 from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
 from ai.backend.standalone.instance import ClusterFile, listen, read_cluster_file, write_cluster_file
 from ai.backend.standalone.layout import Layout
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 _READY_TIMEOUT_S = 30.0
 
 
-async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | None, started: float) -> None:
+async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | None, started_at_s: float) -> None:
     """Starts all daemons, prints how to use them, and waits for SIGINT or SIGTERM. The caller holds the lock of the
     directory.
 
@@ -55,15 +55,15 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
         cluster, sockets = prepare(layout, options)
         for sock in sockets:
             stack.callback(sock.close)
-        start = _start_separate if options.separate else _start_embedded
-        _reload_at_hang_up(await start(stack, layout, cluster, sockets), stop)
+        start_daemons = _start_separate if options.separate else _start_embedded
+        _reload_at_hang_up(await start_daemons(stack, layout, cluster, sockets), stop)
         await _wait_ready(layout, cluster, stop)
-        text = _announcement(layout, cluster, time.monotonic() - started)
+        announcement = _announcement(layout, cluster, time.monotonic() - started_at_s)
         if ready_fd is None:
-            sys.stdout.write(text)
+            sys.stdout.write(announcement)
             sys.stdout.flush()
         else:
-            os.write(ready_fd, f"ready\n{text}".encode())
+            os.write(ready_fd, f"ready\n{announcement}".encode())
             os.close(ready_fd)
         await stop.wait()
         log.info("stopping")
@@ -72,16 +72,16 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
 
 
 def _reload_at_hang_up(reload: Callable[[], None], stop: asyncio.Event) -> None:
-    """Reloads at SIGHUP, and stops at the one that the end of this process's terminal causes."""
+    """Reloads at SIGHUP, but stops if the SIGHUP comes from the end of this process's terminal."""
     had_terminal = has_terminal()
 
-    def hang_up() -> None:
+    def on_hang_up() -> None:
         if had_terminal and not has_terminal():
             stop.set()
         else:
             reload()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hang_up)
 
 
 _MAX_APP_RANGES = 100
@@ -103,39 +103,43 @@ class Sockets(NamedTuple):
 
 def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
     """Chooses the ports and writes the cluster file. A requested port must be free (0: any); else another is chosen."""
-    previous = read_cluster_file(layout.cluster) or ClusterFile()
-    stored_port = previous.port or DEFAULT_PORT
+    previous_cluster = read_cluster_file(layout.cluster) or ClusterFile()
+    stored_port = previous_cluster.port or DEFAULT_PORT
     try:
         sock = listen(options.host, stored_port if options.port is None else options.port)
     except Conflict:
         if options.port is not None:
             raise
         sock = listen(options.host, 0)
-    app_ports, claim = options.app_ports or previous.app_ports, socket.socket(socket.AF_UNIX)
+    app_ports, claim_socket = options.app_ports or previous_cluster.app_ports, socket.socket(socket.AF_UNIX)
     if options.app_ports is None:
         try:
-            app_ports = _claim_ports(claim, options.host, previous.app_ports)
+            app_ports = _claim_ports(claim_socket, options.host, previous_cluster.app_ports)
         except Conflict:
             sock.close()
-            claim.close()
+            claim_socket.close()
             raise
     try:
-        web = _listen_again("127.0.0.1", previous.web_port or DEFAULT_WEB_PORT, only=options.web_port)
+        web_socket = _listen_again(
+            "127.0.0.1", previous_cluster.web_port or DEFAULT_WEB_PORT, required_port=options.web_port
+        )
     except Conflict:
         sock.close()
-        claim.close()
+        claim_socket.close()
         raise Conflict(
             f"Port {options.web_port} is in use: name another one for the console with --web-port.",
             data={"web_port": "in use"},
         ) from None
     sockets = Sockets(
         sock,
-        _listen_again(options.host, previous.storage_port),
-        _listen_again("127.0.0.1", previous.storage_manager_port),
+        _listen_again(options.host, previous_cluster.storage_port),
+        _listen_again("127.0.0.1", previous_cluster.storage_manager_port),
         # Daemons of their own bind it later: another cluster that starts now would take the usual one between.
-        _listen_again(options.host, previous.coordinator_port or (0 if options.separate else DEFAULT_COORDINATOR_PORT)),
-        web,
-        claim,
+        _listen_again(
+            options.host, previous_cluster.coordinator_port or (0 if options.separate else DEFAULT_COORDINATOR_PORT)
+        ),
+        web_socket,
+        claim_socket,
     )
     cluster = ClusterFile(
         host=options.host,
@@ -145,13 +149,13 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         coordinator_port=_bound_port(sockets.coordinator),
         web_port=_bound_port(sockets.web),
         app_ports=app_ports,
-        rpc_port=_rpc_port(previous) if options.separate else 0,
-        agents=options.agents or previous.agents,
-        runtime=options.runtime or previous.runtime,
+        rpc_port=_rpc_port(previous_cluster) if options.separate else 0,
+        agents=options.agents or previous_cluster.agents,
+        runtime=options.runtime or previous_cluster.runtime,
         separate=options.separate,
-        mock=options.mock_devices(previous.mock),
-        agent_config=options.agent_files(previous.agent_config),
-        manager_config=options.manager_file(previous.manager_config),
+        mock=options.mock_devices(previous_cluster.mock),
+        agent_config=options.agent_files(previous_cluster.agent_config),
+        manager_config=options.manager_file(previous_cluster.manager_config),
     )
     try:
         manager_settings(cluster.manager_config, layout.database.parent)
@@ -164,21 +168,23 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
     return cluster, sockets
 
 
-def _claim_ports(claim: socket.socket, host: str, first_choice: tuple[int, int]) -> tuple[int, int]:
+def _claim_ports(claim_socket: socket.socket, host: str, first_choice: tuple[int, int]) -> tuple[int, int]:
     """Returns a range of ports for apps, most of which are free. The first choice is tried first, then later ranges.
 
-    ``claim`` is bound to a name that stands for the range, in Linux' abstract namespace, which vanishes with the
+    ``claim_socket`` is bound to a name that stands for the range, in Linux' abstract namespace, which vanishes with the
     process: clusters that start at the same moment choose different ranges.
 
     Raises:
         Conflict: no range is left.
     """
-    length = first_choice[1] - first_choice[0] + 1
-    for first in range(first_choice[0], min(first_choice[0] + _MAX_APP_RANGES * length, 65_536 - length), length):
-        app_ports = first, first + length - 1
-        if sum(_is_free(host, port) for port in range(first, first + length)) * 2 > length:
+    port_count = first_choice[1] - first_choice[0] + 1
+    for first_port in range(
+        first_choice[0], min(first_choice[0] + _MAX_APP_RANGES * port_count, 65_536 - port_count), port_count
+    ):
+        app_ports = first_port, first_port + port_count - 1
+        if sum(_is_free(host, port) for port in range(first_port, first_port + port_count)) * 2 > port_count:
             try:
-                claim.bind(f"\0backendai-app-ports-{first}")
+                claim_socket.bind(f"\0backendai-app-ports-{first_port}")
             except OSError:
                 continue
             return app_ports
@@ -198,21 +204,21 @@ def _bound_port(sock: socket.socket) -> int:
     return port
 
 
-def _listen_again(host: str, port: int, *, only: int | None = None) -> socket.socket:
+def _listen_again(host: str, port: int, *, required_port: int | None = None) -> socket.socket:
     """Listens on the previous port if it is free, so that clients of an earlier daemon reach the next one.
 
-    ``only`` is a port that was asked for. Raises Conflict if that one is taken.
+    ``required_port`` is a port that was asked for. Raises Conflict if that one is taken.
     """
-    if only is not None:
-        return listen(host, only)
+    if required_port is not None:
+        return listen(host, required_port)
     try:
         return listen(host, port)
     except Conflict:
         return listen(host, 0)
 
 
-def _rpc_port(previous: ClusterFile) -> int:
-    with _listen_again("127.0.0.1", previous.rpc_port) as sock:
+def _rpc_port(previous_cluster: ClusterFile) -> int:
+    with _listen_again("127.0.0.1", previous_cluster.rpc_port) as sock:
         return _bound_port(sock)
 
 
@@ -243,18 +249,18 @@ async def _start_embedded(
         await agent.prepare()
     # Agents mostly wait for processes that try what this host can enforce.
     await all_or_none(manager.start(), *(agent.start() for agent in agents))
-    web = WebDaemon(layout, cluster, sockets.web)
-    stack.push_async_callback(web.stop)
-    await web.start()
+    web_daemon = WebDaemon(layout, cluster, sockets.web)
+    stack.push_async_callback(web_daemon.stop)
+    await web_daemon.start()
     await stack.enter_async_context(trimmed(manager.database.rest))
-    reloads: set[asyncio.Task[None]] = set()
-    stack.push_async_callback(lambda: cancel_all(*reloads))
+    reload_tasks: set[asyncio.Task[None]] = set()
+    stack.push_async_callback(lambda: cancel_all(*reload_tasks))
 
     def reload() -> None:
         for agent in agents:
             task = asyncio.create_task(agent.reload(), name=f"reload {agent.agent_id}")
-            reloads.add(task)
-            task.add_done_callback(reloads.discard)
+            reload_tasks.add(task)
+            task.add_done_callback(reload_tasks.discard)
 
     return reload
 
@@ -269,10 +275,10 @@ async def _start_separate(
     for sock in sockets[:-1]:  # the daemons listen themselves; the claim on the ports of apps stays with this process
         sock.close()
     make_keys(layout, agent_ids(cluster.agents))
-    commands = {name: layout.daemon_command(name) for name in ("storage", "manager", "app-proxy", "web")}
+    command_by_daemon = {name: layout.daemon_command(name) for name in ("storage", "manager", "app-proxy", "web")}
     for agent_id in agent_ids(cluster.agents):
-        commands[f"agent-{agent_id}"] = layout.daemon_command("agent", agent_id)
-    supervisor = ProcessSupervisor(commands, logs=layout.logs, first_delay_s=0.2)
+        command_by_daemon[f"agent-{agent_id}"] = layout.daemon_command("agent", agent_id)
+    supervisor = ProcessSupervisor(command_by_daemon, logs=layout.logs, first_delay_s=0.2)
     stack.push_async_callback(supervisor.stop)
     supervisor.start()
     return supervisor.hang_up
@@ -313,8 +319,8 @@ async def _answers_http(host: str, port: int) -> bool:
         writer.close()
 
 
-def _announcement(layout: Layout, cluster: ClusterFile, took_s: float) -> str:
-    user, admin = keys_of(layout)
+def _announcement(layout: Layout, cluster: ClusterFile, ready_after_s: float) -> str:
+    user_keys, admin_keys = keys_of(layout)
     process_layout = "one process" if not cluster.separate else "a process for each daemon"
     agents = ", ".join(agent_ids(cluster.agents))
     logins = "   ".join(
@@ -322,10 +328,10 @@ def _announcement(layout: Layout, cluster: ClusterFile, took_s: float) -> str:
         for email in ("user@local", "admin@local")
     )
     return (
-        f"The cluster serves {cluster.endpoint} ({process_layout}, agents: {agents}; ready in {took_s:.1f} s).\n"
+        f"The cluster serves {cluster.endpoint} ({process_layout}, agents: {agents}; ready in {ready_after_s:.1f} s).\n"
         f"\n"
-        f"  user   access key {user.access_key}   secret key {user.secret_key}\n"
-        f"  admin  access key {admin.access_key}   secret key {admin.secret_key}\n"
+        f"  user   access key {user_keys.access_key}   secret key {user_keys.secret_key}\n"
+        f"  admin  access key {admin_keys.access_key}   secret key {admin_keys.secret_key}\n"
         f"\n"
         f"In a browser: {cluster.web_url}\n"
         f"  log in as {logins}\n"

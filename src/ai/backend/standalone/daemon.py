@@ -24,7 +24,7 @@ from ai.backend.standalone.layout import Layout
 log = logging.getLogger(__name__)
 _ORPHAN_CHECK_S = 1.0
 _ORPHAN_STOP_S = 2.0
-_PREDECESSOR_S = 30.0
+_PREDECESSOR_TIMEOUT_S = 30.0
 """The seconds that a daemon of an earlier supervisor may take to end."""
 
 
@@ -97,22 +97,22 @@ async def run(daemon: Daemon) -> None:
     stop = Signal()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-    reloads: set[asyncio.Task[None]] = set()
+    reload_tasks: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
         if isinstance(daemon, Reloadable):
             task = asyncio.create_task(daemon.reload(), name="reload")
-            reloads.add(task)
-            task.add_done_callback(reloads.discard)
+            reload_tasks.add(task)
+            task.add_done_callback(reload_tasks.discard)
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-    supervisor = int(os.environ.get("BACKENDAI_SUPERVISOR", "0"))
+    supervisor_pid = int(os.environ.get("BACKENDAI_SUPERVISOR", "0"))
     is_orphan = False
     try:
         await daemon.start()
         async with sent_telemetry(), trimmed():
-            while not await stop.wait(_ORPHAN_CHECK_S if supervisor else None):
-                if is_orphan := os.getppid() != supervisor:
+            while not await stop.wait(_ORPHAN_CHECK_S if supervisor_pid else None):
+                if is_orphan := os.getppid() != supervisor_pid:
                     break
     finally:
         try:
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
         cluster = read_cluster_file(layout.cluster)
         if cluster is None:
             raise InvalidInput(f"There is no cluster on {layout.root}.")
-        with InstanceLock(layout.root / f"{name}.lock", wait_s=_PREDECESSOR_S):
+        with InstanceLock(layout.root / f"{name}.lock", wait_s=_PREDECESSOR_TIMEOUT_S):
             start_telemetry(arguments[1], settings_of_environment())
             asyncio.run(run(make_daemon(layout, cluster)))
     except BackendError as e:

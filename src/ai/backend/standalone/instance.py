@@ -17,7 +17,7 @@ import msgspec
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.infra.files import write_atomically
 
-_DEATH_S = 5.0
+_DEATH_TIMEOUT_S = 5.0
 
 
 class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class InstanceLock:
             except BlockingIOError:
                 pid = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
                 is_dead = pid.isdigit() and has_ended(int(pid))
-                if time.monotonic() > began_at + max(self._wait_s, _DEATH_S if is_dead else 0.0):
+                if time.monotonic() > began_at + max(self._wait_s, _DEATH_TIMEOUT_S if is_dead else 0.0):
                     os.close(fd)
                     raise already_runs(self._path.parent, pid) from None
                 time.sleep(0.02)
@@ -130,8 +130,8 @@ def listen(host: str, port: int) -> socket.socket:
 
     Raises Conflict if the port is taken or the address is not ours.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(address_family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
@@ -152,8 +152,8 @@ def running_pid(path: Path) -> int | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        text = os.pread(fd, 32, 0).decode(errors="replace").strip()
-        return int(text) if text.isdigit() else None
+        pid_text = os.pread(fd, 32, 0).decode(errors="replace").strip()
+        return int(pid_text) if pid_text.isdigit() else None
     finally:
         os.close(fd)
     return None
@@ -162,10 +162,10 @@ def running_pid(path: Path) -> int | None:
 def has_ended(pid: int) -> bool:
     """Returns True if a process is gone, or a zombie that waits for its parent."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        process_state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except OSError:
         return True
-    return state in (b"Z", b"X")
+    return process_state in (b"Z", b"X")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,11 +190,11 @@ def write_env_file(path: Path, *, endpoint: str, keys: Keys, role: str) -> None:
 def read_env_file(path: Path) -> Keys | None:
     """Returns the keypair that an earlier ``up`` wrote. Returns None if the file is gone or has no keypair."""
     try:
-        text = path.read_text()
+        env_text = path.read_text()
     except FileNotFoundError:
         return None
     variables: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in env_text.splitlines():
         name, _, value = line.removeprefix("export ").partition("=")
         if line.startswith("export ") and value:
             variables[name] = shlex.split(value)[0]

@@ -38,9 +38,9 @@ class Layout:
             for folder in (self.database.parent, self.keys, self.logs, self.root / "agents"):
                 folder.mkdir(exist_ok=True)
                 folder.chmod(0o700)
-            probe = self.root / f".probe.{os.getpid()}"
-            probe.write_bytes(b"x")
-            probe.unlink()
+            probe_file = self.root / f".probe.{os.getpid()}"
+            probe_file.write_bytes(b"x")
+            probe_file.unlink()
         except OSError as e:
             raise InvalidInput(f"The data directory {self.root} cannot be used: {e.strerror}.") from None
 

@@ -107,7 +107,7 @@ def up(data_dir: Path | None, detach: bool, **values: Any) -> None:
     """Start the embedded cluster: manager, agents and everything they need, with no other service."""
     layout = _layout(data_dir)
     try:
-        options = UpOptions(**values).checked()
+        options = UpOptions(**values).with_absolute_paths()
         layout.make()
         if detach:
             _detach(layout, options)
@@ -120,7 +120,7 @@ def up(data_dir: Path | None, detach: bool, **values: Any) -> None:
 def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) -> None:
     """Runs the cluster in this process until SIGINT or SIGTERM. Raises Conflict if one runs already, or the port is
     taken."""
-    started = time.monotonic()
+    started_at_s = time.monotonic()
     from ai.backend.infra.process.memory import collector_paused, reuse_receive_buffers, share_one_heap
 
     with collector_paused():  # modules leave few cycles, and each full collection goes through all that are loaded
@@ -133,7 +133,7 @@ def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) ->
             from uvloop import run
         except ImportError:
             run = asyncio.run
-        run(run_cluster(layout, options, ready_fd=ready_fd, started=started))
+        run(run_cluster(layout, options, ready_fd=ready_fd, started_at_s=started_at_s))
 
 
 def _detach(layout: Layout, options: UpOptions) -> None:
@@ -155,13 +155,13 @@ def _detach(layout: Layout, options: UpOptions) -> None:
             cwd="/",
         )
     os.close(writer)
-    with os.fdopen(reader, encoding="utf-8") as pipe:
-        message = pipe.read()
-    verdict, _, text = message.partition("\n")
-    if verdict != "ready":
+    with os.fdopen(reader, encoding="utf-8") as message_pipe:
+        message = message_pipe.read()
+    start_status, _, message_text = message.partition("\n")
+    if start_status != "ready":
         child.wait()
-        raise Unavailable(text.strip() or f"The cluster did not start; its log is {log}.")
-    click.echo(text, nl=False)
+        raise Unavailable(message_text.strip() or f"The cluster did not start; its log is {log}.")
+    click.echo(message_text, nl=False)
 
 
 @click.command()
@@ -202,19 +202,23 @@ def reload(data_dir: Path | None) -> None:
     if pid is None or cluster is None:
         _fail(Unavailable(f"No cluster runs on {layout.root}."))
         return
-    paths = {agent_id: layout.reload_report(agent_id) for agent_id in agent_ids(cluster.agents)}
-    times = {agent_id: time_of(path) for agent_id, path in paths.items()}
+    report_paths = {agent_id: layout.reload_report(agent_id) for agent_id in agent_ids(cluster.agents)}
+    report_times = {agent_id: time_of(path) for agent_id, path in report_paths.items()}
     try:
         os.kill(pid, signal.SIGHUP)
     except PermissionError:
         _fail(InvalidInput(f"The cluster on {layout.root} belongs to another user (process {pid})."))
     deadline, is_refused = time.monotonic() + _RELOAD_TIMEOUT_S, False
-    for agent_id, path in paths.items():
-        while (report := read_report(path, since=times[agent_id])) is None:
+    for agent_id, path in report_paths.items():
+        while (report := read_report(path, since=report_times[agent_id])) is None:
             if time.monotonic() > deadline:
                 _fail(Unavailable(f"The agent {agent_id} has not reloaded; see {layout.logs}."))
             time.sleep(0.05)  # the report is a file of another process
-        problems = [report.error] if report.error else [f"{name}: {why}" for name, why in report.refused.items()]
+        problems = (
+            [report.error]
+            if report.error
+            else [f"{name}: {problem_text}" for name, problem_text in report.refused.items()]
+        )
         for problem in problems:
             click.echo(f"{agent_id}: {problem}", err=True)
         if not problems:

@@ -80,23 +80,25 @@ class ManagerDaemon:
         """Creates the default identities, and writes lost env files with their keys again."""
         bootstrap = self.manager.bootstrap
         await bootstrap.run(vfolder_hosts=[FOLDER_HOST] if self._cluster.storage_port else [])
-        files = {"admin@local": self._layout.admin_env, "user@local": self._layout.user_env}
-        for email, path in files.items():
-            pair = await bootstrap.main_keypair(email)
-            if pair is None:
+        env_files = {"admin@local": self._layout.admin_env, "user@local": self._layout.user_env}
+        for email, path in env_files.items():
+            stored_keypair = await bootstrap.main_keypair(email)
+            if stored_keypair is None:
                 log.warning("%s has no active keypair any more; %s is left as it is", email, path)
                 continue
-            keys = Keys(access_key=pair.access_key, secret_key=pair.secret_key)
+            keys = Keys(access_key=stored_keypair.access_key, secret_key=stored_keypair.secret_key)
             write_env_file(path, endpoint=self._cluster.endpoint, keys=keys, role=_DEFAULT_USERS[email])
             await self._set_password(email)
 
     async def _set_password(self, email: str) -> None:
         """Sets the password that ``up`` prints for a user without one, and deletes the printed one once
         it is useless."""
-        stored = await self.manager.bootstrap.identities.password_hash(email)
-        if stored is None:
+        stored_hash = await self.manager.bootstrap.identities.password_hash(email)
+        if stored_hash is None:
             await self.manager.bootstrap.set_password_hash(email, hash_of_random(make_password(self._layout, email)))
-        elif (printed := stored_password(self._layout, email)) and not verify_password(stored, printed):
+        elif (printed_password := stored_password(self._layout, email)) and not verify_password(
+            stored_hash, printed_password
+        ):
             forget_password(self._layout, email)
 
     async def _readiness(self) -> Mapping[str, bool]:
@@ -126,7 +128,7 @@ def keys_of(layout: Layout) -> tuple[Keys, Keys]:
 
     Raises Unavailable if the env files do not exist yet.
     """
-    user, admin = read_env_file(layout.user_env), read_env_file(layout.admin_env)
-    if user is None or admin is None:
+    user_keys, admin_keys = read_env_file(layout.user_env), read_env_file(layout.admin_env)
+    if user_keys is None or admin_keys is None:
         raise Unavailable(f"The cluster wrote no keys to {layout.root}.")
-    return user, admin
+    return user_keys, admin_keys

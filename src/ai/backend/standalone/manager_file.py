@@ -25,9 +25,9 @@ def manager_settings(given_path: str | None, data_dir: Path) -> ManagerSettings:
         return ManagerSettings(data_dir=data_dir)
     path = Path(given_path)
     settings = load_settings(ManagerSettings, name="manager", path=path, fixed={"data-dir": str(data_dir)})
-    present = {key.replace("-", "_") for key in tomllib.loads(path.read_text(encoding="utf-8"))}
-    for table in _RESERVED_TABLES:
-        if table in present:
-            name = table.replace("_", "-")
+    present_tables = {key.replace("-", "_") for key in tomllib.loads(path.read_text(encoding="utf-8"))}
+    for table_name in _RESERVED_TABLES:
+        if table_name in present_tables:
+            name = table_name.replace("_", "-")
             raise InvalidInput(f"{path}: {name} is what `up` says; leave it out", data={name: "set"})
     return settings

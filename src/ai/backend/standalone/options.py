@@ -37,7 +37,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     app_ports: tuple[int, int] | None = None
     web_port: int | None = None
 
-    def checked(self) -> UpOptions:
+    def with_absolute_paths(self) -> UpOptions:
         """Returns the options with absolute paths, since a detached cluster runs in another directory. Raises
         InvalidInput."""
         mock = _absolute_path(self.mock, (DEFAULT_MOCK, NONE_WORD), "mock accelerator file")
@@ -73,8 +73,8 @@ def _check_declaration(path: Path) -> None:
     read_table(path, Declaration)
 
 
-def _absolute_path(path: str | None, words: tuple[str, ...], file_kind: str) -> str | None:
-    if path is None or path in words:
+def _absolute_path(path: str | None, special_words: tuple[str, ...], file_kind: str) -> str | None:
+    if path is None or path in special_words:
         return path
     if not Path(path).exists():
         raise InvalidInput(f"There is no {file_kind} {path}.")
@@ -86,7 +86,7 @@ def agent_ids(count: int) -> list[str]:
     return ["i-local"] if count == 1 else ["i-local", *(f"i-local-{number}" for number in range(2, count + 1))]
 
 
-def agent_place(agent_id: str) -> int:
+def agent_index(agent_id: str) -> int:
     """Returns the index of an agent in :func:`agent_ids`; 0 for any other id."""
     number = agent_id.removeprefix("i-local-")
     return int(number) - 1 if number.isdecimal() else 0

@@ -18,7 +18,7 @@ _QUICK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 def stored_password(layout: Layout, email: str) -> str | None:
     """Returns the password that ``up`` prints for a user. Returns None if the user has chosen another one."""
     try:
-        return _file(layout, email).read_text().strip() or None
+        return _password_file(layout, email).read_text().strip() or None
     except FileNotFoundError:
         return None
 
@@ -28,13 +28,13 @@ def make_password(layout: Layout, email: str) -> str:
     password = stored_password(layout, email)
     if password is None:
         password = secrets.token_urlsafe(_PASSWORD_BYTES)
-        write_atomically(_file(layout, email), password.encode())
+        write_atomically(_password_file(layout, email), password.encode())
     return password
 
 
 def forget_password(layout: Layout, email: str) -> None:
     """Removes the stored password of a user."""
-    _file(layout, email).unlink(missing_ok=True)
+    _password_file(layout, email).unlink(missing_ok=True)
 
 
 def hash_of_random(password: str) -> str:
@@ -42,5 +42,5 @@ def hash_of_random(password: str) -> str:
     return _QUICK_HASHER.hash(password)
 
 
-def _file(layout: Layout, email: str) -> Path:
+def _password_file(layout: Layout, email: str) -> Path:
     return layout.keys / f"{email.partition('@')[0]}.password"

@@ -9,7 +9,7 @@ import msgspec
 
 from ai.backend.infra.files import write_atomically
 
-_TERMINAL = "/dev/tty"
+_TERMINAL_PATH = "/dev/tty"
 
 
 class ReloadReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ def time_of(path: Path) -> int | None:
 def has_terminal() -> bool:
     """Returns True while this process has a controlling terminal. The end of that terminal also sends SIGHUP."""
     try:
-        os.close(os.open(_TERMINAL, os.O_RDWR | os.O_CLOEXEC))
+        os.close(os.open(_TERMINAL_PATH, os.O_RDWR | os.O_CLOEXEC))
     except OSError:
         return False
     return True

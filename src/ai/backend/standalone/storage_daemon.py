@@ -13,7 +13,7 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.files import write_atomically
 from ai.backend.infra.settings import load_settings
 from ai.backend.runtime.settings import RuntimeSettings
-from ai.backend.standalone.agent_files import merged, own_settings
+from ai.backend.standalone.agent_files import merge_settings, own_settings
 from ai.backend.standalone.instance import ClusterFile
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.options import agent_ids
@@ -55,9 +55,9 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
     As root, files belong to the user that sessions run as.
     """
     user, group = _owner(cluster)
-    owner = {"user": user, "group": group} if os.geteuid() == 0 else {}
+    owner_settings = {"user": user, "group": group} if os.geteuid() == 0 else {}
     proxy_settings = {
-        "storage-proxy": {"node-id": PROXY_NAME, "secret": secret(layout, "storage-tokens"), **owner},
+        "storage-proxy": {"node-id": PROXY_NAME, "secret": secret(layout, "storage-tokens"), **owner_settings},
         "api": {
             "client": {
                 "service-addr": {"host": cluster.host, "port": cluster.storage_port},
@@ -70,9 +70,9 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
         },
         "volume": {VOLUME_NAME: {"backend": "vfs", "path": str(volume_path(layout))}},
     }
-    file = layout.root / "storage-proxy.toml"
-    if file.exists():
-        return load_settings(StorageSettings, name="storage-proxy", path=file, fixed=proxy_settings)
+    settings_path = layout.root / "storage-proxy.toml"
+    if settings_path.exists():
+        return load_settings(StorageSettings, name="storage-proxy", path=settings_path, fixed=proxy_settings)
     return StorageSettings.model_validate(proxy_settings)
 
 
@@ -81,18 +81,22 @@ def _owner(cluster: ClusterFile) -> tuple[int, int]:
 
     Raises InvalidInput if agents of the cluster differ in it.
     """
-    owners: dict[tuple[int, int], str] = {}
+    agent_by_owner: dict[tuple[int, int], str] = {}
     for agent_id in agent_ids(cluster.agents):
-        base = {"agent": {"id": agent_id, "runtime": cluster.runtime}}
-        agent = AgentSettings.model_validate(merged(base, own_settings(cluster.agent_config, agent_id)))
+        base_settings = {"agent": {"id": agent_id, "runtime": cluster.runtime}}
+        agent = AgentSettings.model_validate(
+            merge_settings(base_settings, own_settings(cluster.agent_config, agent_id))
+        )
         runtime = RuntimeSettings.model_validate(
             {key: value for key, value in agent.runtime_settings.items() if key in _OWNER_KEYS}
         )
-        owners.setdefault((runtime.kernel_uid, runtime.kernel_gid), agent_id)
-    if len(owners) > 1:
-        message = f"{' and '.join(owners.values())} have different kernel-uid or kernel-gid: folders have one owner"
+        agent_by_owner.setdefault((runtime.kernel_uid, runtime.kernel_gid), agent_id)
+    if len(agent_by_owner) > 1:
+        message = (
+            f"{' and '.join(agent_by_owner.values())} have different kernel-uid or kernel-gid: folders have one owner"
+        )
         raise InvalidInput(message, data={"runtime.kernel-uid": "differs"})
-    return next(iter(owners))
+    return next(iter(agent_by_owner))
 
 
 def volume_path(layout: Layout) -> Path:

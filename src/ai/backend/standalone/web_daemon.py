@@ -29,16 +29,16 @@ def make_web_server(layout: Layout, cluster: ClusterFile) -> WebServer:
     from ai.backend.web.composition import WebServer
     from ai.backend.web.config.settings import WebSettings
 
-    fixed = {
+    fixed_settings = {
         "service": {"ip": "127.0.0.1", "port": cluster.web_port},
         "api": {"endpoint": cluster.endpoint},
         "session": {"file": str(layout.root / "web" / "logins.db"), "cookie-name": f"backendai-{cluster.web_port}"},
         "security": {"connect-origins": [cluster.storage_url]},
     }
-    file = layout.root / _FILE_NAME
-    if file.exists():
-        return WebServer(load_settings(WebSettings, name="webserver", path=file, fixed=fixed))
-    return WebServer(WebSettings.model_validate(fixed))
+    settings_path = layout.root / _FILE_NAME
+    if settings_path.exists():
+        return WebServer(load_settings(WebSettings, name="webserver", path=settings_path, fixed=fixed_settings))
+    return WebServer(WebSettings.model_validate(fixed_settings))
 
 
 @dataclass(eq=False)

@@ -60,44 +60,54 @@ class StorageProxy:
     def __init__(self, settings: StorageSettings, *, is_worker: bool = False) -> None:
         self.settings = settings
         self._is_worker = is_worker
-        proxy = settings.storage_proxy
-        secret, manager_secret = proxy.secret.get_secret_value(), settings.api.manager.secret.get_secret_value()
-        for key, value in (("storage-proxy.secret", secret), ("api.manager.secret", manager_secret)):
-            if len(value) < MIN_SECRET_LENGTH:
-                raise InvalidInput(f"{key} must have at least {MIN_SECRET_LENGTH} characters.")
+        proxy_settings = settings.storage_proxy
+        token_secret, manager_secret = (
+            proxy_settings.secret.get_secret_value(),
+            settings.api.manager.secret.get_secret_value(),
+        )
+        for setting_name, secret_value in (
+            ("storage-proxy.secret", token_secret),
+            ("api.manager.secret", manager_secret),
+        ):
+            if len(secret_value) < MIN_SECRET_LENGTH:
+                raise InvalidInput(f"{setting_name} must have at least {MIN_SECRET_LENGTH} characters.")
         self.metrics = metrics = Metrics("storage-proxy")
-        self.volumes = Volumes(settings.volume, owner=proxy.owner, waypoint=crash_point)
-        self._quota = QuotaAccounting(scan_interval_s=proxy.quota_scan_interval)
+        self.volumes = Volumes(settings.volume, owner=proxy_settings.owner, waypoint=crash_point)
+        self._quota = QuotaAccounting(scan_interval_s=proxy_settings.quota_scan_interval)
         self._tasks = Tasks()
-        self._uploads = Uploads(self.volumes, self._quota, max_size=proxy.max_upload_size)
+        self._uploads = Uploads(self.volumes, self._quota, max_size=proxy_settings.max_upload_size)
         self._folders = Folders(self.volumes, self._quota, self._tasks)
-        self._tokens = tokens = Tokens(secret, proxy.session_expire)
-        self._client = ClientApi(self.volumes, self._uploads, tokens, upload_expiry_s=proxy.upload_expiry)
-        artifacts = settings.artifacts
+        self._tokens = tokens = Tokens(token_secret, proxy_settings.session_expire)
+        self._client = ClientApi(self.volumes, self._uploads, tokens, upload_expiry_s=proxy_settings.upload_expiry)
+        artifact_settings = settings.artifacts
         self._storages = Storages(settings, self.volumes)
-        self._fetcher = Fetcher(artifacts.allowed_hosts)
+        self._fetcher = Fetcher(artifact_settings.allowed_hosts)
         self._archive = Archive(self._storages)
         self._imports = Imports(
             storages=self._storages,
             archive=self._archive,
             fetcher=self._fetcher,
-            limits=Limits(files=artifacts.max_files, file_size=artifacts.max_file_size, size=artifacts.max_size),
-            parallel=artifacts.parallel,
+            limits=Limits(
+                max_files=artifact_settings.max_files,
+                max_file_bytes=artifact_settings.max_file_size,
+                max_bytes=artifact_settings.max_size,
+            ),
+            parallel=artifact_settings.parallel,
         )
         manager_apis = (
-            VolumeApi(self.volumes, self._quota, proxy.node_id),
+            VolumeApi(self.volumes, self._quota, proxy_settings.node_id),
             FolderApi(self._folders),
-            FileApi(self._folders, self._uploads, tokens, proxy.scandir_limit),
+            FileApi(self._folders, self._uploads, tokens, proxy_settings.scandir_limit),
             ArtifactApi(self._imports, self._archive, tokens),
             HealthApi(metrics, self._readiness, self._gauges),
         )
         endpoints = [endpoint for api in manager_apis for endpoint in endpoints_of(api)]
         authenticator = SecretAuthenticator(manager_secret, SECRET_HEADER)
-        server = HttpServer(endpoints, metrics=metrics, authenticator=authenticator)
-        self._manager_runner = make_runner(server.application())
+        manager_server = HttpServer(endpoints, metrics=metrics, authenticator=authenticator)
+        self._manager_runner = make_runner(manager_server.application())
         client_endpoints = [*endpoints_of(self._client), *endpoints_of(ArtifactClientApi(self._archive, tokens))]
-        options = HttpOptions(connections_per_address=settings.api.client.connections_per_address)
-        client_app = HttpServer(client_endpoints, metrics=metrics, options=options).application()
+        client_options = HttpOptions(connections_per_address=settings.api.client.connections_per_address)
+        client_app = HttpServer(client_endpoints, metrics=metrics, options=client_options).application()
         client_app.on_response_prepare.append(allow_all_origins)
         self._client_runner = make_runner(client_app, decodes_bodies=False)
         self._loops: list[asyncio.Task[None]] = []
@@ -105,21 +115,25 @@ class StorageProxy:
     async def start(self, *, client: Address | None = None, manager: Address | None = None) -> None:
         """Serves both APIs and resumes interrupted clones. ``client``, ``manager``: addresses that replace those of the
         settings."""
-        api, proxy = self.settings.api, self.settings.storage_proxy
-        if proxy.user not in (None, os.geteuid()) and os.geteuid() != 0:
+        api, proxy_settings = self.settings.api, self.settings.storage_proxy
+        if proxy_settings.user not in (None, os.geteuid()) and os.geteuid() != 0:
             log.warning(
-                "new files in folders belong to uid %d, not %d: only root can change owners", os.geteuid(), proxy.user
+                "new files in folders belong to uid %d, not %d: only root can change owners",
+                os.geteuid(),
+                proxy_settings.user,
             )
         client_tls = _tls_context(api.client, self.metrics, prefix="client_")
         manager_tls = _tls_context(api.manager, self.metrics)
         await self.volumes.start()
         await self._storages.start()
         address = client or (api.client.service_addr.host, api.client.service_addr.port)
-        self.client_url = await _serve(self._client_runner, address, client_tls, shares=proxy.num_proc > 1)
+        self.client_url = await _serve(
+            self._client_runner, address, client_tls, shares_port=proxy_settings.num_proc > 1
+        )
         if self._is_worker:
             return
         await self._folders.resume()
-        self._loops.append(asyncio.create_task(self._uploads.keep_expiring(after_s=proxy.upload_expiry)))
+        self._loops.append(asyncio.create_task(self._uploads.expire_periodically(after_s=proxy_settings.upload_expiry)))
         self._tokens.client_url = (api.client.public_url or self.client_url).rstrip("/")
         address = manager or (api.manager.service_addr.host, api.manager.service_addr.port)
         self.manager_url = await _serve(self._manager_runner, address, manager_tls)
@@ -128,8 +142,11 @@ class StorageProxy:
         return {volume.name: await volume.check() is None for volume in self.volumes}
 
     async def _gauges(self) -> Mapping[str, float]:
-        health = await self._readiness()
-        return {"volumes": len(health), "volumes_unhealthy": sum(not is_well for is_well in health.values())}
+        health_by_volume = await self._readiness()
+        return {
+            "volumes": len(health_by_volume),
+            "volumes_unhealthy": sum(not is_well for is_well in health_by_volume.values()),
+        }
 
     async def stop(self) -> None:
         """Stops serving; the next process resumes unfinished work. May be called after a failed start."""
@@ -138,8 +155,14 @@ class StorageProxy:
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
-        for stop in (self._imports.stop, self._archive.stop, self._fetcher.stop, self._storages.stop, self._tasks.stop):
-            await stop()
+        for stop_component in (
+            self._imports.stop,
+            self._archive.stop,
+            self._fetcher.stop,
+            self._storages.stop,
+            self._tasks.stop,
+        ):
+            await stop_component()
         await self._quota.stop()
         self._uploads.stop()
         self._client.stop()
@@ -154,9 +177,11 @@ def _tls_context(
     return tls_of(api.ssl_cert, api.ssl_privkey, metrics=metrics, prefix=prefix)
 
 
-async def _serve(runner: web.AppRunner, address: Address, tls: ssl.SSLContext | None, *, shares: bool = False) -> str:
+async def _serve(
+    runner: web.AppRunner, address: Address, tls: ssl.SSLContext | None, *, shares_port: bool = False
+) -> str:
     try:
-        host, port = await serve_on(runner, address, tls=tls, shares_port=shares)
+        host, port = await serve_on(runner, address, tls=tls, shares_port=shares_port)
     except OSError as e:
         raise InvalidInput(f"Cannot listen on {address}: {e.strerror}.") from None
     return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -195,8 +220,8 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
     """Serve folders to managers and clients."""
     settings = _load_settings(config)
     try:
-        level = log_level or settings.debug.log_level
-        log_as_configured("storage-proxy", settings.logging, level=level, process_number=worker)
+        effective_level = log_level or settings.debug.log_level
+        log_as_configured("storage-proxy", settings.logging, level=effective_level, process_number=worker)
         warn_of_keys_without_effect(settings)
         start_telemetry("storage-proxy", settings.otel)
         start_monitors("storage-proxy", settings.monitors, settings, process_number=worker)
@@ -212,7 +237,7 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
         ),
         debug=settings.debug.asyncio or None,
         loop_factory=_loop_factory(settings.storage_proxy.event_loop),
-        reload=level_reload(lambda: _load_settings(config).logging, level=level),
+        reload=level_reload(lambda: _load_settings(config).logging, level=effective_level),
     )
 
 
@@ -236,12 +261,12 @@ def migrate_volume(config: Path | None, name: str, folders: TextIO) -> None:
     settings = _load_settings(config)
     try:
         folder_ids = [VFolderId.parse(line.strip()) for line in folders if line.strip()]
-        unowned = asyncio.run(_migrate_folders(settings, name, folder_ids))
+        unowned_ids = asyncio.run(_migrate_folders(settings, name, folder_ids))
     except (BackendError, OSError) as e:
         raise click.ClickException(str(e)) from e
-    if unowned:
-        shown_ids = ", ".join(unowned[:5])
-        raise click.ClickException(f"{len(unowned)} folders are nobody's, so the layout stays old: {shown_ids}")
+    if unowned_ids:
+        shown_ids = ", ".join(unowned_ids[:5])
+        raise click.ClickException(f"{len(unowned_ids)} folders are nobody's, so the layout stays old: {shown_ids}")
     click.echo(f"{name} has today's layout.")
 
 
@@ -255,11 +280,13 @@ async def _migrate_folders(settings: StorageSettings, name: str, folders: Sequen
 
 
 async def _serve_with_workers(
-    settings: StorageSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]
+    settings: StorageSettings, stop: asyncio.Event, worker_command: Callable[[int], Sequence[str]]
 ) -> None:
-    proxy = settings.storage_proxy
-    with PidFile(proxy.pid_file):
-        workers = ProcessSupervisor({f"worker {number}": worker(number) for number in range(1, proxy.num_proc)})
+    proxy_settings = settings.storage_proxy
+    with PidFile(proxy_settings.pid_file):
+        workers = ProcessSupervisor(
+            {f"worker {number}": worker_command(number) for number in range(1, proxy_settings.num_proc)}
+        )
         workers.start()
         on_hang_up.append(workers.hang_up)
         try:
@@ -281,6 +308,6 @@ def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
         except ImportError:
             log.warning("event-loop is uvloop, which is not installed; asyncio's own serves")
         else:
-            factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-            return factory
+            uvloop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+            return uvloop_factory
     return None

@@ -16,7 +16,7 @@ from ai.backend.infra.http.server import HttpOptions, HttpServer, make_runner, s
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.web.config.settings import SessionSettings, WebSettings
 from ai.backend.web.cookies import CookiePolicy
-from ai.backend.web.guard import guarding
+from ai.backend.web.guard import guard_handlers
 from ai.backend.web.login.api import LoginApi
 from ai.backend.web.login.passwords_api import PasswordApi
 from ai.backend.web.login.proofs_api import ProofApi
@@ -75,17 +75,17 @@ class WebServer:
             RelayApi(self.managers, logins, cookies),
             self._service_calls,
             HealthApi(metrics, self._readiness),
-            _pages(settings, scheme=scheme),
+            _page_routes(settings, scheme=scheme),
         )
         server = HttpServer(
             [endpoint for api in apis for endpoint in endpoints_of(api)],
             metrics=metrics,
             options=HttpOptions(trusted_proxies=frozenset(service.trusted_proxies), has_versions=False),
-            active_keys=logins.active,
+            active_keys=logins.active_ids,
         )
         app = server.application()
-        check, add_headers = guarding(scheme, hsts_subdomains=settings.security.hsts_subdomains)
-        app.middlewares.insert(0, check)
+        check_middleware, add_headers = guard_handlers(scheme, hsts_subdomains=settings.security.hsts_subdomains)
+        app.middlewares.insert(0, check_middleware)
         app.on_response_prepare.append(add_headers)
         self._runner = make_runner(app, decodes_bodies=False)
 
@@ -117,13 +117,13 @@ class WebServer:
         return {"manager": await self.managers.is_reachable()}
 
 
-def _pages(settings: WebSettings, *, scheme: str) -> ConsoleApi | PagesApi:
+def _page_routes(settings: WebSettings, *, scheme: str) -> ConsoleApi | PagesApi:
     """Returns the routes of the console's pages, or of a published console that ``service.static-path`` names."""
-    folder = settings.service.static_path
-    folder = folder.expanduser().resolve() if folder is not None else None
-    if folder is not None and not is_our_console(folder):
+    console_folder = settings.service.static_path
+    console_folder = console_folder.expanduser().resolve() if console_folder is not None else None
+    if console_folder is not None and not is_our_console(console_folder):
         return PagesApi(settings, scheme=scheme)
-    return ConsoleApi(settings, Console(folder), scheme=scheme)
+    return ConsoleApi(settings, Console(console_folder), scheme=scheme)
 
 
 def _tls_context(settings: WebSettings, metrics: Metrics) -> ssl.SSLContext | None:
@@ -137,9 +137,9 @@ def login_store_of(session: SessionSettings) -> LoginStore:
     """Returns the login store that the settings name. Creates the folder of its file if necessary."""
     redis = session.redis
     if redis.url is None:
-        file = session.file.expanduser()
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return SqlLoginStore(Database(f"sqlite:///{file}"))
+        database_path = session.file.expanduser()
+        database_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return SqlLoginStore(Database(f"sqlite:///{database_path}"))
     # Both need the extra "redis"; the first says so.
     from ai.backend.infra.redis import connect
     from ai.backend.web.login.redis_client import RedisLoginStore

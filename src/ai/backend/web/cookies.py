@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 UNATTENDED_HEADER = "X-BackendAI-Unattended"
-_PLACEHOLDER = "none"
+_PLACEHOLDER_VALUE = "none"
 _PLACEHOLDER_AGE_S = 400 * 86_400
 """The longest life that browsers give a cookie (RFC 6265bis)."""
 
@@ -29,7 +29,7 @@ class CookiePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def token_of(self, request: web.BaseRequest) -> str | None:
         """Returns the login token in a request's cookie."""
-        return _only(request, self.name)
+        return _only_value(request, self.name)
 
     def is_ambiguous(self, request: web.BaseRequest) -> bool:
         """Returns True if a request carries the cookie more than once, because another site has set one."""
@@ -73,7 +73,7 @@ class CookiePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def ticket_of(self, request: web.BaseRequest) -> str | None:
         """Returns the ticket of a sign-in at another service from a request's cookie."""
-        return _only(request, self.ticket_name)
+        return _only_value(request, self.ticket_name)
 
     def set_ticket(self, response: web.StreamResponse, ticket: str, *, max_age_s: int) -> None:
         """Sets the cookie with the ticket that the browser brings back from a sign-in service.
@@ -100,7 +100,7 @@ class CookiePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def proof_of(self, request: web.BaseRequest) -> str | None:
         """Returns the recent proof of who asks from a request's cookie, for the manager."""
-        return _only(request, self.proof_name)
+        return _only_value(request, self.proof_name)
 
     def set_proof(self, response: web.StreamResponse, proof: str, *, max_age_s: int) -> None:
         """Sets the cookie with a proof of who asks. No script can read the cookie."""
@@ -125,7 +125,7 @@ class CookiePolicy(msgspec.Struct, frozen=True, kw_only=True):
     def _set_placeholder(self, response: web.StreamResponse, name: str, *, samesite: str) -> None:
         response.set_cookie(
             name,
-            _PLACEHOLDER,
+            _PLACEHOLDER_VALUE,
             max_age=_PLACEHOLDER_AGE_S,
             path="/",
             httponly=True,
@@ -136,11 +136,11 @@ class CookiePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def _count(request: web.BaseRequest, name: str) -> int:
     """Returns how many times a request carries a cookie. A dictionary of cookies would hold only the last one."""
-    pairs = ";".join(request.headers.getall("Cookie", ())).split(";")
-    return sum(pair.partition("=")[0].strip() == name for pair in pairs)
+    cookie_pairs = ";".join(request.headers.getall("Cookie", ())).split(";")
+    return sum(pair.partition("=")[0].strip() == name for pair in cookie_pairs)
 
 
-def _only(request: web.BaseRequest, name: str) -> str | None:
+def _only_value(request: web.BaseRequest, name: str) -> str | None:
     """Returns the value of a cookie that a request carries exactly once and that is no placeholder."""
     value = request.cookies.get(name) if _count(request, name) == 1 else None
-    return value if value != _PLACEHOLDER else None
+    return value if value != _PLACEHOLDER_VALUE else None

@@ -51,18 +51,18 @@ def check_origin(request: web.BaseRequest, *, scheme: str) -> None:
     if request.method in SAFE_METHODS and not is_websocket(request):
         return
     origin = request.headers.get("Origin")
-    site = request.headers.get("Sec-Fetch-Site")
+    fetch_site = request.headers.get("Sec-Fetch-Site")
     is_foreign = origin is not None and origin.lower() != public_origin(request, scheme=scheme).lower()
-    if is_foreign or site in ("cross-site", "same-site"):
+    if is_foreign or fetch_site in ("cross-site", "same-site"):
         raise Forbidden("Pages of other sites may not do that.")
 
 
-def guarding(scheme: str, *, hsts_subdomains: bool = False) -> tuple[Middleware, ResponseSignal]:
+def guard_handlers(scheme: str, *, hsts_subdomains: bool = False) -> tuple[Middleware, ResponseSignal]:
     """Returns the middleware that checks requests, and the signal handler that adds headers to responses."""
-    hsts = f"{_HSTS}; includeSubDomains" if hsts_subdomains else _HSTS
+    hsts_header = f"{_HSTS}; includeSubDomains" if hsts_subdomains else _HSTS
 
     @web.middleware
-    async def check(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
+    async def check_middleware(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
         try:
             check_origin(request, scheme=scheme)
         except (Forbidden, InvalidInput) as error:
@@ -77,9 +77,9 @@ def guarding(scheme: str, *, hsts_subdomains: bool = False) -> tuple[Middleware,
         if is_api(request.path):
             response.headers.setdefault("Cache-Control", "no-store")
         if scheme == "https":
-            response.headers["Strict-Transport-Security"] = hsts
+            response.headers["Strict-Transport-Security"] = hsts_header
 
-    return check, add_headers
+    return check_middleware, add_headers
 
 
 def is_api(path: str) -> bool:

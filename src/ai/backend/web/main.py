@@ -61,8 +61,8 @@ def start_server(config: Path | None, log_level: str | None) -> None:
         with PidFile(settings.service.pid_file):
             await serve(settings, stop)
 
-    reload = level_reload(lambda: _load_settings(config).logging, level=log_level or settings.debug.log_level)
-    run_daemon(run, debug=settings.debug.asyncio or None, reload=reload)
+    reload_level = level_reload(lambda: _load_settings(config).logging, level=log_level or settings.debug.log_level)
+    run_daemon(run, debug=settings.debug.asyncio or None, reload=reload_level)
 
 
 @main.command()

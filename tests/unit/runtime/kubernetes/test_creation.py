@@ -89,7 +89,7 @@ async def test_an_answer_that_was_lost_before_it_was_done_defers() -> None:
 
 
 async def test_a_pod_of_the_name_that_is_being_deleted_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(creation_module, "GONE_CHECK_S", 0.0)
+    monkeypatch.setattr(creation_module, "POD_DELETION_CHECK_S", 0.0)
     api = FakeApi()
     api.pod = msgspec.convert({"metadata": {"uid": "u0", "deletionTimestamp": "x"}}, Pod)
     assert (await create_pod(api)).metadata.uid == "u1"

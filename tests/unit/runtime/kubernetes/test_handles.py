@@ -114,11 +114,11 @@ def test_a_pod_whose_record_was_taken_away_is_none_of_ours(handles: Handles) -> 
 async def test_a_wait_ends_with_the_change_that_fulfils_its_condition(handles: Handles) -> None:
     handle = handles.get(key(0))
     assert handle is not None
-    assert await handle.until(lambda: True, 0.0)
-    assert not await handle.until(lambda: False, 0.0)
-    waiting = asyncio.ensure_future(handle.until(lambda: handle.is_waiting, 60.0))
+    assert await handle.wait_until(lambda: True, 0.0)
+    assert not await handle.wait_until(lambda: False, 0.0)
+    waiting = asyncio.ensure_future(handle.wait_until(lambda: handle.is_waiting, 60.0))
     for is_waiting in (False, True):
         await asyncio.sleep(0)  # the wait begins; it has no event for this
         handle.is_waiting = is_waiting
-        handle.changed()
+        handle.wake_waiters()
     assert await waiting

@@ -98,13 +98,13 @@ async def test_an_attempt_that_wants_no_old_home_gets_a_new_one(claims: Claims, 
 async def test_a_home_that_is_going_away_is_waited_for(
     claims: Claims, kept: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(homes, "GONE_CHECK_S", 0.0)
+    monkeypatch.setattr(homes, "HOME_DELETION_CHECK_S", 0.0)
     await kept.ensure(SPEC)
     claims.going = 3
     await kept.ensure(replace(SPEC, key=replace(KEY, attempt=2)))
     assert claims.objects[NAME]["metadata"]["annotations"]["backend.ai/attempt"] == "2"
     claims.going = 10**6
-    monkeypatch.setattr(homes, "GONE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(homes, "HOME_DELETION_TIMEOUT_S", 0.0)
     with pytest.raises(CreationDeferred, match="does not go away"):
         await kept.ensure(replace(SPEC, key=replace(KEY, attempt=3)))
 

@@ -89,7 +89,7 @@ async def finish(cluster: Cluster, spec: WorkloadSpec = SPEC) -> None:
     creation = Creation(spec, "n", SETTINGS, FACTS, api, handles, Homes(api, SETTINGS, "n"))
     handle = handles.adopt(cluster.pod)
     assert isinstance(handle, Handle)
-    handle.begun = True
+    handle.has_begun = True
     await creation.finish(handle)
 
 

@@ -82,7 +82,7 @@ class Scene:
             cast("KubeApi", self.cluster),
             SETTINGS,
             self.handles,
-            served=lambda: {"here"},
+            served_nodes=lambda: {"here"},
             release=self.release,
             clock=lambda: self.now,
         )

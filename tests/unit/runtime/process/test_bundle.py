@@ -15,7 +15,7 @@ def _targets(view: BundleView) -> list[tuple[str, str, str]]:
 
 
 def test_what_the_sessions_user_cannot_reach_is_staged(tmp_path: Path) -> None:
-    view = BundleView(staged=True)
+    view = BundleView(is_staged=True)
     view.bind("/usr", "/usr")
     view.bind(tmp_path, "/home/work", "--bind")
     assert _targets(view) == [("/usr", "/usr", "ro"), ("/tmp/0", "/home/work", "rw")]
@@ -23,7 +23,7 @@ def test_what_the_sessions_user_cannot_reach_is_staged(tmp_path: Path) -> None:
 
 
 def test_a_target_in_a_staged_folder_is_placed_in_the_stage(tmp_path: Path) -> None:
-    view = BundleView(staged=True)
+    view = BundleView(is_staged=True)
     view.bind(tmp_path, "/home/work", "--bind")
     view.bind(tmp_path, "/home/work/data")
     view.bind(tmp_path, "/home/work/data/deep")
@@ -33,7 +33,7 @@ def test_a_target_in_a_staged_folder_is_placed_in_the_stage(tmp_path: Path) -> N
 
 def test_nothing_is_mounted_where_a_folder_of_the_host_has_no_place_for_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    view = BundleView(staged=True)
+    view = BundleView(is_staged=True)
     view.bind("/usr", "/usr")
     view.bind(tmp_path, "/usr/share")
     with pytest.raises(CreationDenied, match="no place for '/usr/lib/not-there'"):
@@ -43,7 +43,7 @@ def test_nothing_is_mounted_where_a_folder_of_the_host_has_no_place_for_it(tmp_p
 
 
 def test_there_are_no_devices_of_the_host() -> None:
-    view = BundleView(staged=True)
+    view = BundleView(is_staged=True)
     view.show_system(has_devices=False)
     assert {mount["type"] for mount in view.mounts} == {"proc", "tmpfs", "sysfs"}
     with pytest.raises(CreationDenied):

@@ -63,7 +63,7 @@ def test_a_changed_host_gets_another_copy(tmp_path: Path, host: Path, monkeypatc
     first = folder.current()
     (host / "ssl" / "certs" / "b.pem").write_text("B")
     assert folder.current() == first, "within the interval nothing is looked at"
-    monkeypatch.setattr(etc_folder, "LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(etc_folder, "REFRESH_INTERVAL_S", 0.0)
     later = _folder(tmp_path, "ssl/certs")
     second = later.current()
     assert first is not None

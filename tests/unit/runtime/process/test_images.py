@@ -41,7 +41,7 @@ def test_the_names_of_the_manual_are_aliases_of_host_images() -> None:
 
 
 def own() -> images.ProcessImage:
-    return images.host_python(images.own_python(), "python", ())
+    return images.host_python_image(images.own_python(), "python", ())
 
 
 def test_beside_us(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

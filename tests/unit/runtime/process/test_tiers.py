@@ -44,11 +44,11 @@ def host(*, bwrap: str | None, cgroups: CgroupDriver, is_root: bool = False, lat
     return Host(
         bwrap=bwrap,
         cgroups=cgroups,
-        seccomp=True,
+        has_seccomp=True,
         can_limit_pids_late=late,
         runner=Path("/r"),
-        static=Path("/s"),
-        etc=EtcFolder(Path("/s"), (), {}),
+        static_folder=Path("/s"),
+        etc_copies=EtcFolder(Path("/s"), (), {}),
         is_root=is_root,
     )
 

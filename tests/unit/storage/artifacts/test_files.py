@@ -11,7 +11,7 @@ from ai.backend.storage.artifacts.fetcher import raise_for
 from ai.backend.storage.artifacts.model import Limits, Plan, PlannedFile, check_files, files_of
 from ai.backend.storage.artifacts.pipeline import notes_on
 
-LIMITS = Limits(files=3, file_size=100, size=150)
+LIMITS = Limits(max_files=3, max_file_bytes=100, max_bytes=150)
 REVISION = UUID(int=7)
 
 

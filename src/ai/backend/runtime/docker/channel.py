@@ -35,13 +35,13 @@ class DockerChannel(RunnerChannel):
         read_exit: ExitReader,
         *,
         last_seq: int,
-        left_limit_bytes: int,
+        left_messages_limit_bytes: int,
     ) -> None:
         self._relay_channel = relay_channel
         self._folder = channel_folder
         self._read_exit = read_exit
         self._last_seq_seen = last_seq
-        self._left_limit_bytes = left_limit_bytes
+        self._left_messages_limit_bytes = left_messages_limit_bytes
         self._closed = False
 
     async def send(self, frame: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ class DockerChannel(RunnerChannel):
         workload_exit = None if self._closed else await self._read_exit()
         if workload_exit is None:
             return
-        for message in read_left_messages(self._folder / "left", self._left_limit_bytes + LEFT_SLACK_BYTES):
+        for message in read_left_messages(self._folder / "left", self._left_messages_limit_bytes + LEFT_SLACK_BYTES):
             if isinstance(sequence_number := message.get("seq"), int) and sequence_number > self._last_seq_seen:
                 self._last_seq_seen = sequence_number
                 yield message

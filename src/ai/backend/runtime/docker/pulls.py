@@ -59,9 +59,7 @@ class _Transfer:
             self.layers[layer_id] = (self.layers[layer_id][1], self.layers[layer_id][1])
         else:
             return
-        current_bytes, total_bytes = (
-            sum(numbers_of_layers) for numbers_of_layers in zip(*self.layers.values(), strict=True)
-        )
+        current_bytes, total_bytes = (sum(byte_counts) for byte_counts in zip(*self.layers.values(), strict=True))
         for tell_progress in self.watchers:
             tell_progress(current_bytes, total_bytes)
 
@@ -73,7 +71,7 @@ class Pulls:
         self._engine = engine
         self._transfers: dict[str, _Transfer] = {}
 
-    async def lacks(self, request: ImageRequest) -> bool:
+    async def needs_pull(self, request: ImageRequest) -> bool:
         if not request.when:
             return False
         image = await self._engine.image(request.name)

@@ -89,7 +89,7 @@ class DockerRuntime(AbstractRuntime):
         self._commits = Commits(self._engine, self._state, archives_directory, settings.reserved_bytes)
         self._meter = Meter()
         self._guard = DiskGuard(
-            settings, self._state.homes, self._running_records, self._used_bytes, self.pids, self._end_for_disk
+            settings, self._state.homes, self._running_records, self._used_bytes, self.pids, self._end_for_disk_usage
         )
         self._background_tasks: list[asyncio.Task[None]] = []
         self._facts: EngineFacts | None = None
@@ -125,7 +125,7 @@ class DockerRuntime(AbstractRuntime):
         }
         await asyncio.to_thread(self._images.clean, used_mount_sources)
         loops_by_name = {
-            "follow": self._workloads.follow(),
+            "follow": self._workloads.follow_events(),
             "guard": self._guard.run(),
             "compare": self._compare_loop(),
         }
@@ -167,7 +167,7 @@ class DockerRuntime(AbstractRuntime):
         return await self._images.list()
 
     async def lacks_image(self, request: ImageRequest) -> bool:
-        return await self._pulls.lacks(request)
+        return await self._pulls.needs_pull(request)
 
     async def pull_image(self, request: ImageRequest, tell: TellProgress) -> None:
         await self._pulls.pull(request, tell)
@@ -216,10 +216,10 @@ class DockerRuntime(AbstractRuntime):
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
         async with self._workloads.lock(spec.key):
-            existing = self._workloads.handles.get(spec.key)
-            if existing is not None:
-                await self._workloads.refresh(existing)
-                return existing.view()
+            existing_handle = self._workloads.handles.get(spec.key)
+            if existing_handle is not None:
+                await self._workloads.refresh(existing_handle)
+                return existing_handle.view()
             image = await self._images.facts(spec.image)
             await asyncio.to_thread(self._guard.check_room)
             return (await self._create_container(spec, image)).view()
@@ -324,13 +324,13 @@ class DockerRuntime(AbstractRuntime):
             except Unavailable:
                 if await self._workloads.refresh(handle) is None:
                     raise
-        left_limit_bytes = self.settings.replay_bytes
+        left_messages_limit_bytes = self.settings.replay_bytes
         return DockerChannel(
             relay_channel,
             channel_folder,
             partial(self._await_exit, handle),
             last_seq=last_seq,
-            left_limit_bytes=left_limit_bytes,
+            left_messages_limit_bytes=left_messages_limit_bytes,
         )
 
     async def _await_exit(self, handle: Handle) -> WorkloadExit | None:
@@ -347,27 +347,27 @@ class DockerRuntime(AbstractRuntime):
             if await is_relaying(handle.folder.channel):
                 return None
             with suppress(TimeoutError):
-                await asyncio.wait_for(handle.ended.wait(), delay_s)
+                await asyncio.wait_for(handle.exit_recorded.wait(), delay_s)
             delay_s = min(2 * delay_s, MAX_END_CHECK_S)
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:
-        handle = self._living_handle(key)
+        handle = self._require_living(key)
         if handle.exposure is None:
-            description = await self._engine.inspect(handle.record.container_id)
-            if description is None:
+            container_description = await self._engine.inspect(handle.record.container_id)
+            if container_description is None:
                 raise Unavailable("there is no such workload")
-            network_mode = description["HostConfig"]["NetworkMode"]
+            network_mode = container_description["HostConfig"]["NetworkMode"]
             handle.exposure = PortExposure.HOST if network_mode == "host" else PortExposure.PRIVATE
         return handle.exposure
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
         if await self.port_exposure(key) is PortExposure.HOST:
-            handle = self._living_handle(key)
+            handle = self._require_living(key)
             pids = await self.pids(key)
             return await connect.connect_on_host(handle.folder.channel, Path(handle.record.home), port, pids)
-        return await connect.connect_inside(self._living_handle(key).folder.channel, port)
+        return await connect.connect_inside(self._require_living(key).folder.channel, port)
 
-    def _living_handle(self, key: WorkloadKey) -> Handle:
+    def _require_living(self, key: WorkloadKey) -> Handle:
         handle = self._workloads.handles.get(key)
         if handle is None or handle.exit is not None:
             raise Unavailable("there is no such workload")
@@ -389,10 +389,10 @@ class DockerRuntime(AbstractRuntime):
         records = [handle.record for handle in handles if handle.exit is None]
         if self.settings.stats_type == "docker":
             samples = await asyncio.gather(*(self._engine.stats(record.container_id) for record in records))
-            pairs = zip(records, samples, strict=True)
+            records_with_samples = zip(records, samples, strict=True)
             return {
                 record.key: statistics.measurements_from_api(sample, record)
-                for record, sample in pairs
+                for record, sample in records_with_samples
                 if sample is not None
             }
         measured_workloads = [(record.key, record, partial(statistics.pids_of, record)) for record in records]
@@ -425,7 +425,7 @@ class DockerRuntime(AbstractRuntime):
             total_bytes += await asyncio.to_thread(tree_size, Path(record.writable))
         return total_bytes
 
-    async def _end_for_disk(self, key: WorkloadKey, reason: str, _: bool) -> None:
+    async def _end_for_disk_usage(self, key: WorkloadKey, reason: str, _: bool) -> None:
         handle = self._workloads.handles.get(key)
         if handle is None:
             return

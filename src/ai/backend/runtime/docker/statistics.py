@@ -37,7 +37,7 @@ def cgroups_of(first_pid: int, cgroup_root: Path, container_id: str) -> tuple[Ma
     return tuple(groups)
 
 
-_MAX = frozenset({"max"})
+_MAX_STATS = frozenset({"max"})
 
 
 def pids_of(record: DockerRecord) -> tuple[int, ...]:
@@ -57,12 +57,12 @@ def measurements_from_api(stats: Mapping[str, Any], record: DockerRecord) -> Seq
         memory_details = memory_stats.get("stats") or {}
         cache_bytes = memory_details.get("total_inactive_file", memory_details.get("inactive_file", 0))
         measurements.append(
-            gauge("mem", max(0, memory_stats["usage"] - cache_bytes), "bytes", record.memory_bytes, _MAX)
+            gauge("mem", max(0, memory_stats["usage"] - cache_bytes), "bytes", record.memory_bytes, _MAX_STATS)
         )
-    transfers = (stats.get("blkio_stats") or {}).get("io_service_bytes_recursive") or ()
+    disk_transfers = (stats.get("blkio_stats") or {}).get("io_service_bytes_recursive") or ()
     for metric, operation in (("io_read", "read"), ("io_write", "write")):
         transferred_bytes = [
-            transfer["value"] for transfer in transfers if str(transfer.get("op", "")).lower() == operation
+            transfer["value"] for transfer in disk_transfers if str(transfer.get("op", "")).lower() == operation
         ]
         if transferred_bytes:
             measurements.append(accumulated(metric, sum(transferred_bytes), "bytes"))

@@ -26,8 +26,8 @@ from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerFolder, Dock
 
 log = logging.getLogger(__name__)
 EVENT_QUEUE_LIMIT = 10_000
-EVENT_OVERLAP_S = 5.0
-ENGINE_RETURN_S = 10.0
+EVENTS_OVERLAP_S = 5.0
+ENGINE_RETURN_GRACE_S = 10.0
 CONTAINER_KILLED_REASON = "container-killed"
 _FIRST_RETRY_S, _MAX_RETRY_DELAY_S = 0.2, 5.0
 
@@ -41,7 +41,7 @@ class Handle:
     exit: WorkloadExit | None = None
     reason: str = ""
     exposure: PortExposure | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    exit_recorded: asyncio.Event = field(default_factory=asyncio.Event)
 
     def view(self) -> WorkloadView:
         return WorkloadView(
@@ -64,7 +64,7 @@ class Workloads:
         self.events: asyncio.Queue[WorkloadExited] = asyncio.Queue(EVENT_QUEUE_LIMIT)
         self._locks: WeakValueDictionary[WorkloadKey, asyncio.Lock] = WeakValueDictionary()
         self._is_engine_lost = False
-        self._engine_back_at = -ENGINE_RETURN_S
+        self._engine_back_at = -ENGINE_RETURN_GRACE_S
         self._is_first = True
         self._reconcile_lock = asyncio.Lock()
 
@@ -76,16 +76,18 @@ class Workloads:
         folder = self._state.workload(record.key)
         handle = self.handles[record.key] = Handle(record, folder, folder.exit())
         if handle.exit is not None:
-            handle.ended.set()
+            handle.exit_recorded.set()
         return handle
 
     async def reconcile(self) -> None:
         """Records the exits of ended containers; removes containers without a record. Raises Unavailable."""
         async with self._reconcile_lock:
-            await cleanup.reconcile(self._engine, self._state, self.lock, self._check_begun, is_first=self._is_first)
+            await cleanup.reconcile(
+                self._engine, self._state, self.lock, self._refresh_if_ended, is_first=self._is_first
+            )
             self._is_first = False
 
-    async def _check_begun(self, record: DockerRecord, container: Container | None) -> None:
+    async def _refresh_if_ended(self, record: DockerRecord, container: Container | None) -> None:
         handle = self.handles.get(record.key) or self.remember(record)
         if handle.exit is None and (container is None or container.get("State") != "running"):
             await self.refresh(handle)
@@ -131,11 +133,11 @@ class Workloads:
         """Returns True if the engine was lost a short time ago, since an engine that restarts ends its running
         containers.
         """
-        return self._is_engine_lost or time.monotonic() < self._engine_back_at + ENGINE_RETURN_S
+        return self._is_engine_lost or time.monotonic() < self._engine_back_at + ENGINE_RETURN_GRACE_S
 
     async def _record_exit(self, handle: Handle, workload_exit: WorkloadExit) -> None:
         handle.exit = workload_exit
-        handle.ended.set()
+        handle.exit_recorded.set()
         with suppress(asyncio.QueueFull):
             self.events.put_nowait(WorkloadExited(key=handle.record.key, exit=workload_exit))
         try:
@@ -143,9 +145,9 @@ class Workloads:
         except OSError as error:  # a full disk: the engine still knows, until the container is removed
             log.warning("the end of %s cannot be noted: %s", handle.record.key, error)
 
-    async def follow(self) -> None:
+    async def follow_events(self) -> None:
         """Records the container ends that the engine reports, until cancelled; reconciles when the engine is back."""
-        since_time, delay_s = time.time() - EVENT_OVERLAP_S, _FIRST_RETRY_S
+        since_time, delay_s = time.time() - EVENTS_OVERLAP_S, _FIRST_RETRY_S
         instance_label = f"{INSTANCE_LABEL}={self._state.instance}"
         while True:
             try:
@@ -154,7 +156,7 @@ class Workloads:
                     self._is_engine_lost, self._engine_back_at = False, time.monotonic()
                 delay_s = _FIRST_RETRY_S
                 async for event in self._engine.events(instance_label, since_time):
-                    since_time = time.time() - EVENT_OVERLAP_S
+                    since_time = time.time() - EVENTS_OVERLAP_S
                     key = key_of((event.get("Actor") or {}).get("Attributes") or {})
                     handle = self.handles.get(key) if key is not None else None
                     if handle is not None and handle.exit is None:

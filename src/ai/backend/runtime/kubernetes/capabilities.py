@@ -28,7 +28,7 @@ def describe(
     class_overheads: Mapping[str, int] | None = None,
     class_handlers: Mapping[str, str] | None = None,
 ) -> RuntimeInfo:
-    """Describes the runtime.
+    """Describes the limits, isolation and runtime classes of the Kubernetes runtime.
 
     Args:
         class_overheads: memory in bytes that the cluster adds to a pod of each class.
@@ -38,7 +38,7 @@ def describe(
         create_timeout_s: the sum of the deadlines within a creation.
         keeps_home: homes are claims, whose size is the business of their storage class.
     """
-    enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
+    enforced, watched, not_enforced = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
     return RuntimeInfo(
         name="kubernetes",
         version=RUNTIME_VERSION,
@@ -50,16 +50,16 @@ def describe(
         enforcement={
             "cpu": enforced,
             "memory": enforced,
-            "cpuset": none,
+            "cpuset": not_enforced,
             "pids": watched,
             "devices": enforced,
             "filesystem": enforced,
             "pid-namespace": enforced,
             "seccomp": enforced,
-            "network": enforced if is_isolated and has_policies else none,
-            "session-networks": enforced if is_isolated else none,
-            "multi-node-networks": none,
-            "home-size": none if keeps_home else watched,
+            "network": enforced if is_isolated and has_policies else not_enforced,
+            "session-networks": enforced if is_isolated else not_enforced,
+            "multi-node-networks": not_enforced,
+            "home-size": not_enforced if keeps_home else watched,
         },
         capabilities=frozenset(
             {

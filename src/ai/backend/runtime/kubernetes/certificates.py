@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from ai.backend.common.errors import InvalidInput
 from ai.backend.node.relay.tls import SERVER_NAME
 
-_LIFETIME = datetime.timedelta(days=3650)
+_VALIDITY_PERIOD = datetime.timedelta(days=3650)
 _BACKDATING = datetime.timedelta(days=1)
 """How far in the past a certificate becomes valid, as the clocks of nodes may be behind."""
 
@@ -28,12 +28,12 @@ def listener_context(certificate: Path, key: Path) -> tuple[ssl.SSLContext, str]
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # relays never resume a session of TLS
     try:
-        authority = certificate.read_text()
+        certificate_pem = certificate.read_text()
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         message = f"the certificate of the relays' listener cannot be used: {error}"
         raise InvalidInput(message, data={"relay-certificate": str(certificate)}) from None
-    return context, authority
+    return context, certificate_pem
 
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:
@@ -52,7 +52,7 @@ def make_certificate(directory: Path) -> tuple[Path, Path]:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BACKDATING)
-        .not_valid_after(now + _LIFETIME)
+        .not_valid_after(now + _VALIDITY_PERIOD)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())

@@ -45,10 +45,10 @@ class PodChannel(RunnerChannel):
         try:
             await self._link.send({"t": "attach", "protocol": PROTOCOL, "epoch": epoch, "last_seq": last_seq})
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                answer = await self._attached
+                relay_answer = await self._attached
         except (Unavailable, TimeoutError):
             raise Unavailable("the relay of the session does not answer") from None
-        if answer.get("t") != "attached":
+        if relay_answer.get("t") != "attached":
             raise Conflict("a newer agent drives this workload")
 
     # ---- what the link calls
@@ -63,10 +63,10 @@ class PodChannel(RunnerChannel):
         if not isinstance(sequence_number, int) or self._is_over:
             return
         self._last_seen = max(self._last_seen, sequence_number)
-        self._keep(message, size)
+        self._add_unread(message, size)
         self._check_end()
 
-    def _keep(self, message: Message, size: int) -> None:
+    def _add_unread(self, message: Message, size: int) -> None:
         self._unread.append((message, size))
         self._news.set()
         self._unread_bytes += size
@@ -83,7 +83,7 @@ class PodChannel(RunnerChannel):
         """Ends the channel because its link is lost or another channel has taken over."""
         if self._attached is not None and not self._attached.done():
             self._attached.set_result({"t": "refused"})
-        self._release()
+        self._resume_link()
         self._finish()
 
     def _check_end(self) -> None:
@@ -109,20 +109,20 @@ class PodChannel(RunnerChannel):
                 message, size = self._unread.popleft()
                 self._unread_bytes -= size
                 if self._is_paused and self._unread_bytes <= MAX_UNREAD_BYTES // 2:
-                    self._release()
+                    self._resume_link()
                 yield message
             if self._is_over:
                 break
             self._news.clear()
             await self._news.wait()
-        ended = None if self._is_closed else await self._read_exit()
-        if ended is not None:
+        workload_exit = None if self._is_closed else await self._read_exit()
+        if workload_exit is not None:
             yield {
                 "t": "exited",
-                "code": ended.code,
-                "signal": ended.signal,
-                "oom": ended.oom,
-                "reason": ended.reason,
+                "code": workload_exit.code,
+                "signal": workload_exit.signal,
+                "oom": workload_exit.oom,
+                "reason": workload_exit.reason,
             }
 
     async def ack(self, seq: int) -> None:
@@ -131,10 +131,10 @@ class PodChannel(RunnerChannel):
 
     async def close(self) -> None:
         self._is_closed = True
-        self._release()
+        self._resume_link()
         self._news.set()
 
-    def _release(self) -> None:
+    def _resume_link(self) -> None:
         if self._is_paused and self._link is not None:
             self._is_paused = False
             self._link.resume()

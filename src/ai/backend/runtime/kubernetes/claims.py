@@ -11,9 +11,9 @@ from ai.backend.common.errors import CreationDenied
 from ai.backend.plugin.accelerator import DeviceMapping
 
 API_VERSION = "resource.k8s.io/v1"
-_DRIVER = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")
-_ATTRIBUTE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,31}$")
-_COUNTED = "COUNTED."
+_DRIVER_PATTERN = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")
+_ATTRIBUTE_PATTERN = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,31}$")
+_COUNTED_PREFIX = "COUNTED."
 MAX_DEVICES = 32
 """The most devices of one claim (API reference, ``DeviceRequestAllocationResult``)."""
 
@@ -24,33 +24,33 @@ def parse_device(device: DeviceMapping) -> tuple[str, str, str]:
     Raises CreationDenied for a device that has no such name: pods get no device nodes by path.
     """
     name = device.cdi_name or ""
-    qualified, _, value = name.partition("=")
-    driver, _, attribute = qualified.rpartition("/")
-    if not (_DRIVER.match(driver) and _ATTRIBUTE.match(attribute) and 0 < len(value) <= 64):
-        shown = name or device.source
-        message = f"{shown!r} names no device that a driver of the cluster publishes (DRIVER/ATTRIBUTE=VALUE)"
-        raise CreationDenied(message, data={"field": "devices", "key": device.cdi_name or device.target or shown})
+    qualified_attribute, _, value = name.partition("=")
+    driver, _, attribute = qualified_attribute.rpartition("/")
+    if not (_DRIVER_PATTERN.match(driver) and _ATTRIBUTE_PATTERN.match(attribute) and 0 < len(value) <= 64):
+        shown_name = name or device.source
+        message = f"{shown_name!r} names no device that a driver of the cluster publishes (DRIVER/ATTRIBUTE=VALUE)"
+        raise CreationDenied(message, data={"field": "devices", "key": device.cdi_name or device.target or shown_name})
     return driver, attribute, value
 
 
 def counted_resources(devices: Sequence[DeviceMapping]) -> dict[str, str]:
     """Returns the quantity of each resource of a device plugin (``COUNTED.RESOURCE=ID``)."""
-    counts: dict[str, int] = {}
+    count_by_resource: dict[str, int] = {}
     for device in devices:
         if is_counted(device):
-            resource = (device.cdi_name or "").removeprefix(_COUNTED).partition("=")[0]
-            counts[resource] = counts.get(resource, 0) + 1
-    return {resource: str(count) for resource, count in counts.items()}
+            resource = (device.cdi_name or "").removeprefix(_COUNTED_PREFIX).partition("=")[0]
+            count_by_resource[resource] = count_by_resource.get(resource, 0) + 1
+    return {resource: str(count) for resource, count in count_by_resource.items()}
 
 
 def is_counted(device: DeviceMapping) -> bool:
     """Returns True for a device that a device plugin only counts, so that the kubelet chooses it. Names of drivers are
     of small letters.
     """
-    return (device.cdi_name or "").startswith(_COUNTED)
+    return (device.cdi_name or "").startswith(_COUNTED_PREFIX)
 
 
-def claimed(devices: Sequence[DeviceMapping]) -> list[DeviceMapping]:
+def devices_for_claim(devices: Sequence[DeviceMapping]) -> list[DeviceMapping]:
     """Returns the devices that a ResourceClaim names."""
     return [device for device in devices if not is_counted(device)]
 
@@ -63,7 +63,7 @@ def compose_claim(
     Args:
         device_classes: the DeviceClass of each driver; a driver that is missing has one of its own name.
     """
-    devices = claimed(devices)
+    devices = devices_for_claim(devices)
     if not devices:
         return None
     if len(devices) > MAX_DEVICES:
@@ -76,11 +76,11 @@ def compose_claim(
             f"device.driver == {json.dumps(driver)} && "
             f"device.attributes[{json.dumps(driver)}].{attribute} == {json.dumps(value)}"
         )
-        exactly = {
+        exact_request = {
             "deviceClassName": device_classes.get(driver, driver),
             "allocationMode": "ExactCount",
             "count": 1,
             "selectors": [{"cel": {"expression": expression}}],
         }
-        requests.append({"name": f"d{number}", "exactly": exactly})
+        requests.append({"name": f"d{number}", "exactly": exact_request})
     return {"metadata": {"name": name, "labels": dict(labels)}, "spec": {"devices": {"requests": requests}}}

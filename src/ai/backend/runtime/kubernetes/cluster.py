@@ -47,7 +47,7 @@ from ai.backend.runtime.kubernetes.listener import Hello, RelayListener
 from ai.backend.runtime.kubernetes.manifest import TOKEN_AUDIENCE, ClusterFacts, compose_pod
 from ai.backend.runtime.kubernetes.networks import SessionNetworks
 from ai.backend.runtime.kubernetes.policies import default_policy, default_policy_name
-from ai.backend.runtime.kubernetes.records import FINALIZER, INSTANCE_LABEL, RELAY
+from ai.backend.runtime.kubernetes.records import FINALIZER, INSTANCE_LABEL, RELAY_CONTAINER
 from ai.backend.runtime.kubernetes.removed_nodes import RemovedNodes
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 from ai.backend.runtime.kubernetes.signals import container_status, has_ended, is_node_gone, is_running
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 SYNC_TIMEOUT_S = 30.0
 TERMINATION_TIMEOUT_S = 60.0
 EVENT_QUEUE_LIMIT = 10_000
-ABANDONED_S = 120.0
+ABANDONED_AFTER_S = 120.0
 """A pod whose runner has not begun after so long, and that nobody is creating, is removed."""
 SWEEP_INTERVAL_S = 30.0
 REMOVED_NODES_INTERVAL_S = 600.0
@@ -98,7 +98,7 @@ class ClusterConnection:
         self._nodes: set[str] = set()
         self.networks = SessionNetworks(api, settings, self.handles)
         self._removed_nodes = RemovedNodes(
-            api, settings, self.handles, served=lambda: self._nodes, release=self._release_ended
+            api, settings, self.handles, served_nodes=lambda: self._nodes, release=self._release_ended
         )
         self._lock = asyncio.Lock()
 
@@ -128,10 +128,10 @@ class ClusterConnection:
     async def _connect(self) -> None:
         settings = self.settings
         if settings.relay_certificate is not None and settings.relay_key is not None:
-            paths = settings.relay_certificate, settings.relay_key
+            certificate_paths = settings.relay_certificate, settings.relay_key
         else:
-            paths = await asyncio.to_thread(make_certificate, self._directory)
-        context, authority = await asyncio.to_thread(listener_context, *paths)
+            certificate_paths = await asyncio.to_thread(make_certificate, self._directory)
+        context, certificate_pem = await asyncio.to_thread(listener_context, *certificate_paths)
         self._listener = RelayListener(context, self._verifier.verify, self._admit)
         try:
             await self._listener.start(settings.relay_listen)
@@ -145,7 +145,7 @@ class ClusterConnection:
         except TimeoutError:
             reason = self.reflector.failure or "no answer"
             raise Unavailable(f"the pods of {settings.namespace} cannot be listed: {reason}") from None
-        await self._learn(authority)
+        await self._detect_features(certificate_pem)
         self._start(self._sweep_loop(), "sweep")
         self._start(self._removed_nodes_loop(), "removed-nodes")
         if settings.network_policy != "none" and settings.network_probe:
@@ -177,34 +177,39 @@ class ClusterConnection:
             raise Unavailable("the Kubernetes runtime is not set up")
         return self._info
 
-    async def _learn(self, authority: str) -> None:
+    async def _detect_features(self, certificate_pem: str) -> None:
         """Determines which features the cluster has, by requests that change nothing where possible."""
         settings = self.settings
         has_image_volumes = settings.runner_volume == "image"
-        facts = ClusterFacts(authority=authority, has_image_volumes=True, device_classes=settings.device_classes)
+        facts = ClusterFacts(authority=certificate_pem, has_image_volumes=True, device_classes=settings.device_classes)
         if settings.runner_volume == "auto":
             has_image_volumes = await self._takes_image_volumes(facts)
-        classes: tuple[RuntimeClass, ...] = ()
+        runtime_classes: tuple[RuntimeClass, ...] = ()
         with suppress(ApiRefusal):  # no permission, or no such kind: none can be offered
-            listed, _ = await self.api.list(RUNTIME_CLASSES)
-            classes = tuple(sorted(listed, key=lambda runtime_class: runtime_class.metadata.name))
-        overheads = {item.metadata.name: float(overhead_of(item, "cpu")) for item in classes}
-        self._facts = replace(facts, has_image_volumes=has_image_volumes, overhead_cores=overheads)
+            listed_classes, _ = await self.api.list(RUNTIME_CLASSES)
+            runtime_classes = tuple(sorted(listed_classes, key=lambda runtime_class: runtime_class.metadata.name))
+        overhead_by_class = {
+            class_with_overhead.metadata.name: float(overhead_of(class_with_overhead, "cpu"))
+            for class_with_overhead in runtime_classes
+        }
+        self._facts = replace(facts, has_image_volumes=has_image_volumes, overhead_cores=overhead_by_class)
         if settings.network_policy == "default-deny":
             name, policy = default_policy_name(settings.instance), default_policy(settings, ())
             await self.api.apply(NETWORK_POLICIES, name, policy, settings.namespace, manager="backendai", force=True)
-        self._runtime_classes = classes
-        self._describe(is_isolated=False)
+        self._runtime_classes = runtime_classes
+        self._update_info(is_isolated=False)
 
-    def _describe(self, *, is_isolated: bool) -> None:
+    def _update_info(self, *, is_isolated: bool) -> None:
         has_policies = self.settings.network_policy != "none"
         self._info = describe(
-            runtime_classes=tuple(item.metadata.name for item in self._runtime_classes),
-            class_handlers={item.metadata.name: item.handler for item in self._runtime_classes},
+            runtime_classes=tuple(runtime_class.metadata.name for runtime_class in self._runtime_classes),
+            class_handlers={
+                runtime_class.metadata.name: runtime_class.handler for runtime_class in self._runtime_classes
+            },
             class_overheads={
-                item.metadata.name: amount
-                for item in self._runtime_classes
-                if (amount := int(overhead_of(item, "memory")))
+                runtime_class.metadata.name: overhead_bytes
+                for runtime_class in self._runtime_classes
+                if (overhead_bytes := int(overhead_of(runtime_class, "memory")))
             },
             is_isolated=is_isolated,
             has_policies=has_policies,
@@ -214,7 +219,7 @@ class ClusterConnection:
 
     async def _probe_isolation(self) -> None:
         """Corrects the runtime's description after a test whether the cluster enforces network policies."""
-        self._describe(is_isolated=await are_policies_enforced(self.api, self.settings) is True)
+        self._update_info(is_isolated=await are_policies_enforced(self.api, self.settings) is True)
 
     async def _remove_left_probes(self) -> None:
         try:
@@ -230,11 +235,11 @@ class ClusterConnection:
         body = {"apiVersion": "v1", "kind": "Pod", **manifest}
         path = f"/api/v1/namespaces/{self.settings.namespace}/pods"
         try:
-            answer = await self.api.request("POST", path, query={"dryRun": "All"}, body=body)
+            answer_json = await self.api.request("POST", path, query={"dryRun": "All"}, body=body)
         except ApiRefusal as refusal:
             log.info("the runner is copied into pods, as image volumes are refused: %s", refusal)
             return False
-        volumes = (msgspec.json.decode(answer).get("spec") or {}).get("volumes") or ()
+        volumes = (msgspec.json.decode(answer_json).get("spec") or {}).get("volumes") or ()
         return any(volume.get("image") for volume in volumes)
 
     # ---- ends
@@ -260,37 +265,37 @@ class ClusterConnection:
         if handle is None:
             raise NotFound("this agent has no such pod")
         if hello.role == "relay":
-            return handle.join(hello)
-        dial = handle.dials.get(hello.id)
-        if hello.role != "stream" or dial is None or dial.done():
+            return handle.connect_relay(hello)
+        stream_future = handle.stream_futures.get(hello.id)
+        if hello.role != "stream" or stream_future is None or stream_future.done():
             raise Conflict("nobody awaits this stream")
-        stream = PodStream()
-        dial.set_result(stream)
-        return stream
+        pod_stream = PodStream()
+        stream_future.set_result(pod_stream)
+        return pod_stream
 
     async def dial(self, handle: Handle, port: int) -> PodStream:
         """Returns a connection to a port inside a pod. Raises Unavailable."""
         stream_id = secrets.token_hex(16)
-        dial: asyncio.Future[PodStream] = asyncio.get_running_loop().create_future()
-        handle.dials[stream_id] = dial
+        stream_future: asyncio.Future[PodStream] = asyncio.get_running_loop().create_future()
+        handle.stream_futures[stream_id] = stream_future
         try:
-            link = await self.linked(handle)
+            link = await self.open_link(handle)
             await link.send({"t": "dial", "id": stream_id, "port": port})
             async with asyncio.timeout(DIAL_TIMEOUT_S):
-                return await dial
+                return await stream_future
         except TimeoutError:
             raise Unavailable(f"the pod does not connect to its port {port} in time") from None
         finally:
-            del handle.dials[stream_id]
-            if not dial.done():
-                dial.cancel()
+            del handle.stream_futures[stream_id]
+            if not stream_future.done():
+                stream_future.cancel()
 
-    async def linked(self, handle: Handle) -> PodLink:
+    async def open_link(self, handle: Handle) -> PodLink:
         """Returns the link to a pod's relay, and waits if the relay has to connect again first. Raises Unavailable.
 
         The relay of an ended session is waited for while it runs: it has what no agent has read yet.
         """
-        await handle.until(
+        await handle.wait_until(
             lambda: (handle.link is not None and handle.link.is_open) or not is_relay_expected(handle),
             self.settings.relay_timeout_s,
         )
@@ -302,17 +307,17 @@ class ClusterConnection:
 
     async def delete(self, handle: Handle) -> None:
         """Removes the pod of a workload once nothing of it runs, and then its record. Raises Unavailable."""
-        settings, name = self.settings, handle.pod.metadata.name if handle.pod is not None else ""
+        settings, pod_name = self.settings, handle.pod.metadata.name if handle.pod is not None else ""
         if handle.pod is not None:
             with suppress(ObjectConflict):  # another one of this name is not ours to remove
-                await self.api.delete(PODS, name, settings.namespace, uid=handle.uid, grace_s=_FORCED_GRACE_S)
+                await self.api.delete(PODS, pod_name, settings.namespace, uid=handle.uid, grace_s=_FORCED_GRACE_S)
             if handle.link is not None and handle.link.is_open:
                 with suppress(Unavailable):
-                    end = {"t": "end", "grace": 0.0, "reason": handle.reason or "removed"}
-                    handle.link.post(end, *([{"t": "dismiss"}] if handle.exit is not None else []))
+                    end_request = {"t": "end", "grace": 0.0, "reason": handle.reason or "removed"}
+                    handle.link.post(end_request, *([{"t": "dismiss"}] if handle.exit is not None else []))
             crash_point("remove.deleted")
-            if not await handle.until(lambda: _is_over(handle), TERMINATION_TIMEOUT_S):
-                raise Unavailable(f"the node does not end the pod {name}")
+            if not await handle.wait_until(lambda: _is_over(handle), TERMINATION_TIMEOUT_S):
+                raise Unavailable(f"the node does not end the pod {pod_name}")
             if handle.link is not None and handle.link.is_open:
                 with suppress(Unavailable):
                     handle.link.post({"t": "dismiss"})
@@ -325,8 +330,8 @@ class ClusterConnection:
         pod = handle.pod
         if pod is None or FINALIZER not in pod.metadata.finalizers:
             return
-        kept = [finalizer for finalizer in pod.metadata.finalizers if finalizer != FINALIZER]
-        body = {"metadata": {"uid": handle.uid, "finalizers": kept or None}}
+        kept_finalizers = [finalizer for finalizer in pod.metadata.finalizers if finalizer != FINALIZER]
+        body = {"metadata": {"uid": handle.uid, "finalizers": kept_finalizers or None}}
         with suppress(ObjectNotFound, ObjectConflict):
             await self.api.patch(PODS, pod.metadata.name, body, self.settings.namespace)
 
@@ -368,18 +373,22 @@ class ClusterConnection:
         """Returns True for a pod of our nodes whose runner has not begun for a long time. Its relay must be reachable,
         or its session's container must not run. The caller knows that nobody is creating it.
         """
-        is_idle = handle.begun is False or (handle.pod is not None and not is_running(handle.pod))
-        is_old = time.monotonic() - handle.seen_at > ABANDONED_S
-        return is_old and is_idle and not handle.begun and handle.exit is None and handle.record.node in self._nodes
+        is_idle = handle.has_begun is False or (handle.pod is not None and not is_running(handle.pod))
+        is_old = time.monotonic() - handle.first_seen_at > ABANDONED_AFTER_S
+        return is_old and is_idle and not handle.has_begun and handle.exit is None and handle.record.node in self._nodes
 
 
-def overhead_of(runtime_class: RuntimeClass, name: str) -> Decimal:
+def overhead_of(runtime_class: RuntimeClass, resource_name: str) -> Decimal:
     """Returns the cores or bytes that the cluster adds to each pod of a runtime class, 0 if the quantity cannot be
     read.
     """
-    amounts = runtime_class.overhead.pod_fixed if runtime_class.overhead is not None else {}
+    overhead_by_resource = runtime_class.overhead.pod_fixed if runtime_class.overhead is not None else {}
     try:
-        return max(Decimal(0), parse_quantity(amounts[name])) if name in amounts else Decimal(0)
+        return (
+            max(Decimal(0), parse_quantity(overhead_by_resource[resource_name]))
+            if resource_name in overhead_by_resource
+            else Decimal(0)
+        )
     except InvalidQuantity:
         return Decimal(0)
 
@@ -388,7 +397,7 @@ def is_relay_expected(handle: Handle) -> bool:
     """Returns True while the relay of a workload may still connect to the agent."""
     if handle.exit is None:
         return True
-    status = container_status(handle.pod, RELAY) if handle.pod is not None else None
+    status = container_status(handle.pod, RELAY_CONTAINER) if handle.pod is not None else None
     return status is not None and status.state.running is not None
 
 

@@ -63,18 +63,18 @@ from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 from ai.backend.runtime.kubernetes.signals import Progress, is_running, progress_of, state_of
 
 log = logging.getLogger(__name__)
-GONE_CHECK_S, GONE_TIMEOUT_S = 0.2, 30.0
+POD_DELETION_CHECK_S, POD_DELETION_TIMEOUT_S = 0.2, 30.0
 API_RETRY_S = 5.0
 API_MARGIN_S = 60.0
 """The additional seconds that a creation may take because the API server is slow."""
-_UNCERTAIN = (Unavailable, DeadlineExceeded, ServerFailed)
+_UNCERTAIN_ERRORS = (Unavailable, DeadlineExceeded, ServerFailed)
 """The errors after which a request may have been executed."""
 
 
 def longest_creation_s(settings: KubernetesRuntimeSettings) -> float:
     """Returns how long a creation takes at most: the earlier pod's end, bind, pull, start, peers, begin."""
     waits_s = settings.schedule_timeout_s + settings.pull_timeout_s + 3 * settings.start_timeout_s
-    return GONE_TIMEOUT_S + waits_s + API_MARGIN_S
+    return POD_DELETION_TIMEOUT_S + waits_s + API_MARGIN_S
 
 
 class Creation(msgspec.Struct, frozen=True):
@@ -93,7 +93,9 @@ class Creation(msgspec.Struct, frozen=True):
         return pod_name(self.spec.key)
 
     async def run(self) -> Handle:
-        """Returns the workload once its runner has begun. Raises BackendError; the caller undoes it."""
+        """Creates the workload, and returns its handle once its runner has begun. Raises BackendError; then the caller
+        removes what was created.
+        """
         manifest = compose_pod(self.spec, self.settings, self.facts, self.node)
         claim = compose_claim(
             self.name,
@@ -121,7 +123,7 @@ class Creation(msgspec.Struct, frozen=True):
             crash_point("create.credentialed")
         await self._await_relay(handle)
         crash_point("create.linked")
-        if not handle.begun:
+        if not handle.has_begun:
             await self._begin(handle)
         crash_point("create.begun")
         return handle
@@ -137,7 +139,7 @@ class Creation(msgspec.Struct, frozen=True):
             message = "this cluster cannot give devices to pods (it has no resource.k8s.io/v1)"
             raise CreationDenied(message, data={"field": "devices"}) from None
         except ApiRefusal as refusal:
-            raise _refusal_of(refusal, "the devices") from refusal
+            raise _error_of_refusal(refusal, "the devices") from refusal
 
     async def _give_claim(self, pod: Pod) -> None:
         """Makes the pod the owner of its claim, so that the claim is deleted with the pod. A claim without an owner is
@@ -171,17 +173,17 @@ class Creation(msgspec.Struct, frozen=True):
                     " needs to create them, or its setting runtime.registry-credentials to be none."
                 )
                 raise CreationDenied(message) from refusal
-            raise _refusal_of(refusal, "the credentials of the registry") from refusal
+            raise _error_of_refusal(refusal, "the credentials of the registry") from refusal
         except ApiRefusal as refusal:
             if isinstance(refusal, ObjectNotFound | ObjectConflict):
                 raise CreationDeferred("the pod was removed while it started", retry_after=1.0) from refusal
-            raise _refusal_of(refusal, "the credentials of the registry") from refusal
+            raise _error_of_refusal(refusal, "the credentials of the registry") from refusal
         except (Unavailable, DeadlineExceeded) as error:
             raise CreationDeferred(f"the cluster cannot be asked: {error}", retry_after=API_RETRY_S) from error
 
     async def _create_pod(self, manifest: Mapping[str, Any]) -> Pod:
         """Creates the pod, or returns the existing pod of this attempt. Waits until an earlier pod is deleted."""
-        deadline = asyncio.get_running_loop().time() + GONE_TIMEOUT_S
+        deadline = asyncio.get_running_loop().time() + POD_DELETION_TIMEOUT_S
         while True:
             try:
                 return await self.api.create(PODS, manifest, self.settings.namespace)
@@ -192,10 +194,10 @@ class Creation(msgspec.Struct, frozen=True):
                 if asyncio.get_running_loop().time() > deadline:
                     message = f"an earlier pod {self.name} does not go away"
                     raise CreationDeferred(message, retry_after=API_RETRY_S) from None
-                await asyncio.sleep(GONE_CHECK_S)
+                await asyncio.sleep(POD_DELETION_CHECK_S)
             except ApiRefusal as refusal:
-                if not isinstance(refusal, _UNCERTAIN):
-                    raise _refusal_of(refusal, "the pod") from refusal
+                if not isinstance(refusal, _UNCERTAIN_ERRORS):
+                    raise _error_of_refusal(refusal, "the pod") from refusal
                 return await self._find_uncertain(refusal)
             except (Unavailable, DeadlineExceeded) as error:
                 return await self._find_uncertain(error)
@@ -215,65 +217,67 @@ class Creation(msgspec.Struct, frozen=True):
     # ---- the start
 
     async def _await_relay(self, handle: Handle) -> None:
-        """Waits until the session's first process waits for orders. Raises CreationDeferred past a deadline."""
+        """Waits until the session's first process waits for ``begin``. Raises CreationDeferred past a deadline."""
         loop = asyncio.get_running_loop()
-        deadlines: dict[str, float] = {}
+        deadline_by_phase: dict[str, float] = {}
         timeouts_s = {
             "bind": self.settings.schedule_timeout_s,
             "pull": self.settings.pull_timeout_s,
             "start": self.settings.start_timeout_s,
         }
-        while not (handle.is_waiting or handle.begun):
+        while not (handle.is_waiting or handle.has_begun):
             progress = progress_of(handle.pod) if handle.pod is not None else Progress()
             if progress.error is not None:
                 raise progress.error
             if handle.exit is not None or handle.pod is None:
-                raise _early_end(handle)
+                raise _early_end_error(handle)
             now, phase = loop.time(), _phase_of(handle.pod)
-            deadline = deadlines.setdefault(phase, now + timeouts_s[phase])
+            deadline = deadline_by_phase.setdefault(phase, now + timeouts_s[phase])
             if now >= deadline:
                 raise CreationDeferred(f"the pod does not start: {progress.message}", retry_after=1.0)
-            before = handle.pod
-            await handle.until(lambda: _has_news(handle, before), deadline - now)  # noqa: B023  # awaited here
+            previous_pod = handle.pod
+            await handle.wait_until(lambda: _has_news(handle, previous_pod), deadline - now)  # noqa: B023  # awaited here
 
     async def _begin(self, handle: Handle) -> None:
         link = handle.link
         if link is None:
             raise CreationDeferred("the relay of the session was lost before it began", retry_after=0.0)
         try:
-            files = self._files()
+            files = self._file_messages()
             if self.spec.network is not None:
                 files.append(_file_message(HOSTS_PLACE, "hosts", await self._hosts_file(), False))
             crash_point("create.placed")
-            environ = workload.environment(self.spec, _DEFAULTS, {"HOME": HOME})
-            begin = {"t": "begin", "environ": environ, "stats_interval": self.settings.stats_interval_s}
-            await link.send(*files, begin)
+            environ = workload.environment(self.spec, _DEFAULT_VARIABLES, {"HOME": HOME})
+            begin_request = {"t": "begin", "environ": environ, "stats_interval": self.settings.stats_interval_s}
+            await link.send(*files, begin_request)
         except Unavailable as error:
             raise CreationDeferred(f"the relay of the session was lost: {error}", retry_after=0.0) from error
-        began = await handle.until(
-            lambda: bool(handle.begun or handle.failure) or handle.exit is not None, self.settings.start_timeout_s
+        has_begun_or_failed = await handle.wait_until(
+            lambda: bool(handle.has_begun or handle.failure) or handle.exit is not None, self.settings.start_timeout_s
         )
         if handle.failure:
             raise WorkloadError(f"the session cannot begin: {handle.failure}")
-        if handle.exit is not None and not handle.begun:
-            raise _early_end(handle)
-        if not began:
+        if handle.exit is not None and not handle.has_begun:
+            raise _early_end_error(handle)
+        if not has_begun_or_failed:
             raise WorkloadError("the first process of the session does not answer")
 
-    def _files(self) -> list[dict[str, Any]]:
+    def _file_messages(self) -> list[dict[str, Any]]:
         directories = file_directories(self.spec.files)
-        singles = single_files(self.spec)
+        names_of_single_files = single_files(self.spec)
         messages: list[dict[str, Any]] = []
         for target, content in self.spec.files.items():
             is_private = target in self.spec.private_files
             if target.startswith(HOME + "/"):
                 messages.append(_file_message("home", target.removeprefix(HOME + "/"), content, is_private))
                 continue
-            if target in singles:
-                messages.append(_file_message(HOSTS_PLACE, singles[target], content, is_private))
+            if target in names_of_single_files:
+                messages.append(_file_message(HOSTS_PLACE, names_of_single_files[target], content, is_private))
                 continue
-            top = next(top for top in directories if target.startswith(f"{top}/"))
-            path = f"{directories[top]}/{target.removeprefix(top + '/')}"
+            top_directory = next(
+                top_directory for top_directory in directories if target.startswith(f"{top_directory}/")
+            )
+            path = f"{directories[top_directory]}/{target.removeprefix(top_directory + '/')}"
             messages.append(_file_message(FILES_PLACE, path, content, is_private))
         return messages
 
@@ -288,8 +292,8 @@ class Creation(msgspec.Struct, frozen=True):
             if hosts <= addresses.keys():
                 break
             if asyncio.get_running_loop().time() > deadline:
-                missing = ", ".join(sorted(hosts - addresses.keys()))
-                raise CreationDeferred(f"kernels of the session do not start: {missing}", retry_after=1.0)
+                missing_hosts = ", ".join(sorted(hosts - addresses.keys()))
+                raise CreationDeferred(f"kernels of the session do not start: {missing_hosts}", retry_after=1.0)
             await asyncio.sleep(_ADDRESS_CHECK_S)
         own_address = addresses[self.spec.hostname]
         lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{own_address} {self.spec.hostname}"]
@@ -298,7 +302,7 @@ class Creation(msgspec.Struct, frozen=True):
 
 
 _ADDRESS_CHECK_S = 0.02
-_DEFAULTS = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "TMPDIR": "/tmp"}
+_DEFAULT_VARIABLES = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "TMPDIR": "/tmp"}
 
 
 def addresses_of_session(handles: Handles, spec: WorkloadSpec) -> dict[str, str]:
@@ -314,45 +318,54 @@ def addresses_of_session(handles: Handles, spec: WorkloadSpec) -> dict[str, str]
     }
 
 
-def _has_news(handle: Handle, before: Pod | None) -> bool:
-    return bool(handle.is_waiting or handle.begun or handle.exit is not None or handle.pod is not before)
+def _has_news(handle: Handle, previous_pod: Pod | None) -> bool:
+    return bool(handle.is_waiting or handle.has_begun or handle.exit is not None or handle.pod is not previous_pod)
 
 
 def _phase_of(pod: Pod) -> str:
-    """Returns the phase in which a pod is: ``bind``, ``pull`` (which the kubelet tells apart from nothing) or
-    ``start``.
-    """
+    """Returns the phase of a pod's start: ``bind`` without a node, ``pull`` until the container runs, or ``start``."""
     if not pod.spec.node_name:
         return "bind"
     return "start" if is_running(pod) else "pull"
 
 
-def _file_message(place: str, path: str, content: bytes, is_private: bool) -> dict[str, Any]:
+def _file_message(place_name: str, path: str, content: bytes, is_private: bool) -> dict[str, Any]:
     data = base64.b64encode(content).decode()
-    return {"t": "file", "place": place, "path": path, "data": data, "private": is_private}
+    return {"t": "file", "place": place_name, "path": path, "data": data, "private": is_private}
 
 
-def _early_end(handle: Handle) -> BackendError:
+def _early_end_error(handle: Handle) -> BackendError:
     if handle.pod is None:
         return CreationDeferred("the pod was removed while it started", retry_after=1.0)
-    ended = handle.exit
-    how = "it said nothing" if ended is None else (ended.reason or f"exit code {ended.code}, signal {ended.signal}")
-    if ended is not None and ended.reason in ("container-removed", "node-drained", "agent-lost", "preempted"):
-        message = f"the pod was ended while it started: {how} ({state_of(handle.pod)})"
+    workload_exit = handle.exit
+    exit_text = (
+        "it said nothing"
+        if workload_exit is None
+        else (workload_exit.reason or f"exit code {workload_exit.code}, signal {workload_exit.signal}")
+    )
+    if workload_exit is not None and workload_exit.reason in (
+        "container-removed",
+        "node-drained",
+        "agent-lost",
+        "preempted",
+    ):
+        message = f"the pod was ended while it started: {exit_text} ({state_of(handle.pod)})"
         return CreationDeferred(message, retry_after=1.0)
-    return WorkloadError(f"the container ended at once: {how}")
+    return WorkloadError(f"the container ended at once: {exit_text}")
 
 
-def _refusal_of(refusal: ApiRefusal, what: str) -> BackendError:
+def _error_of_refusal(refusal: ApiRefusal, object_name: str) -> BackendError:
     """Converts the API server's refusal of an object into CreationDeferred if a later attempt may succeed, otherwise
     into CreationDenied.
     """
     if isinstance(refusal, NamespaceQuotaExceeded | TooManyRequests):
         return CreationDeferred(
-            f"{what} must wait: {refusal.message}", retry_after=refusal.retry_after_s or API_RETRY_S
+            f"{object_name} must wait: {refusal.message}", retry_after=refusal.retry_after_s or API_RETRY_S
         )
     if isinstance(refusal, RequestDenied | ObjectInvalid):
-        return CreationDenied(f"the cluster refuses {what}: {refusal.message}")
+        return CreationDenied(f"the cluster refuses {object_name}: {refusal.message}")
     if isinstance(refusal, ObjectNotFound):
-        return CreationDenied(f"the cluster refuses {what}: {refusal.message}; is there the namespace of sessions?")
-    return CreationDeferred(f"the cluster does not take {what}: {refusal.message}", retry_after=API_RETRY_S)
+        return CreationDenied(
+            f"the cluster refuses {object_name}: {refusal.message}; is there the namespace of sessions?"
+        )
+    return CreationDeferred(f"the cluster does not take {object_name}: {refusal.message}", retry_after=API_RETRY_S)

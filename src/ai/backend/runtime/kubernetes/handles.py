@@ -28,7 +28,7 @@ from ai.backend.runtime.kubernetes.streams import PodStream
 log = logging.getLogger(__name__)
 KILLED_STATUS_WAIT_S = 3.0
 """The seconds that the kubelet may take to report that a killed container ran out of memory."""
-_Place = TypeVar("_Place")
+_IndexKey = TypeVar("_IndexKey")
 OnExit = Callable[[str, WorkloadExited], None]
 """Is called with the node and the exit of a workload that has ended."""
 
@@ -48,13 +48,13 @@ class Handle:
     exit: WorkloadExit | None = None
     reason: str = ""
     failure: str = ""
-    begun: bool | None = None
+    has_begun: bool | None = None
     """True once the relay has reported that the runner has begun; None until the relay has reported at all."""
     is_waiting: bool = False
     """The session's first process waits for ``begin``."""
-    sample: Sample | None = None
-    seen_at: float = field(default_factory=time.monotonic)
-    dials: dict[str, asyncio.Future[PodStream]] = field(default_factory=dict)
+    last_sample: Sample | None = None
+    first_seen_at: float = field(default_factory=time.monotonic)
+    stream_futures: dict[str, asyncio.Future[PodStream]] = field(default_factory=dict)
     key: WorkloadKey = field(init=False)
     _changes: set[asyncio.Future[None]] = field(default_factory=set)
     _exit_timer: asyncio.TimerHandle | None = None
@@ -63,8 +63,8 @@ class Handle:
         self.key = self.record.key
 
     def view(self) -> WorkloadView:
-        is_alive = self.pod is not None and is_running(self.pod) and self.begun is not False
-        state = WorkloadState.RUNNING if is_alive or self.begun else WorkloadState.CREATED
+        is_alive = self.pod is not None and is_running(self.pod) and self.has_begun is not False
+        state = WorkloadState.RUNNING if is_alive or self.has_begun else WorkloadState.CREATED
         return WorkloadView(
             key=self.key,
             session_id=self.record.session,
@@ -74,32 +74,32 @@ class Handle:
             labels=dict(self.record.labels),
         )
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Waits until the condition holds after a change of this workload; returns False if it does not in time."""
         if condition():
             return True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while (left_s := deadline - loop.time()) > 0:
-            change: asyncio.Future[None] = loop.create_future()
-            timer = loop.call_later(left_s, _wake, change)
-            self._changes.add(change)
+            change_future: asyncio.Future[None] = loop.create_future()
+            timer = loop.call_later(left_s, _wake, change_future)
+            self._changes.add(change_future)
             try:
-                await change
+                await change_future
             finally:
                 timer.cancel()
-                self._changes.discard(change)
+                self._changes.discard(change_future)
             if condition():
                 return True
         return False
 
-    def changed(self) -> None:
-        for change in self._changes:
-            _wake(change)
+    def wake_waiters(self) -> None:
+        for change_future in self._changes:
+            _wake(change_future)
 
     # ---- the pod
 
-    def see(self, pod: Pod | None) -> None:
+    def update_pod(self, pod: Pod | None) -> None:
         """Stores a new state of the pod, and records the exit of a pod that has ended. None means that the pod has
         vanished.
         """
@@ -110,34 +110,34 @@ class Handle:
         else:
             self.record_exit()
             self.pod = None
-        self.changed()
+        self.wake_waiters()
 
     def record_exit(self) -> None:
         """Determines the exit from the reports of pod and relay, and announces it once."""
         if self.exit is None:
             self.exit = exit_of(self.pod, self.reported_end, self.reason)
             self.on_exit(self.record.node, WorkloadExited(key=self.key, exit=self.exit))
-            for dial in self.dials.values():
-                if not dial.done():
-                    dial.set_exception(Unavailable("there is no such workload any more"))
-        self.changed()
+            for stream_future in self.stream_futures.values():
+                if not stream_future.done():
+                    stream_future.set_exception(Unavailable("there is no such workload any more"))
+        self.wake_waiters()
 
     # ---- the relay
 
-    def join(self, hello: Hello) -> PodLink:
+    def connect_relay(self, hello: Hello) -> PodLink:
         """Returns the protocol for a new connection of the workload's relay, and closes the relay's older
         connection.
         """
         link = PodLink(self._on_frame, self._on_lost)
-        previous, self.link = self.link, link
-        if previous is not None:
-            previous.close()
+        previous_link, self.link = self.link, link
+        if previous_link is not None:
+            previous_link.close()
         self.epoch = max(self.epoch, hello.epoch)
-        self.begun = hello.begun is not None
+        self.has_begun = hello.begun is not None
         self.is_waiting = hello.waiting
         if hello.ended is not None:
             self._on_ended(hello.ended)
-        self.changed()
+        self.wake_waiters()
         return link
 
     def _on_lost(self, link: PodLink) -> None:
@@ -146,33 +146,33 @@ class Handle:
             if self.channel is not None:
                 self.channel.cut()
                 self.channel = None
-            self.changed()
+            self.wake_waiters()
 
     def _on_frame(self, message: Message, size: int) -> None:
         if "seq" in message:
             if self.channel is not None:
                 self.channel.receive(message, size)
             return
-        kind = message.get("t")
-        if kind in ("attached", "refused"):
+        message_type = message.get("t")
+        if message_type in ("attached", "refused"):
             if self.channel is not None:
                 self.channel.receive(message, size)
-        elif kind == "stats":
-            self.sample = read_sample(message, self.sample, time.monotonic()) or self.sample
-            self.changed()
-        elif kind == "waiting":
+        elif message_type == "stats":
+            self.last_sample = read_sample(message, self.last_sample, time.monotonic()) or self.last_sample
+            self.wake_waiters()
+        elif message_type == "waiting":
             self.is_waiting = True
-            self.changed()
-        elif kind == "begun":
-            self.begun = True
-            self.changed()
-        elif kind == "failed":
+            self.wake_waiters()
+        elif message_type == "begun":
+            self.has_begun = True
+            self.wake_waiters()
+        elif message_type == "failed":
             self.failure = printable(str(message.get("reason"))[:500])
-            self.changed()
-        elif kind == "ended":
+            self.wake_waiters()
+        elif message_type == "ended":
             with suppress(msgspec.ValidationError):
                 self._on_ended(msgspec.convert(message, Ended))
-        elif kind == "dial-failed":
+        elif message_type == "dial-failed":
             self._fail_dial(message)
 
     def _on_ended(self, ended: Ended) -> None:
@@ -197,14 +197,14 @@ class Handle:
             self.record_exit()
 
     def _fail_dial(self, message: Message) -> None:
-        dial = self.dials.get(str(message.get("id")))
-        if dial is not None and not dial.done():
-            dial.set_exception(Unavailable(f"nothing listens there: {str(message.get('reason'))[:200]}"))
+        stream_future = self.stream_futures.get(str(message.get("id")))
+        if stream_future is not None and not stream_future.done():
+            stream_future.set_exception(Unavailable(f"nothing listens there: {str(message.get('reason'))[:200]}"))
 
 
-def _wake(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
+def _wake(change_future: asyncio.Future[None]) -> None:
+    if not change_future.done():
+        change_future.set_result(None)
 
 
 class Handles:
@@ -239,22 +239,22 @@ class Handles:
         """Returns the lock of a workload, the same for all its present users."""
         return self._locks.setdefault(key, asyncio.Lock())
 
-    def on_change(self, before: Pod | None, after: Pod | None) -> None:
+    def on_change(self, previous_pod: Pod | None, current_pod: Pod | None) -> None:
         """Handles a change of a pod. Pods that are not ours are ignored."""
-        pod = after or before
+        pod = current_pod or previous_pod
         if pod is None or (record := self._record_of(pod)) is None:
             return
         handle = self._by_key.get(record.key)
-        if after is None:
+        if current_pod is None:
             self._removed.pop(pod.metadata.uid, None)
             if handle is not None and handle.uid == pod.metadata.uid:
-                if before is not None:
-                    handle.see(before)
-                handle.see(None)
-        elif handle is not None and handle.uid == after.metadata.uid:
-            handle.see(after)
+                if previous_pod is not None:
+                    handle.update_pod(previous_pod)
+                handle.update_pod(None)
+        elif handle is not None and handle.uid == current_pod.metadata.uid:
+            handle.update_pod(current_pod)
         else:
-            self.adopt(after)
+            self.adopt(current_pod)
 
     def adopt(self, pod: Pod) -> Handle | None:
         """Returns the workload of a pod, which is created if it is not known yet. Returns None for a pod that is not
@@ -266,10 +266,10 @@ class Handles:
         handle = self._by_key.get(record.key)
         if handle is None or handle.uid != pod.metadata.uid:
             if handle is not None:
-                self._drop(handle)
+                self._remove_from_indexes(handle)
             handle = Handle(record, pod.metadata.uid, pod, self._on_exit)
-            self._put(handle)
-        handle.see(pod)
+            self._add_to_indexes(handle)
+        handle.update_pod(pod)
         return handle
 
     def _record_of(self, pod: Pod) -> PodRecord | None:
@@ -277,28 +277,34 @@ class Handles:
         states of its pod.
         """
         handle = self._by_uid.get(pod.metadata.uid)
-        last = handle.pod.metadata.annotations.get(RECORD_ANNOTATION) if handle is not None and handle.pod else None
-        if handle is not None and last is not None and last == pod.metadata.annotations.get(RECORD_ANNOTATION):
+        last_record_text = (
+            handle.pod.metadata.annotations.get(RECORD_ANNOTATION) if handle is not None and handle.pod else None
+        )
+        if (
+            handle is not None
+            and last_record_text is not None
+            and last_record_text == pod.metadata.annotations.get(RECORD_ANNOTATION)
+        ):
             return handle.record
         return read_record(pod)
 
-    def _put(self, handle: Handle) -> None:
+    def _add_to_indexes(self, handle: Handle) -> None:
         self._by_key[handle.key] = self._by_uid[handle.uid] = handle
         self._by_node.setdefault(handle.record.node, {})[handle.key] = handle
         self._by_session.setdefault(handle.record.session, {})[handle.key] = handle
 
-    def _drop(self, handle: Handle) -> None:
+    def _remove_from_indexes(self, handle: Handle) -> None:
         """Removes a workload from every index."""
         del self._by_key[handle.key], self._by_uid[handle.uid]
-        _discard(self._by_node, handle.record.node, handle.key)
-        _discard(self._by_session, handle.record.session, handle.key)
+        _discard_from_index(self._by_node, handle.record.node, handle.key)
+        _discard_from_index(self._by_session, handle.record.session, handle.key)
 
     def forget(self, handle: Handle) -> None:
         """Forgets a workload that was removed, although the cluster may still show its pod for a while."""
         if handle.pod is not None:
             self._removed[handle.uid] = time.monotonic()
         if self._by_key.get(handle.key) is handle:
-            self._drop(handle)
+            self._remove_from_indexes(handle)
         if handle.link is not None:
             handle.link.close()
 
@@ -310,8 +316,10 @@ class Handles:
             index.clear()
 
 
-def _discard(index: dict[_Place, dict[WorkloadKey, Handle]], place: _Place, key: WorkloadKey) -> None:
+def _discard_from_index(
+    index: dict[_IndexKey, dict[WorkloadKey, Handle]], index_key: _IndexKey, key: WorkloadKey
+) -> None:
     """Removes a workload from one place of an index, and the place too if it is empty now."""
-    del index[place][key]
-    if not index[place]:
-        del index[place]
+    del index[index_key][key]
+    if not index[index_key]:
+        del index[index_key]

@@ -29,7 +29,7 @@ from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 ATTEMPT_ANNOTATION = "backend.ai/attempt"
 """The attempt that made the home. The home is removed with it if its creation fails."""
-GONE_CHECK_S, GONE_TIMEOUT_S, RETRY_S = 0.2, 30.0, 5.0
+HOME_DELETION_CHECK_S, HOME_DELETION_TIMEOUT_S, RETRY_S = 0.2, 30.0, 5.0
 
 
 def home_name(kernel_id: KernelId, node: str) -> str:
@@ -61,7 +61,7 @@ class Homes:
             return
         if not spec.keep_home:
             await self.remove(spec.key.kernel_id, if_=lambda claim: _attempt_of(claim) != spec.key.attempt)
-        deadline = asyncio.get_running_loop().time() + GONE_TIMEOUT_S
+        deadline = asyncio.get_running_loop().time() + HOME_DELETION_TIMEOUT_S
         while True:
             try:
                 await self._api.create(VOLUME_CLAIMS, self._manifest(spec), self._settings.namespace)
@@ -72,7 +72,7 @@ class Homes:
                     return
                 if asyncio.get_running_loop().time() > deadline:
                     raise CreationDeferred(f"an earlier home {name} does not go away", retry_after=RETRY_S) from None
-                await asyncio.sleep(GONE_CHECK_S)
+                await asyncio.sleep(HOME_DELETION_CHECK_S)
             except NamespaceQuotaExceeded as refusal:
                 raise CreationDeferred(f"the home must wait: {refusal.message}", retry_after=RETRY_S) from refusal
             except (RequestDenied, ObjectInvalid) as refusal:
@@ -112,5 +112,5 @@ class Homes:
 
 
 def _attempt_of(claim: KubeObject) -> int | None:
-    text = claim.metadata.annotations.get(ATTEMPT_ANNOTATION, "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    attempt_text = claim.metadata.annotations.get(ATTEMPT_ANNOTATION, "")
+    return int(attempt_text) if attempt_text.isascii() and attempt_text.isdigit() else None

@@ -37,16 +37,16 @@ def images_of(node: bytes) -> list[RuntimeImage]:
     architecture = _ARCHITECTURES.get(status.node_info.architecture, status.node_info.architecture)
     images: list[RuntimeImage] = []
     for image in status.images or ():
-        names = [name for name in image.names or () if "@" not in name]
+        tagged_names = [name for name in image.names or () if "@" not in name]
         digests = [name.partition("@")[2] for name in image.names or () if "@" in name]
-        if names:
+        if tagged_names:
             images.append(
                 RuntimeImage(
-                    name=names[0],
+                    name=tagged_names[0],
                     architecture=architecture,
                     digest=digests[0] if digests else "",
                     size_bytes=image.size_bytes,
-                    aliases=tuple(names[1:]),
+                    aliases=tuple(tagged_names[1:]),
                 )
             )
     return images

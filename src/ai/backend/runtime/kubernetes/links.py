@@ -13,7 +13,7 @@ from ai.backend.node.relay.framing import MAX_FRAME
 from ai.backend.node.workload.channel import parse
 
 Message = dict[str, Any]
-_PIECE_BYTES = 64 * 1024
+_BATCH_BYTES = 64 * 1024
 _encode = msgspec.json.encode
 
 
@@ -49,18 +49,18 @@ class PodLink(asyncio.Protocol):
         """Sends messages to the relay, and waits until the connection accepts more. Small messages are sent as one
         piece. Raises Unavailable without a connection.
         """
-        pieces, size = [], 0
+        frames, batch_bytes = [], 0
         for message in messages:
-            pieces.append(_frame(message))
-            size += len(pieces[-1])
-            if size > _PIECE_BYTES:
-                await self._write(b"".join(pieces))
-                pieces, size = [], 0
-        if pieces:
-            await self._write(b"".join(pieces))
+            frames.append(_frame(message))
+            batch_bytes += len(frames[-1])
+            if batch_bytes > _BATCH_BYTES:
+                await self._write(b"".join(frames))
+                frames, batch_bytes = [], 0
+        if frames:
+            await self._write(b"".join(frames))
 
-    async def _write(self, piece: bytes) -> None:
-        self._post(piece)
+    async def _write(self, frames: bytes) -> None:
+        self._post(frames)
         if not self._may_write.is_set():
             await self._may_write.wait()
 
@@ -68,10 +68,10 @@ class PodLink(asyncio.Protocol):
         """Sends small messages to the relay without waiting. Raises Unavailable without a connection."""
         self._post(b"".join(map(_frame, messages)))
 
-    def _post(self, piece: bytes) -> None:
+    def _post(self, frames: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             raise Unavailable("the relay of the session is not connected")
-        self._transport.write(piece)
+        self._transport.write(frames)
 
     def pause(self) -> None:
         if self._transport is not None:
@@ -90,20 +90,20 @@ class PodLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        start = 0
-        while len(self._buffer) - start >= 4:
-            size = int.from_bytes(self._buffer[start : start + 4], "big")
+        frame_start = 0
+        while len(self._buffer) - frame_start >= 4:
+            size = int.from_bytes(self._buffer[frame_start : frame_start + 4], "big")
             if not 1 <= size <= MAX_FRAME:
                 self.close()
                 self._buffer.clear()
                 return
-            if len(self._buffer) - start - 4 < size:
+            if len(self._buffer) - frame_start - 4 < size:
                 break
-            body = bytes(self._buffer[start + 4 : start + 4 + size])
-            start += 4 + size
+            body = bytes(self._buffer[frame_start + 4 : frame_start + 4 + size])
+            frame_start += 4 + size
             self._on_frame(parse(body), size)
-        if start:
-            del self._buffer[:start]
+        if frame_start:
+            del self._buffer[:frame_start]
 
     def pause_writing(self) -> None:
         self._may_write.clear()

@@ -26,9 +26,9 @@ from ai.backend.runtime.kubernetes.tokens import PodIdentity
 log = logging.getLogger(__name__)
 HELLO_TIMEOUT_S = 10
 MAX_HELLO_BYTES = 64 * 1024
-MAX_STRANGERS = 2_000
+MAX_PENDING_CONNECTIONS = 2_000
 """The largest number of connections at once that have not named their pod yet."""
-MAX_STRANGERS_OF_ADDRESS = 256
+MAX_PENDING_OF_ADDRESS = 256
 """The largest number of such connections from one address: a session can reach this port, and must not keep the relays
 of others out.
 """
@@ -64,11 +64,13 @@ class _Tls(asyncio.sslproto.SSLProtocol):
     ``buffer_updated``, which copies what was read, before it reads from another connection.
     """
 
-    def __init__(self, listener: RelayListener, stranger: _Stranger, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, listener: RelayListener, pending_connection: _PendingConnection, context: ssl.SSLContext
+    ) -> None:
         self.max_size = 0  # type: ignore[misc]  # of the buffer that asyncio makes here
         super().__init__(
             asyncio.get_running_loop(),
-            stranger,
+            pending_connection,
             context,
             None,  # type: ignore[arg-type]  # nobody waits for the handshake of a server
             server_side=True,
@@ -78,20 +80,20 @@ class _Tls(asyncio.sslproto.SSLProtocol):
         self.max_size = TLS_BUFFER_BYTES  # type: ignore[misc]
         self._ssl_buffer, self._ssl_buffer_view = listener.read_buffer, memoryview(listener.read_buffer)
         self._listener = listener
-        self._stranger = stranger
+        self._pending_connection = pending_connection
 
     def connection_made(self, transport: Any) -> None:
-        if self._listener.arrive(self._stranger, str(transport.get_extra_info("peername")[0])):
+        if self._listener.add_pending(self._pending_connection, str(transport.get_extra_info("peername")[0])):
             super().connection_made(transport)
         else:
             transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._listener.leave(self._stranger)
+        self._listener.remove_pending(self._pending_connection)
         super().connection_lost(exc)
 
     def cut(self) -> None:
-        """Ends the connection at once, without the farewell of TLS."""
+        """Ends the connection at once, without the closing message of TLS."""
         if self._transport is not None:
             cast("asyncio.Transport", self._transport).abort()
 
@@ -107,18 +109,18 @@ class RelayListener:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: WeakSet[_Tls] = WeakSet()
-        self._strangers: dict[_Stranger, str] = {}
-        self._of_address: Counter[str] = Counter()
+        self._pending: dict[_PendingConnection, str] = {}
+        self._pending_counts: Counter[str] = Counter()
 
     async def start(self, address: str) -> int:
         """Listens at ``host:port``; returns the port. Raises OSError."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connection, host.strip("[]"), int(port), backlog=1024)
+        self._server = await loop.create_server(self._make_connection, host.strip("[]"), int(port), backlog=1024)
         return int(self._server.sockets[0].getsockname()[1])
 
-    def _connection(self) -> asyncio.BaseProtocol:
-        connection = _Tls(self, _Stranger(self), self._context)
+    def _make_connection(self) -> asyncio.BaseProtocol:
+        connection = _Tls(self, _PendingConnection(self), self._context)
         self._connections.add(connection)
         return connection
 
@@ -133,30 +135,30 @@ class RelayListener:
             connection.cut()
         await asyncio.sleep(0)  # their protocols hear of it in the next round of the event loop
 
-    def arrive(self, stranger: _Stranger, address: str) -> bool:
+    def add_pending(self, pending_connection: _PendingConnection, address: str) -> bool:
         """Counts a connection that has not named its pod yet. Returns False if there are too many, in all or from this
         address.
         """
-        if len(self._strangers) >= MAX_STRANGERS or self._of_address[address] >= MAX_STRANGERS_OF_ADDRESS:
+        if len(self._pending) >= MAX_PENDING_CONNECTIONS or self._pending_counts[address] >= MAX_PENDING_OF_ADDRESS:
             return False
-        self._strangers[stranger] = address
-        self._of_address[address] += 1
+        self._pending[pending_connection] = address
+        self._pending_counts[address] += 1
         return True
 
-    def leave(self, stranger: _Stranger) -> None:
+    def remove_pending(self, pending_connection: _PendingConnection) -> None:
         """Stops counting a connection that has named its pod or is lost."""
-        address = self._strangers.pop(stranger, None)
+        address = self._pending.pop(pending_connection, None)
         if address is not None:
-            self._of_address[address] -= 1
-            if not self._of_address[address]:
-                del self._of_address[address]
+            self._pending_counts[address] -= 1
+            if not self._pending_counts[address]:
+                del self._pending_counts[address]
 
-    def introduce(self, stranger: _Stranger, body: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(self._introduce(stranger, body))
+    def identify_soon(self, pending_connection: _PendingConnection, body: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(self._identify(pending_connection, body))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _introduce(self, stranger: _Stranger, body: bytes) -> None:
+    async def _identify(self, pending_connection: _PendingConnection, body: bytes) -> None:
         try:
             hello = msgspec.json.decode(body, type=Hello)
             if hello.t != "hello" or hello.protocol != PROTOCOL:
@@ -167,12 +169,12 @@ class RelayListener:
             protocol = await self._admit(hello, identity)
         except (BackendError, msgspec.MsgspecError) as error:
             log.info("a relay was refused: %s", error)
-            stranger.refuse(str(error)[:200])
+            pending_connection.refuse(str(error)[:200])
         else:
-            stranger.hand_over(protocol)
+            pending_connection.hand_over(protocol)
 
 
-class _Stranger(asyncio.Protocol):
+class _PendingConnection(asyncio.Protocol):
     """Represents a connection that has not named its pod yet."""
 
     def __init__(self, listener: RelayListener) -> None:
@@ -188,12 +190,12 @@ class _Stranger(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._depart()
+        self._stop_pending()
 
-    def _depart(self) -> None:
+    def _stop_pending(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._listener.leave(self)
+        self._listener.remove_pending(self)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -207,7 +209,7 @@ class _Stranger(asyncio.Protocol):
             body = bytes(self._buffer[4 : 4 + size])
             del self._buffer[: 4 + size]
             self._transport.pause_reading()
-            self._listener.introduce(self, body)
+            self._listener.identify_soon(self, body)
 
     def refuse(self, reason: str) -> None:
         if self._transport is not None:
@@ -219,7 +221,7 @@ class _Stranger(asyncio.Protocol):
         if transport is None:
             protocol.connection_lost(None)
             return
-        self._depart()
+        self._stop_pending()
         transport.set_protocol(protocol)
         transport.write(encode({"t": "welcome"}))
         protocol.connection_made(transport)

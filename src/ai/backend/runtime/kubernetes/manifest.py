@@ -20,16 +20,16 @@ from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.node.workload.file_trees import FORBIDDEN_TARGETS, RUNNER, SU_EXEC
 from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
-from ai.backend.runtime.kubernetes.claims import claimed, counted_resources
+from ai.backend.runtime.kubernetes.claims import counted_resources, devices_for_claim
 from ai.backend.runtime.kubernetes.homes import home_name
 from ai.backend.runtime.kubernetes.pull_secrets import PULL_SECRET_GATE, needs_pull_secret
 from ai.backend.runtime.kubernetes.records import (
     FINALIZER,
     INSTANCE_LABEL,
-    MAIN,
-    PREPARE,
+    MAIN_CONTAINER,
+    PREPARE_CONTAINER,
     RECORD_ANNOTATION,
-    RELAY,
+    RELAY_CONTAINER,
     SESSION_LABEL,
     encode_record,
     pod_name,
@@ -37,33 +37,33 @@ from ai.backend.runtime.kubernetes.records import (
 )
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
-PLATFORM = "/opt/backend.ai"
-CHANNEL = "/run/backend.ai/channel"
+PLATFORM_FOLDER = "/opt/backend.ai"
+CHANNEL_FOLDER = "/run/backend.ai/channel"
 TOKEN_FOLDER = "/run/backend.ai/token"
 FILES_FOLDER = "/run/backend.ai/files"
 HOSTS_FOLDER = "/run/backend.ai/hosts"
 TOKEN_AUDIENCE = "backend.ai/relay"
 TOKEN_SECONDS = 600
-START = (
-    f"{PLATFORM}/libc/ld.so",
+START_COMMAND = (
+    f"{PLATFORM_FOLDER}/libc/ld.so",
     "--library-path",
-    f"{PLATFORM}/libc:{PLATFORM}/python/lib",
-    f"{PLATFORM}/python/bin/python3",
+    f"{PLATFORM_FOLDER}/libc:{PLATFORM_FOLDER}/python/lib",
+    f"{PLATFORM_FOLDER}/python/bin/python3",
     "-I",
     "-S",
     f"{RUNNER}/relay/main.py",
 )
 """Starts a program of ours in any image: with our interpreter, by our loader, whatever C library the image has."""
-IDENTITY_PREFIX = "backend.ai/etc-"
-_IDENTITY = ("passwd", "group")
-_TOOLS = SU_EXEC.rpartition("/")[0]
+IDENTITY_ANNOTATION_PREFIX = "backend.ai/etc-"
+_IDENTITY_FILES = ("passwd", "group")
+_TOOLS_FOLDER = SU_EXEC.rpartition("/")[0]
 FILES_PLACE, HOSTS_PLACE = "files", "hosts"
 SINGLE_FILES = ("/etc/ssh/ssh_config",)
 """Files that are mounted one by one, as /etc/hosts is, since their directories belong to the image."""
 MAX_FILES_BYTES = 4 * 1024 * 1024
 _CHANNEL_BYTES = 1024 * 1024
 _MIN_SIDECAR_BYTES = 32 * 1024 * 1024
-_SHARED_IN_SANDBOX = {
+_SANDBOX_SHARED_CONTEXT = {
     "dev.gvisor.spec.mount.channel.share": "pod",
     "dev.gvisor.spec.mount.channel.type": "tmpfs",
     "dev.gvisor.spec.mount.channel.options": "rw",
@@ -72,11 +72,11 @@ _SHARED_IN_SANDBOX = {
 container has a view of its own, without the other's sockets (gvisor.dev/docs, "Shared mounts"). Plain files go by the
 node, and need no mark.
 """
-_OWNED_BY_GROUP = {"fsGroupChangePolicy": "OnRootMismatch"}
+_GROUP_OWNERSHIP = {"fsGroupChangePolicy": "OnRootMismatch"}
 """The security context that gives new volumes to the session's group. Only volumes of one node (ReadWriteOnce) change,
 never the volumes of virtual folders.
 """
-_HOSTNAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+_HOSTNAME_PATTERN = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,11 +97,11 @@ def compose_pod(
     spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts, node: str
 ) -> dict[str, Any]:
     """Returns the body of the pod. Raises CreationDenied with the field and key that a pod does not support."""
-    if not _HOSTNAME.match(spec.hostname):
+    if not _HOSTNAME_PATTERN.match(spec.hostname):
         raise CreationDenied(f"{spec.hostname!r} is no host name of a pod", data={"field": "hostname"})
-    _refuse_impossible(spec)
+    _refuse_unsupported(spec)
     directories = file_directories(spec.files)
-    folder_volumes, folder_mounts = _folders(spec.config.mounts, settings)
+    folder_volumes, folder_mounts = _folder_volumes(spec.config.mounts, settings)
     name = pod_name(spec.key)
     labels = {INSTANCE_LABEL: settings.instance, "app.kubernetes.io/managed-by": "backend.ai"}
     if spec.network is not None:
@@ -114,11 +114,11 @@ def compose_pod(
         "schedulerName": "default-scheduler",
         "hostname": spec.hostname,
         "terminationGracePeriodSeconds": settings.end_grace_s,
-        "affinity": {"nodeAffinity": _pin(node)},
+        "affinity": {"nodeAffinity": _pin_to_node(node)},
         "tolerations": _tolerations(settings),
         "securityContext": {
             **security_of_pod(settings),
-            **(_OWNED_BY_GROUP | {"fsGroup": settings.kernel_gid} if settings.home_volume == "claim" else {}),
+            **(_GROUP_OWNERSHIP | {"fsGroup": settings.kernel_gid} if settings.home_volume == "claim" else {}),
             **({"supplementalGroups": list(spec.config.extra_gids)} if spec.config.extra_gids else {}),
         },
         "initContainers": _prepare_container(spec, settings, facts),
@@ -136,15 +136,15 @@ def compose_pod(
         body["schedulingGates"] = [{"name": PULL_SECRET_GATE}]
     if pull_secrets:
         body["imagePullSecrets"] = [{"name": secret} for secret in pull_secrets]
-    if claimed(spec.config.devices):
+    if devices_for_claim(spec.config.devices):
         body["resourceClaims"] = [{"name": "devices", "resourceClaimName": name}]
     metadata = {
         "name": name,
         "labels": labels,
         "annotations": {
             RECORD_ANNOTATION: encode_record(record_of(spec, node)),
-            **_identity(settings),
-            **(_SHARED_IN_SANDBOX if spec.runtime_class else {}),
+            **_identity_annotations(settings),
+            **(_SANDBOX_SHARED_CONTEXT if spec.runtime_class else {}),
             # Nothing but the manager ends a session.
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
             "karpenter.sh/do-not-disrupt": "true",
@@ -175,21 +175,23 @@ def file_directories(files: Mapping[str, bytes]) -> dict[str, str]:
             raise CreationDenied(f"{target!r} is larger than 4 MiB", data={"field": "files", "key": target})
         if target.startswith(HOME + "/") or target in SINGLE_FILES:
             continue
-        top = "/".join(target.split("/")[:3]) if target.count("/") > 2 else target.rpartition("/")[0] or "/"
-        if top in (*FORBIDDEN_TARGETS, "/home") or top.startswith(tuple(f"{path}/" for path in FORBIDDEN_TARGETS[1:])):
+        top_directory = "/".join(target.split("/")[:3]) if target.count("/") > 2 else target.rpartition("/")[0] or "/"
+        if top_directory in (*FORBIDDEN_TARGETS, "/home") or top_directory.startswith(
+            tuple(f"{path}/" for path in FORBIDDEN_TARGETS[1:])
+        ):
             message = f"{target!r} cannot be placed in a pod: its directory would hide the image's"
             raise CreationDenied(message, data={"field": "files", "key": target})
-        directories.setdefault(top, f"d{len(directories)}")
+        directories.setdefault(top_directory, f"d{len(directories)}")
     return directories
 
 
 def single_files(spec: WorkloadSpec) -> dict[str, str]:
     """Maps the path of each file that is mounted alone to its name in the volume ``hosts``."""
-    names = {"/etc/hosts": "hosts"} if spec.network is not None else {}
-    return names | {target: f"s{number}" for number, target in enumerate(SINGLE_FILES) if target in spec.files}
+    volume_names = {"/etc/hosts": "hosts"} if spec.network is not None else {}
+    return volume_names | {target: f"s{number}" for number, target in enumerate(SINGLE_FILES) if target in spec.files}
 
 
-def _refuse_impossible(spec: WorkloadSpec) -> None:
+def _refuse_unsupported(spec: WorkloadSpec) -> None:
     if spec.config.ipc is not None:
         data = {"field": "ipc", "key": spec.config.ipc}
         raise CreationDenied("pods of sessions show no folder of the node as their shared memory", data=data)
@@ -198,14 +200,14 @@ def _refuse_impossible(spec: WorkloadSpec) -> None:
         data = {"field": "networks", "key": network}
         raise CreationDenied(f"the network {network!r} cannot be attached to a pod", data=data)
     if spec.config.extra_syscalls:
-        call = spec.config.extra_syscalls[0]
-        message = f"the filter of a pod (RuntimeDefault) cannot be opened for {call!r}"
-        raise CreationDenied(message, data={"field": "extra_syscalls", "key": call})
+        syscall_name = spec.config.extra_syscalls[0]
+        message = f"the filter of a pod (RuntimeDefault) cannot be opened for {syscall_name!r}"
+        raise CreationDenied(message, data={"field": "extra_syscalls", "key": syscall_name})
 
 
-def _pin(node: str) -> dict[str, Any]:
-    match = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [match]}}
+def _pin_to_node(node: str) -> dict[str, Any]:
+    node_term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [node_term]}}
 
 
 def _tolerations(settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
@@ -213,12 +215,12 @@ def _tolerations(settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
         {"key": settings.taint_key, "operator": "Exists", "effect": "NoSchedule"},
         *(
             {
-                "key": f"node.kubernetes.io/{state}",
+                "key": f"node.kubernetes.io/{node_state}",
                 "operator": "Exists",
                 "effect": "NoExecute",
                 "tolerationSeconds": settings.lost_node_s,
             }
-            for state in ("not-ready", "unreachable")
+            for node_state in ("not-ready", "unreachable")
         ),
     ]
 
@@ -253,20 +255,22 @@ def _prepare_container(
     arguments: list[str] = []
     mounts: list[dict[str, Any]] = []
     if not facts.has_image_volumes:
-        arguments += ["--copy", PLATFORM, "/target"]
+        arguments += ["--copy", PLATFORM_FOLDER, "/target"]
         mounts.append({"name": "platform", "mountPath": "/target"})
-    if singles := single_files(spec):
-        arguments += [word for name in singles.values() for word in ("--touch", f"{HOSTS_FOLDER}/{name}")]
+    if names_of_single_files := single_files(spec):
+        arguments += [
+            argument for name in names_of_single_files.values() for argument in ("--touch", f"{HOSTS_FOLDER}/{name}")
+        ]
         mounts.append({"name": "hosts", "mountPath": HOSTS_FOLDER})
     if not arguments:
         return []
     limits = {"cpu": "1", "memory": str(_MIN_SIDECAR_BYTES)}
     return [
         {
-            "name": PREPARE,
+            "name": PREPARE_CONTAINER,
             "image": settings.runner_image,
             "imagePullPolicy": pull_policy(settings),
-            "command": [*START, "prepare", *arguments],
+            "command": [*START_COMMAND, "prepare", *arguments],
             "securityContext": security_of_container(settings, is_main=False),
             "resources": {"requests": {"cpu": "0", "memory": "0"}, "limits": limits},
             "volumeMounts": mounts,
@@ -277,21 +281,21 @@ def _prepare_container(
 def _relay_container(
     spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts, name: str, has_files: bool
 ) -> dict[str, Any]:
-    places: dict[str, str] = {}
+    folders_by_place: dict[str, str] = {}
     mounts = [
-        {"name": "channel", "mountPath": CHANNEL},
+        {"name": "channel", "mountPath": CHANNEL_FOLDER},
         {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True},
     ]
     if has_files:
-        places[FILES_PLACE] = FILES_FOLDER
+        folders_by_place[FILES_PLACE] = FILES_FOLDER
         mounts.append({"name": "files", "mountPath": FILES_FOLDER})
     if single_files(spec):
-        places[HOSTS_PLACE] = HOSTS_FOLDER
+        folders_by_place[HOSTS_PLACE] = HOSTS_FOLDER
         mounts.append({"name": "hosts", "mountPath": HOSTS_FOLDER})
-    setup = {
-        "channel": CHANNEL,
+    relay_setup = {
+        "channel": CHANNEL_FOLDER,
         "token": f"{TOKEN_FOLDER}/token",
-        "places": places,
+        "places": folders_by_place,
         "replay_bytes": settings.replay_bytes,
         "keep_s": settings.end_grace_s,
     }
@@ -299,14 +303,14 @@ def _relay_container(
         "RELAY_TARGET": settings.relay_target,
         "RELAY_AUTHORITY": facts.authority,
         "RELAY_POD": f"{settings.namespace}/{name}",
-        "RELAY_SETUP": json.dumps(setup),
+        "RELAY_SETUP": json.dumps(relay_setup),
     }
     memory = str(settings.relay_memory_bytes)
     return {
-        "name": RELAY,
+        "name": RELAY_CONTAINER,
         "image": settings.runner_image,
         "imagePullPolicy": pull_policy(settings),
-        "command": [*START, "pod"],
+        "command": [*START_COMMAND, "pod"],
         "env": [{"name": variable, "value": value} for variable, value in environ.items()],
         "securityContext": security_of_container(settings, is_main=False),
         "resources": {
@@ -324,18 +328,23 @@ def _main_container(
     directories: Mapping[str, str],
     folder_mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    setup = json.dumps({"channel": CHANNEL, "home": HOME})
+    reaper_setup = json.dumps({"channel": CHANNEL_FOLDER, "home": HOME})
     mounts: list[dict[str, Any]] = [
-        {"name": "platform", "mountPath": PLATFORM, "readOnly": True, **_sub_path(facts, PLATFORM)},
-        {"name": "platform", "mountPath": _TOOLS, "readOnly": True, **_sub_path(facts, f"{PLATFORM}/tools")},
-        {"name": "channel", "mountPath": CHANNEL, "readOnly": True},
+        {"name": "platform", "mountPath": PLATFORM_FOLDER, "readOnly": True, **_sub_path(facts, PLATFORM_FOLDER)},
+        {
+            "name": "platform",
+            "mountPath": _TOOLS_FOLDER,
+            "readOnly": True,
+            **_sub_path(facts, f"{PLATFORM_FOLDER}/tools"),
+        },
+        {"name": "channel", "mountPath": CHANNEL_FOLDER, "readOnly": True},
         {"name": "home", "mountPath": HOME},
         {"name": "tmp", "mountPath": "/tmp", "subPath": "tmp"},
         {"name": "tmp", "mountPath": "/var/tmp", "subPath": "var-tmp"},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
     mounts += [
-        {"name": "identity", "mountPath": f"/etc/{name}", "subPath": name, "readOnly": True} for name in _IDENTITY
+        {"name": "identity", "mountPath": f"/etc/{name}", "subPath": name, "readOnly": True} for name in _IDENTITY_FILES
     ]
     mounts += [
         {"name": "files", "mountPath": directory, "subPath": sub_path, "readOnly": True}
@@ -346,16 +355,16 @@ def _main_container(
         for target, name in single_files(spec).items()
     ]
     container: dict[str, Any] = {
-        "name": MAIN,
+        "name": MAIN_CONTAINER,
         "image": spec.image,
         "imagePullPolicy": pull_policy(settings),
-        "command": [*START, "reaper", "--setup", setup],
+        "command": [*START_COMMAND, "reaper", "--setup", reaper_setup],
         "workingDir": HOME,
         "securityContext": security_of_container(settings, is_main=True),
         "resources": _resources(spec, settings, facts),
         "volumeMounts": [*mounts, *folder_mounts],
     }
-    if claimed(spec.config.devices):
+    if devices_for_claim(spec.config.devices):
         container["resources"]["claims"] = [{"name": "devices"}]
     return container
 
@@ -366,12 +375,12 @@ def _sub_path(facts: ClusterFacts, path: str) -> dict[str, str]:
     """
     if facts.has_image_volumes:
         return {"subPath": path.lstrip("/")}
-    below = path.removeprefix(PLATFORM).lstrip("/")
-    return {"subPath": below} if below else {}
+    path_below = path.removeprefix(PLATFORM_FOLDER).lstrip("/")
+    return {"subPath": path_below} if path_below else {}
 
 
 def _resources(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: ClusterFacts) -> dict[str, Any]:
-    """Returns requests and limits.
+    """Returns the resource requests and limits of the session's container.
 
     The pod asks for exactly what the plan gives it, of which the relay and the runtime class have their parts (memory
     of the class is in the plan, and not in ``memory_limit_bytes``): otherwise the scheduler's books would fill before
@@ -389,8 +398,8 @@ def _resources(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, facts: C
     if memory_bytes is not None:
         requests["memory"] = str(max(0, memory_bytes - settings.relay_memory_bytes))
         limits["memory"] = str(memory_bytes + shmem_bytes(spec, settings))
-    counted = counted_resources(spec.config.devices)
-    return {"requests": {**requests, **counted}, "limits": {**limits, **counted}}
+    counted_amounts = counted_resources(spec.config.devices)
+    return {"requests": {**requests, **counted_amounts}, "limits": {**limits, **counted_amounts}}
 
 
 def shmem_bytes(spec: WorkloadSpec, settings: KubernetesRuntimeSettings) -> int:
@@ -419,8 +428,8 @@ def _volumes(
         {"name": "platform", **({"image": image} if facts.has_image_volumes else {"emptyDir": {}})},
         {"name": "channel", "emptyDir": {"medium": "Memory", "sizeLimit": str(_CHANNEL_BYTES)}},
         {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}},
-        {"name": "identity", "downwardAPI": {"items": [_item(name) for name in _IDENTITY]}},
-        {"name": "home", **_home(spec, settings, node)},
+        {"name": "identity", "downwardAPI": {"items": [_annotation_file(name) for name in _IDENTITY_FILES]}},
+        {"name": "home", **_home_volume(spec, settings, node)},
         {"name": "tmp", "emptyDir": {"sizeLimit": str(settings.tmp_bytes)}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shmem_bytes(spec, settings))}},
     ]
@@ -431,27 +440,30 @@ def _volumes(
     return volumes
 
 
-def _home(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, node: str) -> dict[str, Any]:
+def _home_volume(spec: WorkloadSpec, settings: KubernetesRuntimeSettings, node: str) -> dict[str, Any]:
     if settings.home_volume == "claim":
         return {"persistentVolumeClaim": {"claimName": home_name(spec.key.kernel_id, node)}}
     return {"emptyDir": {"sizeLimit": str(spec.home_bytes or settings.home_bytes)}}
 
 
-def _item(name: str) -> dict[str, Any]:
+def _annotation_file(name: str) -> dict[str, Any]:
     """Returns a file of a volume whose content is an annotation. Such files exist before any container is made."""
-    return {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{IDENTITY_PREFIX}{name}']"}}
+    return {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{IDENTITY_ANNOTATION_PREFIX}{name}']"}}
 
 
-def _identity(settings: KubernetesRuntimeSettings) -> dict[str, str]:
+def _identity_annotations(settings: KubernetesRuntimeSettings) -> dict[str, str]:
     """Returns the annotations with the session's users and groups, which replace those of the image."""
     uid, gid = settings.kernel_uid, settings.kernel_gid
-    passwd = f"root:x:0:0:root:/root:/bin/sh\nwork:x:{uid}:{gid}:work:{HOME}:/bin/sh\n"
-    group = f"root:x:0:\nwork:x:{gid}:\n"
-    nobody = "nobody:x:65534:65534:nobody:/:/bin/false\n"
-    return {f"{IDENTITY_PREFIX}passwd": passwd + nobody, f"{IDENTITY_PREFIX}group": group + "nogroup:x:65534:\n"}
+    passwd_text = f"root:x:0:0:root:/root:/bin/sh\nwork:x:{uid}:{gid}:work:{HOME}:/bin/sh\n"
+    group_text = f"root:x:0:\nwork:x:{gid}:\n"
+    nobody_line = "nobody:x:65534:65534:nobody:/:/bin/false\n"
+    return {
+        f"{IDENTITY_ANNOTATION_PREFIX}passwd": passwd_text + nobody_line,
+        f"{IDENTITY_ANNOTATION_PREFIX}group": group_text + "nogroup:x:65534:\n",
+    }
 
 
-def _folders(
+def _folder_volumes(
     mounts: Sequence[Mount], settings: KubernetesRuntimeSettings
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Returns the volumes and the mounts of virtual folders. Mounts of the same claim share one volume."""
@@ -482,9 +494,9 @@ def _claim_of(mount: Mount, settings: KubernetesRuntimeSettings) -> tuple[str, s
         raise CreationDenied(f"{mount.source!r} is not a plain absolute path", data=data)
     source = os.path.normpath(source)
     for mount_point, folder in sorted(settings.folders.items(), key=lambda item: -len(item[0])):
-        top = mount_point.rstrip("/")
-        if source == top or source.startswith(f"{top}/"):
-            below = source[len(top) :].lstrip("/")
-            return folder.claim, "/".join(part for part in (folder.sub_path.strip("/"), below) if part)
+        mount_folder = mount_point.rstrip("/")
+        if source == mount_folder or source.startswith(f"{mount_folder}/"):
+            path_below = source[len(mount_folder) :].lstrip("/")
+            return folder.claim, "/".join(part for part in (folder.sub_path.strip("/"), path_below) if part)
     message = f"no PersistentVolumeClaim of this cluster has {mount.source!r} (setting `folders`)"
     raise CreationDenied(message, data=data)

@@ -63,8 +63,8 @@ class SessionNetworks:
 
     async def remove(self, session_id: SessionId, node: str) -> None:
         """Removes the network of a session, unless the session is on another node by now."""
-        owner = self._node_of_session.get(session_id, node)
-        if owner != node and not self._is_left(session_id, owner):
+        owner_node = self._node_of_session.get(session_id, node)
+        if owner_node != node and not self._is_left(session_id, owner_node):
             return
         self._node_of_session.pop(session_id, None)
         self._touched.add(session_id)
@@ -80,32 +80,32 @@ class SessionNetworks:
             now = asyncio.get_running_loop().time()
             if now - self._listed_at > LISTED_S:
                 self._touched.clear()
-                listing = await self._listing()
+                listed_nodes = await self._list_nodes()
                 for session_id in self._touched:
-                    listing.pop(session_id, None)
-                own = {key: value for key, value in self._node_of_session.items() if key in self._touched}
-                self._node_of_session = listing | own
+                    listed_nodes.pop(session_id, None)
+                touched_nodes = {key: value for key, value in self._node_of_session.items() if key in self._touched}
+                self._node_of_session = listed_nodes | touched_nodes
                 self._listed_at = now
         return [
             session_id
-            for session_id, owner in self._node_of_session.items()
-            if owner == node or self._is_left(session_id, owner)
+            for session_id, owner_node in self._node_of_session.items()
+            if owner_node == node or self._is_left(session_id, owner_node)
         ]
 
-    def _is_left(self, session_id: SessionId, owner: str) -> bool:
+    def _is_left(self, session_id: SessionId, owner_node: str) -> bool:
         """Returns True for a session without pods whose network, made by an earlier release, names no node. Networks of
         removed nodes are :class:`RemovedNodes`' part: a node that is not ours may be another process's.
         """
-        return not owner and not self._handles.of_session(session_id)
+        return not owner_node and not self._handles.of_session(session_id)
 
-    async def _listing(self) -> dict[SessionId, str]:
+    async def _list_nodes(self) -> dict[SessionId, str]:
         selector = f"{INSTANCE_LABEL}={self._settings.instance},{SESSION_LABEL}"
         policies, _ = await self._api.list(NETWORK_POLICIES, self._settings.namespace, label_selector=selector)
-        nodes: dict[SessionId, str] = {}
+        node_by_session: dict[SessionId, str] = {}
         for policy in policies:
             try:
                 session_id = SessionId(UUID(policy.metadata.labels[SESSION_LABEL]))
             except ValueError:
                 continue
-            nodes[session_id] = policy.metadata.annotations.get(NODE_ANNOTATION, "")
-        return nodes
+            node_by_session[session_id] = policy.metadata.annotations.get(NODE_ANNOTATION, "")
+        return node_by_session

@@ -30,38 +30,38 @@ def default_policy(settings: KubernetesRuntimeSettings, agent_networks: Sequence
     """Returns the default policy of all sessions. It admits no incoming connection, and outgoing ones only to name
     servers, the agents and the allowed networks.
     """
-    blocks = [{"ipBlock": block} for network in settings.egress for block in _blocks_of(network, settings)]
-    agents = [{"ipBlock": {"cidr": network}} for network in agent_networks]
+    allowed_blocks = [{"ipBlock": block} for network in settings.egress for block in _blocks_of(network, settings)]
+    agent_blocks = [{"ipBlock": {"cidr": network}} for network in agent_networks]
     relay_port = int(settings.relay_target.rpartition(":")[2])
-    egress: list[dict[str, Any]] = [
+    egress_rules: list[dict[str, Any]] = [
         {"ports": [{"protocol": protocol, "port": _DNS_PORT} for protocol in ("UDP", "TCP")]},
-        {"ports": [{"protocol": "TCP", "port": relay_port}], **({"to": agents} if agents else {})},
+        {"ports": [{"protocol": "TCP", "port": relay_port}], **({"to": agent_blocks} if agent_blocks else {})},
     ]
-    if blocks:
-        egress.append({"to": blocks})
+    if allowed_blocks:
+        egress_rules.append({"to": allowed_blocks})
     return {
         "metadata": {"name": default_policy_name(settings.instance), "labels": {INSTANCE_LABEL: settings.instance}},
         "spec": {
             "podSelector": {"matchLabels": {INSTANCE_LABEL: settings.instance}},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [],
-            "egress": egress,
+            "egress": egress_rules,
         },
     }
 
 
 def _blocks_of(network: str, settings: KubernetesRuntimeSettings) -> list[dict[str, Any]]:
     """Returns the allowed part of a network as address blocks of a policy, empty if the whole network is blocked."""
-    outer = ip_network(network)
-    excepted: list[str] = []
-    for blocked in map(ip_network, settings.blocked_egress):
-        if blocked.version != outer.version:
+    whole_network = ip_network(network)
+    excepted_cidrs: list[str] = []
+    for blocked_network in map(ip_network, settings.blocked_egress):
+        if blocked_network.version != whole_network.version:
             continue
-        if outer.subnet_of(blocked):  # type: ignore[arg-type]  # of one version
+        if whole_network.subnet_of(blocked_network):  # type: ignore[arg-type]  # of one version
             return []
-        if blocked.subnet_of(outer):  # type: ignore[arg-type]  # of one version
-            excepted.append(str(blocked))
-    return [{"cidr": network, **({"except": excepted} if excepted else {})}]
+        if blocked_network.subnet_of(whole_network):  # type: ignore[arg-type]  # of one version
+            excepted_cidrs.append(str(blocked_network))
+    return [{"cidr": network, **({"except": excepted_cidrs} if excepted_cidrs else {})}]
 
 
 def session_policy(instance: str, session_id: SessionId, hosts: Sequence[str], node: str) -> dict[str, Any]:

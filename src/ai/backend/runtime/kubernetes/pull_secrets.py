@@ -17,15 +17,15 @@ from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 PULL_SECRET_GATE = "backend.ai/pull-secret"
-_TYPE = "kubernetes.io/dockerconfigjson"
-_KEY = ".dockerconfigjson"
+_SECRET_TYPE = "kubernetes.io/dockerconfigjson"
+_SECRET_KEY = ".dockerconfigjson"
 
 
 def needs_pull_secret(spec: WorkloadSpec, settings: KubernetesRuntimeSettings) -> bool:
     """Returns True if the kubelet may have to log in to the registry of a workload's image."""
     request = spec.image_request
-    is_given = settings.registry_credentials == "pull-secret" and settings.image_pull_policy != "never"
-    return is_given and request is not None and bool(request.username) and bool(registry_of(request.name))
+    uses_pull_secrets = settings.registry_credentials == "pull-secret" and settings.image_pull_policy != "never"
+    return uses_pull_secrets and request is not None and bool(request.username) and bool(registry_of(request.name))
 
 
 def has_pull_secret_gate(pod: Pod) -> bool:
@@ -52,7 +52,7 @@ def compose_pull_secret(pod: Pod, request: ImageRequest, instance: str) -> dict[
             "labels": {INSTANCE_LABEL: instance, "app.kubernetes.io/managed-by": "backend.ai"},
             "ownerReferences": [owner],
         },
-        "type": _TYPE,
+        "type": _SECRET_TYPE,
         "immutable": True,
-        "data": {_KEY: base64.b64encode(content).decode()},
+        "data": {_SECRET_KEY: base64.b64encode(content).decode()},
     }

@@ -23,7 +23,7 @@ NODE_ANNOTATION = "backend.ai/node"
 RECORD_ANNOTATION = "backend.ai/workload"
 FINALIZER = "backend.ai/observed"
 """Falls when the end of the workload was acknowledged."""
-MAIN, RELAY, PREPARE = "main", "relay", "prepare"
+MAIN_CONTAINER, RELAY_CONTAINER, PREPARE_CONTAINER = "main", "relay", "prepare"
 RECORD_VERSION = 1
 
 
@@ -70,9 +70,9 @@ def encode_record(record: PodRecord) -> str:
 
 def read_record(pod: Pod) -> PodRecord | None:
     """Returns the record of a pod; None for a pod that is not ours, or of another version."""
-    text = pod.metadata.annotations.get(RECORD_ANNOTATION, "")
+    record_json = pod.metadata.annotations.get(RECORD_ANNOTATION, "")
     try:
-        record = msgspec.json.decode(text, type=PodRecord)
+        record = msgspec.json.decode(record_json, type=PodRecord)
     except msgspec.MsgspecError:
         return None
     return record if record.version == RECORD_VERSION and pod.metadata.name == pod_name(record.key) else None

@@ -21,7 +21,7 @@ from ai.backend.runtime.kubernetes.records import INSTANCE_LABEL, NODE_ANNOTATIO
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 
 log = logging.getLogger(__name__)
-_Left = tuple[Resource[KubeObject], KubeObject]
+_LeftObject = tuple[Resource[KubeObject], KubeObject]
 
 
 class RemovedNodes:
@@ -30,7 +30,7 @@ class RemovedNodes:
     A node counts from the first round in which this process misses it, so an agent that starts anew waits anew.
 
     Args:
-        served: returns the nodes whose agents run here, which look after their sessions themselves.
+        served_nodes: returns the nodes whose agents run here, which look after their sessions themselves.
         release: removes the record of a workload that has ended.
         clock: seconds that never go back.
     """
@@ -41,14 +41,14 @@ class RemovedNodes:
         settings: KubernetesRuntimeSettings,
         handles: Handles,
         *,
-        served: Callable[[], Collection[str]],
+        served_nodes: Callable[[], Collection[str]],
         release: Callable[[Handle], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._settings = settings
         self._handles = handles
-        self._served = served
+        self._served_nodes = served_nodes
         self._release = release
         self._clock = clock
         self._missing_since: dict[str, float] = {}
@@ -57,22 +57,26 @@ class RemovedNodes:
         """Runs one round: finds missing nodes, and removes the objects of nodes that are missing for long enough.
         Raises BackendError if the cluster cannot be asked; the next round goes on.
         """
-        pods: dict[str, list[Handle]] = {}
-        objects: dict[str, list[_Left]] = {}
+        handles_by_node: dict[str, list[Handle]] = {}
+        objects_by_node: dict[str, list[_LeftObject]] = {}
         for workload in self._handles:
-            pods.setdefault(workload.record.node, []).append(workload)
-        for kind, label in ((VOLUME_CLAIMS, ""), (NETWORK_POLICIES, f",{SESSION_LABEL}")):
+            handles_by_node.setdefault(workload.record.node, []).append(workload)
+        for kind, label_condition in ((VOLUME_CLAIMS, ""), (NETWORK_POLICIES, f",{SESSION_LABEL}")):
             if kind is not VOLUME_CLAIMS or self._settings.home_volume == "claim":
-                for item in await self._list(kind, label):
-                    objects.setdefault(item.metadata.annotations.get(NODE_ANNOTATION, ""), []).append((kind, item))
-        nodes = {node for node in {*pods, *objects} if node} - set(self._served())
-        self._missing_since = {node: since for node, since in self._missing_since.items() if node in nodes}
-        for node in sorted(nodes):
+                for kube_object in await self._list(kind, label_condition):
+                    objects_by_node.setdefault(kube_object.metadata.annotations.get(NODE_ANNOTATION, ""), []).append(
+                        (kind, kube_object)
+                    )
+        unserved_nodes = {node for node in {*handles_by_node, *objects_by_node} if node} - set(self._served_nodes())
+        self._missing_since = {
+            node: missing_since for node, missing_since in self._missing_since.items() if node in unserved_nodes
+        }
+        for node in sorted(unserved_nodes):
             if await self._is_over(node):
-                await self._remove(node, pods.get(node, ()), objects.get(node, ()))
+                await self._remove(node, handles_by_node.get(node, ()), objects_by_node.get(node, ()))
 
-    async def _list(self, kind: Resource[KubeObject], label: str) -> list[KubeObject]:
-        selector = f"{INSTANCE_LABEL}={self._settings.instance}{label}"
+    async def _list(self, kind: Resource[KubeObject], label_condition: str) -> list[KubeObject]:
+        selector = f"{INSTANCE_LABEL}={self._settings.instance}{label_condition}"
         objects, _ = await self._api.list(kind, self._settings.namespace, label_selector=selector)
         return list(objects)
 
@@ -84,17 +88,17 @@ class RemovedNodes:
         now = self._clock()
         return now - self._missing_since.setdefault(node, now) >= self._settings.removed_node_s
 
-    async def _remove(self, node: str, handles: Collection[Handle], objects: Collection[_Left]) -> None:
+    async def _remove(self, node: str, handles: Collection[Handle], objects: Collection[_LeftObject]) -> None:
         for workload in handles:
             if workload.exit is None:  # the cluster has not given its pod up yet
                 continue
             log.warning("the node %s was removed from the cluster; the pod of %s is removed too", node, workload.key)
             with suppress(BackendError):
                 await self._release(workload)
-        for kind, item in objects:
-            name = item.metadata.name
-            if item.metadata.deletion_timestamp:
+        for kind, kube_object in objects:
+            name = kube_object.metadata.name
+            if kube_object.metadata.deletion_timestamp:
                 continue
             log.warning("the node %s was removed from the cluster; the %s %s is removed too", node, kind.kind, name)
             with suppress(ObjectConflict):  # it is another one by now
-                await self._api.delete(kind, name, self._settings.namespace, uid=item.metadata.uid)
+                await self._api.delete(kind, name, self._settings.namespace, uid=kube_object.metadata.uid)

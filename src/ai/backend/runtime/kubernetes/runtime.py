@@ -39,13 +39,13 @@ from ai.backend.plugin.runtime import (
 )
 from ai.backend.runtime.kubernetes import capabilities
 from ai.backend.runtime.kubernetes.channel import PodChannel
-from ai.backend.runtime.kubernetes.claims import claimed
+from ai.backend.runtime.kubernetes.claims import devices_for_claim
 from ai.backend.runtime.kubernetes.cluster import ClusterConnection
 from ai.backend.runtime.kubernetes.creation import Creation
 from ai.backend.runtime.kubernetes.handles import Handle
 from ai.backend.runtime.kubernetes.homes import Homes
 from ai.backend.runtime.kubernetes.images import images_of
-from ai.backend.runtime.kubernetes.records import MAIN, pod_name
+from ai.backend.runtime.kubernetes.records import MAIN_CONTAINER, pod_name
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
 from ai.backend.runtime.kubernetes.statistics import measurements_of
 
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 END_TIMEOUT_S = 30.0
 LOG_SILENCE_S = 20.0
 _EXIT_CHECK_S = 15.0
-IMAGES_KEPT_S = 240.0
+IMAGES_FRESH_S = 240.0
 
 
 class KubernetesRuntime(AbstractRuntime):
@@ -97,10 +97,10 @@ class KubernetesRuntime(AbstractRuntime):
         """Lists the images that the node reports, which are its 50 largest only; others are pulled at a start.
 
         A kubelet tells of them rarely, they have no labels, and five calls in the life of each session ask for one that
-        is not listed, so the list is read anew after ``IMAGES_KEPT_S`` only.
+        is not listed, so the list is read anew after ``IMAGES_FRESH_S`` only.
         """
         now = time.monotonic()
-        if now - self._images_read_at > IMAGES_KEPT_S:
+        if now - self._images_read_at > IMAGES_FRESH_S:
             self._images = images_of(await self._cluster.api.request("GET", path_of(NODES, name=self._node)))
             self._images_read_at = now
         return self._images
@@ -141,8 +141,8 @@ class KubernetesRuntime(AbstractRuntime):
             creation = Creation(
                 spec, self._node, cluster.settings, cluster.facts, cluster.api, cluster.handles, self._homes
             )
-            handle = self._own(spec.key)
-            if handle is not None and (handle.exit is not None or handle.begun):
+            handle = self._find_handle(spec.key)
+            if handle is not None and (handle.exit is not None or handle.has_begun):
                 return handle.view()
             try:
                 handle = await creation.finish(handle) if handle is not None else await creation.run()
@@ -152,21 +152,21 @@ class KubernetesRuntime(AbstractRuntime):
             return handle.view()
 
     def _require_class(self, runtime_class: str) -> None:
-        classes = self.info().runtime_classes
-        if runtime_class and runtime_class not in classes:
-            available = ", ".join(classes) or "none"
-            raise CreationDenied(f"this cluster has no runtime class {runtime_class!r}; there are {available}")
+        runtime_classes = self.info().runtime_classes
+        if runtime_class and runtime_class not in runtime_classes:
+            class_names = ", ".join(runtime_classes) or "none"
+            raise CreationDenied(f"this cluster has no runtime class {runtime_class!r}; there are {class_names}")
 
     async def _undo(self, spec: WorkloadSpec) -> None:
         """Removes the objects of a failed creation. Objects that cannot be removed now are removed by a later sweep."""
-        handle = self._own(spec.key)
+        handle = self._find_handle(spec.key)
         try:
             if handle is not None:
                 handle.reason = handle.reason or "removed"
                 await self._cluster.delete(handle)
         except BackendError as error:
             log.warning("the creation of %s cannot be undone yet: %s", spec.key, error)
-        if claimed(spec.config.devices):
+        if devices_for_claim(spec.config.devices):
             await self._cluster.delete_claim(pod_name(spec.key))
         await self._homes.undo(spec)
 
@@ -174,10 +174,10 @@ class KubernetesRuntime(AbstractRuntime):
 
     async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
         async with self._handles.lock(key):
-            handle = self._own(key)
-            return None if handle is None else await self._end(handle, grace_s, "stopped")
+            handle = self._find_handle(key)
+            return None if handle is None else await self._end_workload(handle, grace_s, "stopped")
 
-    async def _end(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
+    async def _end_workload(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
         """Ends a workload through its relay, which needs no API server. Deletes the pod if the relay does not end the
         workload. Raises Unavailable.
         """
@@ -189,22 +189,26 @@ class KubernetesRuntime(AbstractRuntime):
             with suppress(Unavailable):
                 await link.send({"t": "end", "grace": max(0.0, grace_s), "reason": reason})
                 crash_point("stop.requested")
-                await handle.until(lambda: handle.exit is not None or handle.link is not link, grace_s + END_TIMEOUT_S)
+                await handle.wait_until(
+                    lambda: handle.exit is not None or handle.link is not link, grace_s + END_TIMEOUT_S
+                )
         if handle.exit is None and handle.pod is not None:
-            name, settings = handle.pod.metadata.name, self._cluster.settings
+            deleted_pod_name, settings = handle.pod.metadata.name, self._cluster.settings
             delete_grace_s = max(1, math.ceil(grace_s))
             with suppress(ObjectConflict):
-                await self._cluster.api.delete(PODS, name, settings.namespace, uid=handle.uid, grace_s=delete_grace_s)
-            await handle.until(lambda: handle.exit is not None, grace_s + END_TIMEOUT_S)
+                await self._cluster.api.delete(
+                    PODS, deleted_pod_name, settings.namespace, uid=handle.uid, grace_s=delete_grace_s
+                )
+            await handle.wait_until(lambda: handle.exit is not None, grace_s + END_TIMEOUT_S)
         crash_point("stop.exited")
-        ended = handle.view().exit
-        if ended is None:
+        workload_exit = handle.view().exit
+        if workload_exit is None:
             raise Unavailable(f"the node {self._node} does not end the pod of {handle.key}")
-        return ended
+        return workload_exit
 
     async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
         async with self._handles.lock(key):
-            handle = self._own(key)
+            handle = self._find_handle(key)
             if handle is not None:
                 handle.reason = handle.reason or "removed"
                 await self._cluster.delete(handle)
@@ -219,12 +223,12 @@ class KubernetesRuntime(AbstractRuntime):
 
     # ---- knowledge
 
-    def _own(self, key: WorkloadKey) -> Handle | None:
+    def _find_handle(self, key: WorkloadKey) -> Handle | None:
         handle = self._handles.get(key)
         return handle if handle is not None and handle.record.node == self._node else None
 
     async def inspect(self, key: WorkloadKey) -> WorkloadView | None:
-        handle = self._own(key)
+        handle = self._find_handle(key)
         return None if handle is None else handle.view()
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
@@ -232,11 +236,11 @@ class KubernetesRuntime(AbstractRuntime):
         return [handle.view() for handle in self._handles.on_node(self._node)]
 
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
-        handle = self._own(key)
+        handle = self._find_handle(key)
         if handle is None:
             raise Unavailable("there is no such workload")
         try:
-            link = await self._cluster.linked(handle)
+            link = await self._cluster.open_link(handle)
         except Unavailable:
             if handle.exit is None:
                 raise
@@ -245,9 +249,9 @@ class KubernetesRuntime(AbstractRuntime):
             raise Conflict("a newer agent drives this workload")
         handle.epoch = epoch
         channel = PodChannel(link, lambda: self._exit_after(handle, channel))
-        previous, handle.channel = handle.channel, channel
-        if previous is not None:
-            previous.cut()
+        previous_channel, handle.channel = handle.channel, channel
+        if previous_channel is not None:
+            previous_channel.cut()
         try:
             await channel.attach(epoch=epoch, last_seq=last_seq)
         except BaseException:
@@ -268,18 +272,18 @@ class KubernetesRuntime(AbstractRuntime):
             return handle.exit is not None or is_replaced or (handle.link is not None and handle.reported_end is None)
 
         while not is_decided():
-            await handle.until(is_decided, _EXIT_CHECK_S)
+            await handle.wait_until(is_decided, _EXIT_CHECK_S)
         return handle.exit
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:
-        self._living(key)
+        self._require_living(key)
         return PortExposure.PRIVATE
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
-        return await self._cluster.dial(self._living(key), port)
+        return await self._cluster.dial(self._require_living(key), port)
 
-    def _living(self, key: WorkloadKey) -> Handle:
-        handle = self._own(key)
+    def _require_living(self, key: WorkloadKey) -> Handle:
+        handle = self._find_handle(key)
         if handle is None or handle.exit is not None:
             raise Unavailable("there is no such workload")
         return handle
@@ -290,34 +294,34 @@ class KubernetesRuntime(AbstractRuntime):
             yield await queue.get()
 
     async def read_logs(self, key: WorkloadKey, *, max_bytes: int) -> bytes:
-        handle = self._own(key)
+        handle = self._find_handle(key)
         if handle is None or handle.pod is None or max_bytes <= 0:
             return b""
         path = path_of(PODS, self._cluster.settings.namespace, handle.pod.metadata.name, "log")
         # A line has at least one byte, so these lines have the bytes; of a long log the kubelet sends only them.
-        query = {"container": MAIN, "tailLines": str(max_bytes)}
-        tail = bytearray()
+        query = {"container": MAIN_CONTAINER, "tailLines": str(max_bytes)}
+        log_tail = bytearray()
         try:
             async with self._cluster.api.stream(path, query, silence_s=LOG_SILENCE_S) as chunks:
                 async for chunk in chunks:
-                    tail += chunk
-                    if len(tail) > 2 * max_bytes:
-                        del tail[:-max_bytes]
+                    log_tail += chunk
+                    if len(log_tail) > 2 * max_bytes:
+                        del log_tail[:-max_bytes]
         except ObjectNotFound:
             return b""
         except ApiRefusal as refusal:
             log.info("the log of %s cannot be read: %s", key, refusal)
-        return bytes(tail[-max_bytes:])
+        return bytes(log_tail[-max_bytes:])
 
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        handles = [handle for key in keys if (handle := self._own(key)) is not None]
+        handles = [handle for key in keys if (handle := self._find_handle(key)) is not None]
         return {
-            handle.key: measurements_of(handle.sample, handle.record)
+            handle.key: measurements_of(handle.last_sample, handle.record)
             for handle in handles
-            if handle.exit is None and handle.sample is not None
+            if handle.exit is None and handle.last_sample is not None
         }
 
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
         """Returns process ids in the pod's own namespace; those of the node stay hidden."""
-        handle = self._own(key)
-        return () if handle is None or handle.sample is None else tuple(handle.sample.report.pids)
+        handle = self._find_handle(key)
+        return () if handle is None or handle.last_sample is None else tuple(handle.last_sample.report.pids)

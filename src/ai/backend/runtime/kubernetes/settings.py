@@ -11,23 +11,25 @@ from ai.backend.plugin.settings import Settings
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
-_NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
 class FolderClaim(Settings):
     """A volume of virtual folders as pods mount it."""
 
-    claim: str = Field(pattern=_NAME, description="Name of the PersistentVolumeClaim in the namespace of sessions.")
+    claim: str = Field(
+        pattern=_NAME_PATTERN, description="Name of the PersistentVolumeClaim in the namespace of sessions."
+    )
     sub_path: str = Field("", description="Folder of the claim's volume that `path` is; default: its top.")
 
 
 class KubernetesRuntimeSettings(Settings):
     """The settings of the Kubernetes runtime."""
 
-    namespace: str = Field("backendai-sessions", pattern=_NAME, description="Namespace of the sessions' pods.")
+    namespace: str = Field("backendai-sessions", pattern=_NAME_PATTERN, description="Namespace of the sessions' pods.")
     instance: str = Field(
         "default",
-        pattern=_NAME,
+        pattern=_NAME_PATTERN,
         description="Name of this installation: two in one cluster never touch each other's pods.",
     )
     service_account: str = Field(

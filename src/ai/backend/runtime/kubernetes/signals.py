@@ -15,18 +15,18 @@ import msgspec
 from ai.backend.common.errors import BackendError, CreationDeferred, CreationDenied, ImageMissing
 from ai.backend.node.kube_api.objects import Condition, ContainerStatus, Pod, StateTerminated
 from ai.backend.plugin.runtime import WorkloadExit
-from ai.backend.runtime.kubernetes.records import MAIN, PREPARE, RELAY
+from ai.backend.runtime.kubernetes.records import MAIN_CONTAINER, PREPARE_CONTAINER, RELAY_CONTAINER
 
 NODE_EXCLUSION_S = 30.0
 """How long a node that refused a pod after its binding is better left alone: its device plug-ins come back."""
 MAX_SIGNAL = 64
-MAX_MESSAGE = 500
+MAX_MESSAGE_CHARS = 500
 MAX_EXIT_CODE = 255
-_MAX_REASON = 64
-_OWN_REASONS = frozenset({"stopped", "removed"})
+_MAX_REASON_CHARS = 64
+_PLATFORM_REASONS = frozenset({"stopped", "removed"})
 """The reasons that the runtime may give a session's first process when it orders the end."""
-_VIOLATION = "protocol-violation"
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+_VIOLATION_PREFIX = "protocol-violation"
+_UNPRINTABLE_PATTERN = re.compile(r"[^\x20-\x7e]")
 
 
 class Verdict(StrEnum):
@@ -67,7 +67,7 @@ _FATAL_PULL_WORDS = (
     "invalid reference format",
     "no match for platform",
 )
-REJECTIONS = (
+REJECTION_PREFIXES = (
     "OutOf",
     "UnexpectedAdmissionError",
     "NodeAffinity",
@@ -76,7 +76,7 @@ REJECTIONS = (
     "Terminated",
 )
 """Beginnings of the reasons with which a kubelet refuses a pod that was bound to it."""
-DISRUPTIONS = {
+REASON_BY_DISRUPTION = {
     "PreemptionByScheduler": "preempted",
     "EvictionByEvictionAPI": "node-drained",
     "DeletionByTaintManager": "agent-lost",
@@ -99,40 +99,44 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 def progress_of(pod: Pod) -> Progress:
     """Returns the progress of a pod's start, also for a pod that has ended already."""
-    if pod.status.phase == "Failed" and (error := _rejection(pod)) is not None:
+    if pod.status.phase == "Failed" and (error := _rejection_error(pod)) is not None:
         return Progress(error=error)
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
-        if (terminated := status.state.terminated) is not None and (error := _failed_start(status, terminated)):
+        if (terminated := status.state.terminated) is not None and (error := _start_error(status, terminated)):
             return Progress(error=error)
         if (waiting := status.state.waiting) is not None and waiting.reason:
             verdict = WAITING_VERDICTS.get(waiting.reason, Verdict.WAIT)
-            text = f"{waiting.reason}: {waiting.message}"[:MAX_MESSAGE].rstrip(": ")
-            if waiting.reason in _PULL_REASONS and any(word in waiting.message.lower() for word in _FATAL_PULL_WORDS):
+            waiting_text = f"{waiting.reason}: {waiting.message}"[:MAX_MESSAGE_CHARS].rstrip(": ")
+            if waiting.reason in _PULL_REASONS and any(
+                fatal_word in waiting.message.lower() for fatal_word in _FATAL_PULL_WORDS
+            ):
                 verdict = Verdict.MISSING
             if verdict is not Verdict.WAIT:
-                return Progress(error=_error(verdict, status.name, text))
+                return Progress(error=_error_of(verdict, status.name, waiting_text))
             if waiting.reason not in ("PodInitializing", "ContainerCreating"):
-                return Progress(message=text, is_pulling=waiting.reason in _PULL_REASONS)
-    scheduled = condition_of(pod, "PodScheduled")
-    if scheduled is not None and scheduled.status == "False":
-        return Progress(message=f"the cluster does not bind the pod: {scheduled.message}"[:MAX_MESSAGE])
+                return Progress(message=waiting_text, is_pulling=waiting.reason in _PULL_REASONS)
+    scheduled_condition = condition_of(pod, "PodScheduled")
+    if scheduled_condition is not None and scheduled_condition.status == "False":
+        return Progress(message=f"the cluster does not bind the pod: {scheduled_condition.message}"[:MAX_MESSAGE_CHARS])
     return Progress(message="the node prepares the pod" if pod.spec.node_name else "the pod waits for its node")
 
 
-def _error(verdict: Verdict, container: str, text: str) -> BackendError:
-    if container in (RELAY, PREPARE):
-        return CreationDeferred(f"the relay of the session cannot be started: {text}", retry_after=NODE_EXCLUSION_S)
+def _error_of(verdict: Verdict, container: str, reason_text: str) -> BackendError:
+    if container in (RELAY_CONTAINER, PREPARE_CONTAINER):
+        return CreationDeferred(
+            f"the relay of the session cannot be started: {reason_text}", retry_after=NODE_EXCLUSION_S
+        )
     if verdict is Verdict.MISSING:
-        return ImageMissing(f"the node cannot have the image: {text}")
+        return ImageMissing(f"the node cannot have the image: {reason_text}")
     if verdict is Verdict.DENIED:
-        return CreationDenied(f"the node cannot make the container: {text}")
-    return CreationDeferred(f"the node cannot make the container now: {text}", retry_after=NODE_EXCLUSION_S)
+        return CreationDenied(f"the node cannot make the container: {reason_text}")
+    return CreationDeferred(f"the node cannot make the container now: {reason_text}", retry_after=NODE_EXCLUSION_S)
 
 
-def _rejection(pod: Pod) -> BackendError | None:
-    reason, main = pod.status.reason, container_status(pod)
-    if reason.startswith(REJECTIONS) and (main is None or _never_ran(main)):
-        message = f"the node refused the pod: {reason or 'Failed'}: {pod.status.message}"[:MAX_MESSAGE]
+def _rejection_error(pod: Pod) -> BackendError | None:
+    reason, main_status = pod.status.reason, container_status(pod)
+    if reason.startswith(REJECTION_PREFIXES) and (main_status is None or _never_ran(main_status)):
+        message = f"the node refused the pod: {reason or 'Failed'}: {pod.status.message}"[:MAX_MESSAGE_CHARS]
         return CreationDeferred(message, retry_after=NODE_EXCLUSION_S)
     return None
 
@@ -141,22 +145,22 @@ def _never_ran(status: ContainerStatus) -> bool:
     return status.state.running is None and status.state.terminated is None
 
 
-def _failed_start(status: ContainerStatus, terminated: StateTerminated) -> BackendError | None:
+def _start_error(status: ContainerStatus, terminated: StateTerminated) -> BackendError | None:
     """Returns the error of a container that did not start, since its program is missing or its preparation failed.
     Returns None for any other end.
     """
-    text = f"{terminated.reason}: {terminated.message}"[:MAX_MESSAGE].rstrip(": ")
-    if status.name == MAIN and terminated.reason in ("StartError", "ContainerCannotRun"):
-        return CreationDenied(f"the image cannot run here: {text}")
-    if status.name == PREPARE and terminated.exit_code:
-        return CreationDeferred(f"the pod cannot be prepared: {text}", retry_after=NODE_EXCLUSION_S)
+    failure_text = f"{terminated.reason}: {terminated.message}"[:MAX_MESSAGE_CHARS].rstrip(": ")
+    if status.name == MAIN_CONTAINER and terminated.reason in ("StartError", "ContainerCannotRun"):
+        return CreationDenied(f"the image cannot run here: {failure_text}")
+    if status.name == PREPARE_CONTAINER and terminated.exit_code:
+        return CreationDeferred(f"the pod cannot be prepared: {failure_text}", retry_after=NODE_EXCLUSION_S)
     return None
 
 
 def state_of(pod: Pod) -> str:
     """Returns the phase of a pod, when it was deleted, and the state of each container, for messages and logs."""
-    words = [pod.status.phase or "no phase", pod.status.reason]
-    words += [f"deleted at {pod.metadata.deletion_timestamp}"] if pod.metadata.deletion_timestamp else []
+    state_texts = [pod.status.phase or "no phase", pod.status.reason]
+    state_texts += [f"deleted at {pod.metadata.deletion_timestamp}"] if pod.metadata.deletion_timestamp else []
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if (terminated := status.state.terminated) is not None:
             state = f"terminated with {terminated.signal or terminated.exit_code} {terminated.reason}"
@@ -164,11 +168,11 @@ def state_of(pod: Pod) -> str:
             state = f"waiting {waiting.reason}"
         else:
             state = "running" if status.state.running is not None else "in no state"
-        words.append(f"{status.name} {state.rstrip()}")
-    return ", ".join(filter(None, words))[:MAX_MESSAGE]
+        state_texts.append(f"{status.name} {state.rstrip()}")
+    return ", ".join(filter(None, state_texts))[:MAX_MESSAGE_CHARS]
 
 
-def container_status(pod: Pod, name: str = MAIN) -> ContainerStatus | None:
+def container_status(pod: Pod, name: str = MAIN_CONTAINER) -> ContainerStatus | None:
     statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     return next((status for status in statuses if status.name == name), None)
 
@@ -201,7 +205,7 @@ def printable(text: str) -> str:
     """Replaces the characters of a text that a database or terminal may refuse. The text comes from a user's
     program.
     """
-    return _UNPRINTABLE.sub("?", text)
+    return _UNPRINTABLE_PATTERN.sub("?", text)
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,25 +225,25 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def own_reason(self) -> str:
         """The reason, if it is one that the platform has given; empty for one that a user's program has made up."""
-        reason = self.reason[:_MAX_REASON]
-        if reason in _OWN_REASONS:
+        reason = self.reason[:_MAX_REASON_CHARS]
+        if reason in _PLATFORM_REASONS:
             return reason
-        return printable(reason) if reason.startswith(_VIOLATION) else ""
+        return printable(reason) if reason.startswith(_VIOLATION_PREFIX) else ""
 
 
-def last_words(terminated: StateTerminated) -> Ended | None:
+def end_of_termination_message(terminated: StateTerminated) -> Ended | None:
     """Returns the end that the first process wrote into the container's status. The session's user can write there too,
     so an end that does not fit the container's exit code is ignored.
     """
     try:
-        ended = msgspec.json.decode(terminated.message.encode(), type=Ended)
+        reported_end = msgspec.json.decode(terminated.message.encode(), type=Ended)
     except msgspec.MsgspecError:
         return None
-    expected = 128 + ended.signal if ended.signal is not None else ended.code
-    return ended if expected == terminated.exit_code else None
+    expected_code = 128 + reported_end.signal if reported_end.signal is not None else reported_end.code
+    return reported_end if expected_code == terminated.exit_code else None
 
 
-def exit_of(pod: Pod | None, reported: Ended | None, reason: str) -> WorkloadExit:
+def exit_of(pod: Pod | None, reported_end: Ended | None, reason: str) -> WorkloadExit:
     """Returns the exit of a workload that has ended.
 
     Args:
@@ -249,18 +253,20 @@ def exit_of(pod: Pod | None, reported: Ended | None, reason: str) -> WorkloadExi
     """
     status = container_status(pod) if pod is not None else None
     terminated = status.state.terminated if status is not None else None
-    if reported is None or reported.lost:
-        reported = last_words(terminated) if terminated is not None else None
-    code, number = (reported.code, reported.signal) if reported is not None else _code_of(terminated)
-    is_oom = (terminated is not None and terminated.reason == "OOMKilled") or (reported is not None and reported.oom)
-    is_oom = is_oom and number == signal.SIGKILL
+    if reported_end is None or reported_end.lost:
+        reported_end = end_of_termination_message(terminated) if terminated is not None else None
+    code, signal_number = (reported_end.code, reported_end.signal) if reported_end is not None else _code_of(terminated)
+    is_oom = (terminated is not None and terminated.reason == "OOMKilled") or (
+        reported_end is not None and reported_end.oom
+    )
+    is_oom = is_oom and signal_number == signal.SIGKILL
     if not reason:
         reason = (
-            (reported.own_reason if reported is not None else "")
+            (reported_end.own_reason if reported_end is not None else "")
             or ("out-of-memory" if is_oom else "")
-            or _outside(pod)
+            or _reason_from_cluster(pod)
         )
-    return WorkloadExit(code=code if number is None else None, signal=number, oom=is_oom, reason=reason)
+    return WorkloadExit(code=code if signal_number is None else None, signal=signal_number, oom=is_oom, reason=reason)
 
 
 def _code_of(terminated: StateTerminated | None) -> tuple[int | None, int | None]:
@@ -276,13 +282,13 @@ def _code_of(terminated: StateTerminated | None) -> tuple[int | None, int | None
     return terminated.exit_code, None
 
 
-def _outside(pod: Pod | None) -> str:
+def _reason_from_cluster(pod: Pod | None) -> str:
     """Returns the reason of an end that the cluster caused. Returns an empty text if the session ended by itself."""
     if pod is None:
         return "container-removed"
     disruption = condition_of(pod, "DisruptionTarget")
     if disruption is not None and disruption.status == "True":
-        return DISRUPTIONS.get(disruption.reason, "node-drained")
+        return REASON_BY_DISRUPTION.get(disruption.reason, "node-drained")
     if pod.status.reason == "Evicted":
         return "home-limit" if "volume" in pod.status.message or "ephemeral" in pod.status.message else "evicted"
     return "container-removed" if pod.metadata.deletion_timestamp else ""

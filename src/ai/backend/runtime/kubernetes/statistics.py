@@ -11,7 +11,7 @@ from ai.backend.node.workload.statistics import accumulated, gauge, rate
 from ai.backend.plugin.accelerator import Measurement
 from ai.backend.runtime.kubernetes.records import PodRecord
 
-_AVG_MAX, _MAX = frozenset({"avg", "max"}), frozenset({"max"})
+_AVG_MAX_STATS, _MAX_STATS = frozenset({"avg", "max"}), frozenset({"max"})
 MAX_PIDS = 4096
 _Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
@@ -33,25 +33,32 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Holds one report of a pod with the time of its arrival. ``cpu_percent`` is that since the sample before, ``at``
-    our monotonic clock.
+    """Holds one report of a pod with the time of its arrival. ``cpu_percent`` is that since the sample before,
+    ``arrived_at_s`` our monotonic clock.
     """
 
     report: Report
     cpu_percent: float
-    at: float
+    arrived_at_s: float
 
 
-def read_sample(message: Mapping[str, Any], previous: Sample | None, now: float) -> Sample | None:
+def read_sample(message: Mapping[str, Any], previous_sample: Sample | None, now: float) -> Sample | None:
     """Returns the sample in a frame of a relay, or None for a frame of another form."""
     try:
         report = msgspec.convert(message, Report)
     except msgspec.ValidationError:
         return None
-    percent = 0.0
-    if previous is not None and report.cpu_ms is not None and previous.report.cpu_ms is not None and now > previous.at:
-        percent = max(0.0, (report.cpu_ms - previous.report.cpu_ms) / (now - previous.at) / 10)
-    return Sample(report, percent, now)
+    cpu_percent = 0.0
+    if (
+        previous_sample is not None
+        and report.cpu_ms is not None
+        and previous_sample.report.cpu_ms is not None
+        and now > previous_sample.arrived_at_s
+    ):
+        cpu_percent = max(
+            0.0, (report.cpu_ms - previous_sample.report.cpu_ms) / (now - previous_sample.arrived_at_s) / 10
+        )
+    return Sample(report, cpu_percent, now)
 
 
 def measurements_of(sample: Sample, record: PodRecord) -> Sequence[Measurement]:
@@ -59,11 +66,11 @@ def measurements_of(sample: Sample, record: PodRecord) -> Sequence[Measurement]:
     report = sample.report
     measurements: list[Measurement] = []
     if report.cpu_ms is not None:
-        capacity = None if record.cpu_limit is None else record.cpu_limit * 100
+        cpu_limit_percent = None if record.cpu_limit is None else record.cpu_limit * 100
         measurements.append(accumulated("cpu_used", report.cpu_ms, "msec"))
-        measurements.append(gauge("cpu_util", sample.cpu_percent, "percent", capacity, _AVG_MAX))
+        measurements.append(gauge("cpu_util", sample.cpu_percent, "percent", cpu_limit_percent, _AVG_MAX_STATS))
     if report.mem is not None:
-        measurements.append(gauge("mem", report.mem, "bytes", record.memory_bytes, _AVG_MAX))
+        measurements.append(gauge("mem", report.mem, "bytes", record.memory_bytes, _AVG_MAX_STATS))
     for metric, value in (("io_read", report.io_read), ("io_write", report.io_write)):
         if value is not None:
             measurements.append(accumulated(metric, value, "bytes"))
@@ -71,5 +78,5 @@ def measurements_of(sample: Sample, record: PodRecord) -> Sequence[Measurement]:
         if value is not None:
             measurements.append(rate(metric, value, "bps"))
     if report.pids:
-        measurements.append(gauge("pids", len(report.pids), "count", None, _MAX))
+        measurements.append(gauge("pids", len(report.pids), "count", None, _MAX_STATS))
     return measurements

@@ -10,7 +10,7 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.node.relay.streams import PieceReader, pack_piece
 
 _MAX_UNREAD_BYTES = 256 * 1024
-_PIECE_BYTES = 64 * 1024
+_WRITE_BYTES = 64 * 1024
 
 
 class PodStream(asyncio.Protocol):
@@ -33,11 +33,11 @@ class PodStream(asyncio.Protocol):
             if self._is_closed:
                 raise Unavailable("the connection was cut")
             if self._pieces:
-                piece = self._pieces.popleft()
-                self._unread_bytes -= len(piece)
+                received_piece = self._pieces.popleft()
+                self._unread_bytes -= len(received_piece)
                 if self._transport is not None and self._unread_bytes < _MAX_UNREAD_BYTES:
                     self._transport.resume_reading()
-                return piece
+                return received_piece
             if self._has_ended:
                 return b""
             if self._is_cut:
@@ -46,8 +46,8 @@ class PodStream(asyncio.Protocol):
             await self._news.wait()
 
     async def write(self, data: bytes) -> None:
-        for start in range(0, len(data), _PIECE_BYTES):
-            await self._write(bytes(data[start : start + _PIECE_BYTES]))
+        for offset in range(0, len(data), _WRITE_BYTES):
+            await self._write(bytes(data[offset : offset + _WRITE_BYTES]))
 
     async def write_eof(self) -> None:
         await self._write(b"")
@@ -70,12 +70,12 @@ class PodStream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for piece in self._reader.feed(data):
-                if not piece:
+            for received_piece in self._reader.feed(data):
+                if not received_piece:
                     self._has_ended = True
                 elif not self._has_ended:
-                    self._pieces.append(piece)
-                    self._unread_bytes += len(piece)
+                    self._pieces.append(received_piece)
+                    self._unread_bytes += len(received_piece)
         except ConnectionAbortedError:
             if self._transport is not None:
                 self._transport.abort()

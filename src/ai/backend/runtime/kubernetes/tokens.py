@@ -53,9 +53,11 @@ def _key_id_of(token: str) -> str:
 
     Raises AuthenticationFailed for what is no token.
     """
-    segment = token.partition(".")[0]
+    header_segment = token.partition(".")[0]
     try:
-        return msgspec.json.decode(urlsafe_b64decode(segment + "=" * (-len(segment) % 4)), type=_Header).kid
+        return msgspec.json.decode(
+            urlsafe_b64decode(header_segment + "=" * (-len(header_segment) % 4)), type=_Header
+        ).kid
     except (ValueError, RecursionError):  # of base64, of other characters than ASCII, and of JSON
         raise AuthenticationFailed("this is no token") from None
 
@@ -102,9 +104,11 @@ class TokenVerifier:
             self._asked_at = now
             try:
                 key_set = jwt.PyJWKSet.from_json((await self._api.request("GET", _KEYS_PATH)).decode())
-                configuration = msgspec.json.decode(await self._api.request("GET", _CONFIGURATION_PATH), type=dict)
+                openid_configuration = msgspec.json.decode(
+                    await self._api.request("GET", _CONFIGURATION_PATH), type=dict
+                )
             except (BackendError, jwt.PyJWTError, msgspec.MsgspecError) as error:
                 log.warning("the keys of the cluster's tokens cannot be read: %s", error)
                 return
-            self._issuer = str(configuration.get("issuer") or "")
+            self._issuer = str(openid_configuration.get("issuer") or "")
             self._keys = {str(key.key_id): key.key for key in key_set.keys}

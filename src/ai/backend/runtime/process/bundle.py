@@ -16,17 +16,17 @@ from typing import Any
 from ai.backend.common.errors import CreationDenied
 from ai.backend.node.workload.file_trees import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
-from ai.backend.runtime.process.sandbox import HostPaths, SandboxView, StagedSource, show
+from ai.backend.runtime.process.sandbox import HostPaths, SandboxView, StagedSource, show_session
 from ai.backend.runtime.process.supervisor import launch
 from ai.backend.runtime.process.supervisor.gvisor import BUNDLE_FOLDER, STATE_FOLDER
 
 GVISOR = "gvisor"
 """The runtime class."""
-FIRST_PROGRAM = "relay/main.py"
+FIRST_PROGRAM_FILE = "relay/main.py"
 """The path of the first process's program, relative to the runner's files."""
 REQUESTS_FD = 4
 _NAMESPACES = ("pid", "ipc", "uts", "mount")
-_OPTIONS = {"--bind": ["rbind", "rw", "nosuid", "nodev"], "--ro-bind": ["rbind", "ro", "nosuid", "nodev"]}
+_MOUNT_OPTIONS = {"--bind": ["rbind", "rw", "nosuid", "nodev"], "--ro-bind": ["rbind", "ro", "nosuid", "nodev"]}
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class BundleView(SandboxView):
     _sources: dict[str, str] = field(default_factory=dict)
 
     def mount(self, bind_option: str, source: str, target: str) -> None:
-        self._add("bind", source, target, _OPTIONS[bind_option])
+        self._add_mount("bind", source, target, _MOUNT_OPTIONS[bind_option])
 
     def bind(self, source: str | Path, target: str, bind_option: str = "--ro-bind") -> None:
         self._check_mount_point(str(source), target)
@@ -53,7 +53,7 @@ class BundleView(SandboxView):
         self.folders.append(path)
 
     def add_memory(self, path: str, size_bytes: int) -> None:
-        self._add("tmpfs", "tmpfs", path, ["nosuid", "nodev", f"size={size_bytes}", "mode=1777"])
+        self._add_mount("tmpfs", "tmpfs", path, ["nosuid", "nodev", f"size={size_bytes}", "mode=1777"])
 
     def show_system(self, *, has_devices: bool) -> None:
         """Adds gVisor's own /proc, /dev and /sys, in which there is nothing of the host. Raises CreationDenied for
@@ -61,11 +61,11 @@ class BundleView(SandboxView):
         """
         if has_devices:
             raise CreationDenied("gVisor is given no devices here", data={"field": "devices", "key": "*"})
-        self._add("proc", "proc", "/proc", [])
-        self._add("tmpfs", "tmpfs", "/dev", [])
-        self._add("sysfs", "sysfs", "/sys", ["ro"])
+        self._add_mount("proc", "proc", "/proc", [])
+        self._add_mount("tmpfs", "tmpfs", "/dev", [])
+        self._add_mount("sysfs", "sysfs", "/sys", ["ro"])
 
-    def _add(self, kind: str, source: str, target: str, options: Sequence[str]) -> None:
+    def _add_mount(self, kind: str, source: str, target: str, options: Sequence[str]) -> None:
         self.mounts.append({"destination": target, "type": kind, "source": source, "options": list(options)})
 
     def _check_mount_point(self, source: str, target: str) -> None:
@@ -75,8 +75,8 @@ class BundleView(SandboxView):
         outer_target = max((path for path in self._sources if target.startswith(path + "/")), key=len, default=None)
         if outer_target is None or any(target.startswith(f"{path}/") for path in self._staged_targets):
             return
-        place = self._sources[outer_target] + target.removeprefix(outer_target)
-        if os.path.isdir(source) != os.path.isdir(place) or not os.path.lexists(place):  # noqa: PTH112  # texts
+        host_path = self._sources[outer_target] + target.removeprefix(outer_target)
+        if os.path.isdir(source) != os.path.isdir(host_path) or not os.path.lexists(host_path):  # noqa: PTH112  # texts
             message = f"there is no place for {target!r} in {outer_target!r}, which is shown read-only"
             raise CreationDenied(message, data={"field": "mounts", "key": target})
 
@@ -94,8 +94,8 @@ def compose_bundle(
 
     The session's variables are added where the bundle is written.
     """
-    view = BundleView(staged=True)
-    show(view, host_paths)
+    view = BundleView(is_staged=True)
+    show_session(view, host_paths)
     uid, gid = uid_gid
     process = {
         "user": {"uid": uid, "gid": gid, "additionalGids": list(spec.config.extra_gids)},
@@ -103,8 +103,8 @@ def compose_bundle(
         "cwd": HOME,
         "rlimits": [{"type": name, "hard": limit, "soft": limit} for name, limit in limits.items()],
     }
-    fds = {launch.CHANNEL_FD: launch.CHANNEL_FD, launch.INFO_FD: REQUESTS_FD}
-    return bundle_of(view, runsc, str(spec.key), process, host_paths.hostname, fds), view.staged_sources
+    fd_mapping = {launch.CHANNEL_FD: launch.CHANNEL_FD, launch.INFO_FD: REQUESTS_FD}
+    return bundle_of(view, runsc, str(spec.key), process, host_paths.hostname, fd_mapping), view.staged_sources
 
 
 def bundle_of(
@@ -113,9 +113,9 @@ def bundle_of(
     sandbox_id: str,
     process: Mapping[str, Any],
     hostname: str,
-    fds: Mapping[int, int] = MappingProxyType({}),
+    fd_mapping: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Returns a bundle for :mod:`supervisor.gvisor`. ``fds`` maps descriptors of the leader to those of the process."""
+    """Returns a bundle for :mod:`supervisor.gvisor`. ``fd_mapping``: descriptors inside by the leader's."""
     config = {
         "ociVersion": "1.0.2",
         "hostname": hostname,
@@ -126,7 +126,7 @@ def bundle_of(
     }
     options = [f"--root={STATE_FOLDER}", "--platform=systrap", "--ignore-cgroups", "--overlay2=none"]
     arguments = [f"--bundle={BUNDLE_FOLDER}"]
-    for leader_fd, process_fd in fds.items():
+    for leader_fd, process_fd in fd_mapping.items():
         arguments += ["--pass-fd", f"{leader_fd}:{process_fd}"]
     command = [runsc, *options, "run", *arguments, sandbox_id]
     return {"config": config, "links": view.links, "folders": view.folders, "command": command}
@@ -134,9 +134,9 @@ def bundle_of(
 
 def first_process(interpreter: str, runtime: str) -> list[str]:
     """Returns the command of a sandbox's first process, which starts the runner (:mod:`node.relay.inner`)."""
-    fds = ["--channel-fd", str(launch.CHANNEL_FD), "--requests-fd", str(REQUESTS_FD)]
-    program = [interpreter, "-I", "-S", f"{RUNNER}/{FIRST_PROGRAM}", "inner"]
-    return [*program, *fds, "--runtime", runtime, "--home", HOME]
+    fd_arguments = ["--channel-fd", str(launch.CHANNEL_FD), "--requests-fd", str(REQUESTS_FD)]
+    program = [interpreter, "-I", "-S", f"{RUNNER}/{FIRST_PROGRAM_FILE}", "inner"]
+    return [*program, *fd_arguments, "--runtime", runtime, "--home", HOME]
 
 
 def why_denied(spec: WorkloadSpec) -> tuple[str, dict[str, str]]:

@@ -12,8 +12,8 @@ import msgspec
 from ai.backend.node.linux.cgroups import CgroupDriver, CgroupV1, CgroupV2, NoCgroups, remove_base
 from ai.backend.node.linux.disk_space import MountEntry
 
-WANTED_V1 = ("cpu", "cpuacct", "memory", "pids", "blkio", "devices", "cpuset")
-WANTED_V2 = ("cpu", "memory", "pids", "cpuset", "io")
+CONTROLLERS_V1 = ("cpu", "cpuacct", "memory", "pids", "blkio", "devices", "cpuset")
+CONTROLLERS_V2 = ("cpu", "memory", "pids", "cpuset", "io")
 _PROOF_FILE_BY_CONTROLLER = {
     "cpu": "cpu.cfs_quota_us",
     "cpuacct": "cpuacct.usage",
@@ -40,7 +40,7 @@ def find_hierarchies(mounts: Iterable[MountEntry], cgroup_root: Path) -> list[Cg
     for mount in mounts:
         mount_path = Path(mount.mount_point)
         if mount.fstype in {"cgroup", "cgroup2"} and (mount_path == cgroup_root or cgroup_root in mount_path.parents):
-            controllers = tuple(controller for controller in WANTED_V1 if controller in mount.super_options)
+            controllers = tuple(controller for controller in CONTROLLERS_V1 if controller in mount.super_options)
             hierarchies.append(CgroupMount(mount_path, mount.fstype == "cgroup2", controllers))
     return hierarchies
 
@@ -140,7 +140,7 @@ def _make_v2_driver(mount: CgroupMount, own_group: str, parent_name: str, instan
             continue
         usable_controllers = frozenset(_read_words(base_group / "cgroup.subtree_control"))
         if usable_controllers:
-            return CgroupV2(base=base_group, controllers=usable_controllers & frozenset(WANTED_V2))
+            return CgroupV2(base=base_group, controllers=usable_controllers & frozenset(CONTROLLERS_V2))
         remove_base(base_group)
     return None
 
@@ -159,7 +159,7 @@ def _enable_controllers(parent_group: Path, base_group: Path) -> None:
         available_controllers = set(_read_words(group / "cgroup.controllers")) - set(
             _read_words(group / "cgroup.subtree_control")
         )
-        for controller in WANTED_V2:
+        for controller in CONTROLLERS_V2:
             if controller in available_controllers:
                 with suppress(OSError):  # another one may be delegated
                     (group / "cgroup.subtree_control").write_text(f"+{controller}")

@@ -148,9 +148,9 @@ def erase(
 
 def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
     """Completes started removals, undoes partial creations, records exits, and removes groups without a workload."""
-    names: set[str] = set()
+    workload_names: set[str] = set()
     for directory in list(state.all_workloads()):
-        names.add(directory.path.name)
+        workload_names.add(directory.path.name)
         record = directory.record()
         if record is None:  # the agent died before it wrote the record, so nothing was ever started
             if (lock_fd := directory.take_lock()) is not None:
@@ -164,7 +164,7 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
             undo_creation(state, directory, cgroups)
         else:
             record_exit(record, directory)
-    for group in [dict(group) for group in cgroups.leftovers() if Path(group["path"]).name not in names]:
+    for group in [dict(group) for group in cgroups.leftovers() if Path(group["path"]).name not in workload_names]:
         cgroupfs.remove([group])
 
 

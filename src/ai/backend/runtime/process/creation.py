@@ -71,7 +71,9 @@ class Creation(msgspec.Struct, frozen=True):
     cookie: str
 
     def prepare(self) -> Record:
-        """Writes the workload's record, home, files and plan. Raises CreationDenied or OSError; the caller undoes."""
+        """Writes the workload's record, home, files and plan. Raises CreationDenied or OSError; then the caller
+        removes them.
+        """
         registry = CdiRegistry(cdi_directories(self.state.path))
         visible_folders = VISIBLE_FOLDERS if self.image.rootfs is None else ()
         config = applied(self.spec.config, registry, visible_folders=visible_folders)
@@ -80,9 +82,9 @@ class Creation(msgspec.Struct, frozen=True):
     def _prepare(self) -> Record:
         spec = self.spec
         if self.host.is_gvisor:
-            reason, item = why_denied(spec)
+            reason, item_data = why_denied(spec)
             if reason:
-                raise CreationDenied(reason, data=item)
+                raise CreationDenied(reason, data=item_data)
         if self.image.rootfs is not None and not self.host.bwrap:
             raise CreationDenied("a rootfs image needs bubblewrap, which does not work on this node")
         if self.host.bwrap is None:
@@ -110,8 +112,8 @@ class Creation(msgspec.Struct, frozen=True):
             network_files["/etc/resolv.conf"] = resolver_file()
         files = {**spec.files, **network_files}
         folders = folders_of(files, spec, self.host)
-        in_folders = {f"{folder}/{name}" for folder, contents in folders.items() for name in contents}
-        files = {target: content for target, content in files.items() if target not in in_folders}
+        paths_in_folders = {f"{folder}/{name}" for folder, contents in folders.items() for name in contents}
+        files = {target: content for target, content in files.items() if target not in paths_in_folders}
         mounted_files = place_files(files, directory.path, home, owner, spec.private_files)
         if self.image.rootfs is not None:  # its /etc is read-only: only what is there can be covered
             rootfs = self.image.rootfs
@@ -120,7 +122,7 @@ class Creation(msgspec.Struct, frozen=True):
                 for target, path in mounted_files.items()
                 if not target.startswith("/etc/") or (rootfs / target[1:]).is_file()
             }
-        if self.host.seccomp and spec.config.extra_syscalls:
+        if self.host.has_seccomp and spec.config.extra_syscalls:
             (directory.path / "seccomp.bpf").write_bytes(seccomp.compile_policy(spec.config.extra_syscalls))
         plan = build_plan(
             spec,

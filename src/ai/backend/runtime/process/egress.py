@@ -18,7 +18,7 @@ _SOURCE_ROOT = Path(__file__).resolve().parents[4]
 _ADDRESS, _GATEWAY, NAME_SERVER = "10.0.2.100", "10.0.2.2", "10.0.2.3"
 """The addresses that slirp4netns uses by default."""
 HELPERS = ("slirp4netns", "pasta")
-_TUN = "/dev/net/tun"
+_TUN_PATH = "/dev/net/tun"
 
 
 def helper_arguments(program: str, *, as_root: bool) -> list[str]:
@@ -45,20 +45,20 @@ def find_helpers(settings: ProcessRuntimeSettings) -> tuple[dict[str, Any], str]
     programs = [path for name in HELPERS if (path := shutil.which(name, path=_search_path()))]
     if not programs:
         return {}, f"neither {' nor '.join(HELPERS)} (package passt) is installed"
-    egress: dict[str, Any] = {}
+    arguments_by_user: dict[str, Any] = {}
     reason = ""
     for program in programs:
         for key in ("as-user", "as-root"):
             as_root = key == "as-root"
-            if key in egress or (as_root and (not is_root or not program.endswith("slirp4netns"))):
+            if key in arguments_by_user or (as_root and (not is_root or not program.endswith("slirp4netns"))):
                 continue  # pasta gives up root's powers before it enters a namespace of root's
             arguments = helper_arguments(program, as_root=as_root)
             failure = _try_helper({key: arguments}, identity, as_root=as_root)
             if not failure:
-                egress[key] = arguments
+                arguments_by_user[key] = arguments
             elif not as_root:
                 reason = f"{program} does not work: {failure}"
-    return (egress, "") if "as-user" in egress else ({}, _tun_problem(identity[0]) or reason)
+    return (arguments_by_user, "") if "as-user" in arguments_by_user else ({}, _tun_problem(identity[0]) or reason)
 
 
 def _tun_problem(uid: int | None) -> str:
@@ -66,21 +66,21 @@ def _tun_problem(uid: int | None) -> str:
     user can open it.
     """
     try:
-        mode = Path(_TUN).stat().st_mode
+        mode = Path(_TUN_PATH).stat().st_mode
     except OSError:
-        return f"this machine has no {_TUN}"
-    is_open = os.access(_TUN, os.R_OK | os.W_OK) if uid is None else mode & 0o006 == 0o006
-    return "" if is_open else f"{_TUN} is not open to the user of sessions: chmod 0666 {_TUN}"
+        return f"this machine has no {_TUN_PATH}"
+    is_open = os.access(_TUN_PATH, os.R_OK | os.W_OK) if uid is None else mode & 0o006 == 0o006
+    return "" if is_open else f"{_TUN_PATH} is not open to the user of sessions: chmod 0666 {_TUN_PATH}"
 
 
 def _search_path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def _try_helper(egress: dict[str, Any], identity: Sequence[int | None], *, as_root: bool) -> str:
+def _try_helper(arguments_by_user: dict[str, Any], identity: Sequence[int | None], *, as_root: bool) -> str:
     """Makes a network with a helper, and removes it. Returns the reason of a failure, or an empty text."""
-    plan: dict[str, Any] = {
-        "egress": egress,
+    network_plan: dict[str, Any] = {
+        "egress": arguments_by_user,
         "uid": identity[0],
         "gid": identity[1],
         "groups": [],
@@ -89,14 +89,14 @@ def _try_helper(egress: dict[str, Any], identity: Sequence[int | None], *, as_ro
     }
     module = "ai.backend.runtime.process.supervisor.egress"
     code = f"import sys; sys.path.append({str(_SOURCE_ROOT)!r}); from {module} import main; main()"
-    command = [os.path.realpath(sys.executable), "-I", "-S", "-c", code, json.dumps(plan)]
+    command = [os.path.realpath(sys.executable), "-I", "-S", "-c", code, json.dumps(network_plan)]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, capture_output=True, timeout=2 * TIMEOUT_S, stdin=subprocess.DEVNULL, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
-    return "" if done.returncode == 0 else done.stderr.decode(errors="replace").strip()[-200:] or "it failed"
+    return "" if completed.returncode == 0 else completed.stderr.decode(errors="replace").strip()[-200:] or "it failed"
 
 
 def resolver_file() -> bytes:

@@ -18,7 +18,7 @@ from pathlib import Path
 from ai.backend.node.linux.proc import boot_id
 from ai.backend.node.workload.file_trees import remove_tree
 
-LOOK_INTERVAL_S = 5.0
+REFRESH_INTERVAL_S = 5.0
 MAX_BYTES = 32 * 1024 * 1024
 MAX_ENTRIES = 20_000
 _PREFIX = "etc-"
@@ -30,69 +30,70 @@ class EtcFolder:
 
     Args:
         parent: where the folders lie, one for each state of the host's /etc.
-        names: the entries of /etc, with their folders (``ssl/certs``).
+        entry_names: the entries of /etc, with their folders (``ssl/certs``).
         contents: the files that replace the host's.
         host: the folder to copy from.
     """
 
     def __init__(
-        self, parent: Path, names: Sequence[str], contents: Mapping[str, str], host: Path = Path("/etc")
+        self, parent: Path, entry_names: Sequence[str], contents: Mapping[str, str], host: Path = Path("/etc")
     ) -> None:
         self._parent = parent
-        self._names = names
+        self._names = entry_names
         self._contents = contents
         self._host = host
         self._lock = threading.Lock()
         self._folder: Path | None = None
-        self._next_look = 0.0
+        self._next_refresh_at = 0.0
 
     def current(self) -> Path | None:
-        """Returns the copy, at most ``LOOK_INTERVAL_S`` older than the host's; None if it is too large or fails."""
+        """Returns the copy, at most ``REFRESH_INTERVAL_S`` older than the host's; None if it is too large or fails."""
         with self._lock:
             now = time.monotonic()
-            if now >= self._next_look:
-                self._next_look = now + LOOK_INTERVAL_S
+            if now >= self._next_refresh_at:
+                self._next_refresh_at = now + REFRESH_INTERVAL_S
                 try:
-                    self._folder = self._made()
+                    self._folder = self._make_copy()
                 except OSError:
                     self._folder = None
             return self._folder
 
-    def remove_unused(self, texts: Collection[str]) -> None:
-        """Removes the copies that no workload uses: their paths occur in none of ``texts``, of which each describes one
-        workload.
-        """
+    def remove_unused(self, workload_plans: Collection[str]) -> None:
+        """Removes the copies that no workload uses: their paths occur in none of the workloads' plans."""
         with self._lock:
             current_name = self._folder.name if self._folder is not None else ""
             for folder in self._parent.glob(f"{_PREFIX}*"):
-                if folder.name != current_name and not any(folder.name in text for text in texts):
+                if folder.name != current_name and not any(folder.name in plan for plan in workload_plans):
                     with suppress(OSError):  # the next start tries again
                         remove_tree(folder)
 
-    def _made(self) -> Path | None:
-        entries = list(self._entries())
+    def _make_copy(self) -> Path | None:
+        entries = list(self._public_entries())
         total_bytes = sum(status.st_size for _, _, status in entries)
         if len(entries) > MAX_ENTRIES or total_bytes > MAX_BYTES:
             return None
         # Of this boot: after a power loss, files that were not written to the disk may be empty.
-        signs = [(name, s.st_ino, s.st_mtime_ns, s.st_size, s.st_mode) for name, _, s in entries]
-        digest = sha256(repr((boot_id(), signs, sorted(self._contents.items()))).encode()).hexdigest()[:16]
+        file_signatures = [
+            (name, entry_status.st_ino, entry_status.st_mtime_ns, entry_status.st_size, entry_status.st_mode)
+            for name, _, entry_status in entries
+        ]
+        digest = sha256(repr((boot_id(), file_signatures, sorted(self._contents.items()))).encode()).hexdigest()[:16]
         folder = self._parent / f"{_PREFIX}{digest}"
         if not folder.is_dir():
-            unfinished = self._parent / f"{_PREFIX}{digest}.new"
-            remove_tree(unfinished)
-            self._copy(entries, unfinished)
-            unfinished.rename(folder)
+            unfinished_folder = self._parent / f"{_PREFIX}{digest}.new"
+            remove_tree(unfinished_folder)
+            self._copy(entries, unfinished_folder)
+            unfinished_folder.rename(folder)
         return folder
 
-    def _entries(self) -> Iterator[_Entry]:
+    def _public_entries(self) -> Iterator[_Entry]:
         """Yields the files, folders and links of /etc that every user may read, and that are therefore copied."""
         for name in self._names:
             path = f"{self._host}/{name}"
             with suppress(OSError):
-                yield from self._tree(name, path, os.stat(path))  # noqa: PTH116  # hundreds of files at each look: pathlib doubles its cost
+                yield from self._walk_tree(name, path, os.stat(path))  # noqa: PTH116  # hundreds of files at each look: pathlib doubles its cost
 
-    def _tree(self, name: str, path: str, status: os.stat_result) -> Iterator[_Entry]:
+    def _walk_tree(self, name: str, path: str, status: os.stat_result) -> Iterator[_Entry]:
         if stat.S_ISLNK(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH):
             yield name, path, status
         elif stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IROTH and status.st_mode & stat.S_IXOTH:
@@ -101,7 +102,7 @@ class EtcFolder:
                 for child in sorted(children, key=lambda child: child.name):
                     with suppress(OSError):  # removed meanwhile
                         child_status = child.stat(follow_symlinks=False)
-                        yield from self._tree(f"{name}/{child.name}", child.path, child_status)
+                        yield from self._walk_tree(f"{name}/{child.name}", child.path, child_status)
 
     def _copy(self, entries: Sequence[_Entry], folder: Path) -> None:
         folder.mkdir()

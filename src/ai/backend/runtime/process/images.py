@@ -59,7 +59,7 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
     environ: dict[str, str] = msgspec.field(default_factory=dict)
     unused: dict[str, str] = msgspec.field(default_factory=dict)
 
-    def public(self) -> RuntimeImage:
+    def to_runtime_image(self) -> RuntimeImage:
         return RuntimeImage(
             name=self.name,
             architecture=platform.machine(),
@@ -99,11 +99,13 @@ def own_python() -> _Python:
     """Returns the base interpreter of the agent's virtual environment, whose files sessions may see."""
     base_prefix = os.path.realpath(sys.base_prefix)
     file_names = (f"python{sys.version_info[0]}.{sys.version_info[1]}", "python3")
-    paths = (Path(base_prefix, "bin", file_name) for file_name in file_names)
-    executable = next((str(path) for path in paths if path.exists()), sys.executable)
+    candidate_paths = (Path(base_prefix, "bin", file_name) for file_name in file_names)
+    executable = next((str(path) for path in candidate_paths if path.exists()), sys.executable)
     version = ".".join(map(str, sys.version_info[:3]))
     return _Python(
-        os.path.realpath(executable), version, _outside_usr((base_prefix, os.path.realpath(sys.base_exec_prefix)))
+        os.path.realpath(executable),
+        version,
+        _prefixes_outside_usr((base_prefix, os.path.realpath(sys.base_exec_prefix))),
     )
 
 
@@ -118,10 +120,10 @@ def _inspect_python(executable: Path) -> _Python | None:
             return None
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return _Python(os.path.realpath(executable), version, _outside_usr(map(os.path.realpath, prefixes)))
+    return _Python(os.path.realpath(executable), version, _prefixes_outside_usr(map(os.path.realpath, prefixes)))
 
 
-def _outside_usr(prefixes: Iterable[str]) -> tuple[str, ...]:
+def _prefixes_outside_usr(prefixes: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({prefix for prefix in prefixes if prefix != "/usr" and not prefix.startswith("/usr/")}))
 
 
@@ -137,28 +139,28 @@ def _has_jupyterlab(python: _Python) -> bool:
 
 def _jupyterlab_beside(python: _Python) -> tuple[str, str] | None:
     """Returns the interpreter and the path of a virtual environment that has JupyterLab for that Python."""
-    candidates = [Path(sys.executable)]
+    candidate_interpreters = [Path(sys.executable)]
     if (jupyter_path := shutil.which("jupyter-lab")) is not None:
-        candidates.append(Path(jupyter_path).resolve().with_name("python"))
-    for candidate in candidates:
-        environment = candidate.absolute().parents[1]
+        candidate_interpreters.append(Path(jupyter_path).resolve().with_name("python"))
+    for candidate_interpreter in candidate_interpreters:
+        environment = candidate_interpreter.absolute().parents[1]
         package_folder = environment / "lib" / f"python{python.minor_version}" / "site-packages"
         if str(environment).startswith(_HIDDEN_PREFIXES):
             continue
         if all((package_folder / package).is_dir() for package in ("jupyterlab", "ipykernel")) and (
-            os.path.realpath(candidate) == python.executable
+            os.path.realpath(candidate_interpreter) == python.executable
         ):
-            return str(environment / "bin" / candidate.name), str(environment)
+            return str(environment / "bin" / candidate_interpreter.name), str(environment)
     return None
 
 
-def host_python(python: _Python, image_name: str, aliases: tuple[str, ...]) -> ProcessImage:
+def host_python_image(python: _Python, image_name: str, aliases: tuple[str, ...]) -> ProcessImage:
     """Returns the image of a Python with a web server of files, and JupyterLab if installed for that Python."""
     services, labels, prefixes = ["http:http:8000"], {}, python.prefixes
     jupyterlab_beside = None if _has_jupyterlab(python) else _jupyterlab_beside(python)
     if jupyterlab_beside is not None:
         labels["ai.backend.service-path.jupyterlab"], environment = jupyterlab_beside
-        prefixes = tuple(dict.fromkeys((*prefixes, *_outside_usr([environment]))))
+        prefixes = tuple(dict.fromkeys((*prefixes, *_prefixes_outside_usr([environment]))))
     if jupyterlab_beside is not None or _has_jupyterlab(python):
         services.append("jupyterlab:http:8090")
     return ProcessImage(
@@ -191,7 +193,7 @@ def host_images(extra_interpreters: Sequence[Path] = ()) -> list[ProcessImage]:
             tag += "-system" if python.executable.startswith("/usr/bin/") else f"-{len(tags)}"
         tags.add(tag)
         aliases = ("python", tag, *_MANUAL_ALIASES["python"]) if python is agent_python else (tag,)
-        images.append(host_python(python, tag, aliases))
+        images.append(host_python_image(python, tag, aliases))
     for runtime, runtime_path in RUNTIME_PATHS.items():
         if shutil.which(runtime_path):
             image = ProcessImage(

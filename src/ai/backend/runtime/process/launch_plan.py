@@ -22,8 +22,8 @@ from ai.backend.runtime.process.settings import SESSION_UID_COUNT, ProcessRuntim
 from ai.backend.runtime.process.supervisor import launch
 from ai.backend.runtime.workload import OOM_SCORE_ADJ, SESSION_PREFIX, device_node, environment
 
-SHARED_FILTER = "seccomp.bpf"
-GVISOR_STATIC = "gvisor"
+SHARED_FILTER_NAME = "seccomp.bpf"
+GVISOR_STATIC_FOLDER = "gvisor"
 """A folder of the host's static files for sessions in gVisor, where the session's user has another number."""
 MEMORY_FOLDERS = ("/home/config",)
 MEMORY_FOLDERS_BYTES = 256 * 1024
@@ -41,19 +41,19 @@ WATCHED_DATA_SLACK_BYTES = 1024 * 1024 * 1024
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the results of the host's probe.
 
-    Without ``user_namespace`` the sandbox starts as root. ``can_stage``: mounts can be made before bubblewrap runs.
+    Without ``in_user_namespace`` the sandbox starts as root. ``can_stage``: mounts can be made before bubblewrap runs.
     ``session_uids``: the first of the users that make the user namespaces of sessions; 0 if sessions share one user's.
     """
 
     bwrap: str | None
     cgroups: CgroupDriver
-    seccomp: bool
+    has_seccomp: bool
     can_limit_pids_late: bool
     runner: Path
-    static: Path
-    etc: EtcFolder
+    static_folder: Path
+    etc_copies: EtcFolder
     is_root: bool
-    user_namespace: bool = True
+    in_user_namespace: bool = True
     can_stage: bool = True
     session_uids: int = 0
     binds_home: bool = False
@@ -69,10 +69,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
             self,
             is_gvisor=True,
             bwrap=self.runsc,
-            seccomp=False,
+            has_seccomp=False,
             can_limit_pids_late=False,
-            static=self.static / GVISOR_STATIC,
-            user_namespace=False,
+            static_folder=self.static_folder / GVISOR_STATIC_FOLDER,
+            in_user_namespace=False,
             session_uids=0,
             binds_home=False,
             egress={},
@@ -134,22 +134,22 @@ def build_plan(
     if has_inner_home and not host.is_gvisor and program.can_run_in_place(spec, image, home):
         script = program.script_of(spec, environ, command, image.runtime, _inner_identity(settings, host))
     if script:
-        command, environ[program.VARIABLE] = [*program.COMMAND], script
-    counts_pids = "pids" in host.cgroups.controllers
-    limits_pids = host.bwrap and not counts_pids and host.can_limit_pids_late
-    own_pid_limit = limits.pids if limits_pids and host.session_uids else None
-    late_pid_limit = limits.pids if limits_pids and not host.session_uids else None
+        command, environ[program.SCRIPT_VARIABLE] = [*program.SCRIPT_COMMAND], script
+    cgroup_limits_pids = "pids" in host.cgroups.controllers
+    late_limits_pids = host.bwrap and not cgroup_limits_pids and host.can_limit_pids_late
+    own_pid_limit = limits.pids if late_limits_pids and host.session_uids else None
+    late_pid_limit = limits.pids if late_limits_pids and not host.session_uids else None
     rlimits = _resource_limits(spec, settings, limits, host)
     if host.bwrap:
-        etc = _etc_of(spec, host, files) if image.rootfs is None else None
-        if host.is_gvisor and etc is not None:  # the host's copy has the user of the other sandboxes
-            files = {**{f"/etc/{name}": host.static / name for name in ("passwd", "group")}, **files}
+        etc_folder = _shared_etc_of(spec, host, files) if image.rootfs is None else None
+        if host.is_gvisor and etc_folder is not None:  # the host's copy has the user of the other sandboxes
+            files = {**{f"/etc/{name}": host.static_folder / name for name in ("passwd", "group")}, **files}
         host_paths = sandbox.HostPaths(
             bwrap=host.bwrap,
             home=home,
             runner=host.runner,
-            static=host.static,
-            etc=etc,
+            static_folder=host.static_folder,
+            etc_folder=etc_folder,
             prefixes=(*image.prefixes, *map(str, settings.host_directories)) if image.rootfs is None else (),
             rootfs=image.rootfs,
             python=image.runtime_path if image.runtime == "python" else None,
@@ -161,18 +161,18 @@ def build_plan(
             hostname=spec.hostname,
             tmp_bytes=settings.tmp_bytes,
             shmem_bytes=spec.shmem_bytes or settings.shmem_bytes,
-            private_network=settings.network == "none" and spec.network is None,
-            has_seccomp=host.seccomp,
-            has_block=late_pid_limit is not None,
-            staged=_is_staged(spec, host),
-            user_namespace=host.user_namespace,
+            has_private_network=settings.network == "none" and spec.network is None,
+            has_seccomp=host.has_seccomp,
+            has_block_fd=late_pid_limit is not None,
+            is_staged=_is_staged(spec, host),
+            in_user_namespace=host.in_user_namespace,
         )
-        start = _start_of(spec, image, settings, host, host_paths, command, rlimits)
+        start_fields = _start_of(spec, image, settings, host, host_paths, command, rlimits)
     else:
-        start = {"argv": command, "stage": [], "rlimits": rlimits, "bundle": None}
+        start_fields = {"argv": command, "stage": [], "rlimits": rlimits, "bundle": None}
     return {
         "version": 1,
-        **start,
+        **start_fields,
         "environ": environ,
         "secret_variables": _secret_variables(spec),
         "program": bool(script),
@@ -183,8 +183,8 @@ def build_plan(
         "cgroups": [dict(group) for group in groups],
         "seccomp": _filter_of(spec, host, directory),
         "owner": [settings.kernel_uid, settings.kernel_gid] if host.is_root else None,
-        "uid": settings.kernel_uid if host.is_root and host.user_namespace else None,
-        "gid": settings.kernel_gid if host.is_root and host.user_namespace else None,
+        "uid": settings.kernel_uid if host.is_root and host.in_user_namespace else None,
+        "gid": settings.kernel_gid if host.is_root and host.in_user_namespace else None,
         "namespace_uid": host.session_uids + spec.key.kernel_id.int % SESSION_UID_COUNT if host.session_uids else None,
         "pty_limit": settings.ptys,
         "groups": list(spec.config.extra_gids),
@@ -210,14 +210,16 @@ def _start_of(
     """Returns the part of the plan that starts the sandbox. In gVisor the limits are those of the processes inside."""
     uid, gid = _inner_identity(settings, host)
     if host.is_gvisor:
-        first = first_process(image.interpreter, image.runtime)
-        bundle, stage = compose_bundle(spec, host_paths, first, runsc=host.runsc, uid_gid=(uid, gid), limits=rlimits)
-        return {"argv": bundle.pop("command"), "stage": stage, "rlimits": {"RLIMIT_CORE": 0}, "bundle": bundle}
-    if not host.user_namespace:
+        first_command = first_process(image.interpreter, image.runtime)
+        bundle, staged_sources = compose_bundle(
+            spec, host_paths, first_command, runsc=host.runsc, uid_gid=(uid, gid), limits=rlimits
+        )
+        return {"argv": bundle.pop("command"), "stage": staged_sources, "rlimits": {"RLIMIT_CORE": 0}, "bundle": bundle}
+    if not host.in_user_namespace:
         identity_arguments = [str(uid), str(gid), ",".join(map(str, spec.config.extra_gids))]
         command = [image.interpreter, "-I", "-S", "-c", sandbox.BECOME_USER_SCRIPT, *identity_arguments, *command]
-    argv, stage = sandbox.compose(host_paths, command)
-    return {"argv": argv, "stage": stage, "rlimits": rlimits, "bundle": None}
+    argv, staged_sources = sandbox.compose(host_paths, command)
+    return {"argv": argv, "stage": staged_sources, "rlimits": rlimits, "bundle": None}
 
 
 def _is_staged(spec: WorkloadSpec, host: Host) -> bool:
@@ -236,30 +238,38 @@ def folders_of(files: Mapping[str, bytes], spec: WorkloadSpec, host: Host) -> di
         folder, _, name = target.rpartition("/")
         if folder in MEMORY_FOLDERS and target not in spec.private_files and os.path.normpath(target) == target:
             folders.setdefault(folder, {})[name] = content
-    targets = [*files, *(mount.target for mount in spec.config.mounts), *(d.target or "" for d in spec.config.devices)]
+    targets = [
+        *files,
+        *(mount.target for mount in spec.config.mounts),
+        *(device.target or "" for device in spec.config.devices),
+    ]
     folders = {
         folder: contents
         for folder, contents in folders.items()
         if all(target[len(folder) + 1 :] in contents for target in targets if target.startswith(f"{folder}/"))
     }
-    size = sum(len(content) for contents in folders.values() for content in contents.values())
-    return folders if size <= MEMORY_FOLDERS_BYTES else {}
+    total_bytes = sum(len(content) for contents in folders.values() for content in contents.values())
+    return folders if total_bytes <= MEMORY_FOLDERS_BYTES else {}
 
 
 def _filter_of(spec: WorkloadSpec, host: Host, directory: Path) -> str | None:
     """Returns the path of the system call filter: all workloads without system calls of their own share one."""
-    if not host.seccomp:
+    if not host.has_seccomp:
         return None
-    return str(directory / "seccomp.bpf" if spec.config.extra_syscalls else host.static / SHARED_FILTER)
+    return str(directory / "seccomp.bpf" if spec.config.extra_syscalls else host.static_folder / SHARED_FILTER_NAME)
 
 
-def _etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path | None:
+def _shared_etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path | None:
     """Returns the folder that a session sees as /etc. Returns None if the folder lacks the target of a mount, file or
     device.
     """
-    targets = (*files, *(mount.target for mount in spec.config.mounts), *(d.target for d in spec.config.devices))
+    targets = (
+        *files,
+        *(mount.target for mount in spec.config.mounts),
+        *(device.target for device in spec.config.devices),
+    )
     relative_paths = [target.removeprefix("/etc/") for target in targets if target and target.startswith("/etc/")]
-    folder = host.etc.current()
+    folder = host.etc_copies.current()
     if folder is None or any(not os.path.lexists(folder / path) for path in relative_paths):
         return None
     return folder
@@ -267,7 +277,7 @@ def _etc_of(spec: WorkloadSpec, host: Host, files: Mapping[str, Path]) -> Path |
 
 def _inner_identity(settings: ProcessRuntimeSettings, host: Host) -> tuple[int, int]:
     """Returns the user and group numbers that the session's programs see as their own."""
-    if host.bwrap and host.user_namespace:
+    if host.bwrap and host.in_user_namespace:
         return sandbox.INNER_UID, sandbox.INNER_UID
     return (settings.kernel_uid, settings.kernel_gid) if host.is_root else (os.getuid(), os.getgid())
 
@@ -287,12 +297,16 @@ def veils_of(home: Path, needed_paths: Sequence[Path]) -> dict[str, list[list[st
     veils: dict[str, list[list[str]]] = {str(Path(HOME).parent): [[str(home), HOME]]}
     for path in needed_paths:
         closed_parent = next((parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o001), None)
-        if closed_parent is not None and not any(_is_below(str(closed_parent), covered) for covered in veils):
+        if closed_parent is not None and not any(
+            _is_below(str(closed_parent), covered_directory) for covered_directory in veils
+        ):
             veils[str(closed_parent)] = []
     for path in needed_paths:
-        covered = next((covered for covered in veils if _is_below(str(path), covered)), None)
-        if covered is not None:
-            veils[covered].append([str(path), str(path)])
+        covered_directory = next(
+            (covered_directory for covered_directory in veils if _is_below(str(path), covered_directory)), None
+        )
+        if covered_directory is not None:
+            veils[covered_directory].append([str(path), str(path)])
     return veils
 
 
@@ -302,12 +316,12 @@ def _is_below(path: str, folder: str) -> bool:
 
 def _watched_limits(limits: Limits, host: Host) -> dict[str, int]:
     """Returns the limits that the shim checks once a second, since the kernel does not enforce them here."""
-    watched: dict[str, int] = {}
+    watched_limits: dict[str, int] = {}
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
-        watched["memory"] = limits.memory_bytes
+        watched_limits["memory"] = limits.memory_bytes
     if limits.pids is not None and "pids" not in host.cgroups.controllers and not host.can_limit_pids_late:
-        watched["pids"] = limits.pids
-    return watched
+        watched_limits["pids"] = limits.pids
+    return watched_limits
 
 
 def _resource_limits(
@@ -329,4 +343,4 @@ def _secret_variables(spec: WorkloadSpec) -> list[str]:
     """
     if not spec.secret_names:
         return []
-    return [program.VARIABLE, *(SESSION_PREFIX + name for name in sorted(spec.secret_names))]
+    return [program.SCRIPT_VARIABLE, *(SESSION_PREFIX + name for name in sorted(spec.secret_names))]

@@ -76,12 +76,12 @@ class SessionNetworks(msgspec.Struct, frozen=True):
         return self.state / "networks"
 
     @property
-    def _device_mark(self) -> str:
+    def _device_alias_prefix(self) -> str:
         return f"backendai {sha256(str(self.state).encode()).hexdigest()[:16]} "
 
     def device(self, session_id: SessionId) -> str:
         """Returns the name of a session's host device; the name of its peer, if it is one of a pair, ends in ``b``."""
-        return overlay.device_name(self._device_mark, str(session_id), "a")
+        return overlay.device_name(self._device_alias_prefix, str(session_id), "a")
 
     def create(self, session_id: SessionId, hosts: Sequence[str], vxlan: Overlay | None = None) -> NetworkView:
         """Creates a session's network. Raises WorkloadError if Linux refuses, CreationDenied without free addresses."""
@@ -95,7 +95,7 @@ class SessionNetworks(msgspec.Struct, frozen=True):
             if vxlan is None:
                 self._make_pair(device_name, session_id)
             else:
-                overlay.set_up(device_name, f"{self._device_mark}{session_id}", vxlan)
+                overlay.set_up(device_name, f"{self._device_alias_prefix}{session_id}", vxlan)
         except OSError as error:
             raise WorkloadError(f"the session's network could not be made: {error.strerror or error}") from error
         return NetworkView(session_id=session_id, network_id=f"{device_name}/{subnet.prefixlen}", addresses=addresses)
@@ -110,7 +110,7 @@ class SessionNetworks(msgspec.Struct, frozen=True):
         peer_name = device_name[:-1] + "b"
         with Route() as route:
             if device_name not in route.links():
-                route.add_pair(device_name, peer_name, f"{self._device_mark}{session_id}")
+                route.add_pair(device_name, peer_name, f"{self._device_alias_prefix}{session_id}")
                 crash_point("network.made")
             for pair_device in (device_name, peer_name):
                 overlay.isolate_from_host(pair_device)
@@ -129,7 +129,7 @@ class SessionNetworks(msgspec.Struct, frozen=True):
         session_names = self._recorded_names()
         if os.geteuid() == 0:
             with suppress(OSError):
-                session_names += overlay.marked(self._device_mark).values()
+                session_names += overlay.marked(self._device_alias_prefix).values()
         return _parse_session_ids(session_names)
 
     def broken(self) -> Sequence[SessionId]:
@@ -184,14 +184,14 @@ def _make_namespace_in_thread(network: NetworkView, hostname: str) -> int:
             with Route() as inner_route:
                 inner_route.set_up("lo")
                 inner_route.add_address("eth0", address, int(prefix_length))
-                _set_up_patiently(inner_route, "eth0")
+                _set_up_with_retries(inner_route, "eth0")
         except BaseException:
             os.close(namespace_fd)
             raise
         return namespace_fd
 
 
-def _set_up_patiently(route: Route, device: str) -> None:
+def _set_up_with_retries(route: Route, device: str) -> None:
     """Brings a device up as soon as its predecessor, which has the same hardware address, has been removed."""
     deadline = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     while True:

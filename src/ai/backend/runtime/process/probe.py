@@ -32,12 +32,12 @@ from ai.backend.node.linux.disk_space import parse_mountinfo
 from ai.backend.node.workload import runner_files
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
-from ai.backend.runtime.process.bundle import FIRST_PROGRAM
+from ai.backend.runtime.process.bundle import FIRST_PROGRAM_FILE
 from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own_groups
 from ai.backend.runtime.process.egress import find_helpers
 from ai.backend.runtime.process.etc_folder import EtcFolder
 from ai.backend.runtime.process.gvisor import find_gvisor
-from ai.backend.runtime.process.launch_plan import GVISOR_STATIC, SHARED_FILTER, Host
+from ai.backend.runtime.process.launch_plan import GVISOR_STATIC_FOLDER, SHARED_FILTER_NAME, Host
 from ai.backend.runtime.process.networks import why_no_multi_node_networks, why_no_networks
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.settings import MIB
@@ -90,55 +90,60 @@ def _probe(settings: ProcessRuntimeSettings, state: Path, executor: ThreadPoolEx
     cgroups = _probe_cgroups(settings, state, notes)
     has_filter = settings.seccomp == "auto" and seccomp.is_supported()
     has_filter = has_filter and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
-    bwrap, user_namespace = _find_sandbox(settings, is_root, has_filter, notes)
+    bwrap, in_user_namespace = _find_sandbox(settings, is_root, has_filter, notes)
     # The kernel takes its time to remove devices; meanwhile other trials wait for their processes.
     network_trial = executor.submit(_why_no_networks, state, has_sandbox=bwrap is not None)
     if bwrap is None and has_filter and not seccomp.is_supported():
         has_filter = False
-    session_uids = settings.session_uids if is_root and bwrap is not None and user_namespace else 0
+    session_uids = settings.session_uids if is_root and bwrap is not None and in_user_namespace else 0
     if session_uids and not _can_execute(
         _NAMESPACE_CODE.format(session_uids, settings.kernel_uid, settings.kernel_gid)
     ):
         session_uids = 0
         notes.add("the kernel counts what it limits by user for all sessions together")
     can_limit_late = False
-    if bwrap is not None and user_namespace and "pids" not in cgroups.controllers:
+    if bwrap is not None and in_user_namespace and "pids" not in cgroups.controllers:
         can_limit_late = _can_limit_pids_late(bwrap, settings, is_root)
-    egress, no_private_ports = _find_egress(settings, has_sandbox=bwrap is not None and user_namespace)
+    egress, no_private_ports = _find_egress(settings, has_sandbox=bwrap is not None and in_user_namespace)
     if no_private_ports:
         notes.add(f"sessions share the host's network: {no_private_ports}")
-    inner_ids = (sandbox.INNER_UID, sandbox.INNER_UID) if user_namespace else (settings.kernel_uid, settings.kernel_gid)
+    inner_ids = (
+        (sandbox.INNER_UID, sandbox.INNER_UID) if in_user_namespace else (settings.kernel_uid, settings.kernel_gid)
+    )
     runsc, no_gvisor = find_gvisor(settings, cgroups)
-    parts = (runner_files.find_relay(),) if runsc else ()
-    runner = settings.runner_directory or _runner_directory(state, *parts, is_copied=bool(bwrap or runsc))
-    if runsc and not (runner / FIRST_PROGRAM).is_file():
-        runsc, no_gvisor = "", f"sessions in gVisor need {FIRST_PROGRAM} among the runner's files in {runner}"
+    relay_files = (runner_files.find_relay(),) if runsc else ()
+    runner_folder = settings.runner_directory or _runner_directory(state, *relay_files, is_copied=bool(bwrap or runsc))
+    if runsc and not (runner_folder / FIRST_PROGRAM_FILE).is_file():
+        runsc, no_gvisor = (
+            "",
+            f"sessions in gVisor need {FIRST_PROGRAM_FILE} among the runner's files in {runner_folder}",
+        )
     if no_gvisor:
         notes.add(no_gvisor)
     host = Host(
         bwrap=bwrap,
         runsc=runsc,
         cgroups=cgroups,
-        seccomp=has_filter,
+        has_seccomp=has_filter,
         can_limit_pids_late=can_limit_late,
-        runner=runner,
-        static=_write_etc_files(state / "static", *inner_ids),
-        etc=EtcFolder(
+        runner=runner_folder,
+        static_folder=_write_etc_files(state / "static", *inner_ids),
+        etc_copies=EtcFolder(
             state / "static",
             [name for name in sandbox.SHOWN_ETC_NAMES if name != sandbox.RESOLV_CONF_NAME],
             {**sandbox.etc_stand_ins(*inner_ids), sandbox.RESOLV_CONF_NAME: ""},
         ),
         is_root=is_root,
-        user_namespace=user_namespace,
+        in_user_namespace=in_user_namespace,
         can_stage=is_root or (bwrap is not None and _can_execute(_STAGE_CODE)),
         session_uids=session_uids,
         binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
         egress=egress,
     )
     if has_filter:
-        _write_filter(host.static)
+        _write_filter(host.static_folder)
     if runsc:
-        _write_etc_files(host.static / GVISOR_STATIC, settings.kernel_uid, settings.kernel_gid)
+        _write_etc_files(host.static_folder / GVISOR_STATIC_FOLDER, settings.kernel_uid, settings.kernel_gid)
     no_network_reason, no_overlay_reason = network_trial.result()
     for reason in dict.fromkeys(filter(None, (no_network_reason, no_overlay_reason))):
         notes.add(reason)
@@ -210,18 +215,18 @@ def enforcement_of(host: Host, settings: ProcessRuntimeSettings) -> dict[str, En
         "filesystem": enforced if has_sandbox else not_enforced,
         "pid-namespace": enforced if has_sandbox else not_enforced,
         "network": enforced if host.egress or (has_sandbox and settings.network == "none") else not_enforced,
-        "seccomp": enforced if host.seccomp else not_enforced,
+        "seccomp": enforced if host.has_seccomp else not_enforced,
         "home-size": watched,
     }
 
 
-def _runner_directory(state_directory: Path, *parts: Path, is_copied: bool) -> Path:
+def _runner_directory(state_directory: Path, *added_files: Path, is_copied: bool) -> Path:
     """Returns the runner's directory: a copy, or the installed directory if ``is_copied`` is False."""
     installed_runner = runner_files.find_runner()
     if not is_copied:
         return installed_runner
     try:
-        return runner_files.copy_runner(installed_runner, state_directory, *parts)
+        return runner_files.copy_runner(installed_runner, state_directory, *added_files)
     except OSError as error:
         log.warning("the runner is not copied: %s", error)
         return installed_runner
@@ -240,11 +245,11 @@ def _write_etc_files(files_directory: Path, uid: int, gid: int) -> Path:
 
 def _write_filter(files_directory: Path) -> None:
     """Writes the system call filter that all sessions share, unless it is there."""
-    path, program = files_directory / SHARED_FILTER, seccomp.compile_policy()
+    path, program = files_directory / SHARED_FILTER_NAME, seccomp.compile_policy()
     if not path.exists() or path.read_bytes() != program:
-        unfinished = path.with_name(f"{path.name}.new")
-        unfinished.write_bytes(program)
-        unfinished.replace(path)
+        unfinished_path = path.with_name(f"{path.name}.new")
+        unfinished_path.write_bytes(program)
+        unfinished_path.replace(path)
 
 
 def _probe_cgroups(settings: ProcessRuntimeSettings, state_directory: Path, notes: _Notes) -> CgroupDriver:
@@ -290,8 +295,13 @@ def _kernel_user_arguments(settings: ProcessRuntimeSettings, is_root: bool) -> d
     return {"user": settings.kernel_uid, "group": settings.kernel_gid, "extra_groups": []}
 
 
-def _probe_command(bwrap: str, *extra_arguments: str, user_namespace: bool = True) -> list[str]:
-    command = [bwrap, *sandbox.identity_arguments(user_namespace=user_namespace), "--unshare-pid", "--unshare-ipc"]
+def _probe_command(bwrap: str, *extra_arguments: str, in_user_namespace: bool = True) -> list[str]:
+    command = [
+        bwrap,
+        *sandbox.identity_arguments(in_user_namespace=in_user_namespace),
+        "--unshare-pid",
+        "--unshare-ipc",
+    ]
     command += ["--unshare-uts", "--hostname", "probe", "--die-with-parent", "--new-session", *extra_arguments]
     for directory in sandbox.SYSTEM_DIRECTORIES:
         path = Path(directory)
@@ -314,13 +324,13 @@ def _find_sandbox(
     if bwrap_path is None:
         notes.add("bubblewrap is not installed")
         return None, True
-    for user_namespace in (True, False):
-        if user_namespace and settings.user_namespaces == "off":
+    for in_user_namespace in (True, False):
+        if in_user_namespace and settings.user_namespaces == "off":
             continue
-        if not user_namespace and not is_root:
+        if not in_user_namespace and not is_root:
             break
-        if _try_bwrap(os.path.realpath(bwrap_path), settings, has_filter, notes, user_namespace=user_namespace):
-            return os.path.realpath(bwrap_path), user_namespace
+        if _try_bwrap(os.path.realpath(bwrap_path), settings, has_filter, notes, in_user_namespace=in_user_namespace):
+            return os.path.realpath(bwrap_path), in_user_namespace
     return None, True
 
 
@@ -334,7 +344,7 @@ def _bundled_bwrap() -> str | None:
 
 
 def _try_bwrap(
-    bwrap_path: str, settings: ProcessRuntimeSettings, has_filter: bool, notes: _Notes, *, user_namespace: bool
+    bwrap_path: str, settings: ProcessRuntimeSettings, has_filter: bool, notes: _Notes, *, in_user_namespace: bool
 ) -> bool:
     read_fd, write_fd = os.pipe()
     try:
@@ -346,14 +356,14 @@ def _try_bwrap(
             extra_arguments += ("--unshare-net",)
         os.close(write_fd)
         completed = subprocess.run(  # type: ignore[call-overload]  # the keywords for the identity come as one mapping
-            [*_probe_command(bwrap_path, *extra_arguments, user_namespace=user_namespace), "test $$ -le 3"],
+            [*_probe_command(bwrap_path, *extra_arguments, in_user_namespace=in_user_namespace), "test $$ -le 3"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             pass_fds=(read_fd,),
             timeout=PROBE_TIMEOUT_S,
             cwd="/",
             check=False,
-            **_kernel_user_arguments(settings, os.geteuid() == 0 and user_namespace),
+            **_kernel_user_arguments(settings, os.geteuid() == 0 and in_user_namespace),
         )
     except (OSError, subprocess.SubprocessError) as error:
         notes.add(f"bubblewrap does not work: {error}")
@@ -366,7 +376,7 @@ def _try_bwrap(
 
 
 def _can_execute(code: str) -> bool:
-    """Returns True if a child of this process can execute code of ours."""
+    """Returns True if a child process can execute this Python code, which may import our modules."""
     path_code = f"import sys; sys.path.append({str(Path(__file__).resolve().parents[4])!r})"
     command = [os.path.realpath(sys.executable), "-I", "-S", "-c", f"{path_code}\n{code}"]
     return subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False).returncode == 0

@@ -113,8 +113,8 @@ class StateDirectory(StateFolder, frozen=True):
 
     def plans(self) -> list[str]:
         """Returns the text of each workload's plan."""
-        texts: list[str] = []
+        plan_texts: list[str] = []
         for path in self.workloads.glob("*/plan.json"):
             with suppress(OSError):  # removed meanwhile
-                texts.append(path.read_text(encoding="utf-8"))
-        return texts
+                plan_texts.append(path.read_text(encoding="utf-8"))
+        return plan_texts

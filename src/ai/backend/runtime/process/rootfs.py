@@ -33,7 +33,7 @@ MAX_UNPACKED_BYTES = 64 * 1024**3
 MAX_ENTRIES = 2_000_000
 MAX_JSON_BYTES = 8 * 1024**2
 _WHITEOUT_PREFIX = ".wh."
-_JAIL_POLICY = "etc/backend.ai/jail/policy.yml"
+_JAIL_POLICY_PATH = "etc/backend.ai/jail/policy.yml"
 _UNUSED_KEYS = ("User", "WorkingDir", "Entrypoint", "Cmd")
 """Keys of an image's configuration that have no effect: a session runs the runner as the user ``work`` in its home."""
 
@@ -45,7 +45,7 @@ class ImportBudget:
     bytes_left: int = MAX_UNPACKED_BYTES
     entries_left: int = MAX_ENTRIES
 
-    def take(self, file_bytes: int) -> None:
+    def count_entry(self, file_bytes: int) -> None:
         self.bytes_left -= file_bytes
         self.entries_left -= 1
         if self.bytes_left < 0 or self.entries_left < 0:
@@ -79,17 +79,17 @@ def import_image(
         root_directory.mkdir(parents=True, mode=0o755)
         unfinished_slot.chmod(0o755)
         status = _unpack_source(source, root_directory, budget or ImportBudget())
-        if os.path.lexists(root_directory / _JAIL_POLICY):
-            status.unused["jail policy"] = f"/{_JAIL_POLICY}"
+        if os.path.lexists(root_directory / _JAIL_POLICY_PATH):
+            status.unused["jail policy"] = f"/{_JAIL_POLICY_PATH}"
         _prepare_root(root_directory)
-        python = find_python(root_directory, status.labels.get("ai.backend.runtime-path", ""))
-        if python is None:
+        python_path = find_python(root_directory, status.labels.get("ai.backend.runtime-path", ""))
+        if python_path is None:
             raise InvalidInput(
                 f"the image has no python3.N, N >= {MIN_PYTHON[1]}, in {', '.join(_BIN_FOLDERS)}: it runs the runner",
                 data={"source": str(source)},
             )
         size_bytes = tree_size(root_directory)
-        content = {"version": 1, "name": full_name, "python": python, "size_bytes": size_bytes, **asdict(status)}
+        content = {"version": 1, "name": full_name, "python": python_path, "size_bytes": size_bytes, **asdict(status)}
         (unfinished_slot / "image.json").write_text(json.dumps(content), encoding="utf-8")
         remove_tree(image_slot)
         unfinished_slot.rename(image_slot)
@@ -128,13 +128,13 @@ def _load_image(image_slot: Path) -> ProcessImage | None:
         content: dict[str, Any] = json.loads((image_slot / "image.json").read_bytes())
         labels = dict(content["labels"])
         name = str(content["name"])
-        python = str(content["python"])
+        python_path = str(content["python"])
         return ProcessImage(
             name=name,
             runtime=labels.get("ai.backend.runtime-type", "python"),
             version="",
-            interpreter=python,
-            runtime_path=labels.get("ai.backend.runtime-path", python),
+            interpreter=python_path,
+            runtime_path=labels.get("ai.backend.runtime-path", python_path),
             rootfs=image_slot / "rootfs",
             digest=str(content["digest"]),
             size_bytes=int(content["size_bytes"]),
@@ -152,17 +152,17 @@ def find_python(root_directory: Path, labelled_path: str = "") -> str | None:
     folder, _, labelled_name = labelled_path.rpartition("/")
     if folder.startswith("/") and _is_python(root_directory / folder.lstrip("/"), labelled_name):
         return labelled_path
-    newest: tuple[int, str] | None = None
+    newest_python: tuple[int, str] | None = None
     for folder in _BIN_FOLDERS:
         try:
-            names = [entry.name for entry in (root_directory / folder).iterdir()]
+            entry_names = [entry.name for entry in (root_directory / folder).iterdir()]
         except OSError:
             continue
-        for name in names:
+        for name in entry_names:
             match = _PYTHON_NAME_PATTERN.match(name)
-            if match and int(match[1]) >= MIN_PYTHON[1] and (newest is None or int(match[1]) > newest[0]):
-                newest = (int(match[1]), f"/{folder}/{name}")
-    return None if newest is None else newest[1]
+            if match and int(match[1]) >= MIN_PYTHON[1] and (newest_python is None or int(match[1]) > newest_python[0]):
+                newest_python = (int(match[1]), f"/{folder}/{name}")
+    return None if newest_python is None else newest_python[1]
 
 
 def _is_python(folder: Path, name: str) -> bool:
@@ -179,7 +179,7 @@ def _is_python(folder: Path, name: str) -> bool:
 
 
 def _prepare_root(root: Path) -> None:
-    """Makes the mount points that the sandbox needs, and removes foreign names of hosts."""
+    """Makes the mount points that the sandbox needs, and empty files in place of missing files and links in /etc."""
     for name in ("etc", "opt", "var", "usr", "tmp", "proc", "dev", "sys"):
         path = root / name
         if not path.is_symlink():
@@ -274,24 +274,24 @@ def _unpack_layers(blobs: _DirectoryBlobs | _TarBlobs, root_directory: Path, bud
         config_name, layer_names, digest = _read_manifest(blobs)
         config = _read_json(blobs, config_name).get("config") or {}
         labels = {str(key): str(value) for key, value in (config.get("Labels") or {}).items()}
-        environ = dict(_variable(str(entry)) for entry in config.get("Env") or ())
+        environ = dict(_parse_variable(str(entry)) for entry in config.get("Env") or ())
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"the image's manifest is malformed: {error!r}") from error
     for layer_name in layer_names:
         with blobs.open(layer_name) as layer_file, tarfile.open(fileobj=layer_file, mode="r:*") as archive:
             _extract_layer(archive, root_directory, budget)
-    unused = {key: word for key in _UNUSED_KEYS if (word := _words(config.get(key)))}
-    return _UnpackedImage(labels, digest, environ, unused)
+    unused_by_key = {key: unused_value for key in _UNUSED_KEYS if (unused_value := _joined_words(config.get(key)))}
+    return _UnpackedImage(labels, digest, environ, unused_by_key)
 
 
-def _variable(entry: str) -> tuple[str, str]:
+def _parse_variable(entry: str) -> tuple[str, str]:
     name, _, value = entry.partition("=")
     if "\0" in entry:
         raise ValueError(f"{name!r} contains a NUL")
     return check_env_name(name), value
 
 
-def _words(value: object) -> str:
+def _joined_words(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
@@ -313,7 +313,7 @@ def _extract_layer(archive: tarfile.TarFile, root_directory: Path, budget: Impor
     root_fd = os.open(root_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for member in archive:
-            budget.take(member.size if member.isfile() else 0)
+            budget.count_entry(member.size if member.isfile() else 0)
             path_names = [path_name for path_name in PurePosixPath(member.name).parts if path_name not in {"/", "."}]
             if ".." in path_names:
                 raise InvalidInput(f"the archive names {member.name!r}, which is outside of it")
@@ -432,7 +432,7 @@ def _copy_directory(source: Path, root_directory: Path, budget: ImportBudget) ->
     for relative_path, entry in _walk_tree(source):
         target_path = root_directory / relative_path
         status = entry.stat(follow_symlinks=False)
-        budget.take(status.st_size if stat.S_ISREG(status.st_mode) else 0)
+        budget.count_entry(status.st_size if stat.S_ISREG(status.st_mode) else 0)
         if stat.S_ISLNK(status.st_mode):
             target_path.symlink_to(Path(entry.path).readlink())
         elif stat.S_ISDIR(status.st_mode):

@@ -99,11 +99,11 @@ class ProcessRuntime(AbstractRuntime):
         self._handles: dict[WorkloadKey, _Handle] = {}
         self._locks: dict[WorkloadKey, asyncio.Lock] = {}
         self._events: asyncio.Queue[WorkloadExited] = asyncio.Queue(EVENT_QUEUE_LIMIT)
-        self._findings: ProbeResult | None = None
+        self._probe_result: ProbeResult | None = None
         self._images: dict[str, ProcessImage] = {}
         self._meter = statistics.Meter()
         self._guard = DiskGuard(
-            settings, self._state.homes, self._living_records, self._used_bytes, self.pids, self._end_for_disk
+            settings, self._state.homes, self._living_records, self._used_bytes, self.pids, self._end_for_disk_usage
         )
         self._guard_task: asyncio.Task[None] | None = None
         self._compiling: asyncio.Task[None] | None = None
@@ -113,11 +113,11 @@ class ProcessRuntime(AbstractRuntime):
         return self._state.path
 
     @property
-    def findings(self) -> ProbeResult:
+    def probe_result(self) -> ProbeResult:
         """The result of the host's probe. Raises Unavailable before ``setup``."""
-        if self._findings is None:
+        if self._probe_result is None:
             raise Unavailable("the process runtime is not set up")
-        return self._findings
+        return self._probe_result
 
     @property
     def zygote_pid(self) -> int | None:
@@ -129,26 +129,26 @@ class ProcessRuntime(AbstractRuntime):
     async def setup(self) -> None:
         await asyncio.to_thread(self._state.make)
         try:
-            findings, images, _ = await asyncio.gather(
+            probe_result, images, _ = await asyncio.gather(
                 asyncio.to_thread(probe, self.settings, self._state.path),
                 asyncio.to_thread(creation.find_images, self.settings, self._state.path),
                 self._zygote.start(),
             )
-            if self.settings.default_runtime_class == GVISOR and findings.no_gvisor:
-                raise InvalidInput(findings.no_gvisor, data={"default-runtime-class": GVISOR})
+            if self.settings.default_runtime_class == GVISOR and probe_result.no_gvisor:
+                raise InvalidInput(probe_result.no_gvisor, data={"default-runtime-class": GVISOR})
         except BaseException:
             await self._zygote.close()
             raise
-        self._findings = findings
+        self._probe_result = probe_result
         self._set_images(images)
-        await asyncio.to_thread(cleanup.clean_all, self._state, findings.host.cgroups)
+        await asyncio.to_thread(cleanup.clean_all, self._state, probe_result.host.cgroups)
         for directory in self._state.all_workloads():
             record = directory.record()
             if record is not None:
                 self._remember(record, directory)
         self._guard_task = asyncio.create_task(self._guard.run(), name="process-runtime-guard")
-        if findings.host.runner.parent.parent == self._state.path:
-            self._compiling = asyncio.create_task(self._compile_runner(findings.host.runner), name="compile-runner")
+        if probe_result.host.runner.parent.parent == self._state.path:
+            self._compiling = asyncio.create_task(self._compile_runner(probe_result.host.runner), name="compile-runner")
 
     async def _compile_runner(self, runner_copy: Path) -> None:
         """Compiles the runner in the background; sessions that start meanwhile only start more slowly."""
@@ -161,9 +161,9 @@ class ProcessRuntime(AbstractRuntime):
         await runner_files.compile_runner(runner_copy, interpreters.items())
 
     def _remove_unused_copies(self, runner_copy: Path) -> None:
-        plans = self._state.plans()
-        runner_files.remove_other_copies(runner_copy, plans)
-        self.findings.host.etc.remove_unused(plans)
+        plan_texts = self._state.plans()
+        runner_files.remove_other_copies(runner_copy, plan_texts)
+        self.probe_result.host.etc_copies.remove_unused(plan_texts)
 
     async def shutdown(self) -> None:
         handles, self._handles = list(self._handles.values()), {}
@@ -173,23 +173,23 @@ class ProcessRuntime(AbstractRuntime):
         await asyncio.gather(*tasks, *map(self._stop_watcher, handles), return_exceptions=True)
         self._guard_task = self._compiling = None
         await self._zygote.close()
-        if self._findings is not None:
-            await asyncio.to_thread(self._findings.host.cgroups.release)
+        if self._probe_result is not None:
+            await asyncio.to_thread(self._probe_result.host.cgroups.release)
 
     def info(self) -> RuntimeInfo:
-        findings = self.findings
+        probe_result = self.probe_result
         return RuntimeInfo(
             name=self.name,
             version=RUNTIME_VERSION,
             workload_type="process_tree",
-            tier=findings.tier,
-            enforcement=findings.enforcement,
-            capabilities=findings.capabilities,
-            no_session_networks=findings.no_session_networks,
-            no_private_ports=findings.no_private_ports,
-            no_multi_node_networks=findings.no_multi_node_networks,
+            tier=probe_result.tier,
+            enforcement=probe_result.enforcement,
+            capabilities=probe_result.capabilities,
+            no_session_networks=probe_result.no_session_networks,
+            no_private_ports=probe_result.no_private_ports,
+            no_multi_node_networks=probe_result.no_multi_node_networks,
             cdi_directories=creation.cdi_directories(self._state.path),
-            runtime_classes=(GVISOR,) if findings.host.runsc else (),
+            runtime_classes=(GVISOR,) if probe_result.host.runsc else (),
         )
 
     async def list_images(self) -> Sequence[RuntimeImage]:
@@ -197,15 +197,15 @@ class ProcessRuntime(AbstractRuntime):
             await asyncio.to_thread(creation.images_with_current_rootfs, self._images, self.settings, self._state.path)
         )
         images_by_name = {image.name: image for image in self._images.values()}
-        return [image.public() for image in images_by_name.values()]
+        return [image.to_runtime_image() for image in images_by_name.values()]
 
     async def load_image(self, name: str, archive: Path) -> None:
         images_directory = creation.images_directory(self.settings, self._state.path)
         try:
             await asyncio.to_thread(import_image, archive, name, images_directory)
         except OSError as e:
-            kind = StorageFull if e.errno in (errno.ENOSPC, errno.EDQUOT) else WorkloadError
-            raise kind(f"the image {name} cannot be made: {e.strerror}") from e
+            error_class = StorageFull if e.errno in (errno.ENOSPC, errno.EDQUOT) else WorkloadError
+            raise error_class(f"the image {name} cannot be made: {e.strerror}") from e
         await self.list_images()
 
     def _set_images(self, images: Sequence[ProcessImage]) -> None:
@@ -216,13 +216,13 @@ class ProcessRuntime(AbstractRuntime):
     async def create_network(
         self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
     ) -> NetworkView:
-        reason = self.findings.no_session_networks if overlay is None else self.findings.no_multi_node_networks
+        reason = self.probe_result.no_session_networks if overlay is None else self.probe_result.no_multi_node_networks
         if reason:
             raise CreationDenied(reason)
         return await asyncio.to_thread(self._networks.create, session_id, hosts, overlay)
 
     async def remove_network(self, session_id: SessionId) -> None:
-        if not self.findings.no_session_networks:
+        if not self.probe_result.no_session_networks:
             await asyncio.to_thread(self._networks.remove, session_id)
 
     async def list_networks(self) -> Sequence[SessionId]:
@@ -234,13 +234,13 @@ class ProcessRuntime(AbstractRuntime):
     # -- creation
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
-        if spec.runtime_class and (spec.runtime_class != GVISOR or not self.findings.host.runsc):
-            reason = f": {self.findings.no_gvisor}" if spec.runtime_class == GVISOR else ""
+        if spec.runtime_class and (spec.runtime_class != GVISOR or not self.probe_result.host.runsc):
+            reason = f": {self.probe_result.no_gvisor}" if spec.runtime_class == GVISOR else ""
             raise CreationDenied(f"this node has no runtime class {spec.runtime_class!r}{reason}")
         async with self._lock_of(spec.key):
-            existing = await self._find_handle(spec.key)
-            if existing is not None:
-                return await asyncio.to_thread(self._view, existing)
+            existing_handle = await self._find_handle(spec.key)
+            if existing_handle is not None:
+                return await asyncio.to_thread(self._view, existing_handle)
             image = self._images.get(spec.image)
             if image is None:
                 await self.list_images()
@@ -252,14 +252,14 @@ class ProcessRuntime(AbstractRuntime):
     async def _create(self, spec: WorkloadSpec, image: ProcessImage) -> WorkloadView:
         directory = self._state.workload(spec.key)
         cookie = secrets.token_hex(16)
-        host = self.findings.host
+        host = self.probe_result.host
         if (spec.runtime_class or self.settings.default_runtime_class) == GVISOR:
             host = host.in_gvisor()
-        attempt = creation.Creation(spec, image, self.settings, host, self._state, cookie)
+        preparation = creation.Creation(spec, image, self.settings, host, self._state, cookie)
 
         def prepare() -> Record:
             self._guard.check_room()
-            return attempt.prepare()
+            return preparation.prepare()
 
         try:
             record = await asyncio.to_thread(prepare)
@@ -270,7 +270,7 @@ class ProcessRuntime(AbstractRuntime):
                 raise WorkloadError(f"the workload did not start: {shim_report.get('error', '')}")
         except BaseException as error:
             await asyncio.shield(
-                asyncio.to_thread(cleanup.undo_creation, self._state, directory, self.findings.host.cgroups)
+                asyncio.to_thread(cleanup.undo_creation, self._state, directory, self.probe_result.host.cgroups)
             )
             if isinstance(error, OSError):
                 raise WorkloadError(f"the workload could not be prepared: {error}") from error
@@ -318,12 +318,12 @@ class ProcessRuntime(AbstractRuntime):
         request = {"t": request_type, "grace": grace_s, "reason": reason}
         try:
             async with asyncio.timeout(grace_s + STOP_TIMEOUT_MARGIN_S):
-                watch = handle.shim_connection
-                if watch is not None and watch.is_open:
-                    await watch.send(request)
+                shim_connection = handle.shim_connection
+                if shim_connection is not None and shim_connection.is_open:
+                    await shim_connection.send(request)
                     crash_point("stop.requested")
-                    while watch.is_open and (handle.exit is None or request_type == "shim-dismiss"):
-                        await watch.wait()
+                    while shim_connection.is_open and (handle.exit is None or request_type == "shim-dismiss"):
+                        await shim_connection.wait()
                     return
                 connection = await RelayConnection.open(directory.path)
                 try:
@@ -352,7 +352,7 @@ class ProcessRuntime(AbstractRuntime):
                 await self._stop_watcher(handle)
             crash_point("remove.killed")
             await asyncio.to_thread(
-                cleanup.erase, self._state, directory, key, keep_home=keep_home, cgroups=self.findings.host.cgroups
+                cleanup.erase, self._state, directory, key, keep_home=keep_home, cgroups=self.probe_result.host.cgroups
             )
             self._handles.pop(key, None)
             self._meter.forget(key)
@@ -403,7 +403,7 @@ class ProcessRuntime(AbstractRuntime):
             if (handle := self._handles.get(key)) is not None
         ]
         return await asyncio.to_thread(
-            self._meter.measure_all, measured_workloads, self.findings.host.cgroups, time.monotonic()
+            self._meter.measure_all, measured_workloads, self.probe_result.host.cgroups, time.monotonic()
         )
 
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
@@ -493,7 +493,7 @@ class ProcessRuntime(AbstractRuntime):
     async def _used_bytes(self, record: WorkloadRecord) -> int:
         return await used_bytes(self._meter, record, await self.pids(record.key))
 
-    async def _end_for_disk(self, key: WorkloadKey, reason: str, removes_home: bool) -> None:
+    async def _end_for_disk_usage(self, key: WorkloadKey, reason: str, removes_home: bool) -> None:
         """Ends a workload that exceeds its home's limit, or that fills the disk.
 
         Removes its home, if asked to, once its processes are dead: the shim waits for room to record the exit.
@@ -519,15 +519,15 @@ class ProcessRuntime(AbstractRuntime):
     def _view(self, handle: _Handle) -> WorkloadView:
         directory = handle.directory
         workload_exit = directory.exit()
-        leader = (directory.identity() or {}).get("leader")
+        leader_identity = (directory.identity() or {}).get("leader")
         if workload_exit is None and not directory.path.exists():
             return self._make_view(handle.record, WorkloadState.GONE, "", None)
         if workload_exit is None and not directory.is_locked():
             workload_exit = directory.exit() or cleanup.record_exit(handle.record, directory)
-        state = WorkloadState.RUNNING if leader else WorkloadState.CREATED
+        state = WorkloadState.RUNNING if leader_identity else WorkloadState.CREATED
         if workload_exit is not None:
             state = WorkloadState.EXITED
-        return self._make_view(handle.record, state, str((leader or [0])[0]), workload_exit)
+        return self._make_view(handle.record, state, str((leader_identity or [0])[0]), workload_exit)
 
     @staticmethod
     def _make_view(

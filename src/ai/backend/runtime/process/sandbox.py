@@ -86,7 +86,7 @@ class SandboxView(ABC):
     there.
     """
 
-    staged: bool
+    is_staged: bool
     staged_sources: list[StagedSource] = field(default_factory=list)
     _staged_targets: dict[str, str] = field(default_factory=dict)
 
@@ -119,20 +119,20 @@ class SandboxView(ABC):
         self.mount(bind_option, self._reachable_path(str(source), target, bind_option), target)
 
     def show_contents(self, folder: str, contents: Mapping[str, bytes]) -> None:
-        """Adds a read-only folder of these files, which the shim writes in the stage."""
+        """Adds a read-only folder with files of these contents, which the shim writes in the stage."""
         stage_name = self._staged_targets[folder] = self._stage("", "--ro-bind", None)
         self.staged_sources[-1]["contents"] = {name: content.decode("latin-1") for name, content in contents.items()}
         self.mount("--ro-bind", f"{launch.STAGE_FOLDER}/{stage_name}", folder)
 
     def _reachable_path(self, source: str, target: str, bind_option: str) -> str:
-        if not self.staged or source in SYSTEM_DIRECTORIES or _is_public(source):
+        if not self.is_staged or source in SYSTEM_DIRECTORIES or _is_public(source):
             return source
         stage_name = self._staged_targets[target] = self._stage(source, bind_option, None)
         return f"{launch.STAGE_FOLDER}/{stage_name}"
 
-    def _stage(self, source: str, bind_option: str, place: list[str] | None) -> str:
+    def _stage(self, source: str, bind_option: str, name_and_path: list[str] | None) -> str:
         stage_name = str(len(self.staged_sources))
-        self.staged_sources.append({"source": source, "name": stage_name, "bind": bind_option, "place": place})
+        self.staged_sources.append({"source": source, "name": stage_name, "bind": bind_option, "place": name_and_path})
         return stage_name
 
 
@@ -165,7 +165,7 @@ class BubblewrapArguments(SandboxView):
     def show_system(self, *, has_devices: bool) -> None:
         """Shows /dev as the one of the stage, in which devices are mounted too, or bubblewrap's own."""
         self.add("--proc", "/proc")
-        if self.staged:
+        if self.is_staged:
             self.add("--dev-bind", launch.DEVICE_FOLDER, "/dev")
             self._staged_targets["/dev"] = os.path.basename(launch.DEVICE_FOLDER)  # noqa: PTH119  # its name there
         else:
@@ -201,17 +201,17 @@ def _is_public(source: str) -> bool:
 
 
 class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the paths that a sandbox shows. ``static`` has our own passwd, group and hosts.
+    """Holds the paths that a sandbox shows. ``static_folder`` has our own passwd, group and hosts.
 
     ``folders`` are made in the stage, with the contents of their files by name.
-    ``etc`` is the whole of /etc, but for the resolver's file (:mod:`etc_folder`); None to bind each entry by itself.
+    ``etc_folder`` is all of /etc, but for the resolver's file (:mod:`etc_folder`); None to bind each entry by itself.
     """
 
     bwrap: str
     home: Path
     runner: Path
-    static: Path
-    etc: Path | None
+    static_folder: Path
+    etc_folder: Path | None
     prefixes: Sequence[str]
     rootfs: Path | None
     python: str | None
@@ -222,45 +222,49 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
     hostname: str
     tmp_bytes: int
     shmem_bytes: int
-    private_network: bool
+    has_private_network: bool
     has_seccomp: bool
-    has_block: bool
-    staged: bool
-    user_namespace: bool
+    has_block_fd: bool
+    is_staged: bool
+    in_user_namespace: bool
     ipc: str | None = None
     """The folder that is ``/dev/shm``; None: one of its own."""
 
 
-def identity_arguments(*, user_namespace: bool) -> list[str]:
+def identity_arguments(*, in_user_namespace: bool) -> list[str]:
     """Returns bubblewrap's arguments that drop privileges. In a user namespace they drop all; otherwise a script drops
     the rest.
     """
-    if user_namespace:
+    if in_user_namespace:
         return ["--unshare-user", "--uid", str(INNER_UID), "--gid", str(INNER_UID), "--cap-drop", "ALL"]
     return ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
 
 
 def compose(host_paths: HostPaths, command: Sequence[str]) -> tuple[list[str], list[StagedSource]]:
     """Returns bubblewrap's command line, and the sources that the shim must stage. Raises CreationDenied."""
-    bubblewrap = BubblewrapArguments(staged=host_paths.staged, opens_parents=not host_paths.user_namespace)
-    bubblewrap.add(host_paths.bwrap, *identity_arguments(user_namespace=host_paths.user_namespace))
-    bubblewrap.add(
+    bubblewrap_arguments = BubblewrapArguments(
+        is_staged=host_paths.is_staged, opens_parents=not host_paths.in_user_namespace
+    )
+    bubblewrap_arguments.add(host_paths.bwrap, *identity_arguments(in_user_namespace=host_paths.in_user_namespace))
+    bubblewrap_arguments.add(
         "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", host_paths.hostname
     )
-    bubblewrap.add("--die-with-parent", "--new-session")
-    if host_paths.private_network:
-        bubblewrap.add("--unshare-net")
+    bubblewrap_arguments.add("--die-with-parent", "--new-session")
+    if host_paths.has_private_network:
+        bubblewrap_arguments.add("--unshare-net")
     if host_paths.has_seccomp:
-        bubblewrap.add("--seccomp", str(launch.SECCOMP_FD))
-    if host_paths.has_block:
-        bubblewrap.add("--info-fd", str(launch.INFO_FD), "--block-fd", str(launch.BLOCK_FD))
-    show(bubblewrap, host_paths)
+        bubblewrap_arguments.add("--seccomp", str(launch.SECCOMP_FD))
+    if host_paths.has_block_fd:
+        bubblewrap_arguments.add("--info-fd", str(launch.INFO_FD), "--block-fd", str(launch.BLOCK_FD))
+    show_session(bubblewrap_arguments, host_paths)
     # Root without its capabilities may not enter a home that is closed to it.
-    bubblewrap.add("--remount-ro", "/", "--chdir", HOME if host_paths.user_namespace else "/", "--", *command)
-    return bubblewrap.arguments, bubblewrap.staged_sources
+    bubblewrap_arguments.add(
+        "--remount-ro", "/", "--chdir", HOME if host_paths.in_user_namespace else "/", "--", *command
+    )
+    return bubblewrap_arguments.arguments, bubblewrap_arguments.staged_sources
 
 
-def show(view: SandboxView, host_paths: HostPaths) -> None:
+def show_session(view: SandboxView, host_paths: HostPaths) -> None:
     """Adds a session's files and mounts to a view, for bubblewrap and gVisor alike. Raises CreationDenied."""
     if host_paths.rootfs is None:
         _show_host(view, host_paths)
@@ -283,8 +287,8 @@ def show(view: SandboxView, host_paths: HostPaths) -> None:
     for folder, contents in host_paths.folders.items():
         view.show_contents(folder, contents)
     for mount in sorted(host_paths.mounts, key=lambda mount: mount.target.split("/")):  # outer before inner targets
-        check_mount(mount, staged=view.staged)
-        if not view.staged:
+        check_mount(mount, staged=view.is_staged)
+        if not view.is_staged:
             _check_unstaged_mount(mount, host_paths)
         view.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
     for device in host_paths.devices:
@@ -297,9 +301,13 @@ def _check_unstaged_mount(mount: Mount, host_paths: HostPaths) -> None:
     """Raises CreationDenied for a mount whose target lies in another mount or behind a link that the session may have
     made.
     """
-    paths = [mount.target, *(str(parent) for parent in Path(mount.target).parents)]
-    home_paths = [host_paths.home / path.removeprefix(HOME + "/") for path in paths if path.startswith(HOME + "/")]
-    if any(other.target in paths[1:] for other in host_paths.mounts) or any(path.is_symlink() for path in home_paths):
+    target_and_parents = [mount.target, *(str(parent) for parent in Path(mount.target).parents)]
+    home_paths = [
+        host_paths.home / path.removeprefix(HOME + "/") for path in target_and_parents if path.startswith(HOME + "/")
+    ]
+    if any(other_mount.target in target_and_parents[1:] for other_mount in host_paths.mounts) or any(
+        path.is_symlink() for path in home_paths
+    ):
         message = f"the mount target {mount.target!r} lies in another mount or behind a link"
         raise CreationDenied(message, data={"field": "mounts", "key": mount.target})
 
@@ -311,14 +319,14 @@ def _show_host(view: SandboxView, host_paths: HostPaths) -> None:
             view.link(str(host_path.readlink()), directory)
         elif host_path.is_dir():
             view.bind(host_path, directory)
-    if host_paths.etc is not None:
-        view.bind(host_paths.etc, "/etc")
-    for etc_name in SHOWN_ETC_NAMES if host_paths.etc is None else (RESOLV_CONF_NAME,):
+    if host_paths.etc_folder is not None:
+        view.bind(host_paths.etc_folder, "/etc")
+    for etc_name in SHOWN_ETC_NAMES if host_paths.etc_folder is None else (RESOLV_CONF_NAME,):
         host_path = Path("/etc", etc_name)
         if host_path.exists():
             view.bind(host_path.resolve() if host_path.is_file() else host_path, str(host_path))
-    for etc_name in ("passwd", "group", "hosts") if host_paths.etc is None else ():
-        view.bind(host_paths.static / etc_name, f"/etc/{etc_name}")
+    for etc_name in ("passwd", "group", "hosts") if host_paths.etc_folder is None else ():
+        view.bind(host_paths.static_folder / etc_name, f"/etc/{etc_name}")
     for prefix in host_paths.prefixes:
         view.bind(prefix, prefix)
 

@@ -157,8 +157,8 @@ class Zygote:
 
 def _packet(directory: Path, report_socket: socket.socket, namespace_fd: int | None) -> tuple[list[bytes], list[int]]:
     """Returns a request and its descriptors."""
-    descriptors = [report_socket.fileno()] if namespace_fd is None else [report_socket.fileno(), namespace_fd]
-    return [json.dumps({"directory": str(directory)}).encode()], descriptors
+    fds = [report_socket.fileno()] if namespace_fd is None else [report_socket.fileno(), namespace_fd]
+    return [json.dumps({"directory": str(directory)}).encode()], fds
 
 
 def _is_dead(process: subprocess.Popen[bytes]) -> bool:

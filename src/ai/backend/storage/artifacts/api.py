@@ -42,14 +42,14 @@ class ArtifactApi:
     async def storages(self, call: Call) -> wire.StoragesAnswer:
         """Lists the storages of artifacts."""
         storages = self.archive.storages
-        defaults = {**storages.defaults, "mount-cache": storages.mount_cache}
+        default_names = {**storages.defaults, "mount-cache": storages.mount_cache}
         return wire.StoragesAnswer(
             storages=tuple(
                 wire.StorageInfo(
                     name=storage.name,
                     backend=storage.backend,
                     capabilities=tuple(sorted(storage.capabilities)),
-                    stages=tuple(stage for stage, name in defaults.items() if name == storage.name),
+                    stages=tuple(stage_name for stage_name, name in default_names.items() if name == storage.name),
                 )
                 for storage in storages
             )
@@ -207,8 +207,8 @@ async def _check_upload(storage: ObjectStorage, claims: PutObjectClaims) -> None
 
 
 async def _body_parts(request: web.Request, size: int) -> AsyncIterator[bytes]:
-    remaining = size
-    while remaining > 0:
+    remaining_bytes = size
+    while remaining_bytes > 0:
         try:
             async with asyncio.timeout(UPLOAD_IDLE_TIMEOUT_S):
                 part = await request.content.readany()
@@ -216,5 +216,5 @@ async def _body_parts(request: web.Request, size: int) -> AsyncIterator[bytes]:
             raise BodyTooSlow from None
         if not part:
             raise ConnectionResetError
-        remaining -= len(part)
+        remaining_bytes -= len(part)
         yield part

@@ -101,13 +101,13 @@ async def load_manifest(storage: ObjectStorage, revision: UUID) -> Manifest | No
 
 async def sizes_below(storage: ObjectStorage, prefix: str) -> dict[str, int]:
     """Returns the size in bytes of each object below a prefix, by path."""
-    sizes: dict[str, int] = {}
+    size_by_path: dict[str, int] = {}
     cursor: str | None = None
     while True:
-        page = await storage.list(prefix, cursor=cursor)
-        sizes |= {info.key.removeprefix(prefix): info.size for info in page.objects}
-        if (cursor := page.cursor) is None:
-            return sizes
+        object_page = await storage.list(prefix, cursor=cursor)
+        size_by_path |= {info.key.removeprefix(prefix): info.size for info in object_page.objects}
+        if (cursor := object_page.cursor) is None:
+            return size_by_path
 
 
 async def transfer(
@@ -119,10 +119,10 @@ async def transfer(
     upload = await upload_of(target, target_key, size)
     try:
         report(upload.offset)
-        async with aclosing(source.read(key, offset=upload.offset)) as parts:
-            async for part in parts:
-                await upload.write(part)
-                report(len(part))
+        async with aclosing(source.read(key, offset=upload.offset)) as received_parts:
+            async for received_part in received_parts:
+                await upload.write(received_part)
+                report(len(received_part))
         if upload.offset != size:
             raise Unavailable("An object was cut short while it was copied.", data={"key": key[:256]})
         await upload.publish()
@@ -141,10 +141,14 @@ async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload
 
 async def drop_other_attempts(storage: ObjectStorage, revision: UUID, attempt: int) -> None:
     """Removes the files of a revision that other attempts have imported, except the manifest."""
-    root = area("artifacts", revision)
-    kept = (files_of("artifacts", revision, attempt), manifest_key(revision))
+    revision_prefix = area("artifacts", revision)
+    kept_prefixes = (files_of("artifacts", revision, attempt), manifest_key(revision))
     await storage.delete(
-        [root + path for path in await sizes_below(storage, root) if not (root + path).startswith(kept)]
+        [
+            revision_prefix + path
+            for path in await sizes_below(storage, revision_prefix)
+            if not (revision_prefix + path).startswith(kept_prefixes)
+        ]
     )
 
 
@@ -157,13 +161,13 @@ None).
 
 @dataclass(slots=True)
 class _MountCopy:
-    total: int
-    current: int = 0
+    total_bytes: int
+    copied_bytes: int = 0
     error: BackendError | None = None
     task: asyncio.Task[None] | None = None
 
     def add(self, byte_count: int) -> None:
-        self.current += byte_count
+        self.copied_bytes += byte_count
 
 
 @dataclass(slots=True)
@@ -178,19 +182,19 @@ class Archive:
         storage of an earlier import. A failing storage is skipped. Raises its error if no other storage has the
         revision.
         """
-        archived = []
-        failure: BackendError | None = None
+        archived_copies = []
+        last_error: BackendError | None = None
         for storage in self.storages:
             try:
                 manifest = await load_manifest(storage, revision)
             except BackendError as e:
-                failure = e
+                last_error = e
                 continue
             if manifest is not None:
-                archived.append((storage, manifest))
-        if failure is not None and not archived:
-            raise failure
-        return archived
+                archived_copies.append((storage, manifest))
+        if last_error is not None and not archived_copies:
+            raise last_error
+        return archived_copies
 
     async def find(self, place: ArtifactPlace) -> tuple[ObjectStorage, Manifest]:
         """Returns the newest archived attempt, preferably on a storage that hosts can mount. Raises ArtifactNotFound:
@@ -201,10 +205,10 @@ class Archive:
             if manifest is None:
                 raise ArtifactNotFound("The revision is not archived there.", data={"storage": storage.name})
             return storage, manifest
-        archived = await self.find_all(place.revision_id)
-        if not archived:
+        archived_copies = await self.find_all(place.revision_id)
+        if not archived_copies:
             raise ArtifactNotFound("The revision is not archived here.")
-        return max(archived, key=lambda copy: (copy[1].attempt, ObjectCapability.MOUNT in copy[0].capabilities))
+        return max(archived_copies, key=lambda copy: (copy[1].attempt, ObjectCapability.MOUNT in copy[0].capabilities))
 
     async def files(self, request: FilesRequest) -> FilesAnswer:
         """Returns a page of a revision's files. Raises as :meth:`find` does."""
@@ -223,7 +227,7 @@ class Archive:
     async def file_key(self, place: ArtifactPlace, path: str) -> tuple[ObjectStorage, str]:
         """Returns the location of a file of a revision. Raises ArtifactNotFound, and as :meth:`find` does."""
         storage, manifest = await self.find(place)
-        if not any(file.path == path for file in manifest.files):
+        if not any(archived_file.path == path for archived_file in manifest.files):
             raise ArtifactNotFound("The revision has no such file.", data={"path": path[:256]})
         return storage, files_of("artifacts", manifest.revision_id, manifest.attempt) + path
 
@@ -236,53 +240,55 @@ class Archive:
                 raise NotSupported(
                     f"Hosts cannot mount what is on {storage.name}: archive on a volume, or set artifacts.mount-cache."
                 )
-            cache = self.storages.get(self.storages.mount_cache)
-            copied = await load_manifest(cache, manifest.revision_id)
-            if copied is None or copied.attempt != manifest.attempt:
-                return self._copy_progress(storage, cache, manifest)
-            storage = cache
+            mount_cache = self.storages.get(self.storages.mount_cache)
+            cached_manifest = await load_manifest(mount_cache, manifest.revision_id)
+            if cached_manifest is None or cached_manifest.attempt != manifest.attempt:
+                return self._copy_progress(storage, mount_cache, manifest)
+            storage = mount_cache
         path = await storage.mount_path(files_of("artifacts", manifest.revision_id, manifest.attempt))
         return MountState(path=str(path), current=manifest.size, total=manifest.size)
 
     def _copy_progress(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest) -> MountState:
-        copy = self._copies.get(manifest.revision_id)
-        if copy is not None and copy.task is None:
+        mount_copy = self._copies.get(manifest.revision_id)
+        if mount_copy is not None and mount_copy.task is None:
             del self._copies[manifest.revision_id]
-            if copy.error is not None:
-                raise copy.error  # to one request; the next one starts the copy again
-            copy = None
-        if copy is None:
-            copy = self._copies[manifest.revision_id] = _MountCopy(total=manifest.size)
-            copy.task = asyncio.create_task(self._copy(source, cache, manifest, copy))
-        return MountState(path=None, current=copy.current, total=copy.total)
+            if mount_copy.error is not None:
+                raise mount_copy.error  # to one request; the next one starts the copy again
+            mount_copy = None
+        if mount_copy is None:
+            mount_copy = self._copies[manifest.revision_id] = _MountCopy(total_bytes=manifest.size)
+            mount_copy.task = asyncio.create_task(self._copy(source, cache, manifest, mount_copy))
+        return MountState(path=None, current=mount_copy.copied_bytes, total=mount_copy.total_bytes)
 
-    async def _copy(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest, copy: _MountCopy) -> None:
+    async def _copy(
+        self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest, mount_copy: _MountCopy
+    ) -> None:
         prefix = files_of("artifacts", manifest.revision_id, manifest.attempt)
         try:
-            sizes = await sizes_below(cache, prefix)
+            size_by_path = await sizes_below(cache, prefix)
             for file in manifest.files:
-                if sizes.get(file.path) == file.size:
-                    copy.add(file.size)
+                if size_by_path.get(file.path) == file.size:
+                    mount_copy.add(file.size)
                 else:
                     key = prefix + file.path
-                    await transfer(source, key, cache, key, file.size, copy.add)
+                    await transfer(source, key, cache, key, file.size, mount_copy.add)
             if await load_manifest(source, manifest.revision_id) != manifest:
                 raise ArtifactNotFound("The revision was removed, or imported anew.")
             await cache.put(manifest_key(manifest.revision_id), msgspec.json.encode(manifest))
             await drop_other_attempts(cache, manifest.revision_id, manifest.attempt)
         except BackendError as e:
-            copy.error = e
+            mount_copy.error = e
             log.warning("%s could not be copied to %s: %s", manifest.revision_id, cache.name, e.message)
         except Exception:
-            copy.error = InternalError()
+            mount_copy.error = InternalError()
             log.exception("%s could not be copied to %s", manifest.revision_id, cache.name)
         finally:
-            copy.task = None
+            mount_copy.task = None
 
     async def cancel_copy(self, revision: UUID) -> None:
         """Cancels the copy of a revision; copied objects stay."""
-        copy = self._copies.pop(revision, None)
-        if copy is not None and (task := copy.task) is not None:
+        mount_copy = self._copies.pop(revision, None)
+        if mount_copy is not None and (task := mount_copy.task) is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

@@ -65,9 +65,9 @@ class Fetcher:
 
     async def read(self, url: str | URL, headers: Mapping[str, str], *, limit: int, follow: bool = True) -> Response:
         """Returns a whole response, whose body has at most ``limit`` bytes. Raises as :meth:`get` does."""
-        next_url, redirects = parse_url(str(url)), MAX_REDIRECTS if follow else 0
+        next_url, max_redirects = parse_url(str(url)), MAX_REDIRECTS if follow else 0
         try:
-            return await self._client.read("GET", next_url, headers=headers, limit=limit, max_redirects=redirects)
+            return await self._client.read("GET", next_url, headers=headers, limit=limit, max_redirects=max_redirects)
         except OutboundFailed as e:
             raise RegistryUnavailable(str(e)) from None
 
@@ -79,8 +79,8 @@ class Fetcher:
         Raises RangeIgnored: only from the beginning; ArtifactChanged, ArtifactDamaged: it has another size;
         ArtifactNotFound, RegistryRefused, and as :meth:`get` does.
         """
-        ranged = {**headers, "Range": f"bytes={offset}-"} if offset else headers
-        async with self.get(url, ranged) as response:
+        range_headers = {**headers, "Range": f"bytes={offset}-"} if offset else headers
+        async with self.get(url, range_headers) as response:
             raise_for(response.status, response.url.host)
             if offset:
                 if response.status != 206:
@@ -89,15 +89,15 @@ class Fetcher:
                     raise ArtifactChanged("A file has another size than was announced.", data={"size": size})
             elif response.status != 200:
                 raise RegistryUnavailable(f"{response.url.host} answers {response.status}.")
-            remaining = size - offset
-            if response.content_length is not None and response.content_length != remaining:
+            remaining_bytes = size - offset
+            if response.content_length is not None and response.content_length != remaining_bytes:
                 raise ArtifactDamaged(f"A file has {offset + response.content_length} bytes, not {size}.")
             async for part in response.content.iter_chunked(READ_BYTES):
-                remaining -= len(part)
-                if remaining < 0:
+                remaining_bytes -= len(part)
+                if remaining_bytes < 0:
                     raise ArtifactDamaged(f"A file has more than the {size} bytes that were announced.")
                 yield part
-            if remaining:
+            if remaining_bytes:
                 raise RegistryUnavailable(f"{response.url.host} broke off in the middle of a file.")
 
 

@@ -91,9 +91,13 @@ def install_transport() -> None:
             headers = {
                 name: request.headers[name] for name in ("authorization", "user-agent") if name in request.headers
             }
-            reading = outbound.fetcher.read(str(request.url), headers, limit=_MAX_RESPONSE_BYTES, follow=False)
-            reply = asyncio.run_coroutine_threadsafe(reading, outbound.loop).result()
-            kept_headers = {k: v for k, v in reply.headers.items() if k.lower() not in _FRAMING_HEADERS}
+            read_coroutine = outbound.fetcher.read(str(request.url), headers, limit=_MAX_RESPONSE_BYTES, follow=False)
+            reply = asyncio.run_coroutine_threadsafe(read_coroutine, outbound.loop).result()
+            kept_headers = {
+                header: header_value
+                for header, header_value in reply.headers.items()
+                if header.lower() not in _FRAMING_HEADERS
+            }
             return httpx2.Response(reply.status, headers=kept_headers, content=reply.body, request=request)
 
     set_client_factory(lambda: httpx2.Client(transport=Transport(), follow_redirects=True, max_redirects=5))
@@ -116,44 +120,48 @@ class Hub:
         api = HfApi(endpoint=self._url, token=self._token or False)
         context_token = _outbound.set(_Outbound(self._fetcher, asyncio.get_running_loop()))
         try:
-            return await asyncio.to_thread(_with_own_errors, library_call, api)
+            return await asyncio.to_thread(_call_with_own_errors, library_call, api)
         finally:
             _outbound.reset(context_token)
 
     async def scan(self, request: ScanRequest) -> ScanAnswer:
         """Lists models, or describes the named ones. Raises as :meth:`_run` does, except for missing names."""
         if not request.names:
-            options: dict[str, Any] = {"search": request.search, "author": request.author, "limit": request.limit}
+            list_options: dict[str, Any] = {"search": request.search, "author": request.author, "limit": request.limit}
             is_model = request.type is ArtifactType.MODEL
 
             def read(api: HfApi) -> list[RepositoryInfo]:
                 listing = api.list_models if is_model else api.list_datasets
-                return list(listing(**options, sort="downloads", full=True))
+                return list(listing(**list_options, sort="downloads", full=True))
 
             repositories = [info for info in await self._run(read) if _is_name(info.id)]
             prefix = "" if is_model else _DATASET_PREFIX
-            listed = [_to_artifact(prefix + info.id, info, (_to_revision("main", info),)) for info in repositories]
-            return ScanAnswer(artifacts=tuple(listed))
-        artifacts = await asyncio.gather(*(self._describe(name, request.version) for name in request.names))
-        missing = tuple(name for name, artifact in zip(request.names, artifacts, strict=True) if artifact is None)
-        return ScanAnswer(artifacts=tuple(artifact for artifact in artifacts if artifact is not None), missing=missing)
+            listed_artifacts = [
+                _to_artifact(prefix + info.id, info, (_to_revision("main", info),)) for info in repositories
+            ]
+            return ScanAnswer(artifacts=tuple(listed_artifacts))
+        artifacts = await asyncio.gather(*(self._describe_artifact(name, request.version) for name in request.names))
+        missing_names = tuple(name for name, artifact in zip(request.names, artifacts, strict=True) if artifact is None)
+        return ScanAnswer(
+            artifacts=tuple(artifact for artifact in artifacts if artifact is not None), missing=missing_names
+        )
 
-    async def _describe(self, name: str, version: str | None) -> ScannedArtifact | None:
+    async def _describe_artifact(self, name: str, version: str | None) -> ScannedArtifact | None:
         """Returns an artifact with its revisions and README, or None if it is missing or not shown to this account."""
 
         def read(api: HfApi) -> list[tuple[str, RepositoryInfo]]:
-            versions = [version] if version else _versions(api, name)
-            return [(ref, _info(api, name, ref)) for ref in versions]
+            versions = [version] if version else _list_versions(api, name)
+            return [(version_name, _read_info(api, name, version_name)) for version_name in versions]
 
         try:
-            infos = await self._run(read)
+            versions_with_info = await self._run(read)
         except (ArtifactNotFound, RegistryRefused):
             return None
-        revisions = tuple(_to_revision(version, info) for version, info in infos)
-        newest = infos[0][1]
-        return _to_artifact(name, newest, revisions, readme=await self._readme(name, newest))
+        revisions = tuple(_to_revision(version, info) for version, info in versions_with_info)
+        newest_info = versions_with_info[0][1]
+        return _to_artifact(name, newest_info, revisions, readme=await self._read_readme(name, newest_info))
 
-    async def _readme(self, name: str, info: RepositoryInfo) -> str | None:
+    async def _read_readme(self, name: str, info: RepositoryInfo) -> str | None:
         if not any(file.rfilename == "README.md" for file in info.siblings or ()):
             return None
         url = self._file_url(name, str(info.sha), "README.md")
@@ -166,7 +174,7 @@ class Hub:
     async def plan(self, source: HubSource) -> tuple[str, tuple[PlannedFile, ...]]:
         """Returns the commit of a version and its files. Raises ArtifactChanged: it has another commit or size than the
         source says."""
-        info = await self._run(lambda api: _info(api, source.name, source.version))
+        info = await self._run(lambda api: _read_info(api, source.name, source.version))
         commit = str(info.sha or "")[:MAX_DIGEST_LENGTH]
         if source.digest is not None and source.digest != commit:
             raise ArtifactChanged(f"{source.version[:64]} is at another commit by now.", data={"digest": commit[:64]})
@@ -184,14 +192,14 @@ class Hub:
     def _file_url(self, name: str, commit: str, path: str) -> str:
         from huggingface_hub import hf_hub_url
 
-        repository, kind = _repository(name)
+        repository, kind = _repository_and_kind(name)
         return hf_hub_url(repository, path, repo_type=kind, revision=commit, endpoint=self._url)
 
     def _headers(self) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
 
-def _with_own_errors(library_call: Callable[[HfApi], T], api: HfApi) -> T:
+def _call_with_own_errors(library_call: Callable[[HfApi], T], api: HfApi) -> T:
     from huggingface_hub import errors as hub
 
     try:
@@ -217,27 +225,27 @@ def _with_own_errors(library_call: Callable[[HfApi], T], api: HfApi) -> T:
         raise RegistryUnavailable(f"The hub does not answer sensibly: {type(e).__name__}.") from e
 
 
-def _repository(name: str) -> tuple[str, str]:
+def _repository_and_kind(name: str) -> tuple[str, str]:
     """Returns the repository of an artifact and the hub's name of its type."""
     is_dataset = name.startswith(_DATASET_PREFIX)
     return name.removeprefix(_DATASET_PREFIX), "dataset" if is_dataset else "model"
 
 
-def _info(api: HfApi, name: str, version: str) -> RepositoryInfo:
-    repository, kind = _repository(name)
-    read = api.dataset_info if kind == "dataset" else api.model_info
-    return read(repository, revision=version, files_metadata=True)
+def _read_info(api: HfApi, name: str, version: str) -> RepositoryInfo:
+    repository, kind = _repository_and_kind(name)
+    read_info = api.dataset_info if kind == "dataset" else api.model_info
+    return read_info(repository, revision=version, files_metadata=True)
 
 
-def _versions(api: HfApi, name: str) -> list[str]:
-    repository, kind = _repository(name)
+def _list_versions(api: HfApi, name: str) -> list[str]:
+    repository, kind = _repository_and_kind(name)
     refs = api.list_repo_refs(repository, repo_type=kind)
     ref_names = [ref.name for ref in (*refs.branches, *refs.tags) if _is_name(ref.name)]
     return sorted(dict.fromkeys(ref_names), key=lambda ref_name: ref_name != "main")[:_MAX_REFS]
 
 
-def _is_name(text: object) -> bool:
-    return isinstance(text, str) and 0 < len(text) <= _MAX_NAME_LENGTH and text.isprintable()
+def _is_name(hub_name: object) -> bool:
+    return isinstance(hub_name, str) and 0 < len(hub_name) <= _MAX_NAME_LENGTH and hub_name.isprintable()
 
 
 def _bounded_value(value: object) -> object:
@@ -245,17 +253,21 @@ def _bounded_value(value: object) -> object:
     if isinstance(value, str):
         return value[:_MAX_NAME_LENGTH]
     if isinstance(value, list):
-        return [item[:_MAX_NAME_LENGTH] for item in value[:_MAX_LIST_ITEMS] if isinstance(item, str)]
+        return [list_item[:_MAX_NAME_LENGTH] for list_item in value[:_MAX_LIST_ITEMS] if isinstance(list_item, str)]
     return value if isinstance(value, bool) or (isinstance(value, int) and abs(value) <= _MAX_FILE_BYTES) else None
 
 
 def _to_artifact(
     name: str, info: RepositoryInfo, revisions: tuple[ScannedRevision, ...], readme: str | None = None
 ) -> ScannedArtifact:
-    extra: dict[str, Any] = {key: value for key in _EXTRA_FIELDS if (value := _bounded_value(getattr(info, key, None)))}
-    kind = ArtifactType.PACKAGE if name.startswith(_DATASET_PREFIX) else ArtifactType.MODEL
-    restricted = bool(getattr(info, "gated", False) or getattr(info, "private", False))
-    return ScannedArtifact(type=kind, name=name, readme=readme, extra=extra, restricted=restricted, revisions=revisions)
+    extra_fields: dict[str, Any] = {
+        key: value for key in _EXTRA_FIELDS if (value := _bounded_value(getattr(info, key, None)))
+    }
+    artifact_type = ArtifactType.PACKAGE if name.startswith(_DATASET_PREFIX) else ArtifactType.MODEL
+    is_restricted = bool(getattr(info, "gated", False) or getattr(info, "private", False))
+    return ScannedArtifact(
+        type=artifact_type, name=name, readme=readme, extra=extra_fields, restricted=is_restricted, revisions=revisions
+    )
 
 
 def _to_revision(version: str, info: RepositoryInfo) -> ScannedRevision:
@@ -319,25 +331,27 @@ class FromReservoir:
         self._fetcher = fetcher
         self.ticket = source.ticket
 
-    def _ticket(self) -> URL:
+    def _ticket_url(self) -> URL:
         url = parse_url(self.ticket)
         if url.name != "manifest":
             raise ArtifactRejected("That is no ticket of a revision.")
         return url
 
     async def plan(self, attempt: int, begun_digest: str | None) -> Plan:
-        url = self._ticket()
+        url = self._ticket_url()
         response = await self._fetcher.read(url, {}, limit=MAX_RECORD_BYTES)
         raise_for(response.status, url.host)
         try:
             manifest = msgspec.json.decode(response.body, type=Manifest)
         except msgspec.MsgspecError:
             raise RegistryUnavailable(f"{url.host} answers something that is no manifest.") from None
-        files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256 or None) for f in manifest.files)
+        files = tuple(
+            PlannedFile(path=file.path, size=file.size, sha256=file.sha256 or None) for file in manifest.files
+        )
         origin = f"{url.origin()}/{manifest.revision_id}"
         return Plan(attempt=attempt, digest=manifest.digest[:MAX_DIGEST_LENGTH], origin=origin, files=files)
 
     def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
-        ticket = self._ticket()
+        ticket = self._ticket_url()
         url = ticket.with_name("file").with_query({**ticket.query, "path": file.path})
         return self._fetcher.file(url, {}, offset=offset, size=file.size)

@@ -44,18 +44,18 @@ class _ImportJob:
     storage: str
     source: FileSource | None
     phase: ImportPhase = ImportPhase.DOWNLOADING
-    current: int = 0
-    total: int = 0
-    files: int = 0
+    done_bytes: int = 0
+    total_bytes: int = 0
+    file_count: int = 0
     manifest: wire.Manifest | None = None
     error: BackendError | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    def begin(self, phase: ImportPhase, *, current: int, total: int, files: int) -> None:
-        self.phase, self.current, self.total, self.files = phase, current, total, files
+    def begin(self, phase: ImportPhase, *, done_bytes: int, total_bytes: int, file_count: int) -> None:
+        self.phase, self.done_bytes, self.total_bytes, self.file_count = phase, done_bytes, total_bytes, file_count
 
     def add(self, byte_count: int) -> None:
-        self.current += byte_count
+        self.done_bytes += byte_count
 
     def state(self) -> ImportState:
         if self.manifest is not None:
@@ -64,9 +64,9 @@ class _ImportJob:
             revision_id=self.request.revision_id,
             attempt=self.request.attempt,
             phase=self.phase,
-            current=self.current,
-            total=self.total,
-            files=self.files,
+            current=self.done_bytes,
+            total=self.total_bytes,
+            files=self.file_count,
             storage=self.storage,
             error=problem(self.error) if self.error else None,
         )
@@ -118,7 +118,7 @@ class Imports:
                     job.source.ticket = request.source.ticket
                 return job.state()
             await self._stop_job(job)
-            job = _ImportJob(request, archive.name, self._source(request))
+            job = _ImportJob(request, archive.name, self._make_source(request))
             pipeline = Pipeline(
                 request,
                 job.source,
@@ -141,7 +141,7 @@ class Imports:
             job.task = asyncio.create_task(self._run(job, pipeline), name=f"import {revision}")
             return job.state()
 
-    def _source(self, request: wire.ImportRequest) -> FileSource | None:
+    def _make_source(self, request: wire.ImportRequest) -> FileSource | None:
         if isinstance(request.source, wire.HubSource):
             return FromHub(self.fetcher, request.source)
         if isinstance(request.source, wire.ReservoirSource):
@@ -180,11 +180,11 @@ class Imports:
         job = self._jobs.get(key.revision_id)
         if job is not None and job.request.attempt == key.attempt:
             return job.state()
-        archived = await self.archive.find_all(key.revision_id)
-        for storage, manifest in archived:
+        archived_copies = await self.archive.find_all(key.revision_id)
+        for storage, manifest in archived_copies:
             if manifest.attempt == key.attempt:
                 return _done_state(manifest, storage.name)
-        _check_attempt(key, job, *(manifest for _, manifest in archived))
+        _check_attempt(key, job, *(manifest for _, manifest in archived_copies))
         raise ArtifactNotFound("No such import is known here: ask for it again.")
 
     async def cancel(self, key: wire.ImportKey) -> None:
@@ -194,7 +194,11 @@ class Imports:
             job = self._jobs.get(key.revision_id)
             _check_attempt(key, job)
             await self._stop_job(job)
-            _raise_first(await self._wipe(key.revision_id, [name for name in AREAS if name != "artifacts"]))
+            _raise_first(
+                await self._delete_areas(
+                    key.revision_id, [area_name for area_name in AREAS if area_name != "artifacts"]
+                )
+            )
 
     async def delete(self, revision: UUID) -> None:
         """Ends all work on a revision and removes its files from every storage."""
@@ -203,14 +207,14 @@ class Imports:
             await self.archive.cancel_copy(revision)
             failures = await self._on_all_storages(lambda storage: storage.delete([manifest_key(revision)]))
             crash_point("artifact.deleting")  # from here on there is no such revision
-            _raise_first(failures + await self._wipe(revision, AREAS))
+            _raise_first(failures + await self._delete_areas(revision, AREAS))
 
-    async def _wipe(self, revision: UUID, areas: Sequence[str]) -> list[BackendError]:
-        async def wipe(storage: ObjectStorage) -> None:
-            for name in areas:
+    async def _delete_areas(self, revision: UUID, area_names: Sequence[str]) -> list[BackendError]:
+        async def delete_areas(storage: ObjectStorage) -> None:
+            for name in area_names:
                 await storage.delete_prefix(area(name, revision))
 
-        return await self._on_all_storages(wipe)
+        return await self._on_all_storages(delete_areas)
 
     async def _on_all_storages(self, storage_action: Callable[[ObjectStorage], Awaitable[None]]) -> list[BackendError]:
         failures = []
@@ -226,7 +230,10 @@ class Imports:
         VolumeNotFound, InvalidInput."""
         revision = request.revision_id
         storage = self.storages.of_stage("download", request.stages.download)
-        files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256) for f in request.files)
+        files = tuple(
+            PlannedFile(path=requested_file.path, size=requested_file.size, sha256=requested_file.sha256)
+            for requested_file in request.files
+        )
         files = check_files(files, self.limits)
         plan = Plan(attempt=request.attempt, digest=f"upload-{request.attempt}", origin="upload", files=files)
         async with self._revision_lock(revision):
@@ -235,13 +242,17 @@ class Imports:
             _check_attempt(request, job, stored_plan)
             if stored_plan != plan:
                 await self._stop_job(job)
-                for name in ("pulling", "incoming"):
-                    await storage.delete_prefix(area(name, revision))
+                for area_name in ("pulling", "incoming"):
+                    await storage.delete_prefix(area(area_name, revision))
                 await storage.put(plan_key(revision), msgspec.json.encode(plan))
-        incoming = files_of("incoming", revision)
-        urls = [await url_of(storage, incoming + file.path, request.expires_s, file.size) for file in files]
-        pairs = zip(files, urls, strict=True)
-        return wire.UploadAnswer(files=tuple(wire.PresignedFile(path=file.path, url=url) for file, url in pairs))
+        incoming_prefix = files_of("incoming", revision)
+        upload_urls = [
+            await url_of(storage, incoming_prefix + file.path, request.expires_s, file.size) for file in files
+        ]
+        files_with_urls = zip(files, upload_urls, strict=True)
+        return wire.UploadAnswer(
+            files=tuple(wire.PresignedFile(path=file.path, url=url) for file, url in files_with_urls)
+        )
 
     async def stop(self) -> None:
         """Stops all imports; managers request the imports again."""
@@ -251,9 +262,11 @@ class Imports:
 def _check_attempt(
     key: wire.ImportKey | wire.UploadRequest, job: _ImportJob | None, *records: wire.Manifest | Plan | None
 ) -> None:
-    newest = max((r.attempt for r in (job.request if job else None, *records) if r is not None), default=-1)
-    if newest > key.attempt:
-        raise StaleAttempt(data={"attempt": newest})
+    newest_attempt = max(
+        (record.attempt for record in (job.request if job else None, *records) if record is not None), default=-1
+    )
+    if newest_attempt > key.attempt:
+        raise StaleAttempt(data={"attempt": newest_attempt})
 
 
 def _raise_first(errors: Sequence[BackendError]) -> None:

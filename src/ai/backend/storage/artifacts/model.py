@@ -26,14 +26,14 @@ MAX_RECORD_BYTES = 64 << 20
 AREAS = ("incoming", "pulling", "verifying", "artifacts")
 
 
-def area(name: str, revision: UUID) -> str:
+def area(area_name: str, revision: UUID) -> str:
     """Returns the prefix of a revision's objects in one of :data:`AREAS`."""
-    return f"{name}/{revision.hex}/"
+    return f"{area_name}/{revision.hex}/"
 
 
-def files_of(name: str, revision: UUID, attempt: int | None = None) -> str:
+def files_of(area_name: str, revision: UUID, attempt: int | None = None) -> str:
     """Returns the prefix of a revision's files. ``attempt`` is given for files in the archive only."""
-    return f"{area(name, revision)}{'' if attempt is None else f'{attempt}/'}files/"
+    return f"{area(area_name, revision)}{'' if attempt is None else f'{attempt}/'}files/"
 
 
 def plan_key(revision: UUID) -> str:
@@ -84,11 +84,11 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the limits of one revision; sizes in bytes."""
+    """Holds the limits of one revision."""
 
-    files: int
-    file_size: int
-    size: int
+    max_files: int
+    max_file_bytes: int
+    max_bytes: int
 
 
 def check_files(files: Sequence[PlannedFile], limits: Limits) -> tuple[PlannedFile, ...]:
@@ -96,26 +96,27 @@ def check_files(files: Sequence[PlannedFile], limits: Limits) -> tuple[PlannedFi
     large, or a name is not valid."""
     if not files:
         raise ArtifactRejected("The artifact has no files.")
-    if len(files) > limits.files:
-        raise ArtifactRejected(f"The artifact has {len(files)} files; at most {limits.files} are taken.")
-    total = 0
-    names: set[str] = set()
+    if len(files) > limits.max_files:
+        raise ArtifactRejected(f"The artifact has {len(files)} files; at most {limits.max_files} are taken.")
+    total_bytes = 0
+    file_paths: set[str] = set()
     for file in files:
         _check_name(file.path)
-        if file.path in names:
+        if file.path in file_paths:
             raise ArtifactRejected("Two files have the same name.", data={"path": file.path[:256]})
-        names.add(file.path)
-        if not 0 <= file.size <= limits.file_size:
+        file_paths.add(file.path)
+        if not 0 <= file.size <= limits.max_file_bytes:
             raise ArtifactRejected(
-                f"A file has {file.size} bytes; at most {limits.file_size} are taken.", data={"path": file.path[:256]}
+                f"A file has {file.size} bytes; at most {limits.max_file_bytes} are taken.",
+                data={"path": file.path[:256]},
             )
-        total += file.size
-    if total > limits.size:
-        raise ArtifactRejected(f"The artifact has {total} bytes; at most {limits.size} are taken.")
-    for name in names:
-        parts = FolderPath.parse(name).parts
-        if any("/".join(parts[:depth]) in names for depth in range(1, len(parts))):
-            raise ArtifactRejected("A file lies below another file.", data={"path": name[:256]})
+        total_bytes += file.size
+    if total_bytes > limits.max_bytes:
+        raise ArtifactRejected(f"The artifact has {total_bytes} bytes; at most {limits.max_bytes} are taken.")
+    for file_path in file_paths:
+        parts = FolderPath.parse(file_path).parts
+        if any("/".join(parts[:part_count]) in file_paths for part_count in range(1, len(parts))):
+            raise ArtifactRejected("A file lies below another file.", data={"path": file_path[:256]})
     return tuple(sorted(files, key=lambda file: file.path.encode()))
 
 

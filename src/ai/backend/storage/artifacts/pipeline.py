@@ -50,7 +50,7 @@ _PICKLE_SUFFIXES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".joblib"
 class Progress(Protocol):
     """Receives the progress of an import, in bytes."""
 
-    def begin(self, phase: ImportPhase, *, current: int, total: int, files: int) -> None: ...
+    def begin(self, phase: ImportPhase, *, done_bytes: int, total_bytes: int, file_count: int) -> None: ...
     def add(self, byte_count: int) -> None: ...
 
 
@@ -101,32 +101,38 @@ class Pipeline:
 
     async def _load_plan(self) -> Plan:
         storage, key = self._download.storage, plan_key(self._revision)
-        old = await load_record(storage, key, Plan)
-        if old is not None and old.attempt > self._request.attempt:
-            raise StaleAttempt(data={"attempt": old.attempt})
+        stored_plan = await load_record(storage, key, Plan)
+        if stored_plan is not None and stored_plan.attempt > self._request.attempt:
+            raise StaleAttempt(data={"attempt": stored_plan.attempt})
         if self._source is None:
-            if old is None or old.attempt != self._request.attempt:
+            if stored_plan is None or stored_plan.attempt != self._request.attempt:
                 raise ArtifactIncomplete("Nothing was uploaded for this attempt.")
-            return old
-        if old is not None and old.attempt == self._request.attempt and await self._load_verified(old) is not None:
-            return old  # all files are there: the source need not even answer
-        new = await self._source.plan(self._request.attempt, old.digest if old else None)
-        new = replace(new, files=check_files(new.files, self._limits))
-        if old is None or old.fingerprint != new.fingerprint:
+            return stored_plan
+        if (
+            stored_plan is not None
+            and stored_plan.attempt == self._request.attempt
+            and await self._load_verified(stored_plan) is not None
+        ):
+            return stored_plan  # all files are there: the source need not even answer
+        announced_plan = await self._source.plan(self._request.attempt, stored_plan.digest if stored_plan else None)
+        announced_plan = replace(announced_plan, files=check_files(announced_plan.files, self._limits))
+        if stored_plan is None or stored_plan.fingerprint != announced_plan.fingerprint:
             await storage.delete_prefix(area("pulling", self._revision))
             await self._verify.storage.delete_prefix(area("verifying", self._revision))
-        if old != new:
-            await storage.put(key, msgspec.json.encode(new))
+        if stored_plan != announced_plan:
+            await storage.put(key, msgspec.json.encode(announced_plan))
         crash_point("artifact.planned")
-        return new
+        return announced_plan
 
     async def _fetch(self, plan: Plan) -> None:
-        sizes = await self._download.sizes()
+        size_by_path = await self._download.sizes()
         if self._has_verify:
-            sizes |= await self._verify.sizes()
-        missing_files = [file for file in plan.files if sizes.get(file.path) != file.size]
+            size_by_path |= await self._verify.sizes()
+        missing_files = [file for file in plan.files if size_by_path.get(file.path) != file.size]
         present_bytes = plan.size - sum(file.size for file in missing_files)
-        self._progress.begin(ImportPhase.DOWNLOADING, current=present_bytes, total=plan.size, files=len(plan.files))
+        self._progress.begin(
+            ImportPhase.DOWNLOADING, done_bytes=present_bytes, total_bytes=plan.size, file_count=len(plan.files)
+        )
         if self._source is None:
             await self._accept_uploads(missing_files)
         else:
@@ -137,16 +143,16 @@ class Pipeline:
 
     async def _accept_uploads(self, missing_files: Sequence[PlannedFile]) -> None:
         """Moves uploaded files to a place where the URLs of the upload cannot change the files."""
-        incoming = _Stage(self._download.storage, files_of("incoming", self._revision))
-        sizes = await incoming.sizes()
-        lacking_paths = [file.path for file in missing_files if sizes.get(file.path) != file.size]
+        incoming_stage = _Stage(self._download.storage, files_of("incoming", self._revision))
+        size_by_path = await incoming_stage.sizes()
+        lacking_paths = [file.path for file in missing_files if size_by_path.get(file.path) != file.size]
         if lacking_paths:
             raise ArtifactIncomplete(
                 f"{len(lacking_paths)} files were not uploaded, or with another size.",
                 data={"missing": lacking_paths[:_MAX_NAMED_FILES], "count": len(lacking_paths)},
             )
         for file in missing_files:
-            await incoming.storage.move(incoming.prefix + file.path, self._download.prefix + file.path)
+            await incoming_stage.storage.move(incoming_stage.prefix + file.path, self._download.prefix + file.path)
             self._progress.add(file.size)
             crash_point("artifact.file")
 
@@ -155,18 +161,18 @@ class Pipeline:
         key = self._download.prefix + file.path
         upload = await upload_of(self._download.storage, key, file.size)
         reported_bytes = 0
-        backoff = Backoff(_FIRST_RETRY_PAUSE_S, _MAX_RETRY_PAUSE_S)
+        retry_pauses = Backoff(_FIRST_RETRY_PAUSE_S, _MAX_RETRY_PAUSE_S)
         try:
             while True:
                 self._progress.add(upload.offset - reported_bytes)
                 reported_bytes = first_offset = upload.offset
                 try:
                     if upload.offset < file.size or not file.size:
-                        async with aclosing(source.fetch(plan, file, upload.offset)) as parts:
-                            async for part in parts:
-                                await upload.write(part)
-                                self._progress.add(len(part))
-                                reported_bytes += len(part)
+                        async with aclosing(source.fetch(plan, file, upload.offset)) as received_parts:
+                            async for received_part in received_parts:
+                                await upload.write(received_part)
+                                self._progress.add(len(received_part))
+                                reported_bytes += len(received_part)
                                 crash_point("artifact.part")
                     break
                 except RangeIgnored:
@@ -174,10 +180,10 @@ class Pipeline:
                     upload = await upload_of(self._download.storage, key, file.size)
                 except RegistryUnavailable:
                     if upload.offset > first_offset:
-                        backoff.reset()
-                    if backoff.failures + 1 == _MAX_FETCH_TRIES:
+                        retry_pauses.reset()
+                    if retry_pauses.failures + 1 == _MAX_FETCH_TRIES:
                         raise
-                    await backoff.wait()
+                    await retry_pauses.wait()
             await upload.publish()
             crash_point("artifact.file")
         finally:
@@ -193,7 +199,9 @@ class Pipeline:
         """Compares the files with the plan; removes wrong files, so that they are fetched again. Raises
         ArtifactDamaged."""
         pass_count = self._has_verify + self._request.verify
-        self._progress.begin(ImportPhase.VERIFYING, current=0, total=plan.size * pass_count, files=len(plan.files))
+        self._progress.begin(
+            ImportPhase.VERIFYING, done_bytes=0, total_bytes=plan.size * pass_count, file_count=len(plan.files)
+        )
         if self._has_verify:
             await self._move_all(plan, self._download, self._verify, lambda: crash_point("artifact.transferred"))
         digests: dict[str, str] = {}
@@ -222,22 +230,22 @@ class Pipeline:
 
     async def _digest_of(self, file: PlannedFile) -> str | None:
         """Returns the SHA-256 of a file, or None if its content differs from the announced one."""
-        sha256 = hashlib.sha256()
+        sha256_hash = hashlib.sha256()
         git_hash = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
-        digests = [sha256, git_hash] if file.git_sha1 else [sha256]
+        hashes = [sha256_hash, git_hash] if file.git_sha1 else [sha256_hash]
         read_bytes = 0
         async with aclosing(self._verify.storage.read(self._verify.prefix + file.path)) as parts:
             async for data in _gather_parts(parts):
-                for digest in digests:
-                    await asyncio.to_thread(digest.update, data)
+                for content_hash in hashes:
+                    await asyncio.to_thread(content_hash.update, data)
                 read_bytes += len(data)
                 self._progress.add(len(data))
         if read_bytes != file.size or (file.git_sha1 and git_hash.hexdigest() != file.git_sha1):
             return None
-        return sha256.hexdigest() if file.sha256 in (None, sha256.hexdigest()) else None
+        return sha256_hash.hexdigest() if file.sha256 in (None, sha256_hash.hexdigest()) else None
 
     async def _publish(self, plan: Plan, verified: Verified) -> Manifest:
-        self._progress.begin(ImportPhase.ARCHIVING, current=0, total=plan.size, files=len(plan.files))
+        self._progress.begin(ImportPhase.ARCHIVING, done_bytes=0, total_bytes=plan.size, file_count=len(plan.files))
         await self._move_all(plan, self._verify, self._archive, lambda: crash_point("artifact.moved"))
         manifest = Manifest(
             revision_id=self._revision,
@@ -262,9 +270,11 @@ class Pipeline:
 
     async def clean_up(self) -> None:
         """Removes the files of earlier stages and of earlier attempts after the import."""
-        for storage in {id(s): s for s in (self._download.storage, self._verify.storage)}.values():
-            for name in ("pulling", "verifying", "incoming"):
-                await storage.delete_prefix(area(name, self._revision))
+        for storage in {
+            id(stage_storage): stage_storage for stage_storage in (self._download.storage, self._verify.storage)
+        }.values():
+            for area_name in ("pulling", "verifying", "incoming"):
+                await storage.delete_prefix(area(area_name, self._revision))
         await drop_other_attempts(self._archive.storage, self._revision, self._request.attempt)
 
     async def _move_all(self, plan: Plan, source: _Stage, target: _Stage, on_moved: Callable[[], None]) -> None:
@@ -300,11 +310,11 @@ def notes_on(files: Iterable[PlannedFile], *, is_verified: bool) -> tuple[str, .
 
 async def _gather_parts(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yields the same bytes in larger pieces, since each piece goes to a thread and back."""
-    buffer = bytearray()
+    gathered_data = bytearray()
     async for part in parts:
-        buffer += part
-        if len(buffer) >= _HASH_CHUNK_BYTES:
-            yield bytes(buffer)
-            buffer.clear()
-    if buffer:
-        yield bytes(buffer)
+        gathered_data += part
+        if len(gathered_data) >= _HASH_CHUNK_BYTES:
+            yield bytes(gathered_data)
+            gathered_data.clear()
+    if gathered_data:
+        yield bytes(gathered_data)

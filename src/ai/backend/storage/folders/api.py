@@ -76,7 +76,7 @@ class FolderApi:
     async def task(self, call: Call[Any, TaskParams]) -> dict[str, Any]:
         """Returns the progress of a task."""
         task = self.folders.tasks.get(TaskId(call.query.task_id))
-        skipped = f" {task.progress.skipped} special files were left out." if task.progress.skipped else ""
+        skipped_text = f" {task.progress.skipped} special files were left out." if task.progress.skipped else ""
         return {
             "task_id": str(task.id),
             "kind": task.kind,
@@ -84,7 +84,7 @@ class FolderApi:
             "current": task.progress.current,
             "total": max(task.progress.total, task.progress.current),
             "files": task.progress.files,
-            "message": task.error.message if task.error else f"{task.progress.files} files.{skipped}",
+            "message": task.error.message if task.error else f"{task.progress.files} files.{skipped_text}",
             "error": problem(task.error) if task.error else None,
         }
 
@@ -185,11 +185,11 @@ class FileApi:
             path = FolderPath.parse(body.relpath)
             await volume.make_directory(folder, path, parents=body.parents, exist_ok=body.exist_ok)
             return Reply({"results": {"success": _result_items([(body.relpath, "made")]), "failed": []}})
-        created, failed = await self.folders.make_directories(
+        created_paths, failed_paths = await self.folders.make_directories(
             volume, folder, body.relpath, parents=body.parents, exist_ok=body.exist_ok
         )
-        results = {"success": _result_items(created), "failed": _result_items(failed)}
-        return Reply({"results": results}, 200 if not failed else 207 if created else 422)
+        result_lists = {"success": _result_items(created_paths), "failed": _result_items(failed_paths)}
+        return Reply({"results": result_lists}, 200 if not failed_paths else 207 if created_paths else 422)
 
     @route("POST", "/folder/file/rename", body=RenameBody)
     async def rename(self, call: Call[RenameBody]) -> None:
@@ -220,7 +220,9 @@ class FileApi:
         return {"bgtask_id": str(self.folders.tasks.start("delete", f"delete {call.request_id}", delete).id)}
 
     def _delete_targets(self, body: DeleteBody) -> tuple[AbstractVolume, VFolderId, list[FolderPath]]:
-        return *self.folders.volumes.locate(body.volume, body.vfid), [FolderPath.parse(text) for text in body.relpaths]
+        return *self.folders.volumes.locate(body.volume, body.vfid), [
+            FolderPath.parse(path_text) for path_text in body.relpaths
+        ]
 
     @route("POST", "/folder/file/fetch", body=FileBody, kind="json")
     async def fetch(self, call: Call[FileBody]) -> web.StreamResponse:
@@ -241,15 +243,15 @@ class FileApi:
         claims = DownloadClaims(
             volume=volume.name, vfid=str(folder), relpath=str(path), archive=body.archive, requester=body.requester
         )
-        return self._ticket(claims, "download")
+        return self._token_answer(claims, "download")
 
     @route("POST", "/folder/file/archive-download-token", body=ArchiveBody)
     async def download_archive(self, call: Call[ArchiveBody]) -> dict[str, str]:
         """Issues a token to download several files and directories as an archive."""
         body = call.body
         volume, folder = self.folders.volumes.locate(body.volume, body.vfid)
-        for text in body.files:
-            await volume.stat(folder, FolderPath.parse(text))
+        for path_text in body.files:
+            await volume.stat(folder, FolderPath.parse(path_text))
         claims = ArchiveClaims(
             volume=volume.name,
             virtual_folder_id=str(folder),
@@ -257,21 +259,21 @@ class FileApi:
             filename=body.filename,
             requester=body.requester,
         )
-        return self._ticket(claims, "download-archive")
+        return self._token_answer(claims, "download-archive")
 
     @route("POST", "/folder/file/upload", body=UploadBody)
     async def upload(self, call: Call[UploadBody]) -> dict[str, str]:
         """Issues a token to upload a file; an empty file is created at once."""
         volume, folder = self.folders.volumes.locate(call.body.volume, call.body.vfid)
         claims = await self.uploads.request(volume, folder, FolderPath.parse(call.body.relpath), call.body.size)
-        return self._ticket(claims, "upload")
+        return self._token_answer(claims, "upload")
 
-    def _ticket(self, claims: Claims, route: str) -> dict[str, str]:
+    def _token_answer(self, claims: Claims, route: str) -> dict[str, str]:
         return {"token": self.tokens.issue(claims), "url": f"{self.tokens.client_url}/{route}"}
 
 
 def _result_items(items_with_messages: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    return [{"item": item, "msg": message} for item, message in items_with_messages]
+    return [{"item": item_path, "msg": message} for item_path, message in items_with_messages]
 
 
 def _entry_fields(entry: FileEntry) -> dict[str, Any]:

@@ -43,27 +43,27 @@ class Folders:
     ) -> Task:
         """Copies a folder in the background; the task ends at once if the target exists."""
 
-        async def work(progress: Progress) -> None:
+        async def copy_folder(progress: Progress) -> None:
             if await target_volume.has_folder(target):
                 return
             size = (await source_volume.folder_usage(source)).used_bytes
             await self.quota.reserve(target_volume, target.scope, size)
-            published = False
+            is_published = False
             try:
                 await source_volume.clone_folder(source, target_volume, target, progress)
-                published = not progress.is_cancelled
+                is_published = not progress.is_cancelled
             except StorageFull as e:
-                raise await self.quota.reason(target_volume, target.scope, e) from None
+                raise await self.quota.error_of_full_volume(target_volume, target.scope, e) from None
             finally:
-                self.quota.end_reservation(target_volume, target.scope, size, published=published)
+                self.quota.end_reservation(target_volume, target.scope, size, is_published=is_published)
 
-        return self.tasks.start("clone", _task_key(target_volume, target), work)
+        return self.tasks.start("clone", _task_key(target_volume, target), copy_folder)
 
     async def delete(self, volume: AbstractVolume, folder: VFolderId) -> None:
         """Deletes a folder and cancels a clone into it."""
         self.tasks.cancel(_task_key(volume, folder))
         await volume.delete_folder(folder)
-        self.quota.touch(volume, folder.scope)
+        self.quota.mark_outdated(volume, folder.scope)
 
     async def delete_files(
         self, volume: AbstractVolume, folder: VFolderId, paths: list[FolderPath], *, recursive: bool
@@ -71,19 +71,19 @@ class Folders:
         try:
             await volume.delete_files(folder, paths, recursive=recursive)
         finally:
-            self.quota.touch(volume, folder.scope)
+            self.quota.mark_outdated(volume, folder.scope)
 
     async def make_directories(
-        self, volume: AbstractVolume, folder: VFolderId, texts: list[str], *, parents: bool, exist_ok: bool
+        self, volume: AbstractVolume, folder: VFolderId, path_texts: list[str], *, parents: bool, exist_ok: bool
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Returns the created directories and the failed ones, each with a message."""
-        created: list[tuple[str, str]] = []
-        failed: list[tuple[str, str]] = []
-        for text in texts:
+        created_paths: list[tuple[str, str]] = []
+        failed_paths: list[tuple[str, str]] = []
+        for path_text in path_texts:
             try:
-                await volume.make_directory(folder, FolderPath.parse(text), parents=parents, exist_ok=exist_ok)
+                await volume.make_directory(folder, FolderPath.parse(path_text), parents=parents, exist_ok=exist_ok)
             except BackendError as e:
-                failed.append((text, e.message))
+                failed_paths.append((path_text, e.message))
             else:
-                created.append((text, "made"))
-        return created, failed
+                created_paths.append((path_text, "made"))
+        return created_paths, failed_paths

@@ -110,7 +110,7 @@ class ClientApi:
         """Sends several files and directories as a zip."""
         claims = self._tokens.read(call.query.token, ArchiveClaims)
         volume, folder = self._volumes.get(claims.volume), VFolderId.parse(claims.virtual_folder_id)
-        paths = [FolderPath.parse(text) for text in claims.files]
+        paths = [FolderPath.parse(path_text) for path_text in claims.files]
         for path in paths:
             await volume.stat(folder, path)
         filename = claims.filename or f"{folder.id.hex}.zip"
@@ -146,8 +146,8 @@ class ClientApi:
     @route("POST", "/upload", query=UploadQuery, auth=False, limited=False, kind="upload", audited=False)
     async def tus_create(self, call: Call[Any, UploadQuery]) -> web.Response:
         """Returns the location of an upload, which was created with its token."""
-        if (refusal := _wrong_version(call.request)) is not None:
-            return refusal
+        if (refusal_response := _wrong_version(call.request)) is not None:
+            return refusal_response
         claims = self._tokens.read(call.query.token, UploadClaims)
         if _header_number(call.request, "Upload-Length") != claims.size:
             raise InvalidInput(f"Upload-Length must be {claims.size}, as the token says.")
@@ -157,8 +157,8 @@ class ClientApi:
     @route("GET", "/upload", query=UploadQuery, auth=False, limited=False)
     async def tus_head(self, call: Call[Any, UploadQuery]) -> web.Response:
         """Returns the offset of an upload."""
-        if (refusal := _wrong_version(call.request)) is not None:
-            return refusal
+        if (refusal_response := _wrong_version(call.request)) is not None:
+            return refusal_response
         claims = self._tokens.read(call.query.token, UploadClaims)
         offset = await self._uploads.progress(claims, directory=_target_directory(call.query))
         state = {"Upload-Offset": str(offset), "Upload-Length": str(claims.size), "Cache-Control": "no-store"}
@@ -168,8 +168,8 @@ class ClientApi:
     async def tus_patch(self, call: Call[Any, UploadQuery]) -> web.Response:
         """Appends bytes to an upload."""
         request = call.request
-        if (refusal := _wrong_version(request)) is not None:
-            return refusal
+        if (refusal_response := _wrong_version(request)) is not None:
+            return refusal_response
         claims = self._tokens.read(call.query.token, UploadClaims)
         if request.content_type != CHUNK_TYPE:
             raise UnsupportedMediaType(f"Send {CHUNK_TYPE}.")
@@ -192,8 +192,8 @@ class ClientApi:
     @route("DELETE", "/upload", query=UploadQuery, auth=False, limited=False, audited=False)
     async def tus_delete(self, call: Call[Any, UploadQuery]) -> web.Response:
         """Cancels an upload and discards its bytes."""
-        if (refusal := _wrong_version(call.request)) is not None:
-            return refusal
+        if (refusal_response := _wrong_version(call.request)) is not None:
+            return refusal_response
         await self._uploads.drop(self._tokens.read(call.query.token, UploadClaims))
         return web.Response(status=204, headers=self._tus_headers())
 
@@ -215,17 +215,17 @@ def _wrong_version(request: web.Request) -> web.Response | None:
 
 
 def _header_number(request: web.Request, header: str) -> int:
-    text = request.headers.get(header, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    header_text = request.headers.get(header, "")
+    if not (header_text.isascii() and header_text.isdigit() and len(header_text) < 20):
         raise InvalidInput(f"The header {header} must be a number.", data={header: "missing or malformed"})
-    return int(text)
+    return int(header_text)
 
 
 def _parse_checksum(request: web.Request) -> Checksum | None:
-    text = request.headers.get("Upload-Checksum")
-    if text is None:
+    header_text = request.headers.get("Upload-Checksum")
+    if header_text is None:
         return None
-    algorithm, _, value = text.strip().partition(" ")
+    algorithm, _, value = header_text.strip().partition(" ")
     try:
         if algorithm in CHECKSUM_ALGORITHMS:
             return Checksum(algorithm, base64.b64decode(value, validate=True))

@@ -58,7 +58,7 @@ class ArchiveSlots:
                 del self._counts[requester]
 
 
-class _Unsent:
+class _UnsentBytes:
     """Stores the bytes of an archive from their writing to their sending, like a file without seek."""
 
     def __init__(self) -> None:
@@ -75,8 +75,8 @@ class _Unsent:
     def read(self) -> Iterator[bytes]:
         """Yields the bytes that were written since the last call."""
         self._file.seek(0)
-        while part := self._file.read(_READ_CHUNK_BYTES):
-            yield part
+        while unsent_data := self._file.read(_READ_CHUNK_BYTES):
+            yield unsent_data
         self._file.seek(0)
         self._file.truncate()
         self.size = 0
@@ -93,9 +93,9 @@ class _Entries:
         self._count = 0
 
     def append(self, info: zipfile.ZipInfo) -> None:
-        values = (info.filename, info.date_time, *(getattr(info, name) for name in _INFO_FIELDS))
-        data = msgspec.msgpack.encode(values)
-        self._file.write(len(data).to_bytes(4, "big") + data)
+        field_values = (info.filename, info.date_time, *(getattr(info, name) for name in _INFO_FIELDS))
+        encoded_values = msgspec.msgpack.encode(field_values)
+        self._file.write(len(encoded_values).to_bytes(4, "big") + encoded_values)
         self._count += 1
 
     def __len__(self) -> int:
@@ -143,7 +143,7 @@ async def stream_zip(
 
 
 def _zip_parts(volume: AbstractVolume, folder: VFolderId, paths: Sequence[FolderPath]) -> Generator[bytes]:
-    unsent, entries = _Unsent(), _Entries()
+    unsent, entries = _UnsentBytes(), _Entries()
     archive = zipfile.ZipFile(cast("IO[bytes]", unsent), "w", zipfile.ZIP_STORED, allowZip64=True)
     archive.filelist = cast("list[zipfile.ZipInfo]", entries)
     archive.NameToInfo = _NoNames()
@@ -166,28 +166,30 @@ def _named_entries(
     """Yields the files and directories below the paths, each with its name in the archive. Raises Conflict for too many
     links.
     """
-    links: set[int] = set()
+    link_name_hashes: set[int] = set()
     for path in paths:
         parent_depth = len(path.parts[:-1])
         with volume.open_tree(folder, [path]) as entries:
             for entry in entries:
                 name = "/".join(entry.path.parts[parent_depth:])
-                if not name or _is_below_link(name, links):
+                if not name or _is_below_link(name, link_name_hashes):
                     continue
                 if entry.entry.kind == FileKind.SYMBOLIC_LINK:
-                    if len(links) == _MAX_LINKS:
+                    if len(link_name_hashes) == _MAX_LINKS:
                         raise Conflict(f"There are more than {_MAX_LINKS} symbolic links.")
-                    links.add(hash(name))
+                    link_name_hashes.add(hash(name))
                 yield name, entry
 
 
-def _is_below_link(name: str, links: set[int]) -> bool:
+def _is_below_link(name: str, link_name_hashes: set[int]) -> bool:
     """Returns True if unpacking a name would follow a link of this archive: a directory may have become a link.
 
-    ``links`` has the hashes of the links' names.
+    ``link_name_hashes`` has the hashes of the links' names.
     """
     parts = name.split("/")
-    return bool(links) and any(hash("/".join(parts[:depth])) in links for depth in range(1, len(parts) + 1))
+    return bool(link_name_hashes) and any(
+        hash("/".join(parts[:part_count])) in link_name_hashes for part_count in range(1, len(parts) + 1)
+    )
 
 
 def _add_entry(archive: zipfile.ZipFile, name: str, archive_entry: ArchiveEntry) -> Iterator[None]:

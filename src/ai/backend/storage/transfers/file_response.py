@@ -22,7 +22,10 @@ _MAX_TIME_S = 253_402_300_799  # the end of the year 9999; users may set any tim
 
 def disposition(filename: str) -> str:
     """Returns the Content-Disposition of an attachment (RFC 6266)."""
-    ascii_name = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%' else "_" for c in filename)
+    ascii_name = "".join(
+        character if character.isascii() and character.isprintable() and character not in '"\\%' else "_"
+        for character in filename
+    )
     return f"attachment; filename=\"{ascii_name}\"; filename*=UTF-8''{quote(filename, safe='')}"
 
 
@@ -32,46 +35,51 @@ class _UnsatisfiableRange(Exception):
 
 def _requested_range(request: web.Request, size: int) -> tuple[int, int] | None:
     """Returns the requested range as (first byte, length), or None for the whole file, also for several ranges."""
-    text = request.headers.get("Range", "").strip()
-    unit, _, range_text = text.partition("=")
-    first, dash, last = range_text.strip().partition("-")
-    if unit != "bytes" or not dash or not (first or last) or not all(_DIGITS.fullmatch(p) for p in (first, last)):
+    header_text = request.headers.get("Range", "").strip()
+    unit, _, range_text = header_text.partition("=")
+    first_text, separator, last_text = range_text.strip().partition("-")
+    if (
+        unit != "bytes"
+        or not separator
+        or not (first_text or last_text)
+        or not all(_DIGITS.fullmatch(digits) for digits in (first_text, last_text))
+    ):
         return None
-    if first == "":
-        length = min(int(last), size)
+    if first_text == "":
+        length = min(int(last_text), size)
         if length == 0:
             raise _UnsatisfiableRange
         return size - length, length
-    begin, end = int(first), min(int(last) if last else size - 1, size - 1)
-    if last and int(last) < int(first):
+    first_byte, last_byte = int(first_text), min(int(last_text) if last_text else size - 1, size - 1)
+    if last_text and int(last_text) < int(first_text):
         return None
-    if begin >= size:
+    if first_byte >= size:
         raise _UnsatisfiableRange
-    return begin, end - begin + 1
+    return first_byte, last_byte - first_byte + 1
 
 
-def _is_current(request: web.Request, etag: str, modified: datetime) -> bool:
+def _is_current(request: web.Request, etag: str, modified_at: datetime) -> bool:
     """Returns whether ``If-Range`` has the current strong tag or date, so that the range applies."""
-    condition = request.headers.get("If-Range")
-    if condition is None or condition.strip() == etag:
+    if_range_header = request.headers.get("If-Range")
+    if if_range_header is None or if_range_header.strip() == etag:
         return True
-    return request.if_range is not None and request.if_range == modified
+    return request.if_range is not None and request.if_range == modified_at
 
 
-def _is_unchanged(request: web.Request, etag: str, modified: datetime) -> bool:
-    condition = request.headers.get("If-None-Match")
-    if condition is not None:
-        tags = {tag.strip().removeprefix("W/") for tag in condition.split(",")}
+def _is_unchanged(request: web.Request, etag: str, modified_at: datetime) -> bool:
+    none_match_header = request.headers.get("If-None-Match")
+    if none_match_header is not None:
+        tags = {tag.strip().removeprefix("W/") for tag in none_match_header.split(",")}
         return "*" in tags or etag in tags
     modified_since = request.if_modified_since
-    return modified_since is not None and modified <= modified_since
+    return modified_since is not None and modified_at <= modified_since
 
 
 async def send_file(request: web.Request, file: OpenFile, filename: str) -> web.StreamResponse:
     """Sends a file or a range of a file, and closes the file."""
     try:
         etag = f'"{file.modified_ns:x}-{file.size:x}"'
-        modified = datetime.fromtimestamp(min(max(0, file.modified_ns // 1_000_000_000), _MAX_TIME_S), UTC)
+        modified_at = datetime.fromtimestamp(min(max(0, file.modified_ns // 1_000_000_000), _MAX_TIME_S), UTC)
         headers = {
             "ETag": etag,
             "Accept-Ranges": "bytes",
@@ -80,13 +88,13 @@ async def send_file(request: web.Request, file: OpenFile, filename: str) -> web.
             "X-Content-Type-Options": "nosniff",
         }
         response = web.StreamResponse(headers=headers)
-        response.last_modified = modified
-        if _is_unchanged(request, etag, modified):
+        response.last_modified = modified_at
+        if _is_unchanged(request, etag, modified_at):
             response.set_status(304)
             return await _finish_response(request, response)
         offset, byte_count = 0, file.size
         try:
-            part = _requested_range(request, file.size) if _is_current(request, etag, modified) else None
+            part = _requested_range(request, file.size) if _is_current(request, etag, modified_at) else None
         except _UnsatisfiableRange:
             response.set_status(416)
             response.headers["Content-Range"] = f"bytes */{file.size}"
@@ -118,20 +126,22 @@ async def _send(request: web.Request, response: web.StreamResponse, fd: int, off
     loop, transport = asyncio.get_running_loop(), request.transport
     if transport is None:
         raise ConnectionResetError
-    sent = 0
+    sent_bytes = 0
     try:
         if transport.get_extra_info("sslcontext") is not None:
             raise asyncio.SendfileNotAvailableError
-        with os.fdopen(fd, "rb", buffering=0, closefd=False) as reader:
-            sent = await loop.sendfile(transport, reader, offset, byte_count, fallback=False)
+        with os.fdopen(fd, "rb", buffering=0, closefd=False) as file:
+            sent_bytes = await loop.sendfile(transport, file, offset, byte_count, fallback=False)
     except (NotImplementedError, asyncio.SendfileNotAvailableError):
-        while sent < byte_count:
-            data = await loop.run_in_executor(None, os.pread, fd, min(_READ_BYTES, byte_count - sent), offset + sent)
+        while sent_bytes < byte_count:
+            data = await loop.run_in_executor(
+                None, os.pread, fd, min(_READ_BYTES, byte_count - sent_bytes), offset + sent_bytes
+            )
             if not data:
                 break
             await response.write(data)
-            sent += len(data)
-    if sent < byte_count:
+            sent_bytes += len(data)
+    if sent_bytes < byte_count:
         transport.abort()
         raise ConnectionResetError
 
@@ -146,9 +156,9 @@ async def send_archive(request: web.Request, parts: AsyncIterator[bytes], filena
     await response.prepare(request)
     if request.method != "HEAD":
         try:
-            await _write_in_time(response, first_part)
-            async for part in parts:
-                await _write_in_time(response, part)
+            await _write_with_timeout(response, first_part)
+            async for archive_part in parts:
+                await _write_with_timeout(response, archive_part)
         except BaseException:
             if request.transport is not None:
                 request.transport.abort()
@@ -157,7 +167,7 @@ async def send_archive(request: web.Request, parts: AsyncIterator[bytes], filena
     return response
 
 
-async def _write_in_time(response: web.StreamResponse, part: bytes) -> None:
+async def _write_with_timeout(response: web.StreamResponse, part: bytes) -> None:
     try:
         async with asyncio.timeout(_WRITE_TIMEOUT_S):
             await response.write(part)

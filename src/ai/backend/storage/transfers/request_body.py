@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.http_parser import HttpRequestParser
 
 from ai.backend.infra.http.errors import BodyTooSlow, UnsupportedMediaType
-from ai.backend.storage.transfers.uploads import Sink, to_the_end
+from ai.backend.storage.transfers.uploads import Sink, await_despite_cancel
 
 BODY_IDLE_TIMEOUT_S = 60.0
 """Seconds without a byte after which an upload's request ends; received bytes are stored."""
@@ -40,17 +40,17 @@ def refuse_coding(request: web.Request) -> None:
 def body_of(request: web.Request) -> DirectBody | StreamBody:
     """Returns the body of a request that is not read yet."""
     transport, parser = request.transport, getattr(request.protocol, "_parser", None)
-    is_plain = transport is not None and transport.get_extra_info("sslcontext") is None
-    length = request.content_length
+    has_plain_tcp = transport is not None and transport.get_extra_info("sslcontext") is None
+    body_length = request.content_length
     if (
-        is_plain
-        and length is not None
+        has_plain_tcp
+        and body_length is not None
         and "Transfer-Encoding" not in request.headers
         and "Content-Encoding" not in request.headers
         and type(parser) is HttpRequestParser
-        and length - request.content.total_bytes >= _MIN_DIRECT_BYTES
+        and body_length - request.content.total_bytes >= _MIN_DIRECT_BYTES
     ):
-        return DirectBody(request, length)
+        return DirectBody(request, body_length)
     return StreamBody(request)
 
 
@@ -105,15 +105,15 @@ class StreamBody:
     async def _write(self, sink: Sink, threads: Executor) -> None:
         await self._wait_for_write()
         if self._waiting:
-            parts, self._waiting, self._waiting_bytes = self._waiting, [], 0
-            data = parts[0] if len(parts) == 1 else b"".join(parts)
-            self._writing = asyncio.get_running_loop().run_in_executor(threads, sink.put, data)
+            waiting_parts, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            joined_parts = waiting_parts[0] if len(waiting_parts) == 1 else b"".join(waiting_parts)
+            self._writing = asyncio.get_running_loop().run_in_executor(threads, sink.put, joined_parts)
 
     async def _wait_for_write(self) -> None:
         if self._writing is not None:
-            writing, self._writing = self._writing, None
+            write_task, self._writing = self._writing, None
             try:
-                await to_the_end(writing)
+                await await_despite_cancel(write_task)
             except BaseException:
                 self._waiting.clear()  # nothing may follow missing bytes
                 raise
@@ -122,9 +122,9 @@ class StreamBody:
 class DirectBody:
     """Writes a body that the writing thread reads from the socket itself."""
 
-    def __init__(self, request: web.Request, length: int) -> None:
+    def __init__(self, request: web.Request, body_length: int) -> None:
         self._request = request
-        self._remaining = length
+        self._remaining = body_length
         self.is_whole = True
 
     async def whole(self) -> bytes | None:
@@ -137,10 +137,10 @@ class DirectBody:
             while self._remaining:
                 if not buffered_parts:
                     await _wait_readable(connection)
-                burst = asyncio.get_running_loop().run_in_executor(
+                burst_future = asyncio.get_running_loop().run_in_executor(
                     threads, self._receive_burst, connection, buffered_parts, sink
                 )
-                await to_the_end(burst)
+                await await_despite_cancel(burst_future)
                 buffered_parts = []
 
     @contextmanager
@@ -173,14 +173,14 @@ class DirectBody:
         for part in buffered_parts:
             self._remaining -= len(part)
             sink.put(part)
-        poll = select.poll()
-        poll.register(connection, select.POLLIN)
-        kept_bytes = max(0, self._remaining - _MAX_BURST_BYTES)
-        while self._remaining > kept_bytes:
+        poller = select.poll()
+        poller.register(connection, select.POLLIN)
+        bytes_after_burst = max(0, self._remaining - _MAX_BURST_BYTES)
+        while self._remaining > bytes_after_burst:
             try:
                 self._remaining -= sink.take(connection, self._remaining)
             except BlockingIOError:
-                if not poll.poll(_POLL_LINGER_MS):
+                if not poller.poll(_POLL_LINGER_MS):
                     return
 
 
@@ -197,16 +197,16 @@ def _forget_body(request: web.Request) -> None:
 
 async def _wait_readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    ready = loop.create_future()
+    readable_future = loop.create_future()
 
     def wake() -> None:
-        if not ready.done():
-            ready.set_result(None)
+        if not readable_future.done():
+            readable_future.set_result(None)
 
     loop.add_reader(connection.fileno(), wake)
     try:
         async with asyncio.timeout(BODY_IDLE_TIMEOUT_S):
-            await ready
+            await readable_future
     except TimeoutError:
         raise BodyTooSlow from None
     finally:

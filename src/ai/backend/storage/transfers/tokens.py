@@ -110,13 +110,13 @@ class Tokens:
             payload = jwt.decode(token, self._secret, algorithms=[_ALGORITHM], options={"require": ["exp", "op"]})
             if payload["op"] != claims_type.op:
                 raise AuthenticationFailed("The token is for another operation.")
-            verified = msgspec.convert(payload, claims_type)
+            verified_claims = msgspec.convert(payload, claims_type)
         except jwt.ExpiredSignatureError:
             raise AuthenticationFailed("The token has expired: ask for another one.") from None
         except (jwt.InvalidTokenError, msgspec.ValidationError, UnicodeEncodeError):
             raise AuthenticationFailed("The token is not valid.") from None
-        self._remember(token, verified, payload["exp"])
-        return verified
+        self._remember(token, verified_claims, payload["exp"])
+        return verified_claims
 
     def _remember(self, token: str, claims: Claims, expires_at: int) -> None:
         self._valid[token] = claims, expires_at

@@ -123,7 +123,7 @@ class Uploads:
         try:
             await volume.create_upload(record)
         except BaseException:
-            self._quota.end_reservation(volume, folder.scope, size, published=False)
+            self._quota.end_reservation(volume, folder.scope, size, is_published=False)
             raise
         claims = UploadClaims(
             volume=volume.name, vfid=str(folder), relpath=str(path), size=size, session=record.session
@@ -148,7 +148,7 @@ class Uploads:
         record, _ = await volume.find_upload(folder, claims.session)
         await volume.drop_upload(folder, claims.session)
         if record.state != UploadState.DONE:
-            self._quota.end_reservation(volume, folder.scope, record.size, published=False)
+            self._quota.end_reservation(volume, folder.scope, record.size, is_published=False)
 
     async def receive(self, claims: UploadClaims, chunk: Chunk, *, directory: FolderPath | None = None) -> int:
         """Appends a chunk, publishes the file after the last one, and returns the new offset.
@@ -170,9 +170,9 @@ class Uploads:
             else:
                 offset, is_published = await self._receive_slowly(open_upload, chunk, path)
         except StorageFull as e:
-            raise await self._quota.reason(volume, folder.scope, e) from None
+            raise await self._quota.error_of_full_volume(volume, folder.scope, e) from None
         if is_published:
-            self._quota.end_reservation(volume, folder.scope, claims.size, published=True)
+            self._quota.end_reservation(volume, folder.scope, claims.size, is_published=True)
         return offset
 
     async def _receive_slowly(
@@ -200,9 +200,11 @@ class Uploads:
         _check_digest(digest, chunk.checksum)
         await self._run(upload.count)
 
-    async def _run(self, work: Callable[..., R], *arguments: Any) -> R:
-        """Runs work in a thread to its end, also when cancelled, since the upload is closed afterwards."""
-        return await to_the_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
+    async def _run(self, function: Callable[..., R], *arguments: Any) -> R:
+        """Runs a function in a thread to its end, also when cancelled, since the upload is closed afterwards."""
+        return await await_despite_cancel(
+            asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        )
 
     def _locate_folder(self, claims: UploadClaims) -> tuple[AbstractVolume, VFolderId]:
         try:
@@ -210,30 +212,30 @@ class Uploads:
         except InvalidInput:
             raise UploadNotFound from None
 
-    async def keep_expiring(self, *, after_s: float) -> None:
+    async def expire_periodically(self, *, after_s: float) -> None:
         """Removes uploads without progress for ``after_s`` seconds from all volumes periodically, until cancelled."""
         while True:
             for volume in self._volumes:
                 try:
-                    removed = await volume.expire_uploads(time.time() - after_s)
+                    removed_count = await volume.expire_uploads(time.time() - after_s)
                 except Exception:
                     log.exception("cannot expire the uploads of the volume %s", volume.name)
                     continue
-                if removed:
+                if removed_count:
                     self._quota.recount()
-                    log.info("removed %d expired uploads on the volume %s", removed, volume.name)
+                    log.info("removed %d expired uploads on the volume %s", removed_count, volume.name)
             await asyncio.sleep(min(_EXPIRY_PERIOD_S, after_s))
 
     def stop(self) -> None:
         self._threads.shutdown(wait=False)
 
 
-async def to_the_end(work: asyncio.Future[R]) -> R:
-    """Runs work in a thread and returns its result. If cancelled, waits until the work has ended."""
+async def await_despite_cancel(work_future: asyncio.Future[R]) -> R:
+    """Returns the result of a future of a thread. If cancelled, waits until the thread's work has ended."""
     try:
-        return await asyncio.shield(work)
+        return await asyncio.shield(work_future)
     except asyncio.CancelledError:
-        await asyncio.wait({work})
+        await asyncio.wait({work_future})
         raise
 
 

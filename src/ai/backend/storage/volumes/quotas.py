@@ -26,8 +26,8 @@ _NEARLY_FULL_BYTES = 1 << 22  # a file system may need more space than was writt
 
 @dataclass(slots=True)
 class _ScopeAccount:
-    used: int = 0
-    files: int = 0
+    used_bytes: int = 0
+    file_count: int = 0
     grown_bytes: int = 0
     reserved_bytes: int | None = None
     scanned_at: float | None = None
@@ -60,7 +60,7 @@ class QuotaAccounting:
             return ScopeState(usage.used_bytes, usage.file_count, limit, "hard")
         account = self._account(volume, scope)
         await self._scan(volume, scope, account, older_than_s=USAGE_FRESH_S)
-        return ScopeState(account.used + account.grown_bytes, account.files, limit, "soft")
+        return ScopeState(account.used_bytes + account.grown_bytes, account.file_count, limit, "soft")
 
     async def reserve(self, volume: AbstractVolume, scope: QuotaScopeId, size: int) -> None:
         """Reserves ``size`` bytes until :meth:`end_reservation`. Raises QuotaExceeded if they do not fit. Where the
@@ -86,7 +86,9 @@ class QuotaAccounting:
         if account.reserved_bytes is not None:
             account.reserved_bytes += size
 
-    async def reason(self, volume: AbstractVolume, scope: QuotaScopeId, error: StorageFull) -> BackendError:
+    async def error_of_full_volume(
+        self, volume: AbstractVolume, scope: QuotaScopeId, error: StorageFull
+    ) -> BackendError:
         """Returns QuotaExceeded if a limit that the volume enforces has caused an error. Otherwise returns the error
         itself.
         """
@@ -97,15 +99,17 @@ class QuotaAccounting:
             return error
         return QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used_bytes})
 
-    def end_reservation(self, volume: AbstractVolume, scope: QuotaScopeId, reserved: int, *, published: bool) -> None:
+    def end_reservation(
+        self, volume: AbstractVolume, scope: QuotaScopeId, reserved_bytes: int, *, is_published: bool
+    ) -> None:
         """Ends a reservation, whose bytes were published or dropped."""
         account = self._account(volume, scope)
         if account.reserved_bytes is not None:
-            account.reserved_bytes = max(0, account.reserved_bytes - reserved)
-        if published:
-            account.grown_bytes += reserved
+            account.reserved_bytes = max(0, account.reserved_bytes - reserved_bytes)
+        if is_published:
+            account.grown_bytes += reserved_bytes
 
-    def touch(self, volume: AbstractVolume, scope: QuotaScopeId) -> None:
+    def mark_outdated(self, volume: AbstractVolume, scope: QuotaScopeId) -> None:
         """Marks the usage of a scope as outdated after a removal."""
         self._account(volume, scope).is_stale = True
 
@@ -119,7 +123,7 @@ class QuotaAccounting:
 
     @staticmethod
     def _total_bytes(account: _ScopeAccount) -> int:
-        return account.used + account.grown_bytes + (account.reserved_bytes or 0)
+        return account.used_bytes + account.grown_bytes + (account.reserved_bytes or 0)
 
     async def _scan(
         self, volume: AbstractVolume, scope: QuotaScopeId, account: _ScopeAccount, *, older_than_s: float | None
@@ -131,12 +135,12 @@ class QuotaAccounting:
             age_s = None if account.scanned_at is None else time.monotonic() - account.scanned_at
             if age_s is not None and (older_than_s is None or (age_s < older_than_s and not account.is_stale)):
                 return
-            grown_before, began_at = account.grown_bytes, time.monotonic()
+            grown_bytes_before, began_at = account.grown_bytes, time.monotonic()
             account.reserved_bytes = await self._open_upload_bytes(volume, scope)  # other processes end uploads too
             account.is_stale = False
             usage = await volume.scope_usage(scope)
-            account.used, account.files = usage.used_bytes, usage.file_count
-            account.grown_bytes -= grown_before
+            account.used_bytes, account.file_count = usage.used_bytes, usage.file_count
+            account.grown_bytes -= grown_bytes_before
             account.scanned_at = began_at
 
     @staticmethod
@@ -155,7 +159,7 @@ class QuotaAccounting:
             log.warning("%s on %s cannot be measured: %s", scope, volume.name, e.message)
 
     async def stop(self) -> None:
-        refreshes = [account.refresh for account in self._accounts.values() if account.refresh is not None]
-        for refresh in refreshes:
-            refresh.cancel()
-        await asyncio.gather(*refreshes, return_exceptions=True)
+        refresh_tasks = [account.refresh for account in self._accounts.values() if account.refresh is not None]
+        for refresh_task in refresh_tasks:
+            refresh_task.cancel()
+        await asyncio.gather(*refresh_tasks, return_exceptions=True)

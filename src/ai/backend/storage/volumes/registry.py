@@ -41,15 +41,15 @@ def load_backend(name: str, base: Any) -> Any:
     Raises InvalidInput: the backend does not exist; PluginError: it is no subclass of ``base``, or written for another
     ``spi_version``.
     """
-    kind_name, group, built_in = _BUILT_IN_BACKENDS[base]
-    module, colon, attribute = built_in.get(name, name).partition(":")
+    kind_name, entry_point_group, built_in_backends = _BUILT_IN_BACKENDS[base]
+    module_name, colon, class_name = built_in_backends.get(name, name).partition(":")
     if not colon:
-        if name in installed(group):
-            return load_class(group, name, base)
-        names = ", ".join([*built_in, *installed(group)])
-        raise InvalidInput(f"There is no {kind_name} backend {name!r}; built in are {names}.")
+        if name in installed(entry_point_group):
+            return load_class(entry_point_group, name, base)
+        backend_names = ", ".join([*built_in_backends, *installed(entry_point_group)])
+        raise InvalidInput(f"There is no {kind_name} backend {name!r}; built in are {backend_names}.")
     try:
-        backend: Any = getattr(importlib.import_module(module), attribute)
+        backend: Any = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as e:
         raise InvalidInput(f"The {kind_name} backend {name!r} cannot be loaded: {e}.") from None
     return check_class(backend, name, base)
@@ -91,10 +91,10 @@ class Volumes(Backends[AbstractVolume]):
         context = VolumeContext(owner=owner, waypoint=waypoint)
         super().__init__(
             {
-                name: load_backend(table.backend, AbstractVolume)(
-                    name, table.path.expanduser().absolute(), table.options, context
+                name: load_backend(volume_settings.backend, AbstractVolume)(
+                    name, volume_settings.path.expanduser().absolute(), volume_settings.options, context
                 )
-                for name, table in settings.items()
+                for name, volume_settings in settings.items()
             }
         )
 

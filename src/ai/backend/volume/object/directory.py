@@ -104,12 +104,12 @@ class DirectoryStorage(ObjectStorage):
             return f"{self.root}: {e.strerror}"
         return None
 
-    async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs a call in a thread until the call ends; a cancelled caller waits for it. An upload that it opened is
         closed.
         """
-        call = functools.partial(work, *args, **kwargs)
-        future = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        bound_call = functools.partial(function, *args, **kwargs)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, bound_call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -163,14 +163,14 @@ class DirectoryStorage(ObjectStorage):
     async def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
         file = await self.open_file(key)
         try:
-            remaining = file.size - offset if count is None else count
-            while remaining > 0:
+            remaining_bytes = file.size - offset if count is None else count
+            while remaining_bytes > 0:
                 with _translate_errors(key):
-                    data = await self.run(os.pread, file.fd, min(CHUNK_BYTES, remaining), offset)
+                    data = await self.run(os.pread, file.fd, min(CHUNK_BYTES, remaining_bytes), offset)
                 if not data:
                     return
                 yield data
-                offset, remaining = offset + len(data), remaining - len(data)
+                offset, remaining_bytes = offset + len(data), remaining_bytes - len(data)
         finally:
             file.close()
 
@@ -198,16 +198,16 @@ class DirectoryStorage(ObjectStorage):
             return await self.run(self._open_upload, key, self._path(key))
 
     def _open_upload(self, key: str, path: Path) -> ObjectUpload:
-        staging = self.root / _UPLOADS_DIRECTORY / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.data"
-        self._make_directory(staging.parent)
+        staging_path = self.root / _UPLOADS_DIRECTORY / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.data"
+        self._make_directory(staging_path.parent)
         while True:
-            staging.with_suffix(".key").write_text(key)  # first: no data without a name that finds it
-            fd = os.open(staging, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            upload = _DirectoryUpload(self, key, path, staging, fd)
+            staging_path.with_suffix(".key").write_text(key)  # first: no data without a name that finds it
+            fd = os.open(staging_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            upload = _DirectoryUpload(self, key, path, staging_path, fd)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(fd), os.stat(staging)):  # noqa: PTH116  # beside fstat
-                    self._give_to_owner(staging)
+                if os.path.samestat(os.fstat(fd), os.stat(staging_path)):  # noqa: PTH116  # beside fstat
+                    self._give_to_owner(staging_path)
                     return upload
             except BlockingIOError:
                 raise UploadIsBeingWritten(data={"key": key[:256]}) from None
@@ -219,23 +219,23 @@ class DirectoryStorage(ObjectStorage):
             await self.run(self._abort_uploads, check_prefix(prefix))
 
     def _abort_uploads(self, prefix: str) -> None:
-        for record in (self.root / _UPLOADS_DIRECTORY).glob("*.key"):
+        for key_file in (self.root / _UPLOADS_DIRECTORY).glob("*.key"):
             with suppress(FileNotFoundError):
-                if record.read_text().startswith(prefix):
-                    record.with_suffix(".data").unlink(missing_ok=True)
-                    record.unlink()
+                if key_file.read_text().startswith(prefix):
+                    key_file.with_suffix(".data").unlink(missing_ok=True)
+                    key_file.unlink()
 
     async def delete(self, keys: Sequence[str]) -> None:
-        paths = [self._path(key) for key in keys]
-        for path in paths:
+        object_paths = [self._path(key) for key in keys]
+        for path in object_paths:
             with _translate_errors(str(path.relative_to(self.root))), suppress(FileNotFoundError, NotADirectoryError):
                 await self.run(self._delete, path)
 
     def _delete(self, path: Path) -> None:
         path.unlink()
-        self._prune(path.parent)
+        self._remove_empty_parents(path.parent)
 
-    def _prune(self, directory: Path) -> None:
+    def _remove_empty_parents(self, directory: Path) -> None:
         while directory != self.root:
             try:
                 directory.rmdir()
@@ -251,7 +251,7 @@ class DirectoryStorage(ObjectStorage):
         if not stat.S_ISREG(os.lstat(source).st_mode):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         self.put_in_place(source, target)
-        self._prune(source.parent)
+        self._remove_empty_parents(source.parent)
 
     def put_in_place(self, source: Path, target: Path) -> None:
         """Renames a file to the place of an object, durably. Blocking."""
@@ -267,8 +267,8 @@ class DirectoryStorage(ObjectStorage):
 
 
 class _DirectoryUpload(ObjectUpload):
-    def __init__(self, storage: DirectoryStorage, key: str, path: Path, staging: Path, fd: int) -> None:
-        self._storage, self._key, self._path, self._staging, self._fd = storage, key, path, staging, fd
+    def __init__(self, storage: DirectoryStorage, key: str, path: Path, staging_path: Path, fd: int) -> None:
+        self._storage, self._key, self._path, self._staging, self._fd = storage, key, path, staging_path, fd
         self.offset = os.fstat(fd).st_size
 
     async def write(self, data: bytes) -> None:
@@ -276,11 +276,11 @@ class _DirectoryUpload(ObjectUpload):
             await self._storage.run(self._write, data)
 
     def _write(self, data: bytes) -> None:
-        unwritten = memoryview(data)
-        while unwritten:
-            written_bytes = os.pwrite(self._fd, unwritten, self.offset)
+        unwritten_data = memoryview(data)
+        while unwritten_data:
+            written_bytes = os.pwrite(self._fd, unwritten_data, self.offset)
             self.offset += written_bytes
-            unwritten = unwritten[written_bytes:]
+            unwritten_data = unwritten_data[written_bytes:]
 
     async def publish(self) -> None:
         with _translate_errors(self._key):
@@ -325,24 +325,24 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(fd)
 
 
-def _walk(root: Path, prefix: str, after: bytes) -> Iterator[ObjectInfo]:
-    """Yields the objects below a prefix in the order of their keys' bytes, beginning after the key ``after``."""
+def _walk(root: Path, prefix: str, after_key: bytes) -> Iterator[ObjectInfo]:
+    """Yields the objects below a prefix in the order of their keys' bytes, beginning after ``after_key``."""
     try:
         with os.scandir(root / prefix) as entries:
-            visible = [entry for entry in entries if prefix or not entry.name.startswith(".")]
+            visible_entries = [entry for entry in entries if prefix or not entry.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return
 
-    def order(entry: os.DirEntry[str]) -> bytes:
+    def sort_key(entry: os.DirEntry[str]) -> bytes:
         return os.fsencode(entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name)
 
-    for entry in sorted(visible, key=order):
+    for entry in sorted(visible_entries, key=sort_key):
         key = prefix + entry.name
         if entry.is_dir(follow_symlinks=False):
             subprefix = key + "/"
-            if subprefix.encode() > after or after.startswith(subprefix.encode()):
-                yield from _walk(root, subprefix, after)
-        elif entry.is_file(follow_symlinks=False) and key.encode() > after:
+            if subprefix.encode() > after_key or after_key.startswith(subprefix.encode()):
+                yield from _walk(root, subprefix, after_key)
+        elif entry.is_file(follow_symlinks=False) and key.encode() > after_key:
             with suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
                 yield ObjectInfo(key, status.st_size, status.st_mtime)

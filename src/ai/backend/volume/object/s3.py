@@ -93,8 +93,8 @@ class S3Storage(ObjectStorage):
         try:
             self.options = S3Options.model_validate(dict(options))
         except ValidationError as e:
-            key, problem = next(iter(problems_of(e).items()))
-            raise InvalidInput(f"object-storage.{name}.options.{key}: {problem}.") from None
+            option_name, problem = next(iter(problems_of(e).items()))
+            raise InvalidInput(f"object-storage.{name}.options.{option_name}: {problem}.") from None
         if (self.options.access_key is None) != (self.options.secret_key is None):
             raise InvalidInput(f"object-storage.{name}: access-key and secret-key go together.")
         try:
@@ -114,8 +114,8 @@ class S3Storage(ObjectStorage):
         try:
             self._client = self._presigner = await self._stack.enter_async_context(self._connect(self.options.endpoint))
             if self.options.public_endpoint:
-                public = self._connect(self.options.public_endpoint)
-                self._presigner = await self._stack.enter_async_context(public)
+                public_client = self._connect(self.options.public_endpoint)
+                self._presigner = await self._stack.enter_async_context(public_client)
         except ValueError as e:
             raise InvalidInput(f"object-storage.{self.name}: {e}.") from None
 
@@ -184,20 +184,20 @@ class S3Storage(ObjectStorage):
             await self.stat(key)
             return
         last_byte = "" if count is None else offset + count - 1
-        ranged = {"Range": f"bytes={offset}-{last_byte}"} if offset or count is not None else {}
+        range_parameters = {"Range": f"bytes={offset}-{last_byte}"} if offset or count is not None else {}
         try:
-            reply = await self.call("get_object", Key=self.full_key(key), **ranged)
+            reply = await self.call("get_object", Key=self.full_key(key), **range_parameters)
         except _RangeBeyondEnd:
             return
         body = reply["Body"]
         try:
-            remaining = int(reply["ContentLength"])
-            while remaining > 0:
+            remaining_bytes = int(reply["ContentLength"])
+            while remaining_bytes > 0:
                 with _translated_errors(self.name):
                     data = await body.read(CHUNK_BYTES)
                 if not data:
                     raise ObjectStorageUnavailable("The object storage broke off in the middle of an object.")
-                remaining -= len(data)
+                remaining_bytes -= len(data)
                 yield data
         finally:
             body.close()
@@ -256,9 +256,9 @@ class S3Storage(ObjectStorage):
 
     async def delete(self, keys: Sequence[str]) -> None:
         full_keys = [self.full_key(key) for key in keys]
-        for start in range(0, len(full_keys), _MAX_DELETED_KEYS):
-            batch = [{"Key": key} for key in full_keys[start : start + _MAX_DELETED_KEYS]]
-            reply = await self.call("delete_objects", Delete={"Objects": batch, "Quiet": True})
+        for batch_start in range(0, len(full_keys), _MAX_DELETED_KEYS):
+            key_batch = [{"Key": key} for key in full_keys[batch_start : batch_start + _MAX_DELETED_KEYS]]
+            reply = await self.call("delete_objects", Delete={"Objects": key_batch, "Quiet": True})
             for error in reply.get("Errors", ()):
                 raise _error_from_code(error.get("Code", ""), 500, f"{self.name}: {error.get('Message', '')}")
 
@@ -276,16 +276,16 @@ class S3Storage(ObjectStorage):
         try:
             part_size = max(1 << 30, math.ceil(size / MAX_PARTS))
             parts = []
-            for number, part_start in enumerate(range(0, size, part_size), start=1):
-                copied = await self.call(
+            for part_number, part_start in enumerate(range(0, size, part_size), start=1):
+                copy_reply = await self.call(
                     "upload_part_copy",
                     Key=full_key,
                     UploadId=upload_id,
-                    PartNumber=number,
+                    PartNumber=part_number,
                     CopySource=copy_source,
                     CopySourceRange=f"bytes={part_start}-{min(part_start + part_size, size) - 1}",
                 )
-                parts.append({"PartNumber": number, "ETag": copied["CopyPartResult"]["ETag"]})
+                parts.append({"PartNumber": part_number, "ETag": copy_reply["CopyPartResult"]["ETag"]})
             await self.call(
                 "complete_multipart_upload", Key=full_key, UploadId=upload_id, MultipartUpload={"Parts": parts}
             )
@@ -317,9 +317,11 @@ class _MultipartUpload(ObjectUpload):
     async def _parts_of(self, upload_id: str) -> tuple[list[dict[str, Any]], int]:
         """Returns the parts of an upload before the first gap, and their size in bytes."""
         parts: list[dict[str, Any]] = []
-        size, mark = 0, 0
+        size, last_part_number = 0, 0
         while True:
-            page = await self._storage.call("list_parts", Key=self._full, UploadId=upload_id, PartNumberMarker=mark)
+            page = await self._storage.call(
+                "list_parts", Key=self._full, UploadId=upload_id, PartNumberMarker=last_part_number
+            )
             for part in page.get("Parts", ()):
                 if part["PartNumber"] != len(parts) + 1 or part["Size"] < MIN_PART_BYTES:
                     return parts, size
@@ -327,7 +329,7 @@ class _MultipartUpload(ObjectUpload):
                 size += part["Size"]
             if not page.get("IsTruncated"):
                 return parts, size
-            mark = page["NextPartNumberMarker"]
+            last_part_number = page["NextPartNumberMarker"]
 
     async def write(self, data: bytes) -> None:
         self._buffer += data
@@ -338,15 +340,15 @@ class _MultipartUpload(ObjectUpload):
     async def _send_part(self, byte_count: int) -> None:
         if self._id is None:
             self._id = (await self._storage.call("create_multipart_upload", Key=self._full))["UploadId"]
-        number = len(self._parts) + 1
-        sent = await self._storage.call(
+        part_number = len(self._parts) + 1
+        upload_reply = await self._storage.call(
             "upload_part",
             Key=self._full,
             UploadId=self._id,
-            PartNumber=number,
+            PartNumber=part_number,
             Body=bytes(memoryview(self._buffer)[:byte_count]),
         )
-        self._parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+        self._parts.append({"PartNumber": part_number, "ETag": upload_reply["ETag"]})
         del self._buffer[:byte_count]
 
     async def publish(self) -> None:

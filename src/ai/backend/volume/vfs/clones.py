@@ -47,14 +47,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def discard(trash: Path, name: str, directory: int | None = None) -> None:
+def discard(trash: Path, name: str, parent_fd: int | None = None) -> None:
     """Renames a directory into the trash, from where it is removed later."""
-    trashed = trash / secrets.token_hex(16)
+    path_in_trash = trash / secrets.token_hex(16)
     try:
-        os.rename(name, trashed, src_dir_fd=directory)
+        os.rename(name, path_in_trash, src_dir_fd=parent_fd)
     except PermissionError:  # its own mode forbids it to change its parent
-        unlock(directory, name)
-        os.rename(name, trashed, src_dir_fd=directory)
+        unlock(parent_fd, name)
+        os.rename(name, path_in_trash, src_dir_fd=parent_fd)
 
 
 def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], None]) -> None:
@@ -64,9 +64,9 @@ def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], N
         return
     path = layout.folder(folder)
     with translated_os_errors():
-        clones, trash = layout.hidden(folder.scope, ".clones"), layout.trash(layout.scope(folder.scope))
-        with _locked(clones):
-            (clones / f"{folder.id.hex}.json").unlink(missing_ok=True)
+        clones_dir, trash = layout.hidden_directory(folder.scope, ".clones"), layout.trash(layout.scope(folder.scope))
+        with _locked(clones_dir):
+            (clones_dir / f"{folder.id.hex}.json").unlink(missing_ok=True)
             waypoint("delete.unmarked")
             with suppress(FileNotFoundError):
                 discard(trash, str(path))
@@ -78,50 +78,50 @@ def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], N
 
 def unfinished(layout: Layout) -> list[UnfinishedClone]:
     """Returns the clones that have not ended, as the markers of all scopes describe them."""
-    clones = []
+    unfinished_clones = []
     for scope in layout.scopes():
         for path in (scope / ".clones").glob("*.json"):
             with suppress(FileNotFoundError, msgspec.MsgspecError):
                 marker = msgspec.json.decode(path.read_bytes(), type=_CloneMarker)
                 source, target = VFolderId.parse(marker.source), VFolderId.parse(marker.target)
-                clones.append(UnfinishedClone(marker.source_volume, source, target))
-    return clones
+                unfinished_clones.append(UnfinishedClone(marker.source_volume, source, target))
+    return unfinished_clones
 
 
 def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Callable[[str], None]) -> None:
     """Copies a folder from one place to another, see :meth:`AbstractVolume.clone_folder`."""
     layout, folder = target.layout, target.folder
-    final = layout.folder(folder)
-    if final.is_dir():
+    final_path = layout.folder(folder)
+    if final_path.is_dir():
         return
     with translated_os_errors():
-        clones_dir = layout.hidden(folder.scope, ".clones")
-        marker, copy = clones_dir / f"{folder.id.hex}.json", clones_dir / folder.id.hex
+        clones_dir = layout.hidden_directory(folder.scope, ".clones")
+        marker_path, copy_path = clones_dir / f"{folder.id.hex}.json", clones_dir / folder.id.hex
         trash = layout.trash(layout.scope(folder.scope))
         try:
-            original = OpenDirectory.at(source.layout.folder(source.folder))
+            original_directory = OpenDirectory.at(source.layout.folder(source.folder))
         except FileNotFoundError:
             source.layout.check_presence()
-            marker.unlink(missing_ok=True)
+            marker_path.unlink(missing_ok=True)
             raise FolderNotFound(data={"vfid": str(source.folder)}) from None
-        with original:
-            _write_marker(marker, _CloneMarker(source.volume, str(source.folder), str(folder)))
+        with original_directory:
+            _write_marker(marker_path, _CloneMarker(source.volume, str(source.folder), str(folder)))
             waypoint("clone.marked")
-            with _locked(marker):  # another proxy that resumes the same clone waits here, and finds it done
-                if final.is_dir():
-                    marker.unlink(missing_ok=True)
+            with _locked(marker_path):  # another proxy that resumes the same clone waits here, and finds it done
+                if final_path.is_dir():
+                    marker_path.unlink(missing_ok=True)
                     return
                 try:
                     with suppress(FileNotFoundError):
-                        discard(trash, str(copy))  # of an earlier process
-                    _copy_folder(original, copy, layout, progress, waypoint)
-                    _publish_copy(marker, copy, final, clones_dir)
+                        discard(trash, str(copy_path))  # of an earlier process
+                    _copy_folder(original_directory, copy_path, layout, progress, waypoint)
+                    _publish_copy(marker_path, copy_path, final_path, clones_dir)
                 except BaseException as e:
                     if progress.is_abandoned and isinstance(e, trees.Cancelled):
                         return
-                    marker.unlink(missing_ok=True)
+                    marker_path.unlink(missing_ok=True)
                     with suppress(FileNotFoundError):
-                        discard(trash, str(copy))
+                        discard(trash, str(copy_path))
                     if isinstance(e, trees.Cancelled):
                         return
                     raise
@@ -130,11 +130,11 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
 
 def _write_marker(path: Path, marker: _CloneMarker) -> None:
     """Creates the marker of a clone, or leaves an existing marker, whose lock another process may hold."""
-    temporary = path.with_name(f"{path.stem}.{secrets.token_hex(4)}.tmp")
-    temporary.write_bytes(msgspec.json.encode(marker))
+    temporary_path = path.with_name(f"{path.stem}.{secrets.token_hex(4)}.tmp")
+    temporary_path.write_bytes(msgspec.json.encode(marker))
     with suppress(FileExistsError):
-        os.link(temporary, path)
-    temporary.unlink()
+        os.link(temporary_path, path)
+    temporary_path.unlink()
 
 
 def sweep(layout: Layout) -> None:
@@ -153,22 +153,28 @@ def sweep(layout: Layout) -> None:
 
 
 def _copy_folder(
-    original: OpenDirectory, copy: Path, layout: Layout, progress: Progress, waypoint: Callable[[str], None]
+    original_directory: OpenDirectory,
+    copy_path: Path,
+    layout: Layout,
+    progress: Progress,
+    waypoint: Callable[[str], None],
 ) -> None:
-    progress.total = trees.measure(original.fd).used_bytes
-    copy.mkdir(mode=0o700)
-    with OpenDirectory.at(copy) as copy_directory:
-        trees.copy(original.fd, copy_directory.fd, progress, give=layout.give, waypoint=waypoint)
-        layout.give(copy_directory.fd)
-        os.fchmod(copy_directory.fd, os.fstat(original.fd).st_mode & 0o777)
+    progress.total = trees.measure(original_directory.fd).used_bytes
+    copy_path.mkdir(mode=0o700)
+    with OpenDirectory.at(copy_path) as copy_directory:
+        trees.copy(
+            original_directory.fd, copy_directory.fd, progress, give_to_owner=layout.give_to_owner, waypoint=waypoint
+        )
+        layout.give_to_owner(copy_directory.fd)
+        os.fchmod(copy_directory.fd, os.fstat(original_directory.fd).st_mode & 0o777)
         syncfs(copy_directory.fd)
     waypoint("clone.copied")
 
 
-def _publish_copy(marker: Path, copy: Path, final: Path, clones_dir: Path) -> None:
+def _publish_copy(marker_path: Path, copy_path: Path, final_path: Path, clones_dir: Path) -> None:
     with _locked(clones_dir):
-        if not marker.exists():
+        if not marker_path.exists():
             raise FolderNotFound("The folder was deleted while it was cloned.")
-        final.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        copy.rename(final)
-        marker.unlink()
+        final_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        copy_path.rename(final_path)
+        marker_path.unlink()

@@ -43,17 +43,17 @@ def _file_entry(name: str, status: os.stat_result, target: str = "") -> FileEntr
 
 def list_directory(root: OpenDirectory, path: FolderPath, limit: int, cursor: str | None) -> Page:
     entries: list[FileEntry] = []
-    malformed = InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"})
+    cursor_error = InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"})
     with translated_os_errors(path), root.opened(path, READ_DIRECTORY_FLAGS) as fd:
         try:
-            names, next_cursor = read_directory(fd, int(cursor or "0"), limit)
+            entry_names, next_cursor = read_directory(fd, int(cursor or "0"), limit)
         except (ValueError, OverflowError):
-            raise malformed from None
+            raise cursor_error from None
         except OSError as e:
             if e.errno != errno.EINVAL:
                 raise
-            raise malformed from None
-        for name in sorted(names):
+            raise cursor_error from None
+        for name in sorted(entry_names):
             try:
                 status = os.lstat(name, dir_fd=fd)
                 target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(status.st_mode) else ""
@@ -80,7 +80,7 @@ def _open_regular(fd: int) -> OpenFile:
     return OpenFile(fd)
 
 
-def tree(root: OpenDirectory, path: FolderPath) -> Iterator[ArchiveEntry]:
+def walk_tree(root: OpenDirectory, path: FolderPath) -> Iterator[ArchiveEntry]:
     with translated_os_errors(path), root.opened(path, os.O_PATH) as fd:
         status = os.fstat(fd)
     name = path.parts[-1] if path.parts else "."
@@ -109,16 +109,16 @@ def _walk_below(directory_fd: int, path: FolderPath, path_bytes: int, depth: int
             child_bytes = path_bytes + 1 + len(name.encode())
             if child_bytes > MAX_PATH_BYTES:
                 continue
-            child = path / name
-            opener = functools.partial(_open_nofollow, entry.name, directory_fd)
-            yield ArchiveEntry(child, _file_entry(entry.name, status, target), opener)
+            child_path = path / name
+            open_entry = functools.partial(_open_nofollow, entry.name, directory_fd)
+            yield ArchiveEntry(child_path, _file_entry(entry.name, status, target), open_entry)
             if stat.S_ISDIR(status.st_mode) and depth < trees.MAX_DEPTH:
                 try:
                     subdirectory_fd = os.open(entry.name, READ_DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=directory_fd)
                 except OSError:
                     continue
                 try:
-                    yield from _walk_below(subdirectory_fd, child, child_bytes, depth + 1)
+                    yield from _walk_below(subdirectory_fd, child_path, child_bytes, depth + 1)
                 finally:
                     os.close(subdirectory_fd)
 

@@ -38,7 +38,7 @@ class Layout:
     def scope(self, scope: QuotaScopeId) -> Path:
         return self.root / scope.id.hex
 
-    def made_scope(self, scope: QuotaScopeId, *, has_version: bool = True) -> Path:
+    def ensure_scope(self, scope: QuotaScopeId, *, has_version: bool = True) -> Path:
         """Returns the directory of a scope, and creates it with all directories that deleting needs, since the disk may
         be full later.
         """
@@ -47,8 +47,8 @@ class Layout:
             if has_version:
                 self.check_presence()
             (self._make_scope or _make_directory)(path)
-            for name in _HIDDEN_DIRECTORIES:
-                (path / name).mkdir(mode=0o700, exist_ok=True)
+            for directory_name in _HIDDEN_DIRECTORIES:
+                (path / directory_name).mkdir(mode=0o700, exist_ok=True)
         return path
 
     def existing_scope(self, scope: QuotaScopeId) -> Path:
@@ -59,15 +59,15 @@ class Layout:
         return path
 
     def folder(self, folder: VFolderId) -> Path:
-        text = folder.id.hex
-        return self.scope(folder.scope) / text[:2] / text[2:4] / text[4:]
+        folder_hex = folder.id.hex
+        return self.scope(folder.scope) / folder_hex[:2] / folder_hex[2:4] / folder_hex[4:]
 
-    def limit(self, scope: QuotaScopeId) -> Path:
+    def limit_file(self, scope: QuotaScopeId) -> Path:
         return self.scope(scope) / ".limit"
 
-    def hidden(self, scope: QuotaScopeId, name: str) -> Path:
+    def hidden_directory(self, scope: QuotaScopeId, directory_name: str) -> Path:
         """Returns the directory ``.uploads`` or ``.clones`` of a scope, and creates it if it is absent."""
-        return self._private_directory(self.made_scope(scope) / name)
+        return self._private_directory(self.ensure_scope(scope) / directory_name)
 
     def trash(self, scope: Path) -> Path:
         return self._private_directory(scope / ".trash")
@@ -87,7 +87,7 @@ class Layout:
         second_dirs = [second_dir for first_dir in first_dirs for second_dir in _hex_directories(first_dir, 2)]
         return [folder for second_dir in second_dirs for folder in _hex_directories(second_dir, 28)]
 
-    def give(self, fd: int) -> None:
+    def give_to_owner(self, fd: int) -> None:
         """Makes the layout's ``owner`` the owner of a new file."""
         if self.owner is not None:
             os.fchown(fd, *self.owner)
@@ -100,23 +100,23 @@ class Layout:
     def prepare(self) -> None:
         """Checks the version, or initialises an empty volume. Raises InvalidInput: the place cannot be used, or holds
         another version or other files."""
-        version = self.root / "version.txt"
+        version_path = self.root / "version.txt"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            layout = version.read_text().strip() if version.exists() else None
-            if layout is None:
+            layout_version = version_path.read_text().strip() if version_path.exists() else None
+            if layout_version is None:
                 other_names = sorted(entry.name for entry in self.root.iterdir() if entry.name not in _IGNORED_NAMES)
                 if other_names:
                     raise InvalidInput(
                         f"{self.root} holds {other_names[0]!r} but no version.txt, so it is no volume; name an empty"
                         " directory."
                     )
-                version.write_text(LAYOUT_VERSION + "\n")
-            elif layout != LAYOUT_VERSION:
+                version_path.write_text(LAYOUT_VERSION + "\n")
+            elif layout_version != LAYOUT_VERSION:
                 migration_hint = f"this version knows {LAYOUT_VERSION}"
-                if layout == "2":
+                if layout_version == "2":
                     migration_hint = "`backend.ai storage migrate-volume` moves it"
-                raise InvalidInput(f"{self.root} is a volume of layout {layout!r}; {migration_hint}.")
+                raise InvalidInput(f"{self.root} is a volume of layout {layout_version!r}; {migration_hint}.")
         except OSError as e:
             raise InvalidInput(f"The volume {self.root} cannot be used: {e.strerror}.") from None
 
@@ -128,6 +128,10 @@ def _make_directory(path: Path) -> None:
 def _hex_directories(path: Path, length: int) -> list[Path]:
     """Returns the directories whose names are ``length`` hexadecimal digits; none if ``path`` does not exist."""
     try:
-        return [p for p in path.iterdir() if len(p.name) == length and not set(p.name) - _HEX_DIGITS and p.is_dir()]
+        return [
+            directory
+            for directory in path.iterdir()
+            if len(directory.name) == length and not set(directory.name) - _HEX_DIGITS and directory.is_dir()
+        ]
     except FileNotFoundError:
         return []

@@ -22,8 +22,8 @@ def migrate(layout: Layout, folders: Iterable[VFolderId]) -> list[str]:
     May be repeated, also after a crash, and with more folders: the volume has the new layout when none remains. Raises
     InvalidInput: the volume has neither layout.
     """
-    version = layout.root / "version.txt"
-    version_text = version.read_text().strip() if version.exists() else None
+    version_path = layout.root / "version.txt"
+    version_text = version_path.read_text().strip() if version_path.exists() else None
     if version_text == LAYOUT_VERSION:
         return []
     if version_text not in ("2", None) or not layout.root.is_dir():
@@ -32,16 +32,16 @@ def migrate(layout: Layout, folders: Iterable[VFolderId]) -> list[str]:
         folder_hex = folder.id.hex
         old_path, new_path = layout.root / folder_hex[:2] / folder_hex[2:4] / folder_hex[4:], layout.folder(folder)
         if old_path.is_dir() and not new_path.exists():
-            layout.made_scope(folder.scope, has_version=version_text is not None)
+            layout.ensure_scope(folder.scope, has_version=version_text is not None)
             new_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             old_path.rename(new_path)
             for parent in (old_path.parent, old_path.parent.parent):
                 with suppress(OSError):
                     parent.rmdir()
-    remaining = ["".join(path.parts[-3:]) for path in layout.folders(layout.root)]
-    if not remaining:
-        temporary = version.with_suffix(".tmp")
-        temporary.write_text(LAYOUT_VERSION + "\n")
+    remaining_ids = ["".join(path.parts[-3:]) for path in layout.folders(layout.root)]
+    if not remaining_ids:
+        temporary_path = version_path.with_suffix(".tmp")
+        temporary_path.write_text(LAYOUT_VERSION + "\n")
         os.sync()
-        temporary.replace(version)
-    return sorted(remaining)
+        temporary_path.replace(version_path)
+    return sorted(remaining_ids)

@@ -14,12 +14,21 @@ _SECTOR_BYTES = 512
 
 def mount_of(path: Path) -> Mount | None:
     """Returns the mount in which an existing path lies, or None if it is unknown."""
-    real = os.path.realpath(path)
-    mounts = [m for m in read_mounts() if real == m.mount_point or real.startswith(m.mount_point.rstrip("/") + "/")]
+    real_path = os.path.realpath(path)
+    mounts = [
+        mount_entry
+        for mount_entry in read_mounts()
+        if real_path == mount_entry.mount_point or real_path.startswith(mount_entry.mount_point.rstrip("/") + "/")
+    ]
     if not mounts:
         return None
-    top = max(reversed(mounts), key=lambda mount: len(mount.mount_point))  # the last of equal ones is on top
-    return Mount(top.mount_point, top.source, top.fstype, tuple(dict.fromkeys([*top.options, *top.super_options])))
+    top_mount = max(reversed(mounts), key=lambda mount: len(mount.mount_point))  # the last of equal ones is on top
+    return Mount(
+        top_mount.mount_point,
+        top_mount.source,
+        top_mount.fstype,
+        tuple(dict.fromkeys([*top_mount.options, *top_mount.super_options])),
+    )
 
 
 def disk_of(path: Path) -> Path | None:
@@ -29,18 +38,20 @@ def disk_of(path: Path) -> Path | None:
         with suppress(OSError):  # a container shows the mount, and not its device
             device_numbers.append(Path(mount.source).stat().st_rdev)  # btrfs and overlays have numbers of their own
     for device_number in device_numbers:
-        statistics = Path(f"/sys/dev/block/{os.major(device_number)}:{os.minor(device_number)}/stat")
-        if statistics.exists():
-            return statistics
+        statistics_file = Path(f"/sys/dev/block/{os.major(device_number)}:{os.minor(device_number)}/stat")
+        if statistics_file.exists():
+            return statistics_file
     return None
 
 
 def disk_metric(disk: Path) -> VolumeMetric:
     """Reads a file that :func:`disk_of` returned (kernel documentation, block/stat)."""
-    reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms = map(int, disk.read_text().split()[:8])
+    read_count, _, read_sectors, read_ms, write_count, _, write_sectors, write_ms = map(
+        int, disk.read_text().split()[:8]
+    )
     return VolumeMetric(
-        iops_read=reads,
-        iops_write=writes,
+        iops_read=read_count,
+        iops_write=write_count,
         io_bytes_read=read_sectors * _SECTOR_BYTES,
         io_bytes_write=write_sectors * _SECTOR_BYTES,
         io_usec_read=read_ms * 1000,

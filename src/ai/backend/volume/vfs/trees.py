@@ -79,20 +79,25 @@ class _CopyJob:
 
     root: int
     progress: Progress
-    give: Callable[[int], None]
+    give_to_owner: Callable[[int], None]
     waypoint: Callable[[str], None]
     first_paths: dict[tuple[int, ...], str] = field(default_factory=dict)
 
 
 def copy(
-    source_fd: int, target_fd: int, progress: Progress, *, give: Callable[[int], None], waypoint: Callable[[str], None]
+    source_fd: int,
+    target_fd: int,
+    progress: Progress,
+    *,
+    give_to_owner: Callable[[int], None],
+    waypoint: Callable[[str], None],
 ) -> None:
     """Copies the content of a directory into an empty one; devices, sockets and FIFOs are skipped and counted.
 
     A file with several names has them in the copy too, and takes room once, as it was measured. Raises Cancelled: the
     progress was cancelled; OSError: among others ENOSPC; a part of the copy exists.
     """
-    _copy_directory(_CopyJob(target_fd, progress, give, waypoint), source_fd, target_fd, ())
+    _copy_directory(_CopyJob(target_fd, progress, give_to_owner, waypoint), source_fd, target_fd, ())
 
 
 def _copy_directory(job: _CopyJob, source_fd: int, target_fd: int, path: tuple[str, ...]) -> None:
@@ -109,7 +114,7 @@ def _copy_directory(job: _CopyJob, source_fd: int, target_fd: int, path: tuple[s
                         os.mkdir(entry.name, 0o700, dir_fd=target_fd)
                         with _open_subdirectory(entry.name, target_fd) as target_child_fd:
                             _copy_directory(job, source_child_fd, target_child_fd, (*path, entry.name))
-                            _apply_metadata(target_child_fd, os.fstat(source_child_fd), job.give)
+                            _apply_metadata(target_child_fd, os.fstat(source_child_fd), job.give_to_owner)
                 elif stat.S_ISREG(mode):
                     _copy_file(job, source_fd, target_fd, (*path, entry.name))
                     job.waypoint("clone.file")
@@ -125,12 +130,12 @@ def _copy_directory(job: _CopyJob, source_fd: int, target_fd: int, path: tuple[s
 
 def _copy_link(source_fd: int, target_fd: int, name: str) -> None:
     try:
-        link = os.readlink(name, dir_fd=source_fd)
+        link_target = os.readlink(name, dir_fd=source_fd)
     except OSError as e:
         if e.errno != errno.EINVAL:
             raise
         raise FileNotFoundError(errno.ENOENT, "it is no link any more", name) from None
-    os.symlink(link, name, dir_fd=target_fd)
+    os.symlink(link_target, name, dir_fd=target_fd)
 
 
 def _copy_file(job: _CopyJob, source_fd: int, target_fd: int, path: tuple[str, ...]) -> None:
@@ -149,7 +154,7 @@ def _copy_file(job: _CopyJob, source_fd: int, target_fd: int, path: tuple[str, .
                 return
         with open_fd(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target_fd) as writer_fd:
             _copy_data(reader_fd, writer_fd, status.st_size, progress)
-            _apply_metadata(writer_fd, status, job.give)
+            _apply_metadata(writer_fd, status, job.give_to_owner)
             progress.files += 1
 
 
@@ -188,8 +193,8 @@ def _copy_bytes(reader_fd: int, writer_fd: int, offset: int, byte_count: int) ->
     return written_bytes
 
 
-def _apply_metadata(fd: int, source_status: os.stat_result, give: Callable[[int], None]) -> None:
-    give(fd)
+def _apply_metadata(fd: int, source_status: os.stat_result, give_to_owner: Callable[[int], None]) -> None:
+    give_to_owner(fd)
     os.fchmod(fd, source_status.st_mode & 0o777)
     os.utime(fd, ns=(source_status.st_atime_ns, source_status.st_mtime_ns))
 

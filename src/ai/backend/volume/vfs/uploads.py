@@ -50,11 +50,11 @@ def _uploads_directory(layout: Layout, folder: VFolderId) -> str:
     return f"{layout.root}/{folder.scope.id.hex}/.uploads"
 
 
-def _write_record(uploads_dir: str, session: str, stored: _Record) -> None:
-    temporary = f"{uploads_dir}/{session}.tmp"
-    with open(temporary, "wb") as file:  # noqa: PTH123  # one of these for each small file
-        file.write(msgspec.json.encode(stored))
-    os.rename(temporary, f"{uploads_dir}/{session}.json")  # noqa: PTH104  # as above
+def _write_record(uploads_dir: str, session: str, stored_record: _Record) -> None:
+    temporary_path = f"{uploads_dir}/{session}.tmp"
+    with open(temporary_path, "wb") as file:  # noqa: PTH123  # one of these for each small file
+        file.write(msgspec.json.encode(stored_record))
+    os.rename(temporary_path, f"{uploads_dir}/{session}.json")  # noqa: PTH104  # as above
 
 
 def _read_record(uploads_dir: str, session: str) -> _Record:
@@ -65,12 +65,12 @@ def _read_record(uploads_dir: str, session: str) -> _Record:
         raise UploadNotFound from None
 
 
-def _upload_record(session: str, folder: VFolderId, stored: _Record, *, is_done: bool) -> UploadRecord:
-    if stored.folder != str(folder):
+def _upload_record(session: str, folder: VFolderId, stored_record: _Record, *, is_done: bool) -> UploadRecord:
+    if stored_record.folder != str(folder):
         raise UploadNotFound
     state = UploadState.DONE if is_done else UploadState.OPEN
-    path = FolderPath.parse(stored.path)
-    return UploadRecord(session=session, folder=folder, path=path, size=stored.size, state=state)
+    path = FolderPath.parse(stored_record.path)
+    return UploadRecord(session=session, folder=folder, path=path, size=stored_record.size, state=state)
 
 
 def create(layout: Layout, record: UploadRecord) -> None:
@@ -79,10 +79,10 @@ def create(layout: Layout, record: UploadRecord) -> None:
         raise UploadNotFound
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with translated_os_errors():
-        uploads_dir = str(layout.hidden(record.folder.scope, ".uploads"))
+        uploads_dir = str(layout.hidden_directory(record.folder.scope, ".uploads"))
         with open_fd(f"{uploads_dir}/{record.session}.data", flags, 0o644) as fd:
             os.fchmod(fd, 0o644)
-            layout.give(fd)
+            layout.give_to_owner(fd)
         try:
             _write_record(
                 uploads_dir, record.session, _Record(folder=str(record.folder), path=str(record.path), size=record.size)
@@ -98,14 +98,14 @@ def find(layout: Layout, folder: VFolderId, session: str) -> tuple[UploadRecord,
     if _SESSION_PATTERN.fullmatch(session) is None:
         raise UploadNotFound
     uploads_dir = _uploads_directory(layout, folder)
-    stored = _read_record(uploads_dir, session)
+    stored_record = _read_record(uploads_dir, session)
     try:
         size = os.stat(f"{uploads_dir}/{session}.data").st_size  # noqa: PTH116  # as above
     except FileNotFoundError:
-        stored = _read_record(uploads_dir, session)  # it may have been dropped just now
-        return _upload_record(session, folder, stored, is_done=True), stored.size
-    record = _upload_record(session, folder, stored, is_done=False)
-    return record, size if stored.held_at is None else min(size, stored.held_at)
+        stored_record = _read_record(uploads_dir, session)  # it may have been dropped just now
+        return _upload_record(session, folder, stored_record, is_done=True), stored_record.size
+    record = _upload_record(session, folder, stored_record, is_done=False)
+    return record, size if stored_record.held_at is None else min(size, stored_record.held_at)
 
 
 def records(uploads_dir: Path) -> list[UploadRecord]:
@@ -113,9 +113,11 @@ def records(uploads_dir: Path) -> list[UploadRecord]:
     uploads = []
     for path in sorted(uploads_dir.glob("*.json")):
         with suppress(UploadNotFound):
-            stored = _read_record(str(uploads_dir), path.stem)
+            stored_record = _read_record(str(uploads_dir), path.stem)
             is_done = not path.with_suffix(".data").exists()
-            uploads.append(_upload_record(path.stem, VFolderId.parse(stored.folder), stored, is_done=is_done))
+            uploads.append(
+                _upload_record(path.stem, VFolderId.parse(stored_record.folder), stored_record, is_done=is_done)
+            )
     return uploads
 
 
@@ -192,11 +194,11 @@ class OpenUpload(Upload):
             _write_record(self._uploads_dir, self._session, self._stored)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        unwritten = memoryview(data)
+        unwritten_data = memoryview(data)
         with translated_os_errors():
-            while unwritten:
-                written_bytes = os.write(self._fd, unwritten)
-                unwritten = unwritten[written_bytes:]
+            while unwritten_data:
+                written_bytes = os.write(self._fd, unwritten_data)
+                unwritten_data = unwritten_data[written_bytes:]
                 self._grow(written_bytes)
 
     def _grow(self, byte_count: int) -> None:
@@ -214,25 +216,27 @@ class OpenUpload(Upload):
                 fcntl.fcntl(self._pipe[1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         pipe_read_fd, pipe_write_fd = self._pipe
         try:
-            received = remaining = os.splice(fd, pipe_write_fd, min(count, _PIPE_BYTES), flags=_SPLICE_F_NONBLOCK)
+            received_bytes = unwritten_bytes = os.splice(
+                fd, pipe_write_fd, min(count, _PIPE_BYTES), flags=_SPLICE_F_NONBLOCK
+            )
         except OSError as e:
             if e.errno != errno.EINVAL:
                 raise
             return super().receive(fd, count)
         with translated_os_errors():
-            while remaining:
+            while unwritten_bytes:
                 try:
-                    count = os.splice(pipe_read_fd, self._fd, remaining)
+                    count = os.splice(pipe_read_fd, self._fd, unwritten_bytes)
                 except OSError as e:
                     if e.errno != errno.EINVAL:
                         raise
-                    data = os.read(pipe_read_fd, remaining)
+                    data = os.read(pipe_read_fd, unwritten_bytes)
                     self.write(data)
                     count = len(data)
                 else:
                     self._grow(count)
-                remaining -= count
-        return received
+                unwritten_bytes -= count
+        return received_bytes
 
     def hold(self) -> None:
         self._set_hold(self.offset)

@@ -88,8 +88,8 @@ class VfsVolume(AbstractVolume):
     async def stop(self) -> None:
         """Closes the volume. Removing the trash continues at the next start."""
         self._stopping.set()
-        for purge in self._purges.values():
-            purge.cancel()
+        for purge_future in self._purges.values():
+            purge_future.cancel()
         self._short.shutdown(wait=False, cancel_futures=True)
         self._long.shutdown(wait=False, cancel_futures=True)
 
@@ -102,8 +102,8 @@ class VfsVolume(AbstractVolume):
 
     async def usage(self) -> VolumeUsage:
         status = await self._run(os.statvfs, self.path)
-        total = status.f_frsize * status.f_blocks
-        return VolumeUsage(total, total - status.f_frsize * status.f_bfree)
+        total_bytes = status.f_frsize * status.f_blocks
+        return VolumeUsage(total_bytes, total_bytes - status.f_frsize * status.f_bfree)
 
     async def metric(self) -> VolumeMetric:
         return await (super().metric() if self._disk is None else self._run(disk_metric, self._disk))
@@ -113,7 +113,7 @@ class VfsVolume(AbstractVolume):
 
     async def create_scope(self, scope: QuotaScopeId) -> None:
         with translated_os_errors():
-            await self._run(self.layout.made_scope, scope)
+            await self._run(self.layout.ensure_scope, scope)
 
     async def scope_limit(self, scope: QuotaScopeId) -> int | None:
         return await self._run(self._read_limit, scope)
@@ -121,7 +121,7 @@ class VfsVolume(AbstractVolume):
     def _read_limit(self, scope: QuotaScopeId) -> int | None:
         self.layout.existing_scope(scope)
         try:
-            return int(self.layout.limit(scope).read_text())
+            return int(self.layout.limit_file(scope).read_text())
         except FileNotFoundError:
             return None
 
@@ -130,19 +130,19 @@ class VfsVolume(AbstractVolume):
 
     def _write_limit(self, scope: QuotaScopeId, limit: int | None) -> None:
         self.layout.existing_scope(scope)
-        path = self.layout.limit(scope)
+        path = self.layout.limit_file(scope)
         if limit is None:
             path.unlink(missing_ok=True)
             return
-        temporary = path.with_name(f".limit.{uuid4().hex}.tmp")  # other processes may write at the same time
+        temporary_path = path.with_name(f".limit.{uuid4().hex}.tmp")  # other processes may write at the same time
         try:
-            with translated_os_errors(), temporary.open("w") as file:
+            with translated_os_errors(), temporary_path.open("w") as file:
                 file.write(f"{limit}\n")
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            temporary_path.replace(path)
         finally:
-            temporary.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
 
     async def scope_usage(self, scope: QuotaScopeId) -> FolderUsage:
         return await self._run_long(self._measure_scope, scope)
@@ -162,7 +162,7 @@ class VfsVolume(AbstractVolume):
         path = self.layout.folder(folder)
         with translated_os_errors():
             for _ in range(16):  # a deletion may remove an empty parent meanwhile
-                self.layout.made_scope(folder.scope)
+                self.layout.ensure_scope(folder.scope)
                 path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
                 try:
                     path.mkdir(mode=0o700)
@@ -172,7 +172,7 @@ class VfsVolume(AbstractVolume):
                 except FileNotFoundError:
                     continue
                 with OpenDirectory.at(path) as directory:
-                    self.layout.give(directory.fd)
+                    self.layout.give_to_owner(directory.fd)
                     os.fchmod(directory.fd, mode)
                 return
         raise FileAlreadyExists("The folder's place is being changed.")
@@ -200,9 +200,9 @@ class VfsVolume(AbstractVolume):
         if not isinstance(target_volume, VfsVolume):
             raise InvalidInput(f"A folder cannot be cloned from {self.name} to {target_volume.name}.")
         try:
-            original = clones.CopyPlace(self.layout, self.name, source)
-            copy = clones.CopyPlace(target_volume.layout, target_volume.name, target)
-            await self._run_long(clones.clone, original, copy, progress, self._waypoint)
+            source_place = clones.CopyPlace(self.layout, self.name, source)
+            target_place = clones.CopyPlace(target_volume.layout, target_volume.name, target)
+            await self._run_long(clones.clone, source_place, target_place, progress, self._waypoint)
         finally:
             target_volume._start_purge(target_volume.layout.scope(target.scope) / ".trash")
 
@@ -240,10 +240,10 @@ class VfsVolume(AbstractVolume):
             if parents:
                 uploads.make_parents(self.layout, root, path)
             try:
-                is_made = uploads.make_directory(self.layout, root, path)
+                was_created = uploads.make_directory(self.layout, root, path)
             except WrongKindOfFile as e:
                 raise FileAlreadyExists(e.message) from None
-            if not is_made and not exist_ok:
+            if not was_created and not exist_ok:
                 raise FileAlreadyExists(data={"path": str(path)[:256]})
 
     async def rename(self, folder: VFolderId, path: FolderPath, new_name: str) -> None:
@@ -292,8 +292,8 @@ class VfsVolume(AbstractVolume):
         for path in paths:
             with translated_os_errors(path):
                 try:
-                    with root.parent(path) as (directory, name):
-                        are_directories.append(stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode))
+                    with root.parent(path) as (directory_fd, name):
+                        are_directories.append(stat.S_ISDIR(os.lstat(name, dir_fd=directory_fd).st_mode))
                 except (FileNotFoundError, NotADirectoryError):
                     are_directories.append(False)
             if are_directories[-1] and not recursive:
@@ -302,11 +302,11 @@ class VfsVolume(AbstractVolume):
         for path, is_directory in zip(paths, are_directories, strict=True):
             with translated_os_errors(path), self._headroom(scope):
                 try:
-                    with root.parent(path) as (directory, name):
+                    with root.parent(path) as (directory_fd, name):
                         if is_directory:
-                            clones.discard(self.layout.trash(scope), name, directory)
+                            clones.discard(self.layout.trash(scope), name, directory_fd)
                         else:
-                            os.unlink(name, dir_fd=directory)
+                            os.unlink(name, dir_fd=directory_fd)
                 except (FileNotFoundError, NotADirectoryError):
                     missing_paths.append(str(path))
             self._waypoint("delete.one")
@@ -319,7 +319,7 @@ class VfsVolume(AbstractVolume):
     @contextmanager
     def open_tree(self, folder: VFolderId, paths: Sequence[FolderPath]) -> Iterator[Iterator[ArchiveEntry]]:
         with self._open_folder(folder) as root:
-            yield (entry for path in paths for entry in entries.tree(root, path))
+            yield (entry for path in paths for entry in entries.walk_tree(root, path))
 
     async def create_upload(self, record: UploadRecord) -> None:
         def create(root: OpenDirectory) -> None:
@@ -342,23 +342,27 @@ class VfsVolume(AbstractVolume):
 
     async def expire_uploads(self, before: float) -> int:
         def expire() -> int:
-            pending = (scope / ".uploads" for scope in self.layout.scopes())
-            return sum(uploads.expire(directory, before) for directory in pending if directory.is_dir())
+            upload_directories = (scope / ".uploads" for scope in self.layout.scopes())
+            return sum(uploads.expire(directory, before) for directory in upload_directories if directory.is_dir())
 
         return await self._run_long(expire)
 
-    async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._short, functools.partial(work, *args, **kwargs))
+    async def _run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._short, functools.partial(function, *args, **kwargs)
+        )
 
-    async def _run_long(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._long, functools.partial(work, *args, **kwargs))
+    async def _run_long(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._long, functools.partial(function, *args, **kwargs)
+        )
 
     async def _run_in_folder(
-        self, folder: VFolderId, work: Callable[Concatenate[OpenDirectory, P], R], *args: P.args, **kwargs: P.kwargs
+        self, folder: VFolderId, function: Callable[Concatenate[OpenDirectory, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         def run() -> R:
             with self._open_folder(folder) as root:
-                return work(root, *args, **kwargs)
+                return function(root, *args, **kwargs)
 
         return await self._run(run)
 
@@ -378,10 +382,12 @@ class VfsVolume(AbstractVolume):
             self._purge_again.add(trash)
         elif not self._stopping.is_set():
             self._purge_again.discard(trash)
-            work = self._purges[trash] = asyncio.get_running_loop().run_in_executor(self._long, self._empty, trash)
-            work.add_done_callback(functools.partial(self._on_purged, trash))
+            purge_future = self._purges[trash] = asyncio.get_running_loop().run_in_executor(
+                self._long, self._empty_trash, trash
+            )
+            purge_future.add_done_callback(functools.partial(self._on_purged, trash))
 
-    def _empty(self, trash: Path) -> None:
+    def _empty_trash(self, trash: Path) -> None:
         try:
             with OpenDirectory.at(trash) as root, self._headroom(trash.parent):
                 fcntl.flock(root.fd, fcntl.LOCK_EX)

@@ -57,20 +57,20 @@ def adopt(directory_fd: int, project_id: int) -> None:
     for parent_fd, name, status in trees.walk(directory_fd):
         with suppress(FileNotFoundError):
             if stat.S_ISLNK(status.st_mode):
-                _renew_link(parent_fd, name, status)
+                _replace_link(parent_fd, name, status)
             elif stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
                 with open_fd(name, READ_FILE_FLAGS | os.O_NOFOLLOW, dir_fd=parent_fd) as fd:
                     set_project(fd, project_id)
     set_project(directory_fd, project_id)
 
 
-def _renew_link(parent_fd: int, name: str, status: os.stat_result) -> None:
-    temporary = f".link-{status.st_ino:x}"
+def _replace_link(parent_fd: int, name: str, status: os.stat_result) -> None:
+    temporary_name = f".link-{status.st_ino:x}"
     with suppress(FileNotFoundError):
-        os.unlink(temporary, dir_fd=parent_fd)
-    os.symlink(os.readlink(name, dir_fd=parent_fd), temporary, dir_fd=parent_fd)
-    os.chown(temporary, status.st_uid, status.st_gid, dir_fd=parent_fd, follow_symlinks=False)
-    os.rename(temporary, name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
+        os.unlink(temporary_name, dir_fd=parent_fd)
+    os.symlink(os.readlink(name, dir_fd=parent_fd), temporary_name, dir_fd=parent_fd)
+    os.chown(temporary_name, status.st_uid, status.st_gid, dir_fd=parent_fd, follow_symlinks=False)
+    os.rename(temporary_name, name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
 
 
 class Quotas(msgspec.Struct, frozen=True):
@@ -95,10 +95,10 @@ class Quotas(msgspec.Struct, frozen=True):
 
     def _call(self, command: int, project_id: int, data: bytes) -> bytes:
         buffer = ctypes.create_string_buffer(data, len(data))
-        number = ctypes.c_int(command << 8 | _PROJECT_QUOTA_TYPE)
-        result = _libc.syscall(_SYS_QUOTACTL_FD, self.fd, number, project_id, buffer)
+        command_number = ctypes.c_int(command << 8 | _PROJECT_QUOTA_TYPE)
+        result = _libc.syscall(_SYS_QUOTACTL_FD, self.fd, command_number, project_id, buffer)
         if result < 0 and ctypes.get_errno() == errno.ENOSYS:
-            result = _libc.quotactl(number, os.fsencode(self.device), project_id, buffer)
+            result = _libc.quotactl(command_number, os.fsencode(self.device), project_id, buffer)
         if result < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return buffer.raw

@@ -66,25 +66,27 @@ class XfsVolume(VfsVolume):
             self._quotas = Quotas(-1, "")
 
     def _open_quotas(self) -> None:
-        needed = f"the backend {self.backend} needs {self.backend} mounted with 'prjquota'"
+        needs_text = f"the backend {self.backend} needs {self.backend} mounted with 'prjquota'"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             mount = mount_of(self.path)
             if mount is None or mount.fstype != self.backend or "prjquota" not in mount.options:
-                actual = "something unknown" if mount is None else f"{mount.fstype}, {','.join(mount.options)}"
-                raise InvalidInput(f"{self.path} lies on {actual}; {needed}. The backend vfs has soft limits on any.")
+                mount_text = "something unknown" if mount is None else f"{mount.fstype}, {','.join(mount.options)}"
+                raise InvalidInput(
+                    f"{self.path} lies on {mount_text}; {needs_text}. The backend vfs has soft limits on any."
+                )
             fd = os.open(self.path, READ_DIRECTORY_FLAGS)
             self._quotas = Quotas(fd, mount.source)
             self._quotas.usage(_FIRST_PROJECT_ID)
         except PermissionError:
             raise InvalidInput(f"The backend {self.backend} needs root: limits take CAP_SYS_ADMIN.") from None
         except OSError as e:
-            raise InvalidInput(f"The quotas of {self.path} cannot be used ({e.strerror}); {needed}.") from None
+            raise InvalidInput(f"The quotas of {self.path} cannot be used ({e.strerror}); {needs_text}.") from None
 
     def _claim_project_id(self, scope: str) -> int:
-        start = int.from_bytes(hashlib.sha256(scope.encode()).digest()[:4])
+        first_offset = int.from_bytes(hashlib.sha256(scope.encode()).digest()[:4])
         for attempt in range(_PROJECT_ID_COUNT):
-            project_id = _FIRST_PROJECT_ID + (start + attempt) % _PROJECT_ID_COUNT
+            project_id = _FIRST_PROJECT_ID + (first_offset + attempt) % _PROJECT_ID_COUNT
             link = self._claims / str(project_id)
             try:
                 link.symlink_to(f"../{scope}")
@@ -99,11 +101,11 @@ class XfsVolume(VfsVolume):
         with self._claims_lock():
             if path.is_dir():
                 return
-            temporary = self._claims / ".new"
-            temporary.mkdir(mode=0o755, exist_ok=True)
-            with OpenDirectory.at(temporary) as scope_directory:
+            temporary_path = self._claims / ".new"
+            temporary_path.mkdir(mode=0o755, exist_ok=True)
+            with OpenDirectory.at(temporary_path) as scope_directory:
                 set_project(scope_directory.fd, self._claim_project_id(path.name))
-            temporary.rename(path)
+            temporary_path.rename(path)
 
     @contextmanager
     def _claims_lock(self) -> Iterator[None]:
@@ -123,9 +125,9 @@ class XfsVolume(VfsVolume):
                             adopt(scope.fd, project_id)
                     except Conflict as e:
                         raise InvalidInput(f"The quota scope {path} cannot be given a project: {e.message}") from None
-                    self._enforce(path, project_id)
+                    self._enforce_limit(path, project_id)
 
-    def _enforce(self, scope: Path, project_id: int) -> None:
+    def _enforce_limit(self, scope: Path, project_id: int) -> None:
         """Sets the limit of a scope in the file system, as it is stored exactly in the scope. During deletions the
         limit is higher.
         """
@@ -143,19 +145,19 @@ class XfsVolume(VfsVolume):
     @contextmanager
     def _headroom(self, scope: Path) -> Iterator[None]:
         """Raises the limit of a scope a little during an operation. After a crash the next start lowers it again."""
-        self._count_deletion(scope, 1)
+        self._change_deletion_count(scope, 1)
         try:
             yield
         finally:
-            self._count_deletion(scope, -1)
+            self._change_deletion_count(scope, -1)
 
-    def _count_deletion(self, scope: Path, step: int) -> None:
+    def _change_deletion_count(self, scope: Path, change: int) -> None:
         with self._counting:
-            self._deleting[scope] += step
+            self._deleting[scope] += change
             if not self._deleting[scope]:
                 del self._deleting[scope]
             if scope.is_dir():
-                self._enforce(scope, self._claim_project_id(scope.name))
+                self._enforce_limit(scope, self._claim_project_id(scope.name))
 
     def _measure_scope(self, scope: QuotaScopeId) -> FolderUsage:
         path = self.layout.existing_scope(scope)

@@ -244,9 +244,9 @@ class SecuritySettings(Settings):
 
     @model_validator(mode="after")
     def _has_policies(self) -> Self:
-        unknown = {*self.request_policies} - _REQUEST_POLICIES | {*self.response_policies} - _RESPONSE_POLICIES
-        if unknown:
-            raise ValueError(f"there is no policy {', '.join(sorted(unknown))}")
+        unknown_policies = {*self.request_policies} - _REQUEST_POLICIES | {*self.response_policies} - _RESPONSE_POLICIES
+        if unknown_policies:
+            raise ValueError(f"there is no policy {', '.join(sorted(unknown_policies))}")
         return self
 
 

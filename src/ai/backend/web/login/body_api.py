@@ -24,27 +24,27 @@ async def read_fields(call: Call, *, scheme: str) -> Mapping[str, Any]:
     """Returns the JSON object of a request, empty without a body. Raises InvalidInput."""
     content = await call.read_body()
     if call.request.headers.get(_ENCODED_HEADER, "").lower() == "true":
-        content = _decoded(content, public_origin(call.request, scheme=scheme))
+        content = _decrypt_body(content, public_origin(call.request, scheme=scheme))
     return parse_json_object(content)
 
 
-def _decoded(content: bytes, endpoint: str) -> bytes:
+def _decrypt_body(content: bytes, endpoint: str) -> bytes:
     """Decrypts a body of the published console: ``IV ":" base64(AES-256-CBC)`` (wire contract 5, step 4).
 
     The key can be computed from the address, so this hides the body from nobody; TLS does that.
     """
-    prefix, separator, encoded = content.partition(b":")
+    initial_vector, separator, encoded_ciphertext = content.partition(b":")
     try:
-        encrypted = base64.b64decode(encoded, validate=True)
+        ciphertext = base64.b64decode(encoded_ciphertext, validate=True)
     except binascii.Error:
-        encrypted = b""
-    if not separator or len(prefix) != _BLOCK_BYTES or not encrypted or len(encrypted) % _BLOCK_BYTES:
+        ciphertext = b""
+    if not separator or len(initial_vector) != _BLOCK_BYTES or not ciphertext or len(ciphertext) % _BLOCK_BYTES:
         raise InvalidInput("The encoded body is malformed.", data={"body": "malformed"})
-    key = (base64.b64encode(endpoint.encode()) + prefix + prefix)[:32]
-    decryptor = Cipher(algorithms.AES(key), modes.CBC(prefix)).decryptor()
+    key = (base64.b64encode(endpoint.encode()) + initial_vector + initial_vector)[:32]
+    decryptor = Cipher(algorithms.AES(key), modes.CBC(initial_vector)).decryptor()
     unpadder = PKCS7(_BLOCK_BYTES * 8).unpadder()
     try:
-        return unpadder.update(decryptor.update(encrypted) + decryptor.finalize()) + unpadder.finalize()
+        return unpadder.update(decryptor.update(ciphertext) + decryptor.finalize()) + unpadder.finalize()
     except ValueError:
         raise InvalidInput(
             "The encoded body cannot be read: its key is made from another address than this.",

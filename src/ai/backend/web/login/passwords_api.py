@@ -10,7 +10,7 @@ from ai.backend.infra.http.routes import Call, route
 from ai.backend.web.login.body_api import MAX_BODY_BYTES, read_fields
 from ai.backend.web.login.service import LoginService
 
-_NAMES = ("username", "current_password", "new_password")
+_FIELD_NAMES = ("username", "current_password", "new_password")
 
 
 class PasswordApi:
@@ -25,13 +25,17 @@ class PasswordApi:
     async def update(self, call: Call) -> web.Response:
         """Changes a password by the present one. Failures count as those of sign-ins do."""
         fields = await read_fields(call, scheme=self._scheme)
-        missing = {name: "missing" for name in _NAMES if not isinstance(fields.get(name), str) or not fields[name]}
-        if missing:
-            raise InvalidInput("Name, present and new password are needed.", data=missing)
-        asked = {**{name: fields[name] for name in _NAMES}, "domain": self._domain}
+        missing_fields = {
+            field_name: "missing"
+            for field_name in _FIELD_NAMES
+            if not isinstance(fields.get(field_name), str) or not fields[field_name]
+        }
+        if missing_fields:
+            raise InvalidInput("Name, present and new password are needed.", data=missing_fields)
+        update_fields = {**{field_name: fields[field_name] for field_name in _FIELD_NAMES}, "domain": self._domain}
         if isinstance(fields.get("otp"), str) and fields["otp"]:
-            asked["otp"] = fields["otp"]
-        status, document = await self._logins.change_password(asked, address=call.address)
+            update_fields["otp"] = fields["otp"]
+        status, document = await self._logins.change_password(update_fields, address=call.address)
         return web.json_response(
             document, status=status, content_type="application/json" if status < 400 else PROBLEM_TYPE
         )

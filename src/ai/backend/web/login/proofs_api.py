@@ -16,7 +16,7 @@ from ai.backend.web.login.service import LoginService
 from ai.backend.web.managers.pool import Keypair
 from ai.backend.web.managers.sign_in import ManagerSignIn
 
-_NAMES = ("password", "otp")
+_PROOF_FIELDS = ("password", "otp")
 _MAX_LENGTH = 256
 _MAX_PROOF_LENGTH = 3_072
 """Browsers keep cookies of 4,096 bytes."""
@@ -37,12 +37,16 @@ class ProofApi:
         if login is None:
             raise AuthenticationFailed("You are not logged in.")
         fields = await read_fields(call, scheme=self._cookies.scheme)
-        given = {name: fields[name] for name in _NAMES if isinstance(fields.get(name), str) and fields[name]}
-        if len(given) != 1 or any(len(text) > _MAX_LENGTH for text in given.values()):
+        given_fields = {
+            field_name: fields[field_name]
+            for field_name in _PROOF_FIELDS
+            if isinstance(fields.get(field_name), str) and fields[field_name]
+        }
+        if len(given_fields) != 1 or any(len(field_text) > _MAX_LENGTH for field_text in given_fields.values()):
             raise InvalidInput("Give your password or a one-time password.", data={"password": "missing"})
         keypair = Keypair(login.secret.access_key, login.secret.secret_key)
-        ask = partial(self._manager.prove, keypair)
-        status, document = await self._logins.prove(login, given, address=call.address, ask=ask)
+        ask_manager = partial(self._manager.prove, keypair)
+        status, document = await self._logins.prove(login, given_fields, address=call.address, ask_manager=ask_manager)
         if status != 200:
             return web.json_response(document, status=status, content_type=PROBLEM_TYPE)
         proof, expires_at = document.get("proof"), _time_of(document.get("expires_at"))
@@ -61,9 +65,9 @@ class ProofApi:
         return response
 
 
-def _time_of(text: object) -> datetime | None:
+def _time_of(time_text: object) -> datetime | None:
     try:
-        time = datetime.fromisoformat(str(text))
+        time = datetime.fromisoformat(str(time_text))
     except ValueError:
         return None
     return time if time.tzinfo is not None else None

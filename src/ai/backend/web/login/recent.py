@@ -31,13 +31,16 @@ class RecentLogins:
 
     def get(self, login_id: str) -> RecentLogin | None:
         """Returns a login session that was read less than :data:`RECENT_S` seconds ago."""
-        recent = self._logins.get(login_id)
-        if recent is None:
+        recent_login = self._logins.get(login_id)
+        if recent_login is None:
             return None
-        if self._clock.monotonic() - recent.read_at_s >= RECENT_S or recent.stored.expires_at <= self._clock.now():
+        if (
+            self._clock.monotonic() - recent_login.read_at_s >= RECENT_S
+            or recent_login.stored.expires_at <= self._clock.now()
+        ):
             del self._logins[login_id]
             return None
-        return recent
+        return recent_login
 
     def put(self, stored: StoredLogin, secret: LoginSecret, *, generation: int) -> None:
         """Caches a login session that was read in ``generation``, unless something has changed since then."""

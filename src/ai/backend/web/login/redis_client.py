@@ -72,9 +72,9 @@ class RedisLoginStore:
         )
 
     async def of_user(self, username: str, *, now: datetime) -> list[StoredLogin]:
-        members = await self._call(lambda: self._redis.smembers(_user_key(username)))
-        stored = [await self.get(member.decode(), now=now) for member in members]
-        logins = [login for login in stored if login is not None]
+        login_id_members = await self._call(lambda: self._redis.smembers(_user_key(username)))
+        stored_or_none = [await self.get(member.decode(), now=now) for member in login_id_members]
+        logins = [login for login in stored_or_none if login is not None]
         return sorted(logins, key=lambda login: (login.created_at, login.login_id), reverse=True)
 
     async def extend(self, login_id: str, expires_at: datetime) -> None:
@@ -107,8 +107,8 @@ class RedisLoginStore:
         await self._call(lambda: self._redis.delete(_login_key(login_id)))
 
     async def delete_of_user(self, username: str, *, except_id: str | None = None) -> None:
-        members = await self._call(lambda: self._redis.smembers(_user_key(username)))
-        login_ids = {member.decode() for member in members} - {except_id}
+        login_id_members = await self._call(lambda: self._redis.smembers(_user_key(username)))
+        login_ids = {member.decode() for member in login_id_members} - {except_id}
         if login_ids:
             await self._call(lambda: self._redis.delete(*map(_login_key, login_ids)))
             await self._call(lambda: self._redis.srem(_user_key(username), *login_ids))

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _TOKEN_BYTES = 32
 _MAX_TOKEN_LENGTH = 64
 _MAX_CLIENT_LENGTH = 256
-_NOTES_PER_IDLE_TIME = 10
+_USE_RECORDS_PER_IDLE_TIME = 10
 
 
 class PasswordCheck(Protocol):
@@ -94,12 +94,12 @@ class LoginService:
             Unavailable: no manager answers, or the store is away.
         """
         username = fields["username"].strip().lower()
-        status, document = await self._counted(self._manager.authorize, fields, address=address)
+        status, document = await self._ask_within_limits(self._manager.authorize, fields, address=address)
         secret = _secret_of(username, document) if status == 200 else None
         if secret is None:
             return SignIn(token=None, secret=None, problem=document)
         await self._store.clear_failures(f"name:{username}")
-        return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
+        return SignIn(token=await self._begin_login(secret, address, client), secret=secret, problem={})
 
     async def change_password(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
         """Changes a password that must be changed before a sign-in.
@@ -107,7 +107,7 @@ class LoginService:
         The limits of sign-ins apply, because whoever guesses passwords is counted here as there. Returns status and
         answer of the manager. Raises as :meth:`sign_in`.
         """
-        return await self._counted(self._manager.update_password, fields, address=address)
+        return await self._ask_within_limits(self._manager.update_password, fields, address=address)
 
     async def prove(
         self,
@@ -115,29 +115,33 @@ class LoginService:
         fields: Mapping[str, str],
         *,
         address: str,
-        ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
+        ask_manager: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
     ) -> tuple[int, dict[str, Any]]:
         """Asks the manager for a proof of who asks, under the limits of sign-ins. Raises as :meth:`sign_in`."""
 
         async def prove(_fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
-            return await ask(fields, address=address)
+            return await ask_manager(fields, address=address)
 
-        return await self._counted(prove, {"username": login.secret.username}, address=address)
+        return await self._ask_within_limits(prove, {"username": login.secret.username}, address=address)
 
-    async def _counted(
-        self, ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]], fields: Mapping[str, str], *, address: str
+    async def _ask_within_limits(
+        self,
+        ask_manager: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
+        fields: Mapping[str, str],
+        *,
+        address: str,
     ) -> tuple[int, dict[str, Any]]:
         name_key, address_key = f"name:{fields['username'].strip().lower()}", _address_key(address)
-        await self._count(address_key, self._limits.address_failures)
-        await self._count(name_key, self._limits.name_failures)
+        await self._count_attempt(address_key, self._limits.address_failures)
+        await self._count_attempt(name_key, self._limits.name_failures)
         is_failure = False
         try:
-            status, document = await ask(fields, address=address)
+            status, document = await ask_manager(fields, address=address)
             is_failure = 400 < status < 500 and not _is_password_right(document)
         finally:
             if not is_failure:
-                await self._add(address_key, -1)
-                await self._add(name_key, -1)
+                await self._add_failures(address_key, -1)
+                await self._add_failures(name_key, -1)
         return status, document
 
     async def sign_in_token(self, fields: Mapping[str, Any], *, address: str, client: str) -> SignIn:
@@ -155,25 +159,25 @@ class LoginService:
 
     async def _sign_in_elsewhere(
         self,
-        ask: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
+        ask_manager: Callable[..., Awaitable[tuple[int, dict[str, Any]]]],
         fields: Mapping[str, Any],
         *,
         address: str,
         client: str,
     ) -> SignIn:
         address_key = _address_key(address)
-        await self._count(address_key, self._limits.address_failures)
+        await self._count_attempt(address_key, self._limits.address_failures)
         secret, is_failure = None, False
         try:
-            status, document = await ask(fields, address=address)
+            status, document = await ask_manager(fields, address=address)
             secret = _secret_of("", document) if status == 200 else None
             is_failure = secret is None and status < 500
         finally:
             if not is_failure:
-                await self._add(address_key, -1)
+                await self._add_failures(address_key, -1)
         if secret is None:
             return SignIn(token=None, secret=None, problem=document)
-        return SignIn(token=await self._begin(secret, address, client), secret=secret, problem={})
+        return SignIn(token=await self._begin_login(secret, address, client), secret=secret, problem={})
 
     async def find(self, token: str | None, *, is_use: bool = True) -> Login | None:
         """Returns the login session of a cookie. Returns None if the session has ended or never existed. Raises
@@ -185,29 +189,29 @@ class LoginService:
         if not token or len(token) > _MAX_TOKEN_LENGTH:
             return None
         login_id = login_id_of(token)
-        recent = self._recent.get(login_id)
-        if recent is not None and not self._is_idle(recent.stored):
+        recent_login = self._recent.get(login_id)
+        if recent_login is not None and not self._is_idle(recent_login.stored):
             if is_use:
-                await self._note_use(recent.stored)
-            return Login(login_id=login_id, secret=recent.secret, expires_at=recent.stored.expires_at)
-        generation = self._recent.generation
-        stored = await self._live(login_id)
-        if stored is None:
+                await self._record_use(recent_login.stored)
+            return Login(login_id=login_id, secret=recent_login.secret, expires_at=recent_login.stored.expires_at)
+        cache_generation = self._recent.generation
+        stored_login = await self._find_live(login_id)
+        if stored_login is None:
             return None
         if is_use:
-            await self._note_use(stored)
+            await self._record_use(stored_login)
         try:
-            content = _sealer(token).decrypt(stored.sealed)
-            secret = msgspec.json.decode(content, type=LoginSecret)
+            secret_json = _cipher_of(token).decrypt(stored_login.sealed)
+            secret = msgspec.json.decode(secret_json, type=LoginSecret)
         except (InvalidToken, msgspec.MsgspecError):
             log.warning("a stored login session cannot be read")
             return None
-        self._recent.put(stored, secret, generation=generation)
-        return Login(login_id=stored.login_id, secret=secret, expires_at=stored.expires_at)
+        self._recent.put(stored_login, secret, generation=cache_generation)
+        return Login(login_id=stored_login.login_id, secret=secret, expires_at=stored_login.expires_at)
 
-    async def active(self, login_ids: Collection[str]) -> set[str]:
+    async def active_ids(self, login_ids: Collection[str]) -> set[str]:
         """Returns the given login sessions that have not ended. Raises Unavailable."""
-        return {login_id for login_id in login_ids if await self._live(login_id) is not None}
+        return {login_id for login_id in login_ids if await self._find_live(login_id) is not None}
 
     async def extend(self, login: Login) -> Login:
         """Starts the lifetime of a login session anew. Raises Unavailable."""
@@ -229,14 +233,14 @@ class LoginService:
 
     async def sessions_of(self, username: str) -> list[StoredLogin]:
         """Returns the login sessions of a user by e-mail address, newest first. Raises Unavailable."""
-        stored = await self._store.of_user(username.lower(), now=self._clock.now())
-        return [login for login in stored if not self._is_idle(login)]
+        stored_logins = await self._store.of_user(username.lower(), now=self._clock.now())
+        return [login for login in stored_logins if not self._is_idle(login)]
 
     async def end(self, username: str, public_id: str) -> bool:
         """Ends one login session of a user. Returns False if there is no such session. Raises Unavailable."""
-        for stored in await self.sessions_of(username):
-            if stored.public_id == public_id:
-                await self._store.delete(stored.login_id)
+        for stored_login in await self.sessions_of(username):
+            if stored_login.public_id == public_id:
+                await self._store.delete(stored_login.login_id)
                 self._recent.clear()
                 return True
         return False
@@ -246,51 +250,53 @@ class LoginService:
         await self._store.delete_of_user(login.secret.username, except_id=login.login_id)
         self._recent.clear()
 
-    async def _begin(self, secret: LoginSecret, address: str, client: str) -> str:
+    async def _begin_login(self, secret: LoginSecret, address: str, client: str) -> str:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         now = self._clock.now()
-        stored = StoredLogin(
+        stored_login = StoredLogin(
             login_id=login_id_of(token),
             username=secret.username,
-            sealed=_sealer(token).encrypt(msgspec.json.encode(secret)),
+            sealed=_cipher_of(token).encrypt(msgspec.json.encode(secret)),
             expires_at=now + timedelta(seconds=self._limits.max_age_s),
             created_at=now,
             address=address[:64],
             client=client[:_MAX_CLIENT_LENGTH],
         )
         await self._store.remove_expired(now=now)
-        await self._store.put(stored)
+        await self._store.put(stored_login)
         return token
 
-    async def _live(self, login_id: str) -> StoredLogin | None:
-        stored = await self._store.get(login_id, now=self._clock.now())
-        if stored is not None and self._is_idle(stored):
+    async def _find_live(self, login_id: str) -> StoredLogin | None:
+        stored_login = await self._store.get(login_id, now=self._clock.now())
+        if stored_login is not None and self._is_idle(stored_login):
             await self._store.delete(login_id)
             self._recent.clear()
             return None
-        return stored
+        return stored_login
 
-    def _is_idle(self, stored: StoredLogin) -> bool:
+    def _is_idle(self, stored_login: StoredLogin) -> bool:
         if not self._limits.idle_s:
             return False
-        return self._clock.now() - (stored.used_at or stored.created_at) >= timedelta(seconds=self._limits.idle_s)
+        return self._clock.now() - (stored_login.used_at or stored_login.created_at) >= timedelta(
+            seconds=self._limits.idle_s
+        )
 
-    async def _note_use(self, stored: StoredLogin) -> None:
+    async def _record_use(self, stored_login: StoredLogin) -> None:
         """Stores the time of a session's use, at most ten times within the idle time that ends the session."""
         now = self._clock.now()
-        if self._limits.idle_s and now - (stored.used_at or stored.created_at) >= timedelta(
-            seconds=self._limits.idle_s / _NOTES_PER_IDLE_TIME
+        if self._limits.idle_s and now - (stored_login.used_at or stored_login.created_at) >= timedelta(
+            seconds=self._limits.idle_s / _USE_RECORDS_PER_IDLE_TIME
         ):
-            await self._store.touch(stored.login_id, now)
+            await self._store.touch(stored_login.login_id, now)
             self._recent.clear()
 
-    async def _count(self, key: str, limit: int) -> None:
-        if await self._add(key, 1) > limit:
+    async def _count_attempt(self, key: str, limit: int) -> None:
+        if await self._add_failures(key, 1) > limit:
             raise RateLimitExceeded(
                 "Too many failed sign-ins; try again later.", data={"retry_after": max(1, self._limits.block_s)}
             )
 
-    async def _add(self, key: str, count: int) -> int:
+    async def _add_failures(self, key: str, count: int) -> int:
         now = self._clock.now()
         expires_at = now + timedelta(seconds=self._limits.block_s)
         return await self._store.add_failures(key[:300], count, now=now, expires_at=expires_at)
@@ -310,9 +316,9 @@ def _secret_of(username: str, document: Mapping[str, Any]) -> LoginSecret | None
         return None
     # A directory may know the user by another name than the manager does.
     email = data.get("email")
-    name = email.lower() if isinstance(email, str) and email else username
+    secret_username = email.lower() if isinstance(email, str) and email else username
     try:
-        return msgspec.convert({**data, "username": name}, LoginSecret)
+        return msgspec.convert({**data, "username": secret_username}, LoginSecret)
     except msgspec.ValidationError:
         return None
 
@@ -325,6 +331,6 @@ def _is_password_right(document: Mapping[str, Any]) -> bool:
     )
 
 
-def _sealer(token: str) -> Fernet:
+def _cipher_of(token: str) -> Fernet:
     key = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"backendai web login session").derive(token.encode())
     return Fernet(base64.urlsafe_b64encode(key))

@@ -51,13 +51,13 @@ class SqlLoginStore:
         await self._database.run_write(write)
 
     async def get(self, login_id: str, *, now: datetime) -> StoredLogin | None:
-        query = _with_uses().where(logins.c.login_id == login_id, logins.c.expires_at > now)
+        query = _select_with_uses().where(logins.c.login_id == login_id, logins.c.expires_at > now)
         for row in await self._database.fetch(query):
             return StoredLogin(**row._mapping)
         return None
 
     async def of_user(self, username: str, *, now: datetime) -> list[StoredLogin]:
-        query = _with_uses().where(logins.c.username == username, logins.c.expires_at > now)
+        query = _select_with_uses().where(logins.c.username == username, logins.c.expires_at > now)
         rows = await self._database.fetch(query.order_by(logins.c.created_at.desc(), logins.c.login_id))
         return [StoredLogin(**row._mapping) for row in rows]
 
@@ -68,8 +68,8 @@ class SqlLoginStore:
         def write(connection: Connection) -> None:
             if connection.execute(select(logins.c.login_id).where(logins.c.login_id == login_id)).first() is not None:
                 statement = upsert(login_uses).values(login_id=login_id, used_at=used_at)
-                changes = {"used_at": used_at}
-                connection.execute(statement.on_conflict_do_update(index_elements=["login_id"], set_=changes))
+                changed_columns = {"used_at": used_at}
+                connection.execute(statement.on_conflict_do_update(index_elements=["login_id"], set_=changed_columns))
 
         await self._database.run_write(write)
 
@@ -86,14 +86,14 @@ class SqlLoginStore:
         await self._database.execute(delete(logins))
 
     async def add_failures(self, key: str, count: int, *, now: datetime, expires_at: datetime) -> int:
-        failures = login_failures.c
+        failure_count = login_failures.c
 
         def write(connection: Connection) -> int:
-            connection.execute(delete(login_failures).where(failures.key == key, failures.expires_at <= now))
+            connection.execute(delete(login_failures).where(failure_count.key == key, failure_count.expires_at <= now))
             statement = upsert(login_failures).values(key=key, count=count, expires_at=expires_at)
-            changes = {"count": failures.count + count, "expires_at": expires_at}
-            connection.execute(statement.on_conflict_do_update(index_elements=["key"], set_=changes))
-            return int(connection.execute(select(failures.count).where(failures.key == key)).scalar_one())
+            changed_columns = {"count": failure_count.count + count, "expires_at": expires_at}
+            connection.execute(statement.on_conflict_do_update(index_elements=["key"], set_=changed_columns))
+            return int(connection.execute(select(failure_count.count).where(failure_count.key == key)).scalar_one())
 
         return await self._database.run_write(write)
 
@@ -101,5 +101,5 @@ class SqlLoginStore:
         await self._database.execute(delete(login_failures).where(login_failures.c.key == key))
 
 
-def _with_uses() -> Select[tuple[object, ...]]:
+def _select_with_uses() -> Select[tuple[object, ...]]:
     return select(logins, login_uses.c.used_at).outerjoin(login_uses, login_uses.c.login_id == logins.c.login_id)

@@ -30,10 +30,10 @@ _MAX_PATH_LENGTH = 1_024
 _MAX_PARAMETERS = 16
 _MAX_TICKET_LENGTH = 3_072
 """Browsers keep cookies of 4,096 bytes."""
-_PATH = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")
-_HEAD = '<!doctype html><meta charset="utf-8"><title>Sign-in</title>'
-_PAGE = _HEAD + '<meta http-equiv="refresh" content="0;url={path}"><a href="{path}">Go on</a>'
-_REFUSAL = _HEAD + '<p>{text}</p><p><a href="/">Back</a></p>'
+_PATH_PATTERN = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]*")
+_PAGE_HEAD = '<!doctype html><meta charset="utf-8"><title>Sign-in</title>'
+_REDIRECT_PAGE = _PAGE_HEAD + '<meta http-equiv="refresh" content="0;url={path}"><a href="{path}">Go on</a>'
+_REFUSAL_PAGE = _PAGE_HEAD + '<p>{text}</p><p><a href="/">Back</a></p>'
 
 
 class SsoApi:
@@ -49,18 +49,22 @@ class SsoApi:
     async def providers(self, call: Call) -> dict[str, Any]:
         """Names the services where a browser may sign in."""
         _, document = await self._manager.providers()
-        names = document.get("providers")
-        return {"providers": [name for name in names if isinstance(name, str)] if isinstance(names, list) else []}
+        provider_names = document.get("providers")
+        return {
+            "providers": [provider_name for provider_name in provider_names if isinstance(provider_name, str)]
+            if isinstance(provider_names, list)
+            else []
+        }
 
     @route("GET", "/server/sso/{provider}/login", auth=False, kind="relay")
     async def begin(self, call: Call) -> web.Response:
         """Leads the browser to a service; ``next`` is the path that it sees afterwards."""
         path = same_origin_path(call.request.query.get("next", ""))
-        asked = {"provider": call.params["provider"], "return_url": self._return_url(call)}
-        _, document = await self._manager.begin_redirect(asked, address=call.address)
+        redirect_fields = {"provider": call.params["provider"], "return_url": self._return_url(call)}
+        _, document = await self._manager.begin_redirect(redirect_fields, address=call.address)
         url, ticket = document.get("url"), document.get("ticket")
         if not isinstance(url, str) or not isinstance(ticket, str):
-            return _refusal(document)
+            return _refusal_page(document)
         if not url.startswith(("https://", "http://")) or len(ticket) > _MAX_TICKET_LENGTH:
             raise InvalidInput("The sign-in service cannot be used.")
         response = web.Response(status=302, headers={"Location": url})
@@ -75,23 +79,23 @@ class SsoApi:
         parameters = dict(call.request.query)
         if not ticket or len(parameters) > _MAX_PARAMETERS:
             raise AuthenticationFailed("This sign-in took too long, or began in another browser: begin anew.")
-        asked = {
+        finish_fields = {
             "provider": call.params["provider"],
             "ticket": ticket,
             "parameters": parameters,
             "domain": self._domain,
         }
         client = call.request.headers.get("User-Agent", "")
-        sign_in = await self._logins.finish_redirect(asked, address=call.address, client=client)
+        sign_in = await self._logins.finish_redirect(finish_fields, address=call.address, client=client)
         if sign_in.token is None:
-            refused = _refusal(sign_in.problem)
-            self._cookies.clear_ticket(refused)
-            return refused
-        earlier = await self._logins.find(self._cookies.token_of(call.request))
-        if earlier is not None:
-            await self._logins.sign_out(earlier)
-        path = html.escape(same_origin_path(_decoded(encoded_path)), quote=True)
-        response = web.Response(text=_PAGE.format(path=path), content_type="text/html")
+            refusal_page = _refusal_page(sign_in.problem)
+            self._cookies.clear_ticket(refusal_page)
+            return refusal_page
+        earlier_login = await self._logins.find(self._cookies.token_of(call.request))
+        if earlier_login is not None:
+            await self._logins.sign_out(earlier_login)
+        path = html.escape(same_origin_path(_decode_path(encoded_path)), quote=True)
+        response = web.Response(text=_REDIRECT_PAGE.format(path=path), content_type="text/html")
         self._cookies.clear_ticket(response)
         self._cookies.set(response, sign_in.token)
         return response
@@ -101,21 +105,21 @@ class SsoApi:
         return f"{origin}/server/sso/{quote(call.params['provider'], safe='')}/callback"
 
 
-def same_origin_path(text: str) -> str:
+def same_origin_path(path_text: str) -> str:
     """Returns a path of this site, or ``/`` for anything that a browser could take for another site's address."""
-    return text if len(text) <= _MAX_PATH_LENGTH and _PATH.fullmatch(text) else "/"
+    return path_text if len(path_text) <= _MAX_PATH_LENGTH and _PATH_PATTERN.fullmatch(path_text) else "/"
 
 
-def _refusal(problem: Mapping[str, Any]) -> web.Response:
-    """Returns a page that tells a problem of the manager to whoever sits before the browser."""
+def _refusal_page(problem: Mapping[str, Any]) -> web.Response:
+    """Returns a page that shows a problem of the manager to the user of the browser."""
     status, detail = problem.get("status"), problem.get("detail")
-    text = html.escape(detail if isinstance(detail, str) else AuthenticationFailed.title)
-    code = status if isinstance(status, int) and 400 <= status < 600 else HTTPStatus.UNAUTHORIZED
-    return web.Response(status=code, text=_REFUSAL.format(text=text), content_type="text/html")
+    message_html = html.escape(detail if isinstance(detail, str) else AuthenticationFailed.title)
+    response_status = status if isinstance(status, int) and 400 <= status < 600 else HTTPStatus.UNAUTHORIZED
+    return web.Response(status=response_status, text=_REFUSAL_PAGE.format(text=message_html), content_type="text/html")
 
 
-def _decoded(text: str) -> str:
+def _decode_path(encoded_path: str) -> str:
     try:
-        return base64.b64decode(text, altchars=b"-_", validate=True).decode()
+        return base64.b64decode(encoded_path, altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeError, ValueError):
         return ""

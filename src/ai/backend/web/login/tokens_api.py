@@ -7,7 +7,7 @@ from aiohttp import web
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.http.routes import Call, route
 from ai.backend.web.cookies import CookiePolicy
-from ai.backend.web.login.api import signed_in
+from ai.backend.web.login.api import sign_in_response
 from ai.backend.web.login.body_api import MAX_BODY_BYTES, read_fields
 from ai.backend.web.login.service import LoginService
 
@@ -34,9 +34,9 @@ class TokenLoginApi:
         if not isinstance(token, str) or not token or len(token) > _MAX_TOKEN_LENGTH:
             raise InvalidInput("The token is missing.", data={self._token_name: "missing"})
         client = call.request.headers.get("User-Agent", "")
-        asked = {"token": token, "domain": self._domain}
-        sign_in = await self._logins.sign_in_token(asked, address=call.address, client=client)
-        response = signed_in(sign_in, self._cookies)
+        token_fields = {"token": token, "domain": self._domain}
+        sign_in = await self._logins.sign_in_token(token_fields, address=call.address, client=client)
+        response = sign_in_response(sign_in, self._cookies)
         # It is spent, or good for nothing.
         response.del_cookie(self._token_name, path="/", secure=self._cookies.scheme == "https")
         return response

@@ -23,12 +23,12 @@ from ai.backend.infra.http.paths import API_VERSION
 log = logging.getLogger(__name__)
 Body = bytes | AsyncIterable[bytes] | None
 VERSION_HEADER = "X-BackendAI-Version"
-_AVOIDED_S = 10.0
+_AVOIDANCE_S = 10.0
 """Seconds for which a manager that could not be reached is asked last."""
-_PROBE_S = 0.8
+_PROBE_TIMEOUT_S = 0.8
 _SKIPPED_HEADERS = frozenset([istr("Content-Type"), istr("User-Agent")])
-_CACHED_TARGETS = 256
-_CACHED_KEYS = 256
+_MAX_CACHED_TARGETS = 256
+_MAX_CACHED_KEYS = 256
 _MAX_MESSAGE_BYTES = 16 << 20
 _NEVER_SENT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
@@ -86,7 +86,7 @@ class ManagerPool:
         Raises:
             Unavailable: no manager can be reached, or the connection broke before the head of the response.
         """
-        for endpoint in self._in_order():
+        for endpoint in self._endpoints_in_order():
             request = self._session.request(
                 method,
                 _target_url(endpoint, raw_target),
@@ -99,7 +99,7 @@ class ManagerPool:
             try:
                 return await (request if timeout_s is None else asyncio.wait_for(request, timeout_s))
             except _NEVER_SENT_ERRORS as e:
-                self._avoid(endpoint, e)
+                self._mark_unreachable(endpoint, e)
             except (aiohttp.ClientError, TimeoutError) as e:
                 raise Unavailable("The manager did not answer; try again.") from e
         raise Unavailable("No manager can be reached; try again.")
@@ -113,7 +113,7 @@ class ManagerPool:
             Unavailable: no manager can be reached.
             WSServerHandshakeError: the manager refuses; its status says why.
         """
-        for endpoint in self._in_order():
+        for endpoint in self._endpoints_in_order():
             try:
                 return await self._session.ws_connect(
                     _target_url(endpoint, raw_target),
@@ -124,7 +124,7 @@ class ManagerPool:
                     autoclose=True,
                 )
             except _NEVER_SENT_ERRORS as e:
-                self._avoid(endpoint, e)
+                self._mark_unreachable(endpoint, e)
             except aiohttp.WSServerHandshakeError:
                 raise
             except (aiohttp.ClientError, TimeoutError) as e:
@@ -149,7 +149,7 @@ class ManagerPool:
         Who probes this server usually gives up after a second, which cancels the request, and leaves no trace of it.
         """
         try:
-            status, _ = await self.read_json("GET", "/", timeout_s=_PROBE_S)
+            status, _ = await self.read_json("GET", "/", timeout_s=_PROBE_TIMEOUT_S)
         except Unavailable as e:
             log.warning("this server is not ready: %s", e.message)
             return False
@@ -163,17 +163,17 @@ class ManagerPool:
             raise Unavailable("The web server is not started.")
         return self._http
 
-    def _in_order(self) -> list[URL]:
+    def _endpoints_in_order(self) -> list[URL]:
         """Returns the manager endpoints in the order of the settings. Recently unreachable endpoints come last."""
         now = time.monotonic()
         return sorted(self._endpoints, key=lambda endpoint: self._avoided_until[endpoint] > now)
 
-    def _avoid(self, endpoint: URL, error: Exception) -> None:
-        self._avoided_until[endpoint] = time.monotonic() + _AVOIDED_S
+    def _mark_unreachable(self, endpoint: URL, error: Exception) -> None:
+        self._avoided_until[endpoint] = time.monotonic() + _AVOIDANCE_S
         log.warning("the manager at %s cannot be reached: %s", endpoint, error)
 
 
-@lru_cache(_CACHED_TARGETS)
+@lru_cache(_MAX_CACHED_TARGETS)
 def _target_url(endpoint: URL, raw_target: str) -> URL:
     return URL(f"{endpoint.scheme}://{endpoint.raw_authority}{endpoint.raw_path.rstrip('/')}{raw_target}", encoded=True)
 
@@ -186,7 +186,7 @@ def _signed_headers(
     version = headers.get(VERSION_HEADER, API_VERSION)
     all_headers = {**headers, VERSION_HEADER: version, "Date": date, "Host": endpoint.raw_authority}
     if keypair is not None:
-        parts = SignedParts(
+        signed_parts = SignedParts(
             method=method,
             raw_target=endpoint.raw_path.rstrip("/") + raw_target,
             date=date,
@@ -195,8 +195,8 @@ def _signed_headers(
             version=version,
         )
         key = _key_of_day(keypair.secret_key, f"{now:%Y%m%d}", endpoint.raw_authority)
-        all_headers["Authorization"] = authorization(keypair.access_key, sign_with_key(parts, key))
+        all_headers["Authorization"] = authorization(keypair.access_key, sign_with_key(signed_parts, key))
     return all_headers
 
 
-_key_of_day = lru_cache(_CACHED_KEYS)(derive_key)
+_key_of_day = lru_cache(_MAX_CACHED_KEYS)(derive_key)

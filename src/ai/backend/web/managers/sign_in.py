@@ -20,23 +20,23 @@ class ManagerSignIn:
 
     async def authorize(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
         """Returns status and answer of ``POST /auth/authorize``. Raises Unavailable."""
-        return await self._post("/auth/authorize", fields, address)
+        return await self._post_json("/auth/authorize", fields, address)
 
     async def authorize_token(self, fields: Mapping[str, Any], *, address: str) -> tuple[int, dict[str, Any]]:
         """Returns status and answer of ``POST /auth/authorize-token``. Raises Unavailable."""
-        return await self._post("/auth/authorize-token", fields, address)
+        return await self._post_json("/auth/authorize-token", fields, address)
 
     async def update_password(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
         """Returns status and answer of ``POST /auth/update-password-no-auth``. Raises Unavailable."""
-        return await self._post("/auth/update-password-no-auth", fields, address)
+        return await self._post_json("/auth/update-password-no-auth", fields, address)
 
     async def begin_redirect(self, fields: Mapping[str, str], *, address: str) -> tuple[int, dict[str, Any]]:
         """Returns status and answer of ``POST /auth/redirect``. Raises Unavailable."""
-        return await self._post("/auth/redirect", fields, address)
+        return await self._post_json("/auth/redirect", fields, address)
 
     async def finish_redirect(self, fields: Mapping[str, Any], *, address: str) -> tuple[int, dict[str, Any]]:
         """Returns status and answer of ``POST /auth/redirect/finish``. Raises Unavailable."""
-        return await self._post("/auth/redirect/finish", fields, address)
+        return await self._post_json("/auth/redirect/finish", fields, address)
 
     async def providers(self) -> tuple[int, dict[str, Any]]:
         """Returns status and answer of ``GET /auth/providers``. Raises Unavailable."""
@@ -57,6 +57,6 @@ class ManagerSignIn:
         body = msgspec.json.encode(fields)
         return await self._managers.read_json("POST", "/auth/proof", keypair=keypair, headers=headers, body=body)
 
-    async def _post(self, path: str, fields: Mapping[str, Any], address: str) -> tuple[int, dict[str, Any]]:
+    async def _post_json(self, path: str, fields: Mapping[str, Any], address: str) -> tuple[int, dict[str, Any]]:
         headers = {**_JSON, "X-Forwarded-For": address}
         return await self._managers.read_json("POST", path, headers=headers, body=msgspec.json.encode(fields))

@@ -15,10 +15,10 @@ from ai.backend.web.guard import POLICY, public_origin
 from ai.backend.web.pages.config_file import console_configuration
 from ai.backend.web.pages.csp import page_policy
 
-_INDEX = "index.html"
-_PUBLIC = ".well-known"
+_INDEX_NAME = "index.html"
+_PUBLIC_FOLDER = ".well-known"
 """The only hidden folder that is served (RFC 8615)."""
-_NOT_CACHED = frozenset({".toml", ".json", ".html"})
+_UNCACHED_SUFFIXES = frozenset({".toml", ".json", ".html"})
 _PINNED_NAME_PATTERN = re.compile(r"[.-][0-9a-fA-F]{8,}\.[a-z0-9.]+$")
 """File names with a hash of their content, which never change."""
 
@@ -37,8 +37,8 @@ class PagesApi:
     async def configuration(self, call: Call) -> web.Response:
         """Returns the settings of the console."""
         origin = public_origin(call.request, scheme=self._scheme)
-        text = console_configuration(self._settings, origin=origin)
-        return web.Response(text=text, headers={"Cache-Control": "no-store"})
+        configuration_toml = console_configuration(self._settings, origin=origin)
+        return web.Response(text=configuration_toml, headers={"Cache-Control": "no-store"})
 
     @route("GET", "/{path*}", auth=False, limited=False, kind="relay", produces=("text/html",))
     async def file(self, call: Call) -> web.StreamResponse:
@@ -46,7 +46,7 @@ class PagesApi:
         name = call.params["path"]
         file = self._find(name)
         if file is None and self._settings.service.mode == "webui" and "." not in name.rpartition("/")[2]:
-            file = self._find(_INDEX)
+            file = self._find(_INDEX_NAME)
         if file is None:
             raise RouteNotFound(
                 "There is no console here: service.static-path names no folder." if self._folder is None else ""
@@ -62,18 +62,22 @@ class PagesApi:
         if self._folder is None or "\x00" in name:
             return None
         try:
-            path = (self._folder / (name or _INDEX).lstrip("/")).resolve()
+            path = (self._folder / (name or _INDEX_NAME).lstrip("/")).resolve()
             if path.is_dir():
-                path = (path / _INDEX).resolve()
+                path = (path / _INDEX_NAME).resolve()
             if not path.is_relative_to(self._folder) or not path.is_file():
                 return None
-            is_hidden = any(part.startswith(".") for part in path.relative_to(self._folder).parts if part != _PUBLIC)
+            is_hidden = any(
+                path_part.startswith(".")
+                for path_part in path.relative_to(self._folder).parts
+                if path_part != _PUBLIC_FOLDER
+            )
             return None if is_hidden else path
         except OSError:  # a name that is too long
             return None
 
 
 def _cache_control(file: Path) -> str:
-    if file.suffix in _NOT_CACHED:
+    if file.suffix in _UNCACHED_SUFFIXES:
         return "no-store"
     return "public, max-age=31536000, immutable" if _PINNED_NAME_PATTERN.search(file.name) else "no-cache"

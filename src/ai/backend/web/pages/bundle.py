@@ -68,10 +68,10 @@ def load_bundle(folder: Path) -> Bundle:
     """
     contents: dict[str, bytes] = {}
     try:
-        for place, folder_names, file_names in os.walk(folder):
+        for folder_path, folder_names, file_names in os.walk(folder):
             folder_names.sort()
             for name in sorted(file_names):
-                path = Path(place, name)
+                path = Path(folder_path, name)
                 if path.is_file() and not path.is_symlink() and path.suffix != ".map":
                     contents[path.relative_to(folder).as_posix()] = path.read_bytes()
     except OSError as e:
@@ -82,15 +82,15 @@ def load_bundle(folder: Path) -> Bundle:
     if sum(map(len, contents.values())) > _MAX_BUNDLE_BYTES:
         raise BundleDamaged(f"{folder} has more than {_MAX_BUNDLE_BYTES >> 20} MiB.")
     digest = _digest_of({INDEX_NAME: page.encode(), **contents})
-    for quote in "\"'":
-        page = page.replace(f"{quote}./{ASSETS_NAME}/", f"{quote}{PREFIX_MARK}{ASSETS_NAME}/{digest}/")
+    for quote_mark in "\"'":
+        page = page.replace(f"{quote_mark}./{ASSETS_NAME}/", f"{quote_mark}{PREFIX_MARK}{ASSETS_NAME}/{digest}/")
     assets: dict[str, Asset] = {}
     files: dict[str, Asset] = {}
     for name, content in contents.items():
-        first, _, rest = name.partition("/")
-        (assets if first == ASSETS_NAME and rest else files)[rest if first == ASSETS_NAME and rest else name] = _asset(
-            name, content
-        )
+        first_part, _, asset_path = name.partition("/")
+        (assets if first_part == ASSETS_NAME and asset_path else files)[
+            asset_path if first_part == ASSETS_NAME and asset_path else name
+        ] = _asset(name, content)
     return Bundle(digest=digest, page=page, assets=assets, files=files)
 
 
@@ -106,7 +106,7 @@ def _asset(name: str, content: bytes) -> Asset:
     content_type = "text/javascript" if name.endswith((".js", ".mjs")) else mimetypes.guess_type(name)[0]
     content_type = content_type or "application/octet-stream"
     if content_type.startswith(_COMPRESSED_TYPES):
-        compressed = gzip.compress(content, 9, mtime=0)
-        if len(compressed) < len(content):
-            return Asset(content_type=content_type, content=compressed, is_compressed=True)
+        compressed_content = gzip.compress(content, 9, mtime=0)
+        if len(compressed_content) < len(content):
+            return Asset(content_type=content_type, content=compressed_content, is_compressed=True)
     return Asset(content_type=content_type, content=content, is_compressed=False)

@@ -12,7 +12,7 @@ from ai.backend.web.config.settings import WebSettings
 def console_configuration(settings: WebSettings, *, origin: str) -> str:
     """Returns the configuration of a console as TOML. ``origin``: scheme and host, as the browser uses them."""
     service, resources, environments, ui = settings.service, settings.resources, settings.environments, settings.ui
-    general: dict[str, Any] = {
+    general_settings: dict[str, Any] = {
         "apiEndpoint": origin,
         "apiEndpointText": settings.api.text,
         "connectionMode": "SESSION",
@@ -37,7 +37,7 @@ def console_configuration(settings: WebSettings, *, origin: str) -> str:
         "maxCountForPreopenPorts": settings.session.max_count_for_preopen_ports,
     }
     document = {
-        "general": general,
+        "general": general_settings,
         "resources": {
             "openPortToPublic": resources.open_port_to_public,
             "allowNonAuthTCP": resources.allow_non_auth_tcp,
@@ -60,8 +60,8 @@ def console_configuration(settings: WebSettings, *, origin: str) -> str:
         "pipeline": {},
     }
     # The parser of the published console fails on empty texts.
-    present = {
-        table: {key: value for key, value in keys.items() if value not in (None, "")}
-        for table, keys in document.items()
+    present_values = {
+        table_name: {key: value for key, value in keys.items() if value not in (None, "")}
+        for table_name, keys in document.items()
     }
-    return tomli_w.dumps(present)
+    return tomli_w.dumps(present_values)

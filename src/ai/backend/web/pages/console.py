@@ -36,7 +36,7 @@ class Console:
         """
         async with self._lock:
             if time.monotonic() >= self._next_check:
-                await self._check()
+                await self._load_if_changed()
                 self._next_check = time.monotonic() + _CHECK_INTERVAL_S
         return self._loaded[1] if self._loaded is not None else None
 
@@ -53,8 +53,8 @@ class Console:
         """Returns the progress of a build in this user's cache."""
         return await asyncio.to_thread(read_progress, self._cache or cache_folder())
 
-    async def _check(self) -> None:
-        folder = self._folder or await asyncio.to_thread(self._find)
+    async def _load_if_changed(self) -> None:
+        folder = self._folder or await asyncio.to_thread(self._find_bundle_folder)
         if folder is None or (self._loaded is not None and self._loaded[0] == folder):
             return  # what is served stays until its successor is there
         try:
@@ -64,6 +64,6 @@ class Console:
             return
         log.info("serving the console of %s, digest %s", folder, self._loaded[1].digest)
 
-    def _find(self) -> Path | None:
+    def _find_bundle_folder(self) -> Path | None:
         bundle = find_bundle(cache=self._cache)
         return bundle / CONSOLE_NAME if bundle is not None else None

@@ -16,7 +16,7 @@ from ai.backend.web.pages.console import Console
 from ai.backend.web.pages.page import boot_data, console_policy, fill_page, preferred_language, progress_page
 
 _NONCE_BYTES = 16
-_FOR_EVER = "public, max-age=31536000, immutable"
+_CACHE_FOR_EVER = "public, max-age=31536000, immutable"
 
 
 class ConsoleApi:
@@ -31,8 +31,8 @@ class ConsoleApi:
     async def configuration(self, call: Call) -> web.Response:
         """Returns the settings of the console."""
         origin = public_origin(call.request, scheme=self._scheme)
-        text = console_configuration(self._settings, origin=origin)
-        return web.Response(text=text, headers={"Cache-Control": "no-store"})
+        configuration_toml = console_configuration(self._settings, origin=origin)
+        return web.Response(text=configuration_toml, headers={"Cache-Control": "no-store"})
 
     @route("GET", "/assets/{digest}/{path*}", auth=False, limited=False, kind="relay", produces=("text/javascript",))
     async def asset(self, call: Call) -> web.Response:
@@ -43,7 +43,7 @@ class ConsoleApi:
         asset = bundle.assets.get(call.params["path"])
         if asset is None:
             raise RouteNotFound
-        return _asset_response(call.request, asset, _FOR_EVER)
+        return _asset_response(call.request, asset, _CACHE_FOR_EVER)
 
     @route("GET", "/{path*}", auth=False, limited=False, kind="relay", produces=("text/html",))
     async def page(self, call: Call) -> web.Response:
@@ -61,18 +61,18 @@ class ConsoleApi:
         headers = {"Cache-Control": "no-store", "Content-Type": "text/html; charset=utf-8"}
         if bundle is None:
             progress = await self._console.progress()
-            text = progress_page(progress, nonce=nonce, has_sources=self._console.can_be_built)
+            page_text = progress_page(progress, nonce=nonce, has_sources=self._console.can_be_built)
             headers[POLICY] = console_policy(nonce, has_script=False)
-            return web.Response(status=503, body=text.encode(), headers={**headers, "Retry-After": "2"})
+            return web.Response(status=503, body=page_text.encode(), headers={**headers, "Retry-After": "2"})
         language = preferred_language(call.request.headers.get("Accept-Language", ""))
-        text = fill_page(
+        page_text = fill_page(
             bundle.page,
             prefix=self._settings.service.path_prefix,
             nonce=nonce,
-            boot=boot_data(self._settings, language=language),
+            boot_values=boot_data(self._settings, language=language),
         )
         headers[POLICY] = console_policy(nonce, origins=tuple(self._settings.security.connect_origins))
-        return web.Response(body=text.encode(), headers=headers)
+        return web.Response(body=page_text.encode(), headers=headers)
 
 
 def _asset_response(request: web.Request, asset: Asset, cache_control: str) -> web.Response:

@@ -30,9 +30,9 @@ class _InlineScripts(HTMLParser):
 
 def page_policy(base_policy: str, page: str) -> str:
     """Returns the policy that permits only the inline scripts of the given page, by their hashes."""
-    parser = _InlineScripts()
-    parser.feed(page)
-    parser.close()
-    digests = dict.fromkeys(hashlib.sha256(text.encode()).digest() for text in parser.texts)
-    sources = ["'self'", *(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)]
-    return f"{base_policy}; script-src {' '.join(sources)}"
+    script_parser = _InlineScripts()
+    script_parser.feed(page)
+    script_parser.close()
+    digests = dict.fromkeys(hashlib.sha256(script_text.encode()).digest() for script_text in script_parser.texts)
+    script_sources = ["'self'", *(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)]
+    return f"{base_policy}; script-src {' '.join(script_sources)}"

@@ -44,19 +44,19 @@ def console_policy(nonce: str, *, origins: tuple[str, ...] = (), has_script: boo
     )
 
 
-def preferred_language(accepted: str) -> str:
+def preferred_language(accept_language: str) -> str:
     """Returns the language of the console that an ``Accept-Language`` header prefers (RFC 9110, 12.5.4)."""
-    weights: list[tuple[float, int, str]] = []
-    for index, part in enumerate(accepted.split(",")[:20]):
-        tag, _, parameter = part.strip().partition(";")
+    weighted_languages: list[tuple[float, int, str]] = []
+    for range_index, language_range in enumerate(accept_language.split(",")[:20]):
+        tag, _, weight_parameter = language_range.strip().partition(";")
         language = tag.partition("-")[0].strip().lower()
         try:
-            weight = float(parameter.strip().removeprefix("q=")) if parameter.strip() else 1.0
+            weight = float(weight_parameter.strip().removeprefix("q=")) if weight_parameter.strip() else 1.0
         except ValueError:
             continue
         if language in LANGUAGES and weight > 0:
-            weights.append((-weight, index, language))
-    return min(weights)[2] if weights else LANGUAGES[0]
+            weighted_languages.append((-weight, range_index, language))
+    return min(weighted_languages)[2] if weighted_languages else LANGUAGES[0]
 
 
 def boot_data(settings: WebSettings, *, language: str) -> dict[str, Any]:
@@ -78,16 +78,16 @@ def boot_data(settings: WebSettings, *, language: str) -> dict[str, Any]:
     }
 
 
-def fill_page(page: str, *, prefix: str, nonce: str, boot: dict[str, Any]) -> str:
+def fill_page(page: str, *, prefix: str, nonce: str, boot_values: dict[str, Any]) -> str:
     """Returns the page with the path prefix, the nonce and the boot data filled in.
 
     The data lie in a ``script`` element, where only ``</script`` and ``<!--`` have a meaning (HTML, 13.2.5.17).
     """
-    data = json.dumps(boot, ensure_ascii=False, separators=(",", ":"))
+    boot_json = json.dumps(boot_values, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
-        data = data.replace(character, f"\\u{ord(character):04x}")
-    values = {PREFIX_MARK: html.escape(prefix), NONCE_MARK: html.escape(nonce), BOOT_MARK: data}
-    for mark, value in values.items():
+        boot_json = boot_json.replace(character, f"\\u{ord(character):04x}")
+    values_by_mark = {PREFIX_MARK: html.escape(prefix), NONCE_MARK: html.escape(nonce), BOOT_MARK: boot_json}
+    for mark, value in values_by_mark.items():
         page = page.replace(mark, value)
     return page
 
@@ -99,16 +99,18 @@ def progress_page(progress: Progress | None, *, nonce: str, has_sources: bool) -
     """
     if not has_sources:
         title = "This installation has no console"
-        text = "It was made without one: install a wheel that carries it. Everything else works."
+        status_html = "It was made without one: install a wheel that carries it. Everything else works."
     elif progress is not None and progress.is_running:
         title = "The console is being built"
-        text = f"{html.escape(progress.step)} … {progress.age_s:.0f} s. This page opens the console when it is ready."
+        status_html = (
+            f"{html.escape(progress.step)} … {progress.age_s:.0f} s. This page opens the console when it is ready."
+        )
     elif progress is not None and progress.error:
         title = "The console could not be built"
-        text = f"{html.escape(progress.error)}</p><p>Try again with <code>{BUILD_COMMAND}</code>."
+        status_html = f"{html.escape(progress.error)}</p><p>Try again with <code>{BUILD_COMMAND}</code>."
     else:
         title = "The console is not built"
-        text = (
+        status_html = (
             f"Build it, which takes a minute: <code>{BUILD_COMMAND}</code></p><p>"
             "Everything else works without it; this page opens the console when it is there."
         )
@@ -117,5 +119,5 @@ def progress_page(progress: Progress | None, *, nonce: str, has_sources: bool) -
         f'<meta http-equiv="refresh" content="{_RELOAD_S}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<title>{title}</title><style nonce="{html.escape(nonce)}">{_NOTICE_STYLE}</style></head>'
-        f'<body><main><h1>{title}</h1><p role="status">{text}</p></main></body></html>'
+        f'<body><main><h1>{title}</h1><p role="status">{status_html}</p></main></body></html>'
     )

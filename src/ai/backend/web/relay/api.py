@@ -40,14 +40,14 @@ _HOP_BY_HOP = frozenset(
     ]
 )
 """RFC 9110, 7.6.1."""
-_NOT_SENT = _HOP_BY_HOP | frozenset(
+_UNSENT_HEADERS = _HOP_BY_HOP | frozenset(
     [
         *("host", "cookie", "authorization", "date", "x-backendai-date", "origin", "referer", "forwarded", "expect"),
         *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"),
         *("content-length", "x-backendai-unattended", "x-backendai-proof"),
     ]
 )
-_NOT_RETURNED = _HOP_BY_HOP | frozenset(
+_UNRETURNED_HEADERS = _HOP_BY_HOP | frozenset(
     ["set-cookie", "access-control-allow-origin", "access-control-allow-credentials", "strict-transport-security",
      "content-security-policy", "www-authenticate"]
 )  # fmt: skip
@@ -105,9 +105,9 @@ class RelayApi:
             headers={
                 **_forwarded_headers(request.headers, call.address),
                 **_length_of(request),
-                **self._proof(request, login),
+                **self._proof_header(request, login),
             },
-            body=_chunks(request) if request.body_exists else None,
+            body=_body_chunks(request) if request.body_exists else None,
         )
         async with response:
             if login is not None and response.status == 200 and request.method not in SAFE_METHODS:
@@ -122,7 +122,7 @@ class RelayApi:
         if path == _ROTATION_PATH:
             await self._logins.sign_out(login, everywhere=True)  # their secret is refused from now on
 
-    def _proof(self, request: web.Request, login: Login | None) -> dict[str, str]:
+    def _proof_header(self, request: web.Request, login: Login | None) -> dict[str, str]:
         proof = self._cookies.proof_of(request) if login is not None else None
         return {PROOF_HEADER: proof} if proof else {}
 
@@ -131,23 +131,25 @@ class RelayApi:
         headers = {name: request.headers[name] for name in _SOCKET_HEADERS if name in request.headers}
         headers["X-Forwarded-For"] = call.address
         try:
-            upstream = await self._managers.open_socket(raw_target, keypair=keypair, headers=headers, protocols=())
+            manager_socket = await self._managers.open_socket(
+                raw_target, keypair=keypair, headers=headers, protocols=()
+            )
         except aiohttp.WSServerHandshakeError as refusal:
             if refusal.status in (401, 403):
                 raise Forbidden("The manager refuses this stream.") from None
             return web.Response(status=refusal.status if refusal.status >= 400 else 502)
         async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(upstream.close)
-            downstream = await stack.enter_async_context(open_socket(request))
-            directions = [
-                asyncio.create_task(_pass_messages(upstream, downstream)),
-                asyncio.create_task(_pass_messages(downstream, upstream)),
+            stack.push_async_callback(manager_socket.close)
+            client_socket = await stack.enter_async_context(open_socket(request))
+            relay_tasks = [
+                asyncio.create_task(_pass_messages(manager_socket, client_socket)),
+                asyncio.create_task(_pass_messages(client_socket, manager_socket)),
             ]
             try:
-                await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(relay_tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                await cancel_all(*directions)
-            return downstream
+                await cancel_all(*relay_tasks)
+            return client_socket
 
 
 def _is_anonymous(path: str) -> bool:
@@ -156,10 +158,10 @@ def _is_anonymous(path: str) -> bool:
 
 def _forwarded_headers(headers: Mapping[str, str], address: str) -> dict[str, str]:
     """Returns the headers for the manager; names that ``Connection`` lists belong to this connection alone."""
-    listed = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
-    left_out = _NOT_SENT | listed
-    kept = {name: value for name, value in headers.items() if name.lower() not in left_out}
-    return {**kept, "X-Forwarded-For": address}
+    connection_headers = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    omitted_headers = _UNSENT_HEADERS | connection_headers
+    kept_headers = {name: value for name, value in headers.items() if name.lower() not in omitted_headers}
+    return {**kept_headers, "X-Forwarded-For": address}
 
 
 def _length_of(request: web.Request) -> dict[str, str]:
@@ -170,31 +172,31 @@ def _length_of(request: web.Request) -> dict[str, str]:
     return {"Content-Length": str(request.content_length)}
 
 
-async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
+async def _body_chunks(request: web.Request) -> AsyncIterator[bytes]:
     async for chunk in request.content.iter_any():
         yield chunk
 
 
 async def _send_back(request: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
-    headers = [(name, value) for name, value in response.headers.items() if name.lower() not in _NOT_RETURNED]
-    length = response.content_length
-    if length is not None and length <= _MAX_WHOLE_BYTES and request.method != "HEAD":
+    headers = [(name, value) for name, value in response.headers.items() if name.lower() not in _UNRETURNED_HEADERS]
+    content_length = response.content_length
+    if content_length is not None and content_length <= _MAX_WHOLE_BYTES and request.method != "HEAD":
         return await _send_back_whole(response, headers)
-    reply = web.StreamResponse(status=response.status, reason=response.reason, headers=headers)
+    client_response = web.StreamResponse(status=response.status, reason=response.reason, headers=headers)
     if response.content_type == "text/event-stream":
-        reply.headers["X-Accel-Buffering"] = "no"  # reverse proxies would hold events back
-    await reply.prepare(request)
+        client_response.headers["X-Accel-Buffering"] = "no"  # reverse proxies would hold events back
+    await client_response.prepare(request)
     try:
         with request.app[STREAMS].opened(request):
             async for chunk in response.content.iter_any():
-                await reply.write(chunk)
+                await client_response.write(chunk)
     except aiohttp.ClientError:
         # A body that broke off must not look complete: the connection is cut instead of ended.
         if request.transport is not None:
             request.transport.abort()
-        return reply
-    await reply.write_eof()
-    return reply
+        return client_response
+    await client_response.write_eof()
+    return client_response
 
 
 async def _send_back_whole(response: aiohttp.ClientResponse, headers: list[tuple[str, str]]) -> web.Response:

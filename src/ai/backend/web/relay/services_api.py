@@ -32,7 +32,7 @@ from ai.backend.web.managers.pool import Keypair, ManagerPool
 STATUS_HEADER, TYPE_HEADER = "X-BackendAI-Endpoint-Status", "X-BackendAI-Endpoint-Type"
 MAX_ANSWER_BYTES = 32 << 20
 MAX_CALLS_OF_LOGIN, _MAX_CALLS = 8, 512
-_TOKEN_S, _TOKEN_REST_S = 600, 60
+_TOKEN_LIFETIME_S, _MIN_TOKEN_REST_S = 600, 60
 _MAX_TOKENS = 4_096
 _MAX_CALL_S = 1_800.0
 _MAX_SILENCE_S = 600.0
@@ -91,63 +91,67 @@ class ServiceCallsApi:
         if login is None:
             raise AuthenticationFailed("You are not logged in.")
         call.request[ACCESS_KEY] = login.login_id  # the answer ends with the login session
-        asked = _decoded(await call.read_body())
+        service_call = _decode_call(await call.read_body())
         keypair = Keypair(login.secret.access_key, login.secret.secret_key)
         # A client that leaves cancels this call, which closes the connection to the service: its engine stops.
-        with self._counted(login.login_id), call.request.app[STREAMS].opened(call.request):
+        with self._count_call(login.login_id), call.request.app[STREAMS].opened(call.request):
             service = await self._ask_manager("GET", _manager_path(call.params["e"]), keypair)
             if isinstance(service, web.Response):
                 return service
-            url = _target_url(service, asked.path)
-            headers = {} if asked.body is None else {"Content-Type": asked.content_type}
+            url = _target_url(service, service_call.path)
+            headers = {} if service_call.body is None else {"Content-Type": service_call.content_type}
             if service.get("is_public") is not True:
-                token = await self._token(login.login_id, str(service.get("endpoint_id")), keypair)
+                token = await self._token_of(login.login_id, str(service.get("endpoint_id")), keypair)
                 if isinstance(token, web.Response):
                     return token
                 headers["Authorization"] = f"Bearer {token}"
-            return await self._answer(call.request, url, asked, headers)
+            return await self._stream_answer(call.request, url, service_call, headers)
 
-    async def _answer(
-        self, request: web.Request, url: URL, asked: ServiceCallBody, headers: Mapping[str, str]
+    async def _stream_answer(
+        self, request: web.Request, url: URL, service_call: ServiceCallBody, headers: Mapping[str, str]
     ) -> web.StreamResponse:
-        body = None if asked.body is None else asked.body.encode()
-        reply: web.StreamResponse | None = None
+        body = None if service_call.body is None else service_call.body.encode()
+        client_response: web.StreamResponse | None = None
         try:
-            async with self._client.request(asked.method, url, headers=headers, body=body) as response:
+            async with self._client.request(service_call.method, url, headers=headers, body=body) as response:
                 check_plain(response)
-                reply = web.StreamResponse(headers=_reply_headers(response))
-                await reply.prepare(request)
-                sent = 0
+                client_response = web.StreamResponse(headers=_reply_headers(response))
+                await client_response.prepare(request)
+                sent_bytes = 0
                 async for chunk in response.content.iter_any():
-                    sent += len(chunk)
-                    if sent > MAX_ANSWER_BYTES:
+                    sent_bytes += len(chunk)
+                    if sent_bytes > MAX_ANSWER_BYTES:
                         raise OutboundFailed("The answer is too long.")
-                    await reply.write(chunk)
+                    await client_response.write(chunk)
         except OutboundFailed as e:
-            if reply is None:
+            if client_response is None:
                 raise Unavailable(f"The service cannot be called: {e}") from None
             # An answer that broke off must not look complete.
             if request.transport is not None:
                 request.transport.abort()
-            return reply
-        await reply.write_eof()
-        return reply
+            return client_response
+        await client_response.write_eof()
+        return client_response
 
-    async def _token(self, login_id: str, endpoint_id: str, keypair: Keypair) -> str | web.Response:
+    async def _token_of(self, login_id: str, endpoint_id: str, keypair: Keypair) -> str | web.Response:
         """Returns the token of a login session for an endpoint, a new one shortly before the last ends."""
         key = (login_id, endpoint_id)
         token, now = self._tokens.get(key), time.monotonic()
-        if token is not None and now < token.expires_s - _TOKEN_REST_S:
+        if token is not None and now < token.expires_s - _MIN_TOKEN_REST_S:
             return token.text
         path = f"{_manager_path(endpoint_id)}/token"
-        answer = await self._ask_manager("POST", path, keypair, {"duration": f"{_TOKEN_S}s"})
-        if isinstance(answer, web.Response):
-            return answer
+        manager_answer = await self._ask_manager("POST", path, keypair, {"duration": f"{_TOKEN_LIFETIME_S}s"})
+        if isinstance(manager_answer, web.Response):
+            return manager_answer
         if len(self._tokens) >= _MAX_TOKENS:
-            self._tokens = {each: kept for each, kept in self._tokens.items() if now < kept.expires_s}
+            self._tokens = {
+                token_key: cached_token
+                for token_key, cached_token in self._tokens.items()
+                if now < cached_token.expires_s
+            }
         if len(self._tokens) < _MAX_TOKENS:
-            self._tokens[key] = _Token(str(answer.get("token")), now + _TOKEN_S)
-        return str(answer.get("token"))
+            self._tokens[key] = _Token(str(manager_answer.get("token")), now + _TOKEN_LIFETIME_S)
+        return str(manager_answer.get("token"))
 
     async def _ask_manager(
         self, method: str, path: str, keypair: Keypair, body: Mapping[str, Any] | None = None
@@ -162,7 +166,7 @@ class ServiceCallsApi:
         return web.json_response(document, status=status, content_type="application/problem+json")
 
     @contextmanager
-    def _counted(self, login_id: str) -> Iterator[None]:
+    def _count_call(self, login_id: str) -> Iterator[None]:
         """Counts a call while the block runs. Raises RateLimitExceeded for too many at once."""
         if self._calls[login_id] >= MAX_CALLS_OF_LOGIN or self._calls.total() >= _MAX_CALLS:
             raise RateLimitExceeded("Too many calls of services run at once; wait for one of them to end.")
@@ -174,15 +178,15 @@ class ServiceCallsApi:
             self._calls += Counter()  # drops those of zero
 
 
-def _decoded(content: bytes) -> ServiceCallBody:
+def _decode_call(content: bytes) -> ServiceCallBody:
     try:
-        asked = msgspec.json.decode(content, type=ServiceCallBody)
+        service_call = msgspec.json.decode(content, type=ServiceCallBody)
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise InvalidInput(f"The body is no call of a service: {e}", data={"body": "malformed"}) from None
-    segments = unquote(asked.path.partition("?")[0]).replace("\\", "/").split("/")
-    if not _DOT_SEGMENTS.isdisjoint(segments) or "#" in asked.path:
+    path_segments = unquote(service_call.path.partition("?")[0]).replace("\\", "/").split("/")
+    if not _DOT_SEGMENTS.isdisjoint(path_segments) or "#" in service_call.path:
         raise InvalidInput("The path leaves the service.", data={"path": "malformed"})
-    return asked
+    return service_call
 
 
 def _manager_path(endpoint: str) -> str:
@@ -191,12 +195,12 @@ def _manager_path(endpoint: str) -> str:
 
 def _target_url(service: Mapping[str, Any], path: str) -> URL:
     """Returns the URL of a call. Raises Conflict before the service has one."""
-    text = service.get("service_endpoint")
-    if not isinstance(text, str) or not text:
+    url_text = service.get("service_endpoint")
+    if not isinstance(url_text, str) or not url_text:
         message = "The service has no URL yet: no replica was ready so far."
         raise Conflict(message, data={"status": str(service.get("status"))})
-    base = parse_url(text)
-    return URL(f"{base.scheme}://{base.raw_authority}{base.raw_path.rstrip('/')}{path}", encoded=True)
+    base_url = parse_url(url_text)
+    return URL(f"{base_url.scheme}://{base_url.raw_authority}{base_url.raw_path.rstrip('/')}{path}", encoded=True)
 
 
 def _reply_headers(response: aiohttp.ClientResponse) -> dict[str, str]:

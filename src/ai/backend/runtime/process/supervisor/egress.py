@@ -39,9 +39,9 @@ def make_network(plan: dict[str, Any], namespace_fd: int | None) -> tuple[int, i
     holder_socket.close()
     helper_pid = 0
     try:
-        failure, fds, _, _ = socket.recv_fds(own_socket, 500, 1)
-        if not fds:
-            raise OSError(failure.decode(errors="replace") or "no network namespace could be made")
+        failure_text, received_fds, _, _ = socket.recv_fds(own_socket, 500, 1)
+        if not received_fds:
+            raise OSError(failure_text.decode(errors="replace") or "no network namespace could be made")
         helper_pid = _start_helper(plan, holder_pid, as_root=namespace_fd is not None)
         _await_route(helper_pid, holder_pid)
     except BaseException:
@@ -54,7 +54,7 @@ def make_network(plan: dict[str, Any], namespace_fd: int | None) -> tuple[int, i
         os.waitpid(holder_pid, 0)
         if namespace_fd is not None:
             os.close(namespace_fd)
-    return fds[0], helper_pid
+    return received_fds[0], helper_pid
 
 
 def _hold_namespace(plan: dict[str, Any], namespace_fd: int | None, reply_socket: socket.socket) -> NoReturn:
@@ -107,8 +107,8 @@ def _start_helper(plan: dict[str, Any], holder_pid: int, *, as_root: bool) -> in
 def _await_route(helper_pid: int, holder_pid: int) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
-        with open(f"/proc/{holder_pid}/net/route", encoding="ascii") as routes:  # no pathlib here: memory
-            if _DEFAULT_ROUTE in routes.read():
+        with open(f"/proc/{holder_pid}/net/route", encoding="ascii") as route_file:  # no pathlib here: memory
+            if _DEFAULT_ROUTE in route_file.read():
                 return
         if os.waitpid(helper_pid, os.WNOHANG)[0]:
             raise OSError("the helper of the session's network has ended")

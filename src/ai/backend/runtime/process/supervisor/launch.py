@@ -48,7 +48,7 @@ def become(
     """Turns this process into the workload's leader, in a network namespace if there is one. Writes a failure to
     ``report_fd``.
     """
-    step = "start"
+    setup_step = "start"
     try:
         os.umask(0o022)
         signal.set_wakeup_fd(-1)
@@ -56,18 +56,18 @@ def become(
             signal.signal(signal_number, signal.SIG_DFL)
         if not plan["sandboxed"]:
             os.setsid()
-        step = "control groups"
+        setup_step = "control groups"
         cgroupfs.join(plan["cgroups"])
         if namespace_fd is not None:
-            step = "network"
+            setup_step = "network"
             enter_network(namespace_fd)
-        step = "limits"
+        setup_step = "limits"
         _set_limits(plan["rlimits"], plan["oom_score_adj"])
-        step = "files"
+        setup_step = "files"
         filter_program = _read_file(plan["seccomp"]) if plan["seccomp"] and not plan["sandboxed"] else b""
         _arrange_fds(plan, channel_fd, log_fd, info_fd, block_fd, report_fd)
         report_fd = _REPORT_FD
-        step = "mounts"
+        setup_step = "mounts"
         program_fd = os.open(plan["argv"][0], os.O_RDONLY | os.O_CLOEXEC) if plan["bundle"] else -1
         if plan["stage"]:
             _stage_sources(plan)
@@ -75,32 +75,32 @@ def become(
             gvisor.write_bundle(plan["bundle"], plan["environ"], has_network=namespace_fd is not None)
         if plan["veils"]:
             _cover_directories(plan["veils"])
-        step = "identity"
+        setup_step = "identity"
         if plan["namespace_uid"] is None:
             become_user(plan, plan["groups"])
         else:
             become_user_in_namespace(plan, CHANNEL_FD)
         if plan["nproc"] is not None:
             # Each user namespace that the sandbox makes gets this limit as the limit of all its processes.
-            step = "limits"
+            setup_step = "limits"
             _set_limit("RLIMIT_NPROC", plan["nproc"])
-        step = "parent"
+        setup_step = "parent"
         syscalls.die_with_parent()
         if os.getppid() == 1:
             os._exit(1)
         if not plan["sandboxed"]:
-            step = "filter"
+            setup_step = "filter"
             os.chdir(plan["cwd"])
             syscalls.forbid_new_privileges()
             if filter_program:
                 syscalls.install_seccomp(filter_program)
-        step = "execute"
+        setup_step = "execute"
         if plan["bundle"]:
             gvisor.execute(program_fd, plan["argv"], has_network=namespace_fd is not None)
         os.execve(plan["argv"][0], plan["argv"], plan["environ"])
     except BaseException as error:  # noqa: BLE001  # whatever it was, this process must not go on as a second shim
         try:
-            os.write(report_fd, f"{step}: {error}".encode()[:500])
+            os.write(report_fd, f"{setup_step}: {error}".encode()[:500])
         except OSError:
             pass  # the shim has gone
     os._exit(127)
@@ -148,17 +148,17 @@ def _arrange_fds(
         BLOCK_FD: block_fd,
     }
     # Two moves, through numbers above all of the targets, so that no source is overwritten before its turn.
-    parked_by_target = {
+    moved_by_target = {
         target_fd: _duplicate_above_20(source_fd) for target_fd, source_fd in source_by_target.items() if source_fd >= 0
     }
-    parked_report_fd = _duplicate_above_20(report_fd)
-    for target_fd, source_fd in parked_by_target.items():
+    moved_report_fd = _duplicate_above_20(report_fd)
+    for target_fd, source_fd in moved_by_target.items():
         os.dup2(source_fd, target_fd, inheritable=True)
-    os.dup2(parked_report_fd, _REPORT_FD, inheritable=False)
+    os.dup2(moved_report_fd, _REPORT_FD, inheritable=False)
     os.closerange(7, _REPORT_FD)
     os.closerange(_REPORT_FD + 1, 4096)
     for target_fd in (CHANNEL_FD, SECCOMP_FD, INFO_FD, BLOCK_FD):
-        if target_fd not in parked_by_target:
+        if target_fd not in moved_by_target:
             try:
                 os.close(target_fd)
             except OSError:
@@ -178,20 +178,23 @@ def _stage_sources(plan: dict[str, Any]) -> None:
     if os.geteuid() != 0:
         syscalls.unshare_user()
     syscalls.unshare_mounts()
-    source_fds = [open_beneath.open_source(staged["source"]) if staged["source"] else -1 for staged in staged_sources]
+    source_fds = [
+        open_beneath.open_source(staged_source["source"]) if staged_source["source"] else -1
+        for staged_source in staged_sources
+    ]
     size = gvisor.STAGE_BYTES if plan["bundle"] else 1024 * 1024
     syscalls.mount("tmpfs", STAGE_FOLDER, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, f"mode=755,size={size}")
     if not plan["bundle"]:
         _make_devices(plan["pty_limit"])
-    for source_fd, staged in zip(source_fds, staged_sources, strict=True):
+    for source_fd, staged_source in zip(source_fds, staged_sources, strict=True):
         if source_fd < 0:
-            source_fd = _make_folder(f"{STAGE_FOLDER}/{staged['name']}.contents", staged["contents"])
+            source_fd = _make_folder(f"{STAGE_FOLDER}/{staged_source['name']}.contents", staged_source["contents"])
         is_directory = stat.S_ISDIR(os.fstat(source_fd).st_mode)
-        staged_path = f"{STAGE_FOLDER}/{staged['name']}"
+        staged_path = f"{STAGE_FOLDER}/{staged_source['name']}"
         _bind_opened([(source_fd, staged_path)])
-        _restrict(staged_path, staged["bind"])
-        if staged["place"] is not None:
-            outer_name, path_below = staged["place"]
+        _restrict(staged_path, staged_source["bind"])
+        if staged_source["place"] is not None:
+            outer_name, path_below = staged_source["place"]
             outer_path = f"{STAGE_FOLDER}/{outer_name}"
             place_fd = open_beneath.make_mount_point(outer_path, path_below, owner, is_directory=is_directory)
             syscalls.mount(staged_path, f"/proc/self/fd/{place_fd}", "", syscalls.MS_BIND | syscalls.MS_REC)
@@ -199,7 +202,7 @@ def _stage_sources(plan: dict[str, Any]) -> None:
 
 
 def _make_folder(path: str, contents: dict[str, str]) -> int:
-    """Makes a folder of these files in the stage, in memory; returns its descriptor."""
+    """Makes a folder with files of these contents in the stage, in memory; returns its descriptor."""
     os.mkdir(path)
     for name, content in contents.items():
         fd = os.open(f"{path}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -246,7 +249,7 @@ def _restrict(staged_path: str, bind_option: str) -> None:
 def _cover_directories(veils: dict[str, list[list[str]]]) -> None:
     """Covers directories by empty directories with only the given sources, in this process's mount namespace."""
     syscalls.unshare_mounts()
-    shown_pairs = [pair for pairs in veils.values() for pair in pairs]
+    shown_pairs = [pair for pairs_of_directory in veils.values() for pair in pairs_of_directory]
     opened_sources = [
         (os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), target) for source, target in shown_pairs
     ]

@@ -9,23 +9,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-GO_PROGRAM = "program"
-_GO_RUNNER = b"runner\n"
+PROGRAM_WORD = "program"
+_RUNNER_WORD_LINE = b"runner\n"
 
 
 class ProgramRun:
     """Follows the run of a workload's program, and has a runner started before the first message that needs one.
 
     Args:
-        say: sends a message to the agent as the runner would.
+        send_message: sends a message to the agent as the runner would.
         interrupt: sends SIGINT to the workload's processes.
         cancel: ends the workload, with a reason.
     """
 
     def __init__(
-        self, say: Callable[[dict[str, Any]], None], interrupt: Callable[[], None], cancel: Callable[[str], None]
+        self,
+        send_message: Callable[[dict[str, Any]], None],
+        interrupt: Callable[[], None],
+        cancel: Callable[[str], None],
     ) -> None:
-        self._say = say
+        self._send_message = send_message
         self._interrupt = interrupt
         self._cancel = cancel
         self._run_id = ""
@@ -41,12 +44,12 @@ class ProgramRun:
         """Returns what to write to the leader's channel for a message of the agent; empty if it is handled here."""
         if kind == "ping":
             reply = {"t": "reply", "req": decode(body).get("req"), "ok": True, "data": {"busy": self.has_started}}
-            self._say(reply)
+            self._send_message(reply)
             return b""
         if not self._run_id and not self._has_runner and kind == "run":
             self._run_id = str(decode(body)["id"])
-            self._say({"t": "started", "id": self._run_id})
-            return f"{GO_PROGRAM}\n".encode()
+            self._send_message({"t": "started", "id": self._run_id})
+            return f"{PROGRAM_WORD}\n".encode()
         if self._run_id and kind in ("run", "cancel", "interrupt"):
             message = decode(body)
             if kind == "interrupt":
@@ -60,4 +63,4 @@ class ProgramRun:
         if self._has_runner:
             return pack(body)
         self._has_runner = True
-        return _GO_RUNNER + pack(body)
+        return _RUNNER_WORD_LINE + pack(body)

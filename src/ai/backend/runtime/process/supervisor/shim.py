@@ -75,14 +75,14 @@ class Shim:
     def run(self) -> None:
         """Polls and dispatches until the workload has ended and its end is acknowledged."""
         while self._relay.exit is None or not (self._dismissed or self._relay.is_acknowledged):
-            for fd, poll_events in self._poll.poll(self._timeout_ms()):
-                self._dispatch(fd, poll_events)
+            for fd, poll_events in self._poll.poll(self._poll_timeout_ms()):
+                self._handle_poll_events(fd, poll_events)
             self._run_due_work()
             self._relay.interest()
 
     # -- time
 
-    def _timeout_ms(self) -> int:
+    def _poll_timeout_ms(self) -> int:
         now = time.monotonic()
         due_times = [self._next_folder_check, *(stop_time for stop_time in (self._stop_time,) if stop_time is not None)]
         if self._relay.exit is None:
@@ -194,7 +194,7 @@ class Shim:
 
     # -- input and output
 
-    def _dispatch(self, fd: int, poll_events: int) -> None:
+    def _handle_poll_events(self, fd: int, poll_events: int) -> None:
         if fd == self._wakeup:
             os.read(self._wakeup, 512)
             self._leader.reap()

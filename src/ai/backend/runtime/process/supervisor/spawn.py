@@ -76,8 +76,8 @@ class Leader:
                 continue  # another hierarchy of version 1
             for file_name in ("memory.events", "memory.oom_control"):
                 for line in cgroupfs.read(os.path.join(group["path"], file_name)).splitlines():  # memory
-                    counter, _, value = line.partition(" ")
-                    if counter == "oom_kill" and value.strip() not in {"", "0"}:
+                    counter_name, _, value = line.partition(" ")
+                    if counter_name == "oom_kill" and value.strip() not in {"", "0"}:
                         return True
         return False
 
@@ -145,11 +145,11 @@ def start_leader(plan: dict[str, Any], namespace_fd: int | None) -> Leader:
             launch.map_session_user(plan, pid, shim_channel)
     except OSError:
         shim_channel.close()  # of which the leader fails
-    failure = os.read(report_read_fd, 4096)
+    failure_text = os.read(report_read_fd, 4096)
     os.close(report_read_fd)
-    if failure:
+    if failure_text:
         os.waitpid(pid, 0)
-        raise OSError(failure.decode(errors="replace"))
+        raise OSError(failure_text.decode(errors="replace"))
     os.set_blocking(log_read_fd, False)
     if late_pid_limit:
         _limit_processes(plan, info_read_fd, block_write_fd)
@@ -199,8 +199,10 @@ def run_shim(directory: str, report_fd: int, namespace_fd: int | None) -> None:
     with open("plan.json", encoding="utf-8") as plan_file:  # no pathlib here: memory
         plan = json.load(plan_file)
     if plan["secret_variables"]:  # the workload has them from now on, and the file no longer
-        kept = {name: value for name, value in plan["environ"].items() if name not in plan["secret_variables"]}
-        write_json("plan.json", {**plan, "environ": kept})
+        public_variables = {
+            name: value for name, value in plan["environ"].items() if name not in plan["secret_variables"]
+        }
+        write_json("plan.json", {**plan, "environ": public_variables})
     syscalls.become_subreaper()
     identity = {
         "version": 1,
