@@ -80,7 +80,7 @@ def translated(data: Any) -> Any:
     if isinstance(address, dict):
         values |= {("listen", key): address.get(key) for key in ("host", "port")}
     for (table, key), value in values.items():
-        target = settings.setdefault(table, {})
-        if value is not None and isinstance(target, dict):
-            target[key] = value
+        target_table = settings.setdefault(table, {})
+        if value is not None and isinstance(target_table, dict):
+            target_table[key] = value
     return {key: value for key, value in settings.items() if value != {} or key in data}

@@ -26,21 +26,28 @@ _RESERVED_PATHS = (".ssh/authorized_keys", ".terminfo", ".jupyter", ".tmux.conf"
 
 def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
     """Returns a dotfile with its path normalized. Raises InvalidInput, whose ``data`` names the field."""
-    clean = posixpath.normpath(path)
-    is_plain = path.isprintable() and "\0" not in path and ".." not in path.split("/")
-    if not is_plain or not clean.startswith(".") or clean in (".", "..") or clean.count("/") >= _MAX_PATH_DEPTH:
+    clean_path = posixpath.normpath(path)
+    is_plain_path = path.isprintable() and "\0" not in path and ".." not in path.split("/")
+    if (
+        not is_plain_path
+        or not clean_path.startswith(".")
+        or clean_path in (".", "..")
+        or clean_path.count("/") >= _MAX_PATH_DEPTH
+    ):
         message = "The path of a dotfile begins with a dot and stays in the home directory."
         raise InvalidInput(message, data={"path": "malformed"})
-    if len(clean.encode()) > _MAX_PATH_BYTES:
+    if len(clean_path.encode()) > _MAX_PATH_BYTES:
         raise InvalidInput(f"The path of a dotfile has {_MAX_PATH_BYTES} bytes at most.", data={"path": "too long"})
-    if any(clean == reserved or clean.startswith(reserved + "/") for reserved in _RESERVED_PATHS):
-        raise InvalidInput(f"{clean!r} is reserved for the platform.", data={"path": "reserved"})
+    if any(
+        clean_path == reserved_path or clean_path.startswith(reserved_path + "/") for reserved_path in _RESERVED_PATHS
+    ):
+        raise InvalidInput(f"{clean_path!r} is reserved for the platform.", data={"path": "reserved"})
     if not _PERMISSION_PATTERN.fullmatch(permission) or int(permission[0]) & 4 == 0:
         message = "The permission is three octal digits, and its owner may read it."
         raise InvalidInput(message, data={"permission": "malformed"})
     if "\0" in data:
         raise InvalidInput("A dotfile is text without NUL.", data={"data": "malformed"})
-    return Dotfile(path=clean, permission=permission, data=data)
+    return Dotfile(path=clean_path, permission=permission, data=data)
 
 
 def check_no_mount_covers(dotfiles: Iterable[Dotfile], mounts: Sequence[FolderMount]) -> None:
@@ -75,10 +82,10 @@ class DotfileService:
         """Returns the owner of dotfiles that the group of a name or id is. Raises NotFound, or Forbidden if the caller
         may not change its dotfiles.
         """
-        visible = await self._identity.groups(caller)
+        visible_groups = await self._identity.groups(caller)
         matches = [
             candidate
-            for candidate in visible
+            for candidate in visible_groups
             if group in (candidate.name, str(candidate.id)) and domain in (None, candidate.domain_name)
         ]
         if len(matches) > 1:
@@ -102,9 +109,9 @@ class DotfileService:
 
     async def get(self, owner: DotfileOwner, path: str) -> Dotfile:
         """Returns a dotfile. Raises NotFound."""
-        clean = posixpath.normpath(path)
+        clean_path = posixpath.normpath(path)
         for dotfile in await self._store.dotfiles(owner):
-            if dotfile.path == clean:
+            if dotfile.path == clean_path:
                 return dotfile
         raise NotFound("There is no such dotfile.", data={"path": "unknown"})
 

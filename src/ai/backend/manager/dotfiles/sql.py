@@ -35,12 +35,12 @@ _SCRIPT_TABLE = Table(
 
 _COLUMNS = _DOTFILE_TABLE.c
 _IS_OF_OWNERS = IsOneOf(_COLUMNS.scope.concat(" ").concat(_COLUMNS.owner), "owners")
-_DOTFILES_OF = Prepared(
+_DOTFILES_OF_OWNERS_QUERY = Prepared(
     select(_COLUMNS.scope, _COLUMNS.path, _COLUMNS.permission, _COLUMNS.data)
     .where(_IS_OF_OWNERS)
     .order_by(_COLUMNS.scope, _COLUMNS.path)
 )
-_SCRIPT_OF = Prepared(
+_SCRIPT_QUERY = Prepared(
     select(_SCRIPT_TABLE.c.script).where(_SCRIPT_TABLE.c.access_key == parameter(_SCRIPT_TABLE.c.access_key))
 )
 _OWNER_KEYS: Mapping[DotfileScope, Column[Any]] = {
@@ -80,11 +80,13 @@ class SqlDotfileStore:
         return bool(await self._db.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _COLUMNS.path == path)))
 
     async def dotfiles_of(self, owners: Sequence[DotfileOwner]) -> list[tuple[DotfileScope, Dotfile]]:
-        rows = await self._db.fetch(_DOTFILES_OF, {"owners": [f"{owner.scope} {owner.name}" for owner in owners]})
+        rows = await self._db.fetch(
+            _DOTFILES_OF_OWNERS_QUERY, {"owners": [f"{owner.scope} {owner.name}" for owner in owners]}
+        )
         return [(row.scope, Dotfile(path=row.path, permission=row.permission, data=row.data)) for row in rows]
 
     async def bootstrap_script(self, access_key: AccessKey) -> str:
-        rows = await self._db.fetch(_SCRIPT_OF, {"access_key": access_key})
+        rows = await self._db.fetch(_SCRIPT_QUERY, {"access_key": access_key})
         return rows[0].script if rows else ""
 
     async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None:

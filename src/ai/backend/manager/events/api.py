@@ -77,20 +77,20 @@ class EventsApi:
             # From now on the id: while the stream is open, the name may change or be used again.
             ref = str((await self._sessions.get(caller, ref, owner_access_key=owner)).id)
         last_id_text = call.request.headers.get("Last-Event-ID") or query.last_event_id
-        last_seen = _last_event_id(last_id_text)
+        last_event_id = _last_event_id(last_id_text)
         event_filter = EventFilter(
             session_ref=None if ref == "*" else ref,
             scope="*" if query.scope == "session,kernel" else query.scope,
             owner_access_key=owner,
             # Read before the response head is sent: the stream has all events that follow from what the client
             # does once it has the head.
-            after_id=await self._events.newest_id() if last_seen is None else last_seen,
+            after_id=await self._events.newest_id() if last_event_id is None else last_event_id,
         )
         events = self._relay_events(
             caller,
             event_filter,
             groups,
-            resumes=last_seen is not None,
+            resumes=last_event_id is not None,
             shows_position=last_id_text == NOW,
         )
         return await send_events(call.request, events)
@@ -116,8 +116,8 @@ class EventsApi:
         try:
             async for event in subscription:
                 if groups is None or str(event.group_id) in groups:
-                    hidden = {} if sees_agents or "agentId" not in event.payload else {"agentId": None}
-                    yield SseEvent(event.name, {**event.payload, **hidden}, str(event.id))
+                    hidden_fields = {} if sees_agents or "agentId" not in event.payload else {"agentId": None}
+                    yield SseEvent(event.name, {**event.payload, **hidden_fields}, str(event.id))
                 if only_session_ref is not None and event.name in LAST_EVENTS:
                     return
         finally:

@@ -162,13 +162,15 @@ class ExecutionService:
         ``kernel`` is a host name or an id, the main one if it is None. Raises InvalidInput if there is none.
         """
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
-        chosen = kernel_of(session, kernel)
-        if session.started_at is None and chosen.agent is None:
+        chosen_kernel = kernel_of(session, kernel)
+        if session.started_at is None and chosen_kernel.agent is None:
             return ""
-        stored_tail = await self.store.get_log(chosen.id)
-        if stored_tail is None and chosen.agent is not None:
+        stored_tail = await self.store.get_log(chosen_kernel.id)
+        if stored_tail is None and chosen_kernel.agent is not None:
             try:
-                stored_tail = await self.gateway.agent(chosen.agent).read_logs(wire.ReadLogs(kernel_id=str(chosen.id)))
+                stored_tail = await self.gateway.agent(chosen_kernel.agent).read_logs(
+                    wire.ReadLogs(kernel_id=str(chosen_kernel.id))
+                )
             except BackendError:
                 if not session.status.is_final:
                     raise
@@ -213,10 +215,12 @@ class ExecutionService:
         if not 1 <= len(paths) <= self.files.max_download_files:
             message = f"1 to {self.files.max_download_files} files in one download."
             raise LimitExceeded(message, data={"files": "too many or none"})
-        checked = [file_path(path, field="files") for path in paths]
+        checked_paths = [file_path(path, field="files") for path in paths]
         session, agent = await self._running_session(caller, ref, owner_access_key)
         return await agent.download_files(
-            wire.DownloadFiles(kernel_id=str(session.main.id), paths=checked, max_bytes=self.files.max_download_bytes)
+            wire.DownloadFiles(
+                kernel_id=str(session.main.id), paths=checked_paths, max_bytes=self.files.max_download_bytes
+            )
         )
 
     async def list_files(
@@ -243,7 +247,7 @@ class ExecutionService:
         kernel = kernel_of(session, request.kernel)
         if kernel.agent is not None:
             agent = self.gateway.agent(kernel.agent)
-        opening = wire.OpenPty(
+        open_request = wire.OpenPty(
             kernel_id=str(kernel.id),
             rows=request.rows,
             cols=request.cols,
@@ -252,7 +256,7 @@ class ExecutionService:
             env=dict(request.env),
             cwd=request.cwd,
         )
-        return _UsedPty(await agent.open_pty(opening), partial(self.activity.touch, session.id))
+        return _UsedPty(await agent.open_pty(open_request), partial(self.activity.touch, session.id))
 
 
 class _UsedPty:

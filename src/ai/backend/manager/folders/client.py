@@ -100,8 +100,8 @@ class StorageProxyFolders:
             folder, "POST", "/folder/file/mkdir", relpath=list(paths), parents=parents, exist_ok=exist_ok
         )
         results = reply["results"]
-        outcome: dict[str, str | None] = {str(result["item"]): None for result in results.get("success", ())}
-        return outcome | {
+        problem_by_path: dict[str, str | None] = {str(result["item"]): None for result in results.get("success", ())}
+        return problem_by_path | {
             str(result["item"]): str(result.get("msg") or "it cannot be made") for result in results.get("failed", ())
         }
 
@@ -126,8 +126,8 @@ class StorageProxyFolders:
 
     async def _ticket(self, folder: FolderKey, path: str, **parameters: Any) -> Ticket:
         reply = await self._ask_folder(folder, "POST", path, **parameters)
-        url, base = str(reply["url"]), (await self._proxies.proxy(folder.proxy)).client_api
-        return Ticket(url=f"{base}/{url.rpartition('/')[2]}" if base else url, token=str(reply["token"]))
+        url, base_url = str(reply["url"]), (await self._proxies.proxy(folder.proxy)).client_api
+        return Ticket(url=f"{base_url}/{url.rpartition('/')[2]}" if base_url else url, token=str(reply["token"]))
 
 
 def _file_info(item: Mapping[str, Any]) -> FileInfo:

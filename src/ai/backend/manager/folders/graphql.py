@@ -27,8 +27,8 @@ _ORDER_ALIASES = {"user": "user_id", "group": "group_id"}
 
 def quota_scope_view(host: str, scope: str, usage: ScopeUsage) -> View:
     """Returns a quota scope; ``hard_limit_bytes`` null means no limit, ``enforcement`` names who enforces it."""
-    details = {"usage_bytes": usage.used_bytes, "usage_count": usage.file_count, "enforcement": usage.enforcement}
-    return {**_scope_view(host, scope), "details": {**details, "hard_limit_bytes": usage.limit_bytes}}
+    usage_fields = {"usage_bytes": usage.used_bytes, "usage_count": usage.file_count, "enforcement": usage.enforcement}
+    return {**_scope_view(host, scope), "details": {**usage_fields, "hard_limit_bytes": usage.limit_bytes}}
 
 
 def _scope_view(host: str, scope: str) -> View:
@@ -63,15 +63,15 @@ class FolderResolvers:
     @query("vfolder_invited_list")
     @query("vfolder_project_list")
     async def vfolder_list(self, info: Info, **arguments: Any) -> View:
-        empty: View = {"items": [], "total_count": 0}
+        empty_page: View = {"items": [], "total_count": 0}
         if self._folders is None:
-            return empty
+            return empty_page
         owner: UserId | None = None
         if arguments.get("access_key"):
             try:
                 owner = (await self._identity.keypair(caller_of(info), arguments["access_key"])).user_id
             except NotFound:
-                return empty
+                return empty_page
         group_id = GroupId(arguments["group_id"]) if arguments.get("group_id") is not None else None
         options = {**arguments, "kind": _KIND_OF_FIELD[info.field_name], "group_id": group_id, "owner_id": owner}
         return await self._page(info, **options)

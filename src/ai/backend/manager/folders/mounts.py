@@ -24,7 +24,7 @@ from ai.backend.manager.folders.model import FolderAccess, FolderMount
 
 HOME = "/home/work"
 MAX_MOUNTS = 64
-BENEATH = "/./"
+SUBPATH_MARK = "/./"
 """The text between a folder's directory and a path inside the folder, see MountSpec."""
 _CLOSED_TARGETS = frozenset(
     {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt/backend.ai", "/opt/kernel", "/proc", "/root"}
@@ -47,10 +47,10 @@ def check_target(ref: str, target: str) -> str:
     """
     path = "/" + posixpath.normpath(posixpath.join(HOME, target)).lstrip("/")  # normpath keeps two leading slashes
     is_closed = any(
-        path == closed
-        or closed.startswith(path + "/")
-        or (path.startswith(closed + "/") and closed not in _TARGETS_OPEN_BELOW)
-        for closed in _CLOSED_TARGETS
+        path == closed_path
+        or closed_path.startswith(path + "/")
+        or (path.startswith(closed_path + "/") and closed_path not in _TARGETS_OPEN_BELOW)
+        for closed_path in _CLOSED_TARGETS
     )
     if ".." in target.split("/") or "\0" in target or not target.isprintable():
         raise _mount_refused(ref, f"{target[:128]!r} is not a plain path", "malformed target")
@@ -97,10 +97,14 @@ def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Ma
 
 def check_mounts_are_apart(mounts: Sequence[FolderMount]) -> None:
     """Raises InvalidInput if the target of a mount is equal to, or inside of, the target of another mount."""
-    ordered = sorted(mounts, key=lambda mount: mount.target.split("/"))
-    for upper, lower in pairwise(ordered):
-        if lower.target == upper.target or lower.target.startswith(upper.target + "/"):
-            raise _mount_refused(lower.name, f"{lower.target!r} is inside of {upper.name!r}", f"inside of {upper.name}")
+    mounts_by_target = sorted(mounts, key=lambda mount: mount.target.split("/"))
+    for outer_mount, inner_mount in pairwise(mounts_by_target):
+        if inner_mount.target == outer_mount.target or inner_mount.target.startswith(outer_mount.target + "/"):
+            raise _mount_refused(
+                inner_mount.name,
+                f"{inner_mount.target!r} is inside of {outer_mount.name!r}",
+                f"inside of {outer_mount.name}",
+            )
 
 
 @contextmanager
@@ -111,9 +115,9 @@ def _with_folder_name(ref: str) -> Iterator[None]:
     except BackendError as e:
         if "cannot be mounted" in e.message:
             raise
-        kind = InvalidInput if isinstance(e, NotFound | Conflict) else type(e)
+        error_class = InvalidInput if isinstance(e, NotFound | Conflict) else type(e)
         message = f"The folder {ref[:64]!r} cannot be mounted: {e.message}"
-        raise kind(message, data={"config.mounts": f"{ref[:64]}: {e.code}"}) from None
+        raise error_class(message, data={"config.mounts": f"{ref[:64]}: {e.code}"}) from None
 
 
 class UnmanagedPaths:
@@ -135,8 +139,8 @@ class UnmanagedPaths:
         """Returns the root above a path, and the path relative to the root (empty for the root itself). Raises
         Forbidden.
         """
-        is_plain = path.startswith("/") and path.isprintable() and posixpath.normpath(path) == path
-        for root in self._roots if is_plain else ():
+        is_plain_path = path.startswith("/") and path.isprintable() and posixpath.normpath(path) == path
+        for root in self._roots if is_plain_path else ():
             if path == root or path.startswith(root.rstrip("/") + "/"):
                 return root, path[len(root) :].lstrip("/")
         raise Forbidden(
@@ -159,18 +163,18 @@ class MountResolver:
         """Returns the mounts of a session: the requested folders, and the owner's folders whose names begin with a dot.
         Raises InvalidInput, Forbidden and Unavailable, which name the folder.
         """
-        resolved = []
+        resolved_mounts = []
         for request in read_mounts(mounts, mount_map, options):
             with _with_folder_name(request.ref):
                 access = await self._finder.one(owner, request.ref, needs=HostPermission.MOUNT)
-                resolved.append(await self._mount(access, request))
-        explicit = {mount.folder_id for mount in resolved}
+                resolved_mounts.append(await self._mount(access, request))
+        requested_folder_ids = {mount.folder_id for mount in resolved_mounts}
         for access in await self._finder.automatic(owner):
-            if access.folder.id not in explicit:
+            if access.folder.id not in requested_folder_ids:
                 with _with_folder_name(access.folder.name):
-                    resolved.append(await self._mount(access, _MountRequest(access.folder.name, "", "", None)))
-        check_mounts_are_apart(resolved)
-        return tuple(resolved)
+                    resolved_mounts.append(await self._mount(access, _MountRequest(access.folder.name, "", "", None)))
+        check_mounts_are_apart(resolved_mounts)
+        return tuple(resolved_mounts)
 
     async def _mount(self, access: FolderAccess, request: _MountRequest) -> FolderMount:
         folder = access.folder
@@ -178,14 +182,14 @@ class MountResolver:
         if permission.writes and not access.permission.writes:
             raise _mount_refused(request.ref, "you may only read it, so mount it with permission ro", "read-only")
         if folder.unmanaged_path is not None:
-            source, below = self._unmanaged.place(folder.unmanaged_path)
-            below = posixpath.join(below, request.subpath).rstrip("/")
+            source, relative_path = self._unmanaged.place(folder.unmanaged_path)
+            relative_path = posixpath.join(relative_path, request.subpath).rstrip("/")
         else:
-            source, below = await self._storage.mount_path(folder.key), request.subpath
-            if below:
-                await self._storage.mount_path(folder.key, below)  # raises if it does not exist
-        if below:
-            source += BENEATH + below
+            source, relative_path = await self._storage.mount_path(folder.key), request.subpath
+            if relative_path:
+                await self._storage.mount_path(folder.key, relative_path)  # raises if it does not exist
+        if relative_path:
+            source += SUBPATH_MARK + relative_path
         return FolderMount(
             folder_id=folder.id,
             name=folder.name,

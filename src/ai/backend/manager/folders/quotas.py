@@ -90,19 +90,19 @@ class QuotaService:
 
     async def _visible_scope(self, caller: Caller, host: str, scope: str) -> QuotaScopeId:
         parse_host(host)
-        parsed = QuotaScopeId.parse(scope)
-        if parsed.kind is QuotaScopeKind.USER:
-            user = await self._identities.user(uuid=UserId(parsed.id))
+        parsed_scope = QuotaScopeId.parse(scope)
+        if parsed_scope.kind is QuotaScopeKind.USER:
+            user = await self._identities.user(uuid=UserId(parsed_scope.id))
             domain = user.domain_name if user is not None else None
-            is_own = parsed.id == caller.user_id
+            is_own = parsed_scope.id == caller.user_id
         else:
             group = next(
-                (candidate for candidate in await self._identities.groups() if candidate.id == parsed.id), None
+                (candidate for candidate in await self._identities.groups() if candidate.id == parsed_scope.id), None
             )
-            own_ids = {candidate.id for candidate in await self._identities.groups(user_id=caller.user_id)}
+            own_group_ids = {candidate.id for candidate in await self._identities.groups(user_id=caller.user_id)}
             domain = group.domain_name if group is not None else None
-            is_own = GroupId(parsed.id) in own_ids
+            is_own = GroupId(parsed_scope.id) in own_group_ids
         is_admin = is_permitted(caller, Operation.SEE_QUOTAS, domain_name=domain)
         if domain is None or not (is_own or is_admin):
             raise NotFound(f"There is no quota scope {scope[:64]!r} for you.", data={"quota_scope_id": "unknown"})
-        return parsed
+        return parsed_scope

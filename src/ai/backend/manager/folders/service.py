@@ -117,7 +117,7 @@ class FolderService:
             request = replace(request, unmanaged_path=self._unmanaged.check(caller, request.unmanaged_path))
         else:
             await self._check_host(scope, host)
-        folder = self._new_folder(caller, name, host, group, _limited(request, scope))
+        folder = self._new_folder(caller, name, host, group, _with_limited_size(request, scope))
         await self._apply_quota(folder, scope)
         limit = scope.max_count
         if group is not None:
@@ -132,7 +132,7 @@ class FolderService:
             await self._quotas.ensure(folder.host, QuotaScopeId.parse(folder.quota_scope))
 
     def _new_folder(
-        self, caller: Caller, name: str, host: str, group: Group | None, request: CreateFolder, **more: Any
+        self, caller: Caller, name: str, host: str, group: Group | None, request: CreateFolder, **other_fields: Any
     ) -> Folder:
         now = self._clock.now()
         options = ("usage_mode", "permission", "cloneable", "max_size", "unmanaged_path")
@@ -149,7 +149,7 @@ class FolderService:
             created_at=now,
             status_changed=now,
             **{option: getattr(request, option) for option in options},
-            **more,
+            **other_fields,
         )
 
     async def _find_group(self, caller: Caller, ref: str) -> Group:
@@ -169,8 +169,8 @@ class FolderService:
     async def _full_host(self, name: str) -> str:
         """Returns the host whose volume or proxy has this plain name, if only one host matches (03-11:540)."""
         hosts = await self._volumes.volumes() if ":" not in name else ()
-        for part in (2, 0):
-            matches = [host for host in hosts if host.partition(":")[part] == name]
+        for part_index in (2, 0):
+            matches = [host for host in hosts if host.partition(":")[part_index] == name]
             if len(matches) == 1:
                 return matches[0]
         return name
@@ -209,46 +209,54 @@ class FolderService:
             raise InvalidInput(
                 "A folder is cloned onto a volume of the same storage proxy.", data={"target_host": "another proxy"}
             )
-        limited = _limited(request, scope)
-        if limited.max_size and (await self._storage.usage(source.key)).bytes > limited.max_size:
-            raise LimitExceeded(f"{source.name!r} exceeds the {limited.max_size} bytes that your folders may have.")
-        target = self._new_folder(caller, name, host, None, limited, status=FolderStatus.CLONING, cloned_from=source.id)
+        limited_request = _with_limited_size(request, scope)
+        if limited_request.max_size and (await self._storage.usage(source.key)).bytes > limited_request.max_size:
+            raise LimitExceeded(
+                f"{source.name!r} exceeds the {limited_request.max_size} bytes that your folders may have."
+            )
+        target = self._new_folder(
+            caller, name, host, None, limited_request, status=FolderStatus.CLONING, cloned_from=source.id
+        )
         await self._apply_quota(target, scope)
-        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        insert_result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def work(progress: TaskProgress) -> str:
             async def report(done: float, total: float) -> None:
                 await progress.update(done, total, f"cloning {source.name} to {name}")
 
-            await self._loop.begin(target, max_count=scope.max_count, progress=report, begun=begun)
+            await self._loop.begin(target, max_count=scope.max_count, progress=report, insert_result=insert_result)
             return f"cloned {source.name} to {name}"
 
         task_id = await self._tasks.start(caller, f"clone the folder {source.name}", work)
-        await begun
+        await insert_result
         access = await self._finder.one(caller, str(target.id), statuses=ANY_STATUS)
         return access, task_id
 
     # ---- reading ----
 
     async def list(
-        self, caller: Caller, *, everything: bool = False, group: str | None = None
+        self, caller: Caller, *, lists_all: bool = False, group: str | None = None
     ) -> Sequence[FolderAccess]:
-        """Returns the folders that the caller may use, including folders in the trash; superadmins may list
-        ``everything``.
+        """Returns the folders that the caller may use, including folders in the trash, or with
+        ``lists_all`` every folder, which only superadmins may list.
         """
-        if everything and not checks.is_permitted(caller, Operation.LIST_ALL_FOLDERS):
+        if lists_all and not checks.is_permitted(caller, Operation.LIST_ALL_FOLDERS):
             raise Forbidden("Only superadmins list the folders of all users.", data={"all": "not allowed"})
         accesses = await self._finder.accessible(caller)
-        if everything:
-            own = {access.folder.id: access for access in accesses}
+        if lists_all:
+            own_accesses = {access.folder.id: access for access in accesses}
             rows = (await self._store.page(_ALL_FOLDERS, FolderSelection())).items
-            accesses = [own.get(row.folder.id) or _as_admin(row) for row in rows]
+            accesses = [own_accesses.get(row.folder.id) or _admin_access(row) for row in rows]
         if group is None:
             return accesses
-        if not everything:
+        if not lists_all:
             accesses = [*accesses, *await self._finder.administered(caller)]
-        ids = ((entry, entry.folder.group_id) for entry in accesses)
-        return [entry for entry, id_ in ids if id_ is None or group in (str(id_), id_.hex, entry.row.group_name)]
+        accesses_with_group = ((folder_access, folder_access.folder.group_id) for folder_access in accesses)
+        return [
+            folder_access
+            for folder_access, group_id in accesses_with_group
+            if group_id is None or group in (str(group_id), group_id.hex, folder_access.row.group_name)
+        ]
 
     async def page(
         self,
@@ -270,8 +278,10 @@ class FolderService:
         if kind is None and scope is Scope.DOMAIN and domain_name in (None, caller.domain_name):
             return await self._store.page(query, replace(selection, domain_name=caller.domain_name))
         groups = (await self._scopes.of(caller)).all_groups
-        own = replace(selection, user_id=caller.user_id, groups=groups)
-        return await self._store.page(query, replace(own, kinds=frozenset({kind})) if kind is not None else own)
+        own_selection = replace(selection, user_id=caller.user_id, groups=groups)
+        return await self._store.page(
+            query, replace(own_selection, kinds=frozenset({kind})) if kind is not None else own_selection
+        )
 
     async def get(self, caller: Caller, ref: str) -> FolderAccess:
         """Returns the folder of a name or id, including a folder in the trash."""
@@ -285,15 +295,15 @@ class FolderService:
 
     async def usages(self, folders: Sequence[Folder]) -> Mapping[FolderId, FolderUsage]:
         """Returns the current usage of live, managed folders, without folders whose storage proxy does not answer."""
-        slots, usages = asyncio.Semaphore(_USAGE_CALLS), dict[FolderId, FolderUsage]()
+        concurrency_limit, usages = asyncio.Semaphore(_USAGE_CALLS), dict[FolderId, FolderUsage]()
 
         async def read(folder: Folder) -> None:
             with contextlib.suppress(BackendError):
-                async with slots:
+                async with concurrency_limit:
                     usages[folder.id] = await self._storage.usage(folder.key)
 
-        managed = (folder for folder in folders if folder.status.is_live and folder.unmanaged_path is None)
-        await asyncio.gather(*map(read, managed))
+        managed_folders = (folder for folder in folders if folder.status.is_live and folder.unmanaged_path is None)
+        await asyncio.gather(*map(read, managed_folders))
         return usages
 
     # ---- changes ----
@@ -372,7 +382,7 @@ class FolderService:
             raise Conflict(f"The folder {folder.name!r} was changed meanwhile; look again.")
 
 
-def _limited(request: CreateFolder, scope: FolderScope) -> CreateFolder:
+def _with_limited_size(request: CreateFolder, scope: FolderScope) -> CreateFolder:
     """Returns the creation request with a permitted size: the requested one, or the largest that the keypair's policy
     allows. Raises LimitExceeded for a larger one.
     """
@@ -382,7 +392,7 @@ def _limited(request: CreateFolder, scope: FolderScope) -> CreateFolder:
     return replace(request, max_size=request.max_size or limit or None)
 
 
-def _as_admin(row: FolderRow) -> FolderAccess:
+def _admin_access(row: FolderRow) -> FolderAccess:
     return FolderAccess(
         row=row, permission=FolderPermission.WRITE_DELETE, is_owner=False, controls=True, allowed=frozenset()
     )
@@ -401,9 +411,11 @@ class FolderOwnerRemoval:
         """Removes the folders of a user. Shared folders go to ``heir``, under another name if their name is taken."""
         page = await self._store.page(_ALL_FOLDERS, FolderSelection(owner_id=user_id))
         folders = [row.folder for row in page.items if row.folder.user_id == user_id]
-        shared = {share.folder_id for share in await self._store.shares([owned.id for owned in folders])}
+        shared_folder_ids = {
+            share.folder_id for share in await self._store.shares([owned_folder.id for owned_folder in folders])
+        }
         for folder in folders:
-            if heir is not None and folder.id in shared and folder.status is FolderStatus.READY:
+            if heir is not None and folder.id in shared_folder_ids and folder.status is FolderStatus.READY:
                 await self._hand_over(folder, heir)
             else:
                 await self._remove(folder)
@@ -421,8 +433,8 @@ class FolderOwnerRemoval:
             await self._store.hand_over(folder.id, heir)
 
     async def _remove(self, folder: Folder) -> None:
-        moved = await self._transitions.apply(
+        is_moved = await self._transitions.apply(
             folder, FolderTrigger.OWNER_REMOVED, cause="removal of its owner", unless_used=folder.status.is_live
         )
-        if not moved:
+        if not is_moved:
             raise Conflict(f"The folder {folder.name!r} was changed meanwhile; try again.")

@@ -60,8 +60,8 @@ class FolderStore(Protocol):
         """
         ...
 
-    async def hand_over(self, folder_id: FolderId, to: User, *, max_count: int = 0) -> None:
-        """Makes the user ``to`` the owner of a folder, and ends the share that the user had.
+    async def hand_over(self, folder_id: FolderId, new_owner: User, *, max_count: int = 0) -> None:
+        """Makes the user ``new_owner`` the owner of a folder, and ends the share that the user had.
 
         Raises:
             Conflict: a group owns it, or it is not ``ready``, or mounted, or being cloned.
@@ -73,7 +73,7 @@ class FolderStore(Protocol):
         self,
         folder_id: FolderId,
         allowed: Collection[FolderStatus],
-        to: FolderStatus,
+        new_status: FolderStatus,
         *,
         at: datetime,
         info: str | None = None,

@@ -51,8 +51,10 @@ def folder_item(access: FolderAccess) -> FolderItem:
 
 def folder_info(access: FolderAccess, usage: FolderUsage | None) -> FolderInfo:
     """Converts a folder with its usage to the reply of the REST API."""
-    files, used = (usage.files, usage.bytes) if usage is not None else (None, None)
-    return FolderInfo(**_common_fields(access), num_files=files, numFiles=files, used_bytes=used, cur_size=used)
+    file_count, used_bytes = (usage.files, usage.bytes) if usage is not None else (None, None)
+    return FolderInfo(
+        **_common_fields(access), num_files=file_count, numFiles=file_count, used_bytes=used_bytes, cur_size=used_bytes
+    )
 
 
 def hosts_reply(default: str | None, volumes: Mapping[str, Volume]) -> HostsReply:
@@ -65,8 +67,8 @@ def hosts_reply(default: str | None, volumes: Mapping[str, Volume]) -> HostsRepl
 
 
 def _volume_info(volume: Volume) -> dict[str, Any]:
-    described = {"backend": volume.backend, "capabilities": list(volume.capabilities), "usage": dict(volume.usage)}
-    return {**described, "sftp_scaling_groups": []}
+    volume_fields = {"backend": volume.backend, "capabilities": list(volume.capabilities), "usage": dict(volume.usage)}
+    return {**volume_fields, "sftp_scaling_groups": []}
 
 
 def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: bool) -> FilesReply:
@@ -93,9 +95,9 @@ def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: boo
         }
         for file in files
     ]
-    too_long = cursor is not None and not is_page
+    is_incomplete = cursor is not None and not is_page
     reply = FilesReply(items=items, files=json.dumps(legacy_files), cursor=cursor)
-    if too_long:
+    if is_incomplete:
         reply["error_msg"] = f"only the first {len(items)} entries are shown"
     return reply
 
