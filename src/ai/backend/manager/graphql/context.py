@@ -161,8 +161,10 @@ def page_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = MappingPr
     order = parse_order(arguments.get("order"))
     if not order and arguments.get("order_key"):
         descending = not arguments.get("order_asc", True)
-        order = tuple(OrderBy(field=item.field, descending=descending) for item in parse_order(arguments["order_key"]))
-    order = tuple(replace(item, field=aliases.get(item.field, item.field)) for item in order)
+        order = tuple(
+            OrderBy(field=order_by.field, descending=descending) for order_by in parse_order(arguments["order_key"])
+        )
+    order = tuple(replace(order_by, field=aliases.get(order_by.field, order_by.field)) for order_by in order)
     return {"limit": limit, "offset": offset, "filter": parse_filter(arguments.get("filter")), "order": order}
 
 
@@ -194,14 +196,14 @@ def structured(field: str, value: Any) -> Any:
 
 
 async def run_mutation(
-    info: Info, kind: str, name: str, work: Callable[[], Awaitable[Any]], view: Callable[[Any], View] | None = None
+    info: Info, kind: str, name: str, mutate: Callable[[], Awaitable[Any]], view: Callable[[Any], View] | None = None
 ) -> View:
     """Runs and audits a change, and returns ``ok``, ``msg`` and the object under ``kind``. Keeps a refusal, so that the
     reply's extensions tell its whole problem.
     """
     try:
         async with context_of(info).audited(info.field_name, kind, name):
-            changed_object = await work()
+            changed_object = await mutate()
     except BackendError as e:
         context_of(info).refusals[str(info.path.key)] = e
         return {"ok": False, "msg": e.message, kind: None}

@@ -30,16 +30,16 @@ kept_answers = Table(
     Column("body", LargeBinary),
 )
 
-_IS_OWN = (
+_IS_CALL = (
     kept_answers.c.access_key == parameter(kept_answers.c.access_key),
     kept_answers.c.token == parameter(kept_answers.c.token),
 )
-_CALL = Prepared(
-    select(kept_answers).where(*_IS_OWN, kept_answers.c.begun_at > parameter(kept_answers.c.begun_at, "since"))
+_CALL_QUERY = Prepared(
+    select(kept_answers).where(*_IS_CALL, kept_answers.c.begun_at > parameter(kept_answers.c.begun_at, "since"))
 )
-_DELETION = Prepared(delete(kept_answers).where(*_IS_OWN))
-_BEGUN = insertion(kept_answers, ("access_key", "token", "fingerprint", "call_id", "begun_at"))
-_ANSWERED = updating(kept_answers, ("access_key", "token"), ("status", "headers", "body"))
+_CALL_DELETION = Prepared(delete(kept_answers).where(*_IS_CALL))
+_CALL_INSERTION = insertion(kept_answers, ("access_key", "token", "fingerprint", "call_id", "begun_at"))
+_ANSWER_UPDATE = updating(kept_answers, ("access_key", "token"), ("status", "headers", "body"))
 _PRUNE_EVERY_ANSWERS = 50
 
 
@@ -56,20 +56,22 @@ class SqlAnswerStore:
     async def begin(
         self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
-        own = {"access_key": access_key, "token": token}
-        digests = self._sealer.keyed_digests(fingerprint, "kept_answers.fingerprint")
+        call_key = {"access_key": access_key, "token": token}
+        fingerprint_digests = self._sealer.keyed_digests(fingerprint, "kept_answers.fingerprint")
 
         def work(conn: Connection) -> KnownCall | None:
-            row = _CALL.first(conn, {**own, "since": since})
+            row = _CALL_QUERY.first(conn, {**call_key, "since": since})
             if row is not None:
                 answer = None
                 if row.status is not None:
                     body = self._opened(row.body, _associated_data(access_key, token))
                     answer = Answer(status=row.status, headers=row.headers, body=body)
-                stored_digest = fingerprint if row.fingerprint in digests else row.fingerprint
+                stored_digest = fingerprint if row.fingerprint in fingerprint_digests else row.fingerprint
                 return KnownCall(fingerprint=stored_digest, call_id=row.call_id, answer=answer)
-            _DELETION.execute(conn, own)
-            _BEGUN.execute(conn, {**own, "fingerprint": digests[0], "call_id": call_id, "begun_at": now})
+            _CALL_DELETION.execute(conn, call_key)
+            _CALL_INSERTION.execute(
+                conn, {**call_key, "fingerprint": fingerprint_digests[0], "call_id": call_id, "begun_at": now}
+            )
             return None
 
         try:
@@ -84,14 +86,14 @@ class SqlAnswerStore:
         def work(conn: Connection) -> None:
             body = self._sealed(answer.body, _associated_data(access_key, token))
             values = {"new_status": answer.status, "new_headers": dict(answer.headers), "new_body": body}
-            _ANSWERED.execute(conn, {"access_key": access_key, "token": token, **values})
+            _ANSWER_UPDATE.execute(conn, {"access_key": access_key, "token": token, **values})
             if is_time_to_prune:
                 _prune(conn)
 
         await self._db.run_write(work)
 
     async def forget(self, access_key: str, token: str) -> None:
-        await self._db.run_write(lambda conn: _DELETION.execute(conn, {"access_key": access_key, "token": token}))
+        await self._db.run_write(lambda conn: _CALL_DELETION.execute(conn, {"access_key": access_key, "token": token}))
 
     async def purge(self, *, before: datetime) -> None:
         def work(conn: Connection) -> None:

@@ -192,9 +192,15 @@ class IdentityResolvers:
         type: list[str] | None = None,  # noqa: A002  # the wire's name
     ) -> list[View]:
         groups = _in_domain(await self._identity.groups(caller_of(info)), domain_name)
-        kinds = {kind.value for kind in GroupType} if type is None else {word.upper() for word in type if word}
+        group_types = (
+            {kind.value for kind in GroupType}
+            if type is None
+            else {type_name.upper() for type_name in type if type_name}
+        )
         return [
-            group_view(group) for group in groups if is_active in (None, group.is_active) and group.type.value in kinds
+            group_view(group)
+            for group in groups
+            if is_active in (None, group.is_active) and group.type.value in group_types
         ]
 
     @query("groups_by_name")

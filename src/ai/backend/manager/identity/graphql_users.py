@@ -81,7 +81,7 @@ class UserResolvers:
     @mutation("create_user")
     async def create_user(self, info: Info, email: str, props: View) -> View:
         async def work(caller: Caller) -> Any:
-            user, _pair = await self._users.create_user(caller, email, str(props["password"]), _user_values(props))
+            user, _keypair = await self._users.create_user(caller, email, str(props["password"]), _user_values(props))
             return await self._identity.user(caller, uuid=user.uuid)
 
         return await change(info, "user", email, work, user_view)
@@ -116,9 +116,9 @@ class UserResolvers:
                 email = user_id
             else:
                 email = (await self._identity.user(caller, uuid=uuid)).email
-            pair = await self._users.create_keypair(caller, email, _keypair_values(props))
-            keypair = await self._identity.keypair(caller, pair.access_key)
-            return {**keypair_view(keypair), "secret_key": pair.secret_key}
+            new_keypair = await self._users.create_keypair(caller, email, _keypair_values(props))
+            keypair = await self._identity.keypair(caller, new_keypair.access_key)
+            return {**keypair_view(keypair), "secret_key": new_keypair.secret_key}
 
         return await change(info, "keypair", user_id, work, lambda view: view)
 
@@ -132,9 +132,9 @@ class UserResolvers:
     @mutation("rotate_keypair")
     async def rotate_keypair(self, info: Info, access_key: str) -> View:
         async def work(caller: Caller) -> View:
-            pair = await self._users.rotate_keypair(caller, access_key)
+            new_keypair = await self._users.rotate_keypair(caller, access_key)
             keypair = await self._identity.keypair(caller, access_key)
-            return {**keypair_view(keypair), "secret_key": pair.secret_key}
+            return {**keypair_view(keypair), "secret_key": new_keypair.secret_key}
 
         return await change(info, "keypair", access_key, work, lambda view: view)
 

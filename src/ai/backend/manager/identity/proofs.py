@@ -98,6 +98,6 @@ class ProofService:
         self._passwords.forget_attempts(user.email)
 
     def _tokens(self, caller: Caller) -> PasswordTokens:
-        life = timedelta(minutes=self._settings.minutes)
+        token_life = timedelta(minutes=self._settings.minutes)
         audience = f"{_AUDIENCE}{caller.access_key}"
-        return PasswordTokens(self._sealer, self._clock, b"proof", audience, life, "prove again that it is you")
+        return PasswordTokens(self._sealer, self._clock, b"proof", audience, token_life, "prove again that it is you")

@@ -116,9 +116,9 @@ class IdentityService:
     async def credentials(self, access_key: str) -> Credentials | None:
         """Returns the credentials of a keypair, at most one second old, or None for an unknown key."""
         now = self._clock.monotonic()
-        cached = self._cache.get(access_key)
-        if cached is not None and now - cached[0] < CREDENTIALS_CACHE_S:
-            return cached[1]
+        cache_entry = self._cache.get(access_key)
+        if cache_entry is not None and now - cache_entry[0] < CREDENTIALS_CACHE_S:
+            return cache_entry[1]
         credentials = await self._store.credentials(access_key)
         if len(self._cache) >= _MAX_CACHED_KEYS:
             self._cache.clear()
@@ -196,8 +196,8 @@ class IdentityService:
         return (await self._with_concurrency([keypair]))[0]
 
     async def _with_concurrency(self, keypairs: Sequence[Keypair]) -> list[Keypair]:
-        used = await self._sessions.count_live([keypair.access_key for keypair in keypairs])
-        return [replace(keypair, concurrency_used=used.get(keypair.access_key, 0)) for keypair in keypairs]
+        session_counts = await self._sessions.count_live([keypair.access_key for keypair in keypairs])
+        return [replace(keypair, concurrency_used=session_counts.get(keypair.access_key, 0)) for keypair in keypairs]
 
     async def keypairs(
         self,
@@ -267,8 +267,8 @@ class IdentityService:
 
     async def domains(self, caller: Caller) -> Sequence[Domain]:
         """Returns the domains that the caller may see."""
-        is_all = scope_of(caller, Operation.SEE_DOMAINS) is Scope.ALL
-        return await self._store.domains() if is_all else [await self.domain(caller)]
+        sees_all = scope_of(caller, Operation.SEE_DOMAINS) is Scope.ALL
+        return await self._store.domains() if sees_all else [await self.domain(caller)]
 
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
         """Returns the groups that the caller's role may see: own groups, groups of the domain, or all groups."""
@@ -290,5 +290,5 @@ class IdentityService:
         return existing(policies[0] if policies else None, "resource policy")
 
     async def resource_policies(self, caller: Caller) -> Sequence[ResourcePolicy]:
-        is_all = scope_of(caller, Operation.SEE_KEYPAIR_POLICIES) is Scope.ALL
-        return await self._store.policies(name=None if is_all else caller.resource_policy)
+        sees_all = scope_of(caller, Operation.SEE_KEYPAIR_POLICIES) is Scope.ALL
+        return await self._store.policies(name=None if sees_all else caller.resource_policy)

@@ -59,8 +59,8 @@ class ProofSettings(Settings):
     @field_validator("operations")
     @classmethod
     def _are_operations(cls, names: list[str]) -> list[str]:
-        if unknown := sorted({*names} - PROVABLE.keys() - {"all"}):
-            raise ValueError(f"{', '.join(unknown)}: these are no operations that take a proof")
+        if unknown_names := sorted({*names} - PROVABLE.keys() - {"all"}):
+            raise ValueError(f"{', '.join(unknown_names)}: these are no operations that take a proof")
         return names
 
     @property

@@ -111,9 +111,9 @@ class SignInService:
         try:
             user = await self._passwords.verified_user(email, password)
         except AuthenticationFailed as refusal:
-            existing = await self._store.user(email=email)
-            if existing is not None:
-                self._record(existing, address, "password", refusal.code)
+            existing_user = await self._store.user(email=email)
+            if existing_user is not None:
+                self._record(existing_user, address, "password", refusal.code)
             raise
         return await self._admit(user, address=address, domain_name=domain_name, otp=otp, method="password")
 
@@ -140,10 +140,14 @@ class SignInService:
         """Returns the address at which a browser signs in with ``provider``, and a sealed ticket to bring back. Raises
         NotFound, Forbidden if ``return_url`` is not a configured one, Unavailable.
         """
-        start = await self._hooks.begin_redirect(provider, return_url)
-        content = msgspec.json.encode(_Ticket(provider=provider, return_url=return_url, secret=start.secret))
+        redirect_start = await self._hooks.begin_redirect(provider, return_url)
+        ticket_json = msgspec.json.encode(
+            _Ticket(provider=provider, return_url=return_url, secret=redirect_start.secret)
+        )
         key_id = self._sealer.newest_id()
-        return RedirectTicket(url=start.url, ticket=f"{key_id}.{self._fernet(key_id).encrypt(content).decode()}")
+        return RedirectTicket(
+            url=redirect_start.url, ticket=f"{key_id}.{self._fernet(key_id).encrypt(ticket_json).decode()}"
+        )
 
     async def finish_redirect(
         self, provider: str, ticket: str, parameters: Mapping[str, str], *, address: str, domain_name: str | None
@@ -155,21 +159,23 @@ class SignInService:
             AuthenticationFailed: the ticket is old or forged, or the service knows nobody here.
             Forbidden: the service or a policy refuses. Unavailable: the service is away.
         """
-        begun = self._opened(ticket)
-        if not hmac.compare_digest(begun.provider.encode(), provider.encode(errors="replace")):
-            raise _stale_ticket()
-        site_user = await self._hooks.finish_redirect(provider, begun.secret, begun.return_url, parameters)
+        opened_ticket = self._opened(ticket)
+        if not hmac.compare_digest(opened_ticket.provider.encode(), provider.encode(errors="replace")):
+            raise _ticket_refused()
+        site_user = await self._hooks.finish_redirect(
+            provider, opened_ticket.secret, opened_ticket.return_url, parameters
+        )
         user = await self._site_users.resolve(site_user)
         return await self._admit(user, address=address, domain_name=domain_name, otp=None, method=provider)
 
     def _opened(self, ticket: str) -> _Ticket:
-        key_id, _, text = ticket.partition(".")
+        key_id, _, sealed_text = ticket.partition(".")
         now = int(self._clock.now().timestamp())
         try:
-            content = self._fernet(key_id).decrypt_at_time(text.encode(), ttl=TICKET_S, current_time=now)
-            return msgspec.json.decode(content, type=_Ticket)
+            ticket_json = self._fernet(key_id).decrypt_at_time(sealed_text.encode(), ttl=TICKET_S, current_time=now)
+            return msgspec.json.decode(ticket_json, type=_Ticket)
         except (InvalidToken, UnicodeError, msgspec.MsgspecError):
-            raise _stale_ticket() from None
+            raise _ticket_refused() from None
 
     def _fernet(self, key_id: str) -> Fernet:
         return Fernet(base64.urlsafe_b64encode(self._sealer.derive(b"redirected sign-in", key_id[:16])))
@@ -186,18 +192,18 @@ class SignInService:
             AuthenticationFailed: no plugin takes the token, it was used or has expired, or nobody here is named by it.
             Forbidden: a plugin or a policy refuses. Unavailable: a plugin fails.
         """
-        verdict = await self._hooks.sign_on_token(TokenSignOn(token=token, address=address))
-        if verdict is None:
-            raise _refused_token()
-        method, token_user = verdict
+        token_answer = await self._hooks.sign_on_token(TokenSignOn(token=token, address=address))
+        if token_answer is None:
+            raise _token_refused()
+        method, token_user = token_answer
         now = self._clock.now()
         if not token_user.token_id or not now < token_user.expires_at <= now + min(
             MAX_TOKEN_LIFE, self._spent_tokens.life
         ):
-            raise _refused_token()
+            raise _token_refused()
         digest = hashlib.sha256(f"{method}\0{token_user.token_id}".encode(errors="replace")).hexdigest()
         if not await self._spent_tokens.spend(digest):
-            raise _refused_token()
+            raise _token_refused()
         user = await self._site_users.resolve(token_user.user)
         return await self._admit(user, address=address, domain_name=domain_name, otp=None, method=method)
 
@@ -252,10 +258,10 @@ class SignInService:
             self._records.append(record)
 
 
-def _refused_token() -> AuthenticationFailed:
+def _token_refused() -> AuthenticationFailed:
     """Returns the error for a refused token, which is the same for unknown, forged, used and expired tokens."""
     return AuthenticationFailed("That token signs nobody in: it was used, has expired, or is of no site that is known.")
 
 
-def _stale_ticket() -> AuthenticationFailed:
+def _ticket_refused() -> AuthenticationFailed:
     return AuthenticationFailed("This sign-in took too long, or began in another browser: begin anew.")

@@ -62,26 +62,26 @@ class SiteUsers:
         except BackendError:
             username = site_user.email
         username = await free_username(self._store, username, self._identity.new_suffix)
-        details = {"full_name": site_user.full_name[:256]} if site_user.full_name else {}
+        user_fields = {"full_name": site_user.full_name[:256]} if site_user.full_name else {}
         try:
             user, _ = await self._identity.make_user(
-                site_user.email, username, UserRole.USER, domain, [], password_hash=None, **details
+                site_user.email, username, UserRole.USER, domain, [], password_hash=None, **user_fields
             )
         except Conflict:  # two first sign-ins at once
-            existing = await self._store.user(email=site_user.email)
-            if existing is None:
+            existing_user = await self._store.user(email=site_user.email)
+            if existing_user is None:
                 raise
-            return existing
+            return existing_user
         log.info("a plugin made the user %s in the domain %s", user.email, domain)
         return user
 
     async def _update_projects(self, user: User, site_user: SiteUser) -> None:
         if not site_user.project_names and not site_user.managed_projects:
             return
-        present = {group.id for group in user.groups}
+        current_group_ids = {group.id for group in user.groups}
         for group in await self._store.groups(domain_name=user.domain_name):
             if group.name in site_user.project_names:
-                if group.id not in present:
+                if group.id not in current_group_ids:
                     await self._store.change_members(group.id, add=[user.uuid])
-            elif group.name in site_user.managed_projects and group.id in present:
+            elif group.name in site_user.managed_projects and group.id in current_group_ids:
                 await self._store.change_members(group.id, remove=[user.uuid])

@@ -78,9 +78,9 @@ def _is_active(row: Row[Any]) -> bool:
     return may_sign(row.role, row.status, is_keypair_active=row.is_active, is_domain_active=row.is_domain_active)
 
 
-_MEMBERS = tables.memberships.c
+_MEMBERSHIP_COLUMNS = tables.memberships.c
 _IS_MEMBER = tables.groups.c.id.in_(
-    select(_MEMBERS.group_id).where(_MEMBERS.user_id == bindparam("user", type_=GUID()))
+    select(_MEMBERSHIP_COLUMNS.group_id).where(_MEMBERSHIP_COLUMNS.user_id == bindparam("user", type_=GUID()))
 )
 
 
@@ -128,7 +128,9 @@ _DOMAIN_GROUPS_QUERY = Prepared(_select_groups())
 _MEMBER_GROUPS_QUERY = Prepared(_select_groups(_IS_MEMBER))
 _CREDENTIALS_QUERY = Prepared(_select_credentials())
 _ADMINISTERED_QUERY = Prepared(
-    select(_MEMBERS.group_id).where(_MEMBERS.user_id == bindparam("user", type_=GUID()), _MEMBERS.is_admin.is_(True))
+    select(_MEMBERSHIP_COLUMNS.group_id).where(
+        _MEMBERSHIP_COLUMNS.user_id == bindparam("user", type_=GUID()), _MEMBERSHIP_COLUMNS.is_admin.is_(True)
+    )
 )
 
 
@@ -136,12 +138,12 @@ class SqlIdentityStore(SqlUserStore):
     """Implements :class:`ai.backend.manager.identity.store.IdentityStore`."""
 
     async def put(self, value: Domain | Group | ResourcePolicy | StoragePolicy, *, only_new: bool = False) -> None:
-        (table, noun), row = _TABLES_AND_NOUNS[type(value)], row_of(value)
+        (table, object_noun), row = _TABLES_AND_NOUNS[type(value)], row_of(value)
         matches_key = and_(*(column == row[column.name] for column in table.primary_key))
 
         def work(s: Connection) -> None:
             if only_new:
-                add_row(s, table, row, noun)
+                add_row(s, table, row, object_noun)
             elif s.execute(update(table).where(matches_key).values(row)).rowcount == 0:
                 s.execute(insert(table), row)
 
@@ -149,7 +151,7 @@ class SqlIdentityStore(SqlUserStore):
 
     async def change(self, model: type[Tenant], /, *key: Any, **values: Any) -> Tenant | None:
         table = _TABLES_AND_NOUNS[model][0]
-        matches_key = and_(*(column == key_part for column, key_part in zip(table.primary_key, key, strict=True)))
+        matches_key = and_(*(column == key_value for column, key_value in zip(table.primary_key, key, strict=True)))
 
         def work(s: Connection) -> Row[Any] | None:
             try:
@@ -174,8 +176,8 @@ class SqlIdentityStore(SqlUserStore):
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
     ) -> list[Group]:
         if domain_name is not None and name is None:
-            prepared = _DOMAIN_GROUPS_QUERY if user_id is None else _MEMBER_GROUPS_QUERY
-            rows = await self._db.fetch(prepared, {"domain": domain_name, "user": user_id})
+            query_prepared = _DOMAIN_GROUPS_QUERY if user_id is None else _MEMBER_GROUPS_QUERY
+            rows = await self._db.fetch(query_prepared, {"domain": domain_name, "user": user_id})
             return [Group(**row._mapping) for row in rows]
         columns, members = tables.groups.c, tables.memberships.c
         query = select(tables.groups).order_by(columns.name)
@@ -188,22 +190,22 @@ class SqlIdentityStore(SqlUserStore):
         return [Group(**row._mapping) for row in await self._db.fetch(query)]
 
     async def user_scope(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
-        arguments = {"domain": domain_name, "user": user_id, "policy": policy}
+        query_parameters = {"domain": domain_name, "user": user_id, "policy": policy}
 
         def work(s: Connection) -> UserScope:
-            domain = _DOMAIN_QUERY.first(s, arguments)
-            visible = _VISIBLE_GROUPS_QUERY.all(s, arguments)
+            domain = _DOMAIN_QUERY.first(s, query_parameters)
+            visible_rows = _VISIBLE_GROUPS_QUERY.all(s, query_parameters)
             groups = [
                 (Group(**{name: value for name, value in row._mapping.items() if name != "is_member"}), row.is_member)
-                for row in visible
+                for row in visible_rows
             ]
-            keypair_policy = _POLICY_QUERY.first(s, arguments)
-            storage = _STORAGE_POLICY_QUERY.first(s, arguments)
+            keypair_policy = _POLICY_QUERY.first(s, query_parameters)
+            storage_policy_row = _STORAGE_POLICY_QUERY.first(s, query_parameters)
             return UserScope(
                 domain=Domain(**domain._mapping) if domain is not None else None,
                 groups=tuple(group for group, is_member in groups if is_member),
                 policy=ResourcePolicy(**keypair_policy._mapping) if keypair_policy is not None else None,
-                storage_policy=StoragePolicy(**storage._mapping) if storage is not None else None,
+                storage_policy=StoragePolicy(**storage_policy_row._mapping) if storage_policy_row is not None else None,
                 model_stores=tuple(group for group, _ in groups if group.is_model_store),
             )
 
@@ -261,13 +263,15 @@ class SqlIdentityStore(SqlUserStore):
         return [StoragePolicy(**row._mapping) for row in rows]
 
     async def delete_policy(self, kind: QuotaScopeKind | None, name: str) -> bool:
-        owners = {None: tables.keypairs, QuotaScopeKind.USER: tables.users, QuotaScopeKind.PROJECT: tables.groups}[kind]
-        used = select(owners.c.resource_policy).where(owners.c.resource_policy == name).limit(1)
+        owner_table = {None: tables.keypairs, QuotaScopeKind.USER: tables.users, QuotaScopeKind.PROJECT: tables.groups}[
+            kind
+        ]
+        use_query = select(owner_table.c.resource_policy).where(owner_table.c.resource_policy == name).limit(1)
         table = tables.policies if kind is None else tables.storage_policies
         condition = and_(table.c.name == name, *(() if kind is None else (table.c.kind == kind,)))
 
         def work(s: Connection) -> bool:
-            if s.execute(used).first() is not None:
+            if s.execute(use_query).first() is not None:
                 raise Conflict(f"The resource policy {name!r} is in use.", data={"name": "in use"})
             return bool(s.execute(delete(table).where(condition)).rowcount)
 
@@ -330,11 +334,11 @@ class SqlIdentityStore(SqlUserStore):
         if not rows:
             return None
         row = rows[0]
-        admins = await self._db.fetch(_ADMINISTERED_QUERY, {"user": row.user_id})
+        administered_rows = await self._db.fetch(_ADMINISTERED_QUERY, {"user": row.user_id})
         return Credentials(
             caller=Caller(
                 **{name: getattr(row, name) for name in _CALLER_FIELDS},
-                administered=frozenset(admin.group_id for admin in admins),
+                administered=frozenset(administered_row.group_id for administered_row in administered_rows),
             ),
             secret_key=opened(self._sealer, row.access_key, row.secret_key),
             is_active=_is_active(row),
@@ -343,11 +347,11 @@ class SqlIdentityStore(SqlUserStore):
         )
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        active: set[str] = set()
+        active_access_keys: set[str] = set()
         for chunk in chunks(sorted(access_keys)):
             rows = await self._db.fetch(_signing_query().where(tables.keypairs.c.access_key.in_(chunk)))
-            active.update(row.access_key for row in rows if _is_active(row))
-        return active
+            active_access_keys.update(row.access_key for row in rows if _is_active(row))
+        return active_access_keys
 
     async def keypair(self, access_key: str) -> Keypair | None:
         rows = await self._db.fetch(KEYPAIR_QUERY.where(tables.keypairs.c.access_key == access_key))
@@ -366,25 +370,25 @@ class SqlIdentityStore(SqlUserStore):
         for column, value in ((users.domain_name, domain_name), (users.email, email), (keys.is_active, is_active)):
             if value is not None:
                 clauses.append(column == value)
-        default = (keys.created_at.desc(), keys.access_key.asc())
+        default_order = (keys.created_at.desc(), keys.access_key.asc())
         order = compile_order(
-            tables.keypairs, query.order, default, hidden=_HIDDEN_KEYPAIR_COLUMNS, joined=_OWNER_COLUMNS
+            tables.keypairs, query.order, default_order, hidden=_HIDDEN_KEYPAIR_COLUMNS, joined=_OWNER_COLUMNS
         )
-        joined = tables.keypairs.join(tables.users, users.uuid == keys.user_id)
+        keypairs_with_users = tables.keypairs.join(tables.users, users.uuid == keys.user_id)
 
         def work(s: Connection) -> Page[Keypair]:
-            total = s.execute(select(func.count()).select_from(joined).where(*clauses)).scalar_one()
+            total = s.execute(select(func.count()).select_from(keypairs_with_users).where(*clauses)).scalar_one()
             page = KEYPAIR_QUERY.where(*clauses).order_by(*order).limit(query.limit).offset(query.offset)
             return Page(items=[keypair_of(row) for row in s.execute(page)], total_count=total)
 
         return await self._db.run_read(work)
 
-    async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
+    async def touch(self, uses_by_key: Mapping[AccessKey, tuple[datetime, int]]) -> None:
         keys = tables.keypairs.c
 
         def work(s: Connection) -> None:
-            for access_key, (at, count) in used.items():
-                values = {"last_used": at, "num_queries": keys.num_queries + count}
+            for access_key, (last_used, request_count) in uses_by_key.items():
+                values = {"last_used": last_used, "num_queries": keys.num_queries + request_count}
                 s.execute(update(tables.keypairs).where(keys.access_key == access_key).values(values))
 
         await self._db.run_write(work)

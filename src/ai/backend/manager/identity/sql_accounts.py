@@ -53,8 +53,8 @@ class SqlAccountStore:
 
         def work(s: Connection) -> bool:
             _lock_user(s, user_id)
-            s.execute(delete(tables.totp_devices).where(_of(user_id), _DEVICES.is_active.is_(False)))
-            if s.execute(select(_DEVICES.user_id).where(_of(user_id))).first() is not None:
+            s.execute(delete(tables.totp_devices).where(_is_of_user(user_id), _DEVICES.is_active.is_(False)))
+            if s.execute(select(_DEVICES.user_id).where(_is_of_user(user_id))).first() is not None:
                 return False
             s.execute(insert(tables.totp_devices), row)
             return True
@@ -62,7 +62,7 @@ class SqlAccountStore:
         return await self._db.run_write(work)
 
     async def activate_totp(self, user_id: UserId, *, step: int, digests: Collection[str]) -> bool:
-        statement = update(tables.totp_devices).where(_of(user_id), _DEVICES.is_active.is_(False))
+        statement = update(tables.totp_devices).where(_is_of_user(user_id), _DEVICES.is_active.is_(False))
 
         def work(s: Connection) -> bool:
             if not s.execute(statement.values(is_active=True, last_step=step, **_NO_FAILURES)).rowcount:
@@ -77,7 +77,7 @@ class SqlAccountStore:
         def work(s: Connection) -> bool:
             s.execute(update(tables.users).where(tables.users.c.uuid == user_id).values(totp_activated=False))
             s.execute(delete(tables.recovery_codes).where(_CODES.user_id == user_id))
-            return bool(s.execute(delete(tables.totp_devices).where(_of(user_id))).rowcount)
+            return bool(s.execute(delete(tables.totp_devices).where(_is_of_user(user_id))).rowcount)
 
         return await self._db.run_write(work)
 
@@ -85,17 +85,17 @@ class SqlAccountStore:
         await self._db.run_write(lambda s: _replace_codes(s, user_id, digests))
 
     async def count_totp_try(self, user_id: UserId, *, now: datetime, limit: int, window: timedelta) -> bool:
-        is_stale = or_(_DEVICES.failed_at.is_(None), _DEVICES.failed_at <= now - window)
+        is_window_over = or_(_DEVICES.failed_at.is_(None), _DEVICES.failed_at <= now - window)
         statement = (
             update(tables.totp_devices)
-            .where(_of(user_id), or_(is_stale, _DEVICES.failures < limit))
-            .values(failures=case((is_stale, 1), else_=_DEVICES.failures + 1), failed_at=now)
+            .where(_is_of_user(user_id), or_(is_window_over, _DEVICES.failures < limit))
+            .values(failures=case((is_window_over, 1), else_=_DEVICES.failures + 1), failed_at=now)
         )
         return bool(await self._db.run_write(lambda s: s.execute(statement).rowcount))
 
     async def spend_step(self, user_id: UserId, step: int) -> bool:
         statement = update(tables.totp_devices).where(
-            _of(user_id), _DEVICES.is_active.is_(True), _DEVICES.last_step < step
+            _is_of_user(user_id), _DEVICES.is_active.is_(True), _DEVICES.last_step < step
         )
         return bool(
             await self._db.run_write(lambda s: s.execute(statement.values(last_step=step, **_NO_FAILURES)).rowcount)
@@ -103,10 +103,10 @@ class SqlAccountStore:
 
     async def spend_recovery_code(self, user_id: UserId, digest: str) -> bool:
         def work(s: Connection) -> bool:
-            is_code = and_(_CODES.user_id == user_id, _CODES.digest == digest)
-            if not s.execute(delete(tables.recovery_codes).where(is_code)).rowcount:
+            matches_code = and_(_CODES.user_id == user_id, _CODES.digest == digest)
+            if not s.execute(delete(tables.recovery_codes).where(matches_code)).rowcount:
                 return False
-            s.execute(update(tables.totp_devices).where(_of(user_id)).values(**_NO_FAILURES))
+            s.execute(update(tables.totp_devices).where(_is_of_user(user_id)).values(**_NO_FAILURES))
             return True
 
         return await self._db.run_write(work)
@@ -130,9 +130,9 @@ class SqlAccountStore:
                 for chunk in chunks({record.user_id for record in records})
                 for row in s.execute(select(users.uuid).where(users.uuid.in_(chunk)))
             }
-            remaining = [row for row in rows if row["user_id"] in existing_ids]
-            if remaining:
-                s.execute(insert(tables.sign_ins), remaining)
+            storable_rows = [row for row in rows if row["user_id"] in existing_ids]
+            if storable_rows:
+                s.execute(insert(tables.sign_ins), storable_rows)
 
         await self._db.run_write(work)
 
@@ -156,7 +156,7 @@ class SqlAccountStore:
         await self._db.execute(delete(tables.sign_ins).where(_SIGN_INS.at < before))
 
 
-def _of(user_id: UserId) -> ColumnElement[bool]:
+def _is_of_user(user_id: UserId) -> ColumnElement[bool]:
     return _DEVICES.user_id == user_id
 
 

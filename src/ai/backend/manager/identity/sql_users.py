@@ -31,7 +31,7 @@ KEYPAIR_QUERY = select(tables.keypairs, tables.users.c.email, tables.users.c.ful
 def users_of(s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
     """Builds users, with the groups of each user, from database rows."""
     members, group_columns = tables.memberships.c, tables.groups.c
-    groups: dict[Any, list[GroupRef]] = {}
+    groups_by_user: dict[Any, list[GroupRef]] = {}
     if rows:
         query = (
             select(members.user_id, group_columns.id, group_columns.name)
@@ -39,11 +39,11 @@ def users_of(s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
             .order_by(group_columns.name)
         )
         for user_id, group_id, name in s.execute(query.where(members.user_id.in_([row.uuid for row in rows]))):
-            groups.setdefault(user_id, []).append(GroupRef(id=GroupId(group_id), name=name))
+            groups_by_user.setdefault(user_id, []).append(GroupRef(id=GroupId(group_id), name=name))
     return [
         User(
             **{field: value for field, value in row._mapping.items() if field != "password"},
-            groups=tuple(groups.get(row.uuid, ())),
+            groups=tuple(groups_by_user.get(row.uuid, ())),
         )
         for row in rows
     ]
@@ -68,15 +68,17 @@ def _count_admins(s: Connection) -> int:
     users, keys = tables.users.c, tables.keypairs.c
     s.execute(select(users.uuid).where(users.role == UserRole.SUPERADMIN).order_by(users.uuid).with_for_update()).all()
     can_sign = (users.role == UserRole.SUPERADMIN) & (users.status == UserStatus.ACTIVE) & keys.is_active.is_(True)
-    joined = tables.users.join(tables.keypairs, keys.user_id == users.uuid)
-    return int(s.execute(select(func.count()).select_from(joined).where(can_sign)).scalar_one())
+    users_with_keypairs = tables.users.join(tables.keypairs, keys.user_id == users.uuid)
+    return int(s.execute(select(func.count()).select_from(users_with_keypairs).where(can_sign)).scalar_one())
 
 
 def _forget_oldest_passwords(s: Connection, user_id: UserId) -> None:
-    old = tables.old_passwords.c
-    kept = select(old.id).where(old.user_id == user_id).order_by(old.id.desc()).limit(MAX_PASSWORD_HISTORY)
-    oldest = min(s.execute(kept).scalars(), default=0)
-    s.execute(delete(tables.old_passwords).where(old.user_id == user_id, old.id < oldest))
+    columns = tables.old_passwords.c
+    kept_ids = (
+        select(columns.id).where(columns.user_id == user_id).order_by(columns.id.desc()).limit(MAX_PASSWORD_HISTORY)
+    )
+    oldest_kept_id = min(s.execute(kept_ids).scalars(), default=0)
+    s.execute(delete(tables.old_passwords).where(columns.user_id == user_id, columns.id < oldest_kept_id))
 
 
 class SqlUserStore:
@@ -162,12 +164,21 @@ class SqlUserStore:
         return rows[0].password if rows else None
 
     async def old_passwords(self, user_id: UserId, count: int) -> list[str]:
-        users, old = tables.users.c, tables.old_passwords.c
+        users, old_columns = tables.users.c, tables.old_passwords.c
 
         def work(s: Connection) -> list[str]:
-            present = s.execute(select(users.password).where(users.uuid == user_id)).scalars().all()
-            query = select(old.password).where(old.user_id == user_id).order_by(old.id.desc()).limit(count)
-            return [text for text in (*present, *s.execute(query).scalars()) if text is not None][:count]
+            current_hashes = s.execute(select(users.password).where(users.uuid == user_id)).scalars().all()
+            query = (
+                select(old_columns.password)
+                .where(old_columns.user_id == user_id)
+                .order_by(old_columns.id.desc())
+                .limit(count)
+            )
+            return [
+                password_hash
+                for password_hash in (*current_hashes, *s.execute(query).scalars())
+                if password_hash is not None
+            ][:count]
 
         return await self._db.run_read(work)
 
@@ -219,8 +230,10 @@ class SqlUserStore:
         )
 
         def work(s: Connection) -> set[AccessKey]:
-            parts = [s.execute(query.where(keys.access_key.in_(chunk))).scalars() for chunk in chunks(access_keys)]
-            return {AccessKey(key) for part in parts for key in part}
+            keys_of_chunks = [
+                s.execute(query.where(keys.access_key.in_(chunk))).scalars() for chunk in chunks(access_keys)
+            ]
+            return {AccessKey(key) for chunk_keys in keys_of_chunks for key in chunk_keys}
 
         return await self._db.run_read(work)
 

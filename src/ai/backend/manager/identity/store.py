@@ -203,7 +203,7 @@ class IdentityStore(UserStore, Protocol):
         email: str | None = None,
         is_active: bool | None = None,
     ) -> Page[Keypair]: ...
-    async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
+    async def touch(self, uses_by_key: Mapping[AccessKey, tuple[datetime, int]]) -> None:
         """Sets ``last_used`` of keypairs and adds to ``num_queries``."""
 
 

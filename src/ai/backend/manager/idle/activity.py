@@ -65,8 +65,12 @@ class ActivityTracker:
             except BaseException:
                 self._dirty |= dirty_ids
                 raise
-        limit_s = self._clock.now().timestamp() - _FORGET_S
-        for session_id in [i for i, at in self._seen.items() if at.timestamp() < limit_s and i not in self._dirty]:
+        oldest_kept_s = self._clock.now().timestamp() - _FORGET_S
+        for session_id in [
+            seen_id
+            for seen_id, seen_at in self._seen.items()
+            if seen_at.timestamp() < oldest_kept_s and seen_id not in self._dirty
+        ]:
             del self._seen[session_id]
 
     async def run(self) -> None:
