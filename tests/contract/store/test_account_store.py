@@ -149,7 +149,7 @@ async def test_variables_of_revisions_and_sessions_are_sealed_anew(database: Dat
     assert [opened_environ(both, each) for each in await stored()] == [plain] * 3
     other = Sealer([new_key()])
     assert await missing_keys(database, other, OTHER_SECRETS) == {NEW.id}
-    await reissue(database, other, lambda: "x" * 48, at=NOW, others=OTHER_SECRETS)
+    await reissue(database, other, lambda: "x" * 48, at=NOW, other_secrets=OTHER_SECRETS)
     assert await missing_keys(database, other, OTHER_SECRETS) == set()
     assert (await stored())[:2] == [{}, {}]
 

@@ -75,7 +75,9 @@ def reissue(settings: ManagerSettings) -> None:
 
     async def work(database: Database) -> list[tuple[str, str, str]]:
         sealer, now = sealer_of(settings), SystemClock().now()
-        keypairs = await sql.reissue(database, sealer, lambda: id_generator.token(48), at=now, others=OTHER_SECRETS)
+        keypairs = await sql.reissue(
+            database, sealer, lambda: id_generator.token(48), at=now, other_secrets=OTHER_SECRETS
+        )
         return [(email, str(access_key), secret) for email, access_key, secret in keypairs]
 
     for email, access_key, secret in on_database(settings, work):

@@ -43,17 +43,19 @@ def registry_view(registry: ContainerRegistry) -> View:
     }
 
 
-def _with_props(name: str, props: View, old: ContainerRegistry | None = None) -> ContainerRegistry:
+def _with_props(name: str, props: View, old_registry: ContainerRegistry | None = None) -> ContainerRegistry:
     """Returns a registry with changed properties; nulls change nothing. Raises InvalidInput for an unknown type."""
     values = {key: value for key, value in props.items() if value is not None}
-    kind = str(values.get("type", old.type.value if old else "")).lower()
-    if kind not in _REGISTRY_TYPES:
+    type_name = str(values.get("type", old_registry.type.value if old_registry else "")).lower()
+    if type_name not in _REGISTRY_TYPES:
         raise InvalidInput("A registry is of type docker or harbor2.", data={"type": "unknown"})
     if "project" in values:
         values["projects"] = tuple(project for project in values.pop("project") if project)
     if values.get("password") == _HIDDEN_PASSWORD:
         del values["password"]
-    return replace(old or ContainerRegistry(name=name, url=""), **values | {"type": _REGISTRY_TYPES[kind]})
+    return replace(
+        old_registry or ContainerRegistry(name=name, url=""), **values | {"type": _REGISTRY_TYPES[type_name]}
+    )
 
 
 def image_view(image: Image, caller: Caller) -> View:
@@ -153,8 +155,8 @@ class ImageResolvers:
         caller = context_of(info).caller
 
         def work(images: Images) -> Awaitable[TaskId]:
-            start = images.preloader.preload if info.field_name == "preload_image" else images.preloader.unload
-            return start(caller, reference, target_agents, architecture)
+            start_method = images.preloader.preload if info.field_name == "preload_image" else images.preloader.unload
+            return start_method(caller, reference, target_agents, architecture)
 
         return await self._start_task(info, reference, work)
 

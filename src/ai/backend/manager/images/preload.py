@@ -76,13 +76,13 @@ def chosen_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
     if not terms or len(expression) > 4096:
         raise InvalidInput("No agents are named: '*', an id, or group:NAME.", data={"target_agents": "malformed"})
     candidates = list(agents)
-    chosen: set[str] = {agent.id for agent in candidates} if terms[0].startswith("!") else set()
+    chosen_ids: set[str] = {agent.id for agent in candidates} if terms[0].startswith("!") else set()
     for term in terms:
         matching_ids = {agent.id for agent in candidates if _is_named(agent, term.removeprefix("!"))}
         if not matching_ids and candidates:
             raise InvalidInput(f"{term[:64]!r} names no agent that is alive.", data={"target_agents": "unknown"})
-        chosen = chosen - matching_ids if term.startswith("!") else chosen | matching_ids
-    return [agent for agent in candidates if agent.id in chosen]
+        chosen_ids = chosen_ids - matching_ids if term.startswith("!") else chosen_ids | matching_ids
+    return [agent for agent in candidates if agent.id in chosen_ids]
 
 
 def _is_named(agent: Agent, term: str) -> bool:
@@ -116,8 +116,8 @@ class ImagePreloader(msgspec.Struct, frozen=True):
         if not image.is_registered:
             raise InvalidInput(f"No registry has {image.name}.", data={"reference": "of no registry"})
         agents = await self.alive(target_agents)
-        capable = [agent for agent in agents if agent.can_pull and agent.architecture == image.architecture]
-        if not capable:
+        capable_agents = [agent for agent in agents if agent.can_pull and agent.architecture == image.architecture]
+        if not capable_agents:
             raise InvalidInput(
                 f"None of these agents fetches images for {image.architecture}.", data={"target_agents": "unfit"}
             )
@@ -125,7 +125,7 @@ class ImagePreloader(msgspec.Struct, frozen=True):
         job = partial(
             ImageJob, action="pull", image=image.name, digest=image.digest, access=access[0] if access else None
         )
-        return await self.start_task(caller, f"preload {image.name}", capable, job)
+        return await self.start_task(caller, f"preload {image.name}", capable_agents, job)
 
     async def unload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
@@ -135,11 +135,11 @@ class ImagePreloader(msgspec.Struct, frozen=True):
         """
         require(caller, Operation.PLACE_IMAGES)
         image = await self.images.image(caller, reference, architecture)
-        holders = [agent for agent in await self.alive(target_agents) if agent.id in image.agents]
-        if not holders:
+        agents_with_image = [agent for agent in await self.alive(target_agents) if agent.id in image.agents]
+        if not agents_with_image:
             raise InvalidInput(f"None of these agents has {image.name}.", data={"target_agents": "without it"})
         job = partial(ImageJob, action="remove", image=image.name)
-        return await self.start_task(caller, f"unload {image.name}", holders, job)
+        return await self.start_task(caller, f"unload {image.name}", agents_with_image, job)
 
     async def alive(self, expression: str) -> list[Agent]:
         """Returns the live agents that an expression selects. Raises InvalidInput: there is none."""
@@ -160,26 +160,28 @@ class ImagePreloader(msgspec.Struct, frozen=True):
     async def _run_on_all(
         self, title: str, agents: Sequence[Agent], job: Callable[..., ImageJob], progress: TaskProgress
     ) -> str:
-        failures: dict[str, BackendError] = {}
-        done, total = 0, len(agents)
+        error_by_agent: dict[str, BackendError] = {}
+        finished_count, total = 0, len(agents)
 
         async def run_on(agent: Agent) -> AgentId:
             async def report(state: ImageJobState) -> None:
                 if state.total:
-                    await progress.update(done, total, f"{agent.id}: {state.current * 100 // state.total} %")
+                    await progress.update(finished_count, total, f"{agent.id}: {state.current * 100 // state.total} %")
 
             try:
                 await await_job(self.gateway, agent.id, job(job_id=str(self.id_generator.uuid())), report)
             except BackendError as e:
-                failures[agent.id] = e
+                error_by_agent[agent.id] = e
             return agent.id
 
         await progress.update(0, total, title)
         async for agent_id in bounded(agents, run_on, _MAX_CONCURRENT_AGENTS):
-            done += 1
-            outcome = failures[agent_id].message if agent_id in failures else "done"
-            await progress.update(done, total, f"{agent_id}: {outcome}")
-        problems = "; ".join(f"{agent_id}: {error.message}" for agent_id, error in sorted(failures.items()))
-        if len(failures) == total:
-            raise Unavailable(problems) if total > 1 else next(iter(failures.values()))
-        return f"{title}: done on {total - len(failures)} of {total} agents" + (f"; {problems}" if problems else "")
+            finished_count += 1
+            agent_result = error_by_agent[agent_id].message if agent_id in error_by_agent else "done"
+            await progress.update(finished_count, total, f"{agent_id}: {agent_result}")
+        problems = "; ".join(f"{agent_id}: {error.message}" for agent_id, error in sorted(error_by_agent.items()))
+        if len(error_by_agent) == total:
+            raise Unavailable(problems) if total > 1 else next(iter(error_by_agent.values()))
+        return f"{title}: done on {total - len(error_by_agent)} of {total} agents" + (
+            f"; {problems}" if problems else ""
+        )

@@ -73,8 +73,8 @@ class ContainerRegistries:
         }
 
     def _read(self, name: str, values: Mapping[str, str]) -> ContainerRegistry | None:
-        kind = values.get("type", "").strip().lower()
-        is_harbor = kind in ("harbor", "harbor2")
+        type_name = values.get("type", "").strip().lower()
+        is_harbor = type_name in ("harbor", "harbor2")
         ssl_verify = values.get("ssl_verify", values.get("ssl-verify", str(self._verifies_tls)))
         try:
             return check_registry(
@@ -82,7 +82,9 @@ class ContainerRegistries:
                     name=name,
                     url=values.get("", "").strip(),
                     type=ContainerRegistryType.HARBOR2 if is_harbor else ContainerRegistryType.DOCKER,
-                    projects=tuple(part.strip() for part in values.get("project", "").split(",") if part.strip()),
+                    projects=tuple(
+                        project.strip() for project in values.get("project", "").split(",") if project.strip()
+                    ),
                     username=values.get("username", ""),
                     password=values.get("password", ""),
                     ssl_verify=ssl_verify.strip().lower() not in ("false", "0", "no", "off"),
@@ -160,9 +162,9 @@ class ImagePulls(msgspec.Struct, frozen=True):
         if not images:
             return CreateKernels(kernels=specs)
         policy = await self.registries.auto_pull()
-        complete = [_with_image(spec, images.get((spec.image, spec.architecture)), policy) for spec in specs]
-        access = await self.access(spec.image for spec in complete if spec.auto_pull)
-        return CreateKernels(kernels=complete, registries=access)
+        specs_with_images = [_with_image(spec, images.get((spec.image, spec.architecture)), policy) for spec in specs]
+        access = await self.access(spec.image for spec in specs_with_images if spec.auto_pull)
+        return CreateKernels(kernels=specs_with_images, registries=access)
 
     async def access(self, names: Iterable[str]) -> list[RegistryAccess]:
         """Returns the credentials of the registries from which the named images come."""
@@ -174,7 +176,7 @@ class ImagePulls(msgspec.Struct, frozen=True):
         ]
 
 
-_WIRE_POLICIES: Mapping[AutoPull, Literal["", "tag", "digest"]] = {
+_AUTO_PULL_ON_WIRE: Mapping[AutoPull, Literal["", "tag", "digest"]] = {
     AutoPull.NONE: "",
     AutoPull.TAG: "tag",
     AutoPull.DIGEST: "digest",
@@ -189,5 +191,5 @@ def _with_image(spec: KernelSpec, image: RegisteredImage | None, policy: AutoPul
         image_digest=image.digest,
         image_config_digest=image.config_digest,
         image_labels={name: text for name, text in image.labels.items() if name.startswith(LABEL_PREFIX)},
-        auto_pull=_WIRE_POLICIES[policy],
+        auto_pull=_AUTO_PULL_ON_WIRE[policy],
     )

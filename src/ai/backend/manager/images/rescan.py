@@ -106,28 +106,28 @@ class Rescan:
         on_step: Callable[[ScanStep], None] | None = None,
     ) -> str:
         """Scans one registry and returns a summary. Raises BackendError; images found until then are stored."""
-        began, outcome = self.clock.now(), ScanOutcome()
-        pending: list[ScannedImage] = []
-        unread: set[str] = set()
-        reported_at = began
+        began_at, outcome = self.clock.now(), ScanOutcome()
+        pending_images: list[ScannedImage] = []
+        failed_tags: set[str] = set()
+        reported_at = began_at
         async for step in self.scan_registry(registry):
             outcome.add(step)
             if on_step is not None:
                 on_step(step)
-            pending += step.images
+            pending_images += step.images
             if step.failed is not None:
-                unread.add(f"{registry.name}/{step.current}")
-            if len(pending) >= _IMAGES_PER_WRITE:
-                await self._write_pending(registry, pending, outcome)
+                failed_tags.add(f"{registry.name}/{step.current}")
+            if len(pending_images) >= _IMAGES_PER_WRITE:
+                await self._write_pending(registry, pending_images, outcome)
             now = self.clock.now()
             if progress is not None and (
                 (now - reported_at).total_seconds() >= _PROGRESS_PERIOD_S or step.done == step.total
             ):
                 reported_at = now
                 await progress.update(step.done, step.total, f"{registry.name}/{step.current}")
-        await self._write_pending(registry, pending, outcome)
+        await self._write_pending(registry, pending_images, outcome)
         if outcome.images:
-            outcome.removed = await self.store.sweep(registry.name, before=began, keep=unread)
+            outcome.removed = await self.store.sweep(registry.name, before=began_at, keep=failed_tags)
         return outcome.summary(registry.name)
 
     async def _write_pending(

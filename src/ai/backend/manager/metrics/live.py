@@ -71,9 +71,9 @@ class LiveMetrics:
         self._queries[session_id] = self._queries.get(session_id, 0) + 1
 
     def of_kernel(self, kernel_id: KernelId) -> Mapping[str, Any] | None:
-        raw = self._kernels.get(kernel_id)
+        encoded_stat = self._kernels.get(kernel_id)
         try:
-            return None if raw is None else msgspec.msgpack.decode(raw, type=dict[str, Any])
+            return None if encoded_stat is None else msgspec.msgpack.decode(encoded_stat, type=dict[str, Any])
         except msgspec.MsgspecError as e:
             log.warning("the statistics of kernel %s cannot be read: %s", kernel_id, e)
             return None
@@ -118,7 +118,7 @@ class LiveMetrics:
     async def flush(self) -> None:
         """Writes the query counts, and the latest statistics of kernels that reported since the last flush."""
         queries, self._queries = self._queries, {}
-        dirty, self._dirty = self._dirty, set()
-        stats = {kernel_id: stat for kernel_id in dirty if (stat := self.of_kernel(kernel_id)) is not None}
+        dirty_kernel_ids, self._dirty = self._dirty, set()
+        stats = {kernel_id: stat for kernel_id in dirty_kernel_ids if (stat := self.of_kernel(kernel_id)) is not None}
         if queries or stats:
             await self._store.bump(queries, stats)

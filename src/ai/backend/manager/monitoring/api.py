@@ -87,9 +87,9 @@ class MonitoringApi(msgspec.Struct, frozen=True):
     def _check_token(self, call: Call) -> None:
         if self.token is None:
             raise Forbidden("Nobody may read this until metrics.targets-token is set.")
-        expected = f"Bearer {self.token.get_secret_value()}".encode()
-        given = call.request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if not hmac.compare_digest(given, expected):
+        expected_header = f"Bearer {self.token.get_secret_value()}".encode()
+        given_header = call.request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not hmac.compare_digest(given_header, expected_header):
             raise AuthenticationFailed("The bearer token is not that of metrics.targets-token.")
 
 

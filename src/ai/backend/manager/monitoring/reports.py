@@ -135,11 +135,13 @@ class SessionReports(msgspec.Struct, frozen=True):
     async def _logs(self, session: Session) -> tuple[list[LogLine], list[str]]:
         ids = [str(session.id), *(str(kernel.id) for kernel in session.kernels)]
         agents = list(session.agent_ids)
-        answers = await asyncio.gather(*(self._ask(agent, ids) for agent in agents))
+        lines_of_agents = await asyncio.gather(*(self._ask(agent, ids) for agent in agents))
         lines = {(line.at, line.message): line for line in recent_lines(ids)}  # an agent may be in this process
-        for answer in answers:
-            lines |= {(line.at, line.message): line for line in answer or ()}
-        unreachable = [str(agent) for agent, answer in zip(agents, answers, strict=True) if answer is None]
+        for agent_lines in lines_of_agents:
+            lines |= {(line.at, line.message): line for line in agent_lines or ()}
+        unreachable = [
+            str(agent) for agent, agent_lines in zip(agents, lines_of_agents, strict=True) if agent_lines is None
+        ]
         return sorted(lines.values(), key=lambda line: line.at), unreachable
 
     async def _ask(self, agent_id: str, ids: list[str]) -> list[LogLine] | None:
@@ -153,8 +155,8 @@ class SessionReports(msgspec.Struct, frozen=True):
 def _life(session: Session, events: Iterable[Event]) -> list[ReportedStep]:
     """Returns the statuses and events of a session, in the order of their times."""
     steps: list[tuple[datetime, ReportedStep]] = []
-    for status, text in session.status_history.items():
-        steps.append((datetime.fromisoformat(text), {"at": text, "name": status, "details": {}}))
+    for status, entered_at in session.status_history.items():
+        steps.append((datetime.fromisoformat(entered_at), {"at": entered_at, "name": status, "details": {}}))
     steps += [
         (event.at, {"at": event.at.isoformat(), "name": event.name, "details": _shown_details(event.payload)})
         for event in events
@@ -163,20 +165,20 @@ def _life(session: Session, events: Iterable[Event]) -> list[ReportedStep]:
 
 
 def _shown_details(payload: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("reason", "result", "exitCode", "kernelId", "agentId", "clusterRole", "clusterIdx")
-    return {name: payload[name] for name in names if payload.get(name) not in (None, "")}
+    shown_names = ("reason", "result", "exitCode", "kernelId", "agentId", "clusterRole", "clusterIdx")
+    return {name: payload[name] for name in shown_names if payload.get(name) not in (None, "")}
 
 
 def _errors(session: Session) -> Iterable[str]:
     """Yields the errors of a session and its kernels, in the words of daemons and plugins."""
-    places: list[tuple[str, Mapping[str, Any]]] = [("session", session.status_data)]
-    places += [(f"kernel {kernel.cluster_hostname}", kernel.status_data) for kernel in session.kernels]
-    for place, data in places:
+    data_by_place: list[tuple[str, Mapping[str, Any]]] = [("session", session.status_data)]
+    data_by_place += [(f"kernel {kernel.cluster_hostname}", kernel.status_data) for kernel in session.kernels]
+    for subject, data in data_by_place:
         error = data.get("error")
         if isinstance(error, Mapping) and error.get("message"):
-            origin = f" (agent {error['agent']})" if error.get("agent") else ""
-            yield f"{place}{origin}: {error['message']}"
-        for hook, trouble in data.get("hooks", {}).items():
-            yield f"{place}: hook {hook} is {trouble.get('state')}: {trouble.get('message')}"
-        if data.get("message") and place != "session":
-            yield f"{place}: {data['message']}"
+            agent_note = f" (agent {error['agent']})" if error.get("agent") else ""
+            yield f"{subject}{agent_note}: {error['message']}"
+        for hook, hook_state in data.get("hooks", {}).items():
+            yield f"{subject}: hook {hook} is {hook_state.get('state')}: {hook_state.get('message')}"
+        if data.get("message") and subject != "session":
+            yield f"{subject}: {data['message']}"

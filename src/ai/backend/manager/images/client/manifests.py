@@ -122,10 +122,10 @@ def read_config(body: bytes) -> tuple[str, dict[str, str]]:
 
 def clean_labels(labels: dict[str, Any]) -> dict[str, str]:
     """Returns the labels of an image whose values are texts. Raises Unreadable if they are too large."""
-    clean = {key: text for key, text in labels.items() if isinstance(text, str)}
-    if sum(len(key) + len(text) for key, text in clean.items()) > MAX_LABELS_LENGTH:
+    text_labels = {key: text for key, text in labels.items() if isinstance(text, str)}
+    if sum(len(key) + len(text) for key, text in text_labels.items()) > MAX_LABELS_LENGTH:
         raise Unreadable("its labels are too large")
-    return clean
+    return text_labels
 
 
 class Tag(NamedTuple):
