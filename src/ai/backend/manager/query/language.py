@@ -56,10 +56,10 @@ def parse_order(text: str | None) -> tuple[OrderBy, ...]:
     if len(text) > MAX_FILTER_LENGTH:
         raise _invalid("order", f"longer than {MAX_FILTER_LENGTH} characters")
     orders = []
-    for part in text.split(","):
-        match = _ORDER_PATTERN.fullmatch(part.strip())
+    for column_text in text.split(","):
+        match = _ORDER_PATTERN.fullmatch(column_text.strip())
         if match is None:
-            raise _invalid("order", f"not a column: {part.strip()[:64]!r}")
+            raise _invalid("order", f"not a column: {column_text.strip()[:64]!r}")
         orders.append(OrderBy(field=match[2], descending=match[1] == "-"))
     return tuple(orders)
 
@@ -77,10 +77,10 @@ class _Parser:
         self._conditions = 0
 
     def parse(self) -> Filter:
-        parsed = self._expression(0)
+        parsed_filter = self._expression(0)
         if self._position < len(self._tokens):
             raise self._unexpected()
-        return parsed
+        return parsed_filter
 
     def _peek(self) -> str:
         return self._tokens[self._position][1] if self._position < len(self._tokens) else ""
@@ -94,29 +94,29 @@ class _Parser:
     def _unexpected(self) -> InvalidInput:
         return _invalid("filter", f"unexpected {self._peek()[:64]!r}" if self._peek() else "ends too early")
 
-    def _expect(self, mark: str) -> None:
-        if self._peek() != mark:
+    def _expect(self, symbol: str) -> None:
+        if self._peek() != symbol:
             raise self._unexpected()
         self._position += 1
 
     def _expression(self, depth: int) -> Filter:
         return self._junction("|", lambda: self._junction("&", lambda: self._factor(depth)))
 
-    def _junction(self, mark: Literal["&", "|"], parse_term: Callable[[], Filter]) -> Filter:
+    def _junction(self, symbol: Literal["&", "|"], parse_term: Callable[[], Filter]) -> Filter:
         terms = [parse_term()]
-        while self._peek() == mark:
+        while self._peek() == symbol:
             self._position += 1
             terms.append(parse_term())
-        return terms[0] if len(terms) == 1 else Junction(kind=mark, terms=tuple(terms))
+        return terms[0] if len(terms) == 1 else Junction(kind=symbol, terms=tuple(terms))
 
     def _factor(self, depth: int) -> Filter:
         if self._peek() == "(":
             if depth == MAX_DEPTH:
                 raise _invalid("filter", f"nested deeper than {MAX_DEPTH}")
             self._position += 1
-            inner = self._expression(depth + 1)
+            inner_filter = self._expression(depth + 1)
             self._expect(")")
-            return inner
+            return inner_filter
         return self._condition()
 
     def _condition(self) -> Condition:

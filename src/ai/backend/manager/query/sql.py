@@ -35,8 +35,8 @@ def _typed_value(column: Column[Any], value: Scalar) -> Any:
         if value is None:
             return None
         if isinstance(column.type, UTCDateTime):
-            parsed = datetime.fromisoformat(str(value))
-            return parsed if parsed.tzinfo else datetime.fromisoformat(f"{value}+00:00")
+            parsed_time = datetime.fromisoformat(str(value))
+            return parsed_time if parsed_time.tzinfo else datetime.fromisoformat(f"{value}+00:00")
         if isinstance(column.type, GUID):
             return UUID(str(value))
         if isinstance(column.type, EnumText):
@@ -85,7 +85,7 @@ def _condition(
         raise InvalidInput(f"{condition.field}: {operator} does not apply; use like", data={"filter": condition.field})
     if operator == "in":
         values = value if isinstance(value, tuple) else (value,)
-        return column.in_([_typed_value(column, choice) for choice in values])
+        return column.in_([_typed_value(column, listed_value) for listed_value in values])
     if isinstance(value, tuple):
         raise InvalidInput(f"{condition.field}: {operator} takes one value", data={"filter": condition.field})
     if operator in ("like", "ilike", "contains"):
@@ -101,8 +101,8 @@ def _condition(
         if operator not in _EQUALITY_OPERATORS:
             raise InvalidInput(f"{condition.field}: {operator} takes a value", data={"filter": condition.field})
         return column.is_(None) if operator in ("==", "is") else column.is_not(None)
-    compared: ColumnElement[bool] = COMPARISON_FUNCTIONS[operator](column, operand)
-    return compared
+    comparison: ColumnElement[bool] = COMPARISON_FUNCTIONS[operator](column, operand)
+    return comparison
 
 
 def compile_filter(

@@ -62,14 +62,14 @@ class ResourceGroupResolvers:
         context = context_of(info)
         service = self._resource_groups
         is_new = info.field_name.startswith("create")
-        change = service.create if is_new else service.modify
+        create_or_modify = service.create if is_new else service.modify
         # The manual knows groups that associations open, and no public ones; published clients always say which.
         values = _stored_values({**({"is_public": False} if is_new else {}), **props})
         return await run_mutation(
             info,
             "scaling_group",
             name,
-            lambda: change(context.caller, name, values),
+            lambda: create_or_modify(context.caller, name, values),
             lambda group: resource_group_view(group, context.caller),
         )
 

@@ -33,15 +33,15 @@ class FairShareAccounting:
     _due: float = field(default=0.0, init=False)
 
     async def used_lately(
-        self, group: ResourceGroup, held: Mapping[str, ResourceSlot], now: datetime
+        self, group: ResourceGroup, held_by_scope: Mapping[str, ResourceSlot], now: datetime
     ) -> Mapping[str, ResourceSlot]:
-        """Returns the decayed usage up to now; ``held`` is what each scope occupies now."""
-        history = await self.store.history(group.name)
-        if history is None:
+        """Returns the decayed usage up to now; ``held_by_scope`` is what each scope occupies now."""
+        last_sample = await self.store.history(group.name)
+        if last_sample is None:
             return {}
-        elapsed_s = (now - history.at).total_seconds()
+        elapsed_s = (now - last_sample.at).total_seconds()
         half_life_s = read(group.scheduler_opts).half_life_s
-        return decayed(history.used, held, elapsed_s=elapsed_s, half_life_s=half_life_s)
+        return decayed(last_sample.used, held_by_scope, elapsed_s=elapsed_s, half_life_s=half_life_s)
 
     async def sample(self) -> None:
         """Stores the usage of every group with fair share, if a sample is due."""
@@ -58,5 +58,8 @@ class FairShareAccounting:
     async def _held_by_scope(self, group: ResourceGroup) -> Mapping[str, ResourceSlot]:
         agents = await self.agents.agents(scaling_group=group.name)
         holdings = await self.sessions.held([agent.id for agent in agents])
-        owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
+        owners = {
+            session.id: session
+            for session in await self.sessions.get_many({holding.session_id for holding in holdings})
+        }
         return occupied(held_by_scope(holdings, owners))

@@ -91,8 +91,12 @@ class SnapshotReader:
             names = {kernel.image for session in sessions for kernel in session.kernels}
             agents = await self.images.with_fetchable(agents, names.union(images))
         holdings = await self.sessions.held([agent.id for agent in agents])
-        ids = [dependency for session in sessions for dependency in session.dependencies]
-        dependencies = {dependency.id: dependency for dependency in await self.sessions.get_many(ids)} if ids else {}
+        dependency_ids = [dependency for session in sessions for dependency in session.dependencies]
+        dependencies = (
+            {dependency.id: dependency for dependency in await self.sessions.get_many(dependency_ids)}
+            if dependency_ids
+            else {}
+        )
         claims = claims if claims is not None else await self.named_claims(sessions)
         quotas = await self.quotas.quotas(sessions, claims.slots_of(sessions))
         group = await self.resource_groups.resource_group(name)
@@ -101,20 +105,23 @@ class SnapshotReader:
         options = read(group.scheduler_opts) if group is not None else GroupOptions()
         if group is None or not (policy.needs_usage or policy.preempts):
             return replace(snapshot, last_agent=last_agent), policy
-        owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
+        owners = {
+            owner_session.id: owner_session
+            for owner_session in await self.sessions.get_many({holding.session_id for holding in holdings})
+        }
         slots_by_scope = held_by_scope(holdings, owners)
-        now, now_used = self.clock.now(), occupied(slots_by_scope)
+        now, occupied_by_scope = self.clock.now(), occupied(slots_by_scope)
         min_runtime = timedelta(seconds=min(options.preemption.min_runtime_s, _MAX_RUNTIME_S))
-        running = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
-        complete = replace(
+        running_views = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
+        complete_snapshot = replace(
             snapshot,
             last_agent=last_agent,
-            running=running if policy.preempts else (),
-            occupied=now_used,
-            used_lately=await self.shares.used_lately(group, now_used, now),
+            running=running_views if policy.preempts else (),
+            occupied=occupied_by_scope,
+            used_lately=await self.shares.used_lately(group, occupied_by_scope, now),
             weights=options.weights,
         )
-        return complete, policy
+        return complete_snapshot, policy
 
     async def named_claims(self, sessions: Sequence[Session]) -> NamedClaims:
         """Returns the device claims that sessions name, with the live sessions that name them."""

@@ -36,8 +36,12 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capab
         for device in plugin.devices:
             for slot in device.slots if device.health is DeviceHealth.HEALTHY else ():
                 totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
-    reserved = ResourceSlot(
-        {name: q - agent.available_slots[name] for name, q in totals.items() if q > agent.available_slots[name]}
+    reserved_slots = ResourceSlot(
+        {
+            name: quantity - agent.available_slots[name]
+            for name, quantity in totals.items()
+            if quantity > agent.available_slots[name]
+        }
     )
     return core.AgentView(
         agent_id=agent.id,
@@ -59,7 +63,7 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capab
         features=capabilities.features_of(agent),
         location=agent.location,
         kernel_limit=agent.kernel_limit,
-        reserved=reserved,
+        reserved=reserved_slots,
     )
 
 
@@ -86,19 +90,23 @@ def running_sessions(
     """Returns the sessions that occupy slots, for preemption. A session may be preempted if it has run since ``since``
     or longer, unless its resource options say ``preemptible: false``. Only a batch session can start over; see
     :class:`Preemption`."""
-    by_default = "true" if preemption.mode == "reschedule" else "false"
+    default_restartable = "true" if preemption.mode == "reschedule" else "false"
     return tuple(
         core.RunningSession(
             session_id=session.id,
             priority=session.priority,
             started_at=session.started_at or session.created_at,
-            kernels=tuple((k.agent, k.id) for k in session.kernels if k.agent is not None and len(k.holds)),
+            kernels=tuple(
+                (kernel.agent, kernel.id)
+                for kernel in session.kernels
+                if kernel.agent is not None and len(kernel.holds)
+            ),
             is_preemptible=session.status is SessionStatus.RUNNING
             and (session.started_at or session.created_at) <= since
             and session.resource_opts.get("preemptible") != "false",
             is_ending=session.status is SessionStatus.TERMINATING,
             starts_over=session.type is SessionType.BATCH
-            and session.resource_opts.get("restartable", by_default) == "true",
+            and session.resource_opts.get("restartable", default_restartable) == "true",
         )
         for session in sessions
     )
@@ -107,7 +115,9 @@ def running_sessions(
 def pending_session(
     session: Session, dependencies: Mapping[SessionId, Session], quotas: Iterable[str]
 ) -> core.PendingSession:
-    requirements = tuple(VariantProperty.parse(text) for text in session.variant_requirements)
+    variant_requirements = tuple(
+        VariantProperty.parse(requirement_text) for requirement_text in session.variant_requirements
+    )
     needs_encryption = capabilities.is_encrypted(session.resource_opts)
     device_needs = capabilities.needs_of(
         session.cluster_size,
@@ -126,7 +136,7 @@ def pending_session(
                 slots=kernel.requested_slots,
                 image=kernel.image,
                 architecture=kernel.architecture,
-                requirements=requirements,
+                requirements=variant_requirements,
                 needs=device_needs,
             )
             for kernel in session.kernels
@@ -163,10 +173,10 @@ def build_snapshot(
 ) -> core.Snapshot:
     """Returns a resource group for the scheduler. ``quotas``: those with limits, by
     :func:`ai.backend.manager.resources.quotas.quota_names`."""
-    by_agent: dict[str, list[KernelOccupancy]] = {}
+    holdings_by_agent: dict[str, list[KernelOccupancy]] = {}
     for holding in holdings:
-        by_agent.setdefault(holding.agent, []).append(holding)
-    views = tuple(agent_view(agent, by_agent.get(agent.id, ()), devices) for agent in agents)
+        holdings_by_agent.setdefault(holding.agent, []).append(holding)
+    views = tuple(agent_view(agent, holdings_by_agent.get(agent.id, ()), devices) for agent in agents)
     view_of_agent = {view.agent_id: view for view in views}
     return core.Snapshot(
         resource_group=resource_group,
