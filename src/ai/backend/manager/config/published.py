@@ -61,7 +61,7 @@ class DockerRegistrySettings(Settings):
     enabled: bool = unused_field(True, "registries are those below config/docker/registry")
 
 
-def translated(data: Any) -> Any:
+def translate_published(data: Any) -> Any:
     """Returns the settings of the file with published keys translated."""
     if not isinstance(data, dict):
         return data

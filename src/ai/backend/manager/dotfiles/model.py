@@ -47,7 +47,7 @@ class InjectedFiles(msgspec.Struct, frozen=True, kw_only=True):
     ssh_public_key: str | None = None
 
 
-def merged(dotfiles: Iterable[tuple[DotfileScope, Dotfile]]) -> tuple[Dotfile, ...]:
+def merge_dotfiles(dotfiles: Iterable[tuple[DotfileScope, Dotfile]]) -> tuple[Dotfile, ...]:
     """Returns one dotfile for each path, by path; the dotfile of the narrowest scope takes precedence. Paths below
     another file are left out.
     """

@@ -11,7 +11,7 @@ from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_spared, require
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, InjectedFiles, merged
+from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, InjectedFiles, merge_dotfiles
 from ai.backend.manager.dotfiles.store import DotfileStore
 from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.identity.service import IdentityService
@@ -71,14 +71,14 @@ class DotfileService:
         self._identity = identity
         self._max_script_bytes = max_script_bytes
 
-    async def of_user(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
+    async def user_as_owner(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
         """Returns the owner of dotfiles that a keypair is. Raises Forbidden for a key that the caller
         may not act for.
         """
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return DotfileOwner(scope=DotfileScope.USER, name=owner.access_key)
 
-    async def of_group(self, caller: Caller, group: str, domain: str | None, *, to_change: bool) -> DotfileOwner:
+    async def group_as_owner(self, caller: Caller, group: str, domain: str | None, *, to_change: bool) -> DotfileOwner:
         """Returns the owner of dotfiles that the group of a name or id is. Raises NotFound, or Forbidden if the caller
         may not change its dotfiles.
         """
@@ -97,8 +97,8 @@ class DotfileService:
             require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=matches[0].domain_name, group_id=group_id)
         return DotfileOwner(scope=DotfileScope.GROUP, name=str(matches[0].id))
 
-    async def of_domain(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:
-        """Returns the owner of dotfiles that a domain is. Raises as :meth:`of_group`."""
+    async def domain_as_owner(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:
+        """Returns the owner of dotfiles that a domain is. Raises as :meth:`group_as_owner`."""
         await self._identity.domain(caller, domain)
         if to_change:
             require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=domain)
@@ -172,4 +172,4 @@ class DotfileService:
         if owner is not None and not is_spared(Operation.CHANGE_SHARED_DOTFILES, owner.role):
             owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))
             owners.append(DotfileOwner(scope=DotfileScope.GROUP, name=str(group)))
-        return merged(await self._store.dotfiles_of(owners))
+        return merge_dotfiles(await self._store.dotfiles_of(owners))

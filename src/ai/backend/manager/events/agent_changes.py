@@ -71,25 +71,25 @@ class AgentChanges:
         it first yields one that tells to read all agents. Several changes of an agent may come as one.
         """
         with self._bus.subscribe(AGENTS, OUTBOX, limit=1) as hints:
-            await self._compare(self._clock.monotonic())
+            await self._read_changes(self._clock.monotonic())
             last_sent_number = self._number_of(after_position)
             if last_sent_number is None:
                 last_sent_number = self._newest_number
-                yield AgentChange(position=self._position(last_sent_number))
+                yield AgentChange(position=self._format_position(last_sent_number))
             while True:
                 oldest_number = self._kept_changes[0][0] if self._kept_changes else self._newest_number + 1
                 if last_sent_number + 1 < oldest_number:  # it was too slow: some of what it missed is gone
                     last_sent_number = self._newest_number
-                    yield AgentChange(position=self._position(last_sent_number))
+                    yield AgentChange(position=self._format_position(last_sent_number))
                 for number, change in [
                     kept_change for kept_change in self._kept_changes if kept_change[0] > last_sent_number
                 ]:
                     last_sent_number = number
                     yield change
                 await wait_for_hint(hints, RECHECK_S)
-                await self._compare(self._clock.monotonic())
+                await self._read_changes(self._clock.monotonic())
 
-    def _position(self, number: int) -> str:
+    def _format_position(self, number: int) -> str:
         return f"{self._run_id}-{number}"
 
     def _number_of(self, position: str | None) -> int | None:
@@ -101,7 +101,7 @@ class AgentChanges:
         oldest_number = self._kept_changes[0][0] if self._kept_changes else self._newest_number + 1
         return number if oldest_number <= number + 1 <= self._newest_number + 1 else None
 
-    async def _compare(self, hinted_at: float) -> None:
+    async def _read_changes(self, hinted_at: float) -> None:
         """Reads the agents and records the changes, unless a read has already begun after ``hinted_at``."""
         async with self._lock:
             if self._read_at > hinted_at:
@@ -114,13 +114,13 @@ class AgentChanges:
             if earlier_states is None:
                 return
             for agent_id, state in self._states.items():
-                if aspects := _aspects(earlier_states.get(agent_id), state):
-                    self._keep(agent_id, state, aspects)
+                if aspects := _changed_aspects(earlier_states.get(agent_id), state):
+                    self._append_change(agent_id, state, aspects)
 
-    def _keep(self, agent_id: AgentId, state: AgentState, aspects: tuple[str, ...]) -> None:
+    def _append_change(self, agent_id: AgentId, state: AgentState, aspects: tuple[str, ...]) -> None:
         self._newest_number += 1
         change = AgentChange(
-            position=self._position(self._newest_number),
+            position=self._format_position(self._newest_number),
             agent_id=agent_id,
             status=state.status.value,
             schedulable=state.schedulable,
@@ -129,7 +129,7 @@ class AgentChanges:
         self._kept_changes.append((self._newest_number, change))
 
 
-def _aspects(earlier_state: AgentState | None, state: AgentState) -> tuple[str, ...]:
+def _changed_aspects(earlier_state: AgentState | None, state: AgentState) -> tuple[str, ...]:
     if earlier_state is None:
         return tuple(_ASPECT_OF_ATTRIBUTE.values())
     return tuple(

@@ -66,7 +66,7 @@ class CommitService:
         Forbidden (users may not), Conflict (the session does not run, or a commit is under way) and NotSupported (the
         runtime makes no images).
         """
-        session = await self._checked_session(caller, ref, owner_access_key)
+        session = await self._require_running_session(caller, ref, owner_access_key)
         timestamp = self.clock.now().strftime("%Y%m%dT%H%M%S")
         folder = _UNSAFE_CHARACTERS_PATTERN.sub("-", session.user_email).lstrip(".")[:100] or "nobody"
         filename = (
@@ -89,7 +89,7 @@ class CommitService:
         if not _NAME_PATTERN.fullmatch(name):
             message = f"{name[:64]!r} cannot be the name of an image: lower case letters, digits, '.', '_' and '-'."
             raise InvalidInput(message, data={"image_name": "malformed"})
-        session = await self._checked_session(caller, ref, owner_access_key)
+        session = await self._require_running_session(caller, ref, owner_access_key)
         registry, project = await self._target_registry()
         base_image = ImageName.parse(session.main.image)
         tag = f"{base_image.tag[:50]}-{name}-{session.user_id.hex[:12]}"
@@ -122,7 +122,7 @@ class CommitService:
                 return registry, configured_place.removeprefix(f"{name}/")
         raise NotSupported(f"Images of users cannot be pushed: {CUSTOMIZED_CONFIG_KEY} names no REGISTRY/PROJECT.")
 
-    async def _checked_session(self, caller: Caller, ref: str, owner_access_key: str | None) -> Session:
+    async def _require_running_session(self, caller: Caller, ref: str, owner_access_key: str | None) -> Session:
         if not is_permitted(caller, Operation.COMMIT_WHEN_DISABLED) and (
             (await self.config.get(ALLOWED_CONFIG_KEY) or "").strip().lower() in ("false", "0", "no")
         ):

@@ -237,7 +237,7 @@ class ExecutionService:
         """Opens a terminal in the session; the caller closes it."""
         session, agent = await self._running_session(caller, ref, owner_access_key)
         stream = await agent.open_pty(wire.OpenPty(kernel_id=str(session.main.id), rows=rows, cols=cols))
-        return _UsedPty(stream, partial(self.activity.touch, session.id))
+        return _ActivityRecordingPty(stream, partial(self.activity.touch, session.id))
 
     async def open_program(
         self, caller: Caller, ref: str, request: ProgramRequest, *, owner_access_key: str | None = None
@@ -256,10 +256,10 @@ class ExecutionService:
             env=dict(request.env),
             cwd=request.cwd,
         )
-        return _UsedPty(await agent.open_pty(open_request), partial(self.activity.touch, session.id))
+        return _ActivityRecordingPty(await agent.open_pty(open_request), partial(self.activity.touch, session.id))
 
 
-class _UsedPty:
+class _ActivityRecordingPty:
     """Passes the frames of a terminal on, and counts each frame as activity of the session."""
 
     def __init__(self, stream: PtyStream, touch: Callable[[], None]) -> None:

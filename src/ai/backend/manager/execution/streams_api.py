@@ -91,7 +91,7 @@ class StreamsApi:
         stream = await self._execution.open_pty(**session_of(call), rows=call.query.rows, cols=call.query.cols)
         try:
             async with open_socket(call.request) as socket:
-                await _bridge(socket, stream)
+                await _relay_terminal(socket, stream)
         finally:
             await stream.close()
         return socket
@@ -213,7 +213,7 @@ def _count_console_chars(item: list[Any]) -> int:
     return len(data) if isinstance(data, str) else len(msgspec.json.encode(data))
 
 
-async def _bridge(socket: web.WebSocketResponse, stream: PtyStream) -> None:
+async def _relay_terminal(socket: web.WebSocketResponse, stream: PtyStream) -> None:
     """Relays between a terminal and its client until either ends."""
 
     async def relay_output() -> None:

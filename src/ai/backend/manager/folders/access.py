@@ -70,7 +70,7 @@ class FolderFinder:
         rows = await self._store.accessible(caller.user_id, scope.all_groups, name=name)
         return [access for row in rows if (access := access_of(caller, scope, row)) is not None]
 
-    async def automatic(self, owner: Caller) -> list[FolderAccess]:
+    async def automounted(self, owner: Caller) -> list[FolderAccess]:
         """Returns the ready folders that the owner owns and may mount and whose names begin with a dot,
         oldest first.
         """
@@ -126,8 +126,8 @@ class FolderFinder:
             matches = await self._access_by_id(caller, folder_id)
         else:
             name = unicodedata.normalize("NFC", ref)
-            matches = _preferred(caller, await self.accessible(caller, name=name), statuses)
-            matches = matches or _preferred(caller, await self.administered(caller, name=name), statuses)
+            matches = _pick_best(caller, await self.accessible(caller, name=name), statuses)
+            matches = matches or _pick_best(caller, await self.administered(caller, name=name), statuses)
         if not matches or matches[0].folder.status not in ANY_STATUS:
             raise FolderNotFound(f"There is no virtual folder {ref[:64]!r}.")
         if len(matches) > 1:
@@ -148,7 +148,7 @@ class FolderFinder:
         return access
 
 
-def _preferred(caller: Caller, matches: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
+def _pick_best(caller: Caller, matches: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
     """Returns the best folders of a name: first those in ``statuses``, then live ones, then by their owner.
 
     Own folders come before shared ones, and these before group folders. Of several in the trash, only the folder that

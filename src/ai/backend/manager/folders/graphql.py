@@ -10,7 +10,7 @@ from ai.backend.common.errors import NotFound, NotSupported
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.model import FolderKind, FolderRow, ScopeUsage
-from ai.backend.manager.graphql.context import Info, caller_of, context_of, page_of, whole_list
+from ai.backend.manager.graphql.context import Info, caller_of, context_of, list_all_pages, page_fields_of
 from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View, attributes_of
 from ai.backend.manager.identity.service import IdentityService
@@ -86,7 +86,7 @@ class FolderResolvers:
         owner_id: UserId | None = None,
         **arguments: Any,
     ) -> View:
-        folders, query = self._require_folders().service, ListQuery(**page_of(arguments, _ORDER_ALIASES))
+        folders, query = self._require_folders().service, ListQuery(**page_fields_of(arguments, _ORDER_ALIASES))
         selection: dict[str, Any] = {"group_id": group_id, "domain_name": domain_name, "owner_id": owner_id}
         page = await folders.page(caller_of(info), query, kind=kind, **selection)
         return {"items": [folder_view(row) for row in page.items], "total_count": page.total_count}
@@ -107,7 +107,7 @@ class FolderResolvers:
         """Returns the live folders of the user."""
         if self._folders is None:
             return []
-        return await whole_list(self._page, info, "vfolder_list", kind="own", owner_id=UserId(view["user"]))
+        return await list_all_pages(self._page, info, "vfolder_list", kind="own", owner_id=UserId(view["user"]))
 
     @query("vfolder")
     async def vfolder(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name

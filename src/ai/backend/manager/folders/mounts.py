@@ -53,13 +53,13 @@ def check_target(ref: str, target: str) -> str:
         for closed_path in _CLOSED_TARGETS
     )
     if ".." in target.split("/") or "\0" in target or not target.isprintable():
-        raise _mount_refused(ref, f"{target[:128]!r} is not a plain path", "malformed target")
+        raise _mount_error(ref, f"{target[:128]!r} is not a plain path", "malformed target")
     if path in ("/", HOME, "/home") or is_closed:
-        raise _mount_refused(ref, f"nothing can be mounted at {path!r}", "closed target")
+        raise _mount_error(ref, f"nothing can be mounted at {path!r}", "closed target")
     return path
 
 
-def _mount_refused(ref: str, reason: str, code: str) -> InvalidInput:
+def _mount_error(ref: str, reason: str, code: str) -> InvalidInput:
     return InvalidInput(
         f"The folder {ref[:64]!r} cannot be mounted: {reason}.", data={"config.mounts": f"{ref[:64]}: {code}"}
     )
@@ -78,11 +78,11 @@ def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Ma
     for text in mounts:
         name, _, alias = text.partition(":")
         if name in aliases:
-            raise _mount_refused(name, "it is named twice", "twice")
+            raise _mount_error(name, "it is named twice", "twice")
         aliases[name] = mount_map.get(text) or mount_map.get(name) or alias
     for name in (*mount_map, *options):
         if name not in aliases and name not in mounts:
-            raise _mount_refused(name, "it has an alias or options, but is not among the mounts", "not in mounts")
+            raise _mount_error(name, "it has an alias or options, but is not among the mounts", "not in mounts")
     requests = []
     for name, alias in aliases.items():
         option = options.get(name)
@@ -100,7 +100,7 @@ def check_mounts_are_apart(mounts: Sequence[FolderMount]) -> None:
     mounts_by_target = sorted(mounts, key=lambda mount: mount.target.split("/"))
     for outer_mount, inner_mount in pairwise(mounts_by_target):
         if inner_mount.target == outer_mount.target or inner_mount.target.startswith(outer_mount.target + "/"):
-            raise _mount_refused(
+            raise _mount_error(
                 inner_mount.name,
                 f"{inner_mount.target!r} is inside of {outer_mount.name!r}",
                 f"inside of {outer_mount.name}",
@@ -132,10 +132,10 @@ class UnmanagedPaths:
         """Returns an unmanaged path if the caller may create a folder of this path. Raises Forbidden."""
         if not is_permitted(caller, Operation.USE_UNMANAGED_PATHS):
             raise Forbidden("Only superadmins make folders of unmanaged paths.", data={"unmanaged_path": "not allowed"})
-        self.place(path)
+        self.split_root(path)
         return path
 
-    def place(self, path: str) -> tuple[str, str]:
+    def split_root(self, path: str) -> tuple[str, str]:
         """Returns the root above a path, and the path relative to the root (empty for the root itself). Raises
         Forbidden.
         """
@@ -169,7 +169,7 @@ class MountResolver:
                 access = await self._finder.one(owner, request.ref, needs=HostPermission.MOUNT)
                 resolved_mounts.append(await self._mount(access, request))
         requested_folder_ids = {mount.folder_id for mount in resolved_mounts}
-        for access in await self._finder.automatic(owner):
+        for access in await self._finder.automounted(owner):
             if access.folder.id not in requested_folder_ids:
                 with _with_folder_name(access.folder.name):
                     resolved_mounts.append(await self._mount(access, _MountRequest(access.folder.name, "", "", None)))
@@ -180,9 +180,9 @@ class MountResolver:
         folder = access.folder
         permission = request.permission or access.permission
         if permission.writes and not access.permission.writes:
-            raise _mount_refused(request.ref, "you may only read it, so mount it with permission ro", "read-only")
+            raise _mount_error(request.ref, "you may only read it, so mount it with permission ro", "read-only")
         if folder.unmanaged_path is not None:
-            source, relative_path = self._unmanaged.place(folder.unmanaged_path)
+            source, relative_path = self._unmanaged.split_root(folder.unmanaged_path)
             relative_path = posixpath.join(relative_path, request.subpath).rstrip("/")
         else:
             source, relative_path = await self._storage.mount_path(folder.key), request.subpath

@@ -41,7 +41,7 @@ class QuotaLoop(PeriodicLoop):
             except BackendError as e:
                 log.warning("the limit of %s on %s is not set yet: %s", limit.scope, limit.host, e.message)
 
-    async def ensure(self, host: str, scope: QuotaScopeId) -> None:
+    async def ensure_limit(self, host: str, scope: QuotaScopeId) -> None:
         """Sends the limit of a quota scope to its storage proxy, unless this process has already sent the limit. Raises
         the storage proxy's errors.
         """
@@ -86,7 +86,7 @@ class QuotaService:
         if host not in await self._volumes.volumes():
             raise NotFound(f"There is no storage host {host[:64]!r} now.", data={"storage_host_name": "unknown"})
         await self._store.set_scope_limit(host, quota_scope, limit_bytes)
-        await self._loop.ensure(host, quota_scope)
+        await self._loop.ensure_limit(host, quota_scope)
 
     async def _visible_scope(self, caller: Caller, host: str, scope: str) -> QuotaScopeId:
         parse_host(host)

@@ -129,7 +129,7 @@ class FolderService:
     async def _apply_quota(self, folder: Folder, scope: FolderScope) -> None:
         """Sends the limit of the quota scope to the storage proxy, before files are written."""
         if folder.unmanaged_path is None and (scope.max_size is not None or folder.group_id is not None):
-            await self._quotas.ensure(folder.host, QuotaScopeId.parse(folder.quota_scope))
+            await self._quotas.ensure_limit(folder.host, QuotaScopeId.parse(folder.quota_scope))
 
     def _new_folder(
         self, caller: Caller, name: str, host: str, group: Group | None, request: CreateFolder, **other_fields: Any
@@ -407,7 +407,7 @@ class FolderOwnerRemoval:
         self._store = store
         self._transitions = transitions
 
-    async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
+    async def remove_of_user(self, user_id: UserId, *, heir: User | None) -> None:
         """Removes the folders of a user. Shared folders go to ``heir``, under another name if their name is taken."""
         page = await self._store.page(_ALL_FOLDERS, FolderSelection(owner_id=user_id))
         folders = [row.folder for row in page.items if row.folder.user_id == user_id]
@@ -420,7 +420,7 @@ class FolderOwnerRemoval:
             else:
                 await self._remove(folder)
 
-    async def of_group(self, group_id: GroupId) -> None:
+    async def remove_of_group(self, group_id: GroupId) -> None:
         page = await self._store.page(_ALL_FOLDERS, FolderSelection(group_id=group_id))
         for row in page.items:
             await self._remove(row.folder)

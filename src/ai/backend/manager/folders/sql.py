@@ -105,8 +105,8 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
     async def insert(self, folder: Folder, *, max_count: int = 0) -> None:
         def work(s: Connection) -> None:
             if folder.user_id is not None and r.uses_name(s, folder.user_id, folder.name, except_id=folder.id):
-                raise r.name_taken(folder.name)
-            with r.unique_name(folder.name):
+                raise r.name_taken_error(folder.name)
+            with r.require_unique_name(folder.name):
                 s.execute(insert(folders), row_of(folder))
             r.check_count(s, folder.user_id, folder.group_id, max_count)
 
@@ -162,9 +162,9 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
                 raise Conflict("Only a user's folder that is ready can change hands.", data={"vfolder": "not ready"})
             self._check_unused(s, row)
             if r.uses_name(s, new_owner.uuid, row.name, except_id=folder_id):
-                raise r.name_taken(row.name)
+                raise r.name_taken_error(row.name)
             values = {"user_id": new_owner.uuid, "domain_name": new_owner.domain_name}
-            with r.unique_name(row.name):
+            with r.require_unique_name(row.name):
                 s.execute(update(folders).where(folders.c.id == folder_id).values(values))
             r.set_share(s, folder_id, new_owner.uuid, None)
             s.execute(delete(folder_invitations).where(is_pending_invitation))
@@ -202,8 +202,8 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
                 and row.user_id is not None
                 and r.uses_name(s, row.user_id, row.name, except_id=folder_id)
             ):
-                raise r.name_taken(row.name)
-            with r.unique_name(row.name):
+                raise r.name_taken_error(row.name)
+            with r.require_unique_name(row.name):
                 s.execute(status_update)
             r.check_count(s, row.user_id, row.group_id, max_count)
             return True
@@ -216,8 +216,8 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
         def work(s: Connection) -> None:
             owner = s.execute(select(folders.c.user_id).where(folders.c.id == folder_id)).scalar()
             if name is not None and owner is not None and r.uses_name(s, owner, name, except_id=folder_id):
-                raise r.name_taken(name)
-            with r.unique_name(str(name)):
+                raise r.name_taken_error(name)
+            with r.require_unique_name(str(name)):
                 s.execute(update(folders).where(folders.c.id == folder_id).values(values))
 
         await self._db.run_write(work)

@@ -22,17 +22,17 @@ FOLDER_FIELDS = tuple(field for field in Folder.__struct_fields__)
 LIVE_FOLDER = ~is_any(folders.c.status, DELETED_FOLDER_STATUSES)
 
 
-def name_taken(name: str) -> FolderAlreadyExists:
+def name_taken_error(name: str) -> FolderAlreadyExists:
     return FolderAlreadyExists(f"There is a folder {name!r} already.", data={"name": "taken"})
 
 
 @contextmanager
-def unique_name(name: str) -> Iterator[None]:
+def require_unique_name(name: str) -> Iterator[None]:
     """Raises FolderAlreadyExists if a statement in the block would give two live folders the same name."""
     try:
         yield
     except IntegrityError:
-        raise name_taken(name) from None
+        raise name_taken_error(name) from None
 
 
 def _select_folders() -> Select[Any]:

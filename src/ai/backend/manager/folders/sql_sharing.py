@@ -15,7 +15,7 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.database.batching import chunks
 from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.folders.model import Invitation, InvitationState, ScopeLimit, Share
-from ai.backend.manager.folders.sql_rows import LIVE_FOLDER, name_taken, set_share, uses_name
+from ai.backend.manager.folders.sql_rows import LIVE_FOLDER, name_taken_error, set_share, uses_name
 from ai.backend.manager.folders.tables import folder_invitations, folder_permissions, folders, quota_limits
 from ai.backend.manager.identity import tables as identity_tables
 
@@ -83,7 +83,7 @@ class SqlFolderSharing:
                 if name is None:
                     return False
                 if uses_name(s, user_id, name, except_id=row.folder_id):
-                    raise name_taken(name)
+                    raise name_taken_error(name)
                 set_share(s, row.folder_id, user_id, row.permission)
             return True
 
