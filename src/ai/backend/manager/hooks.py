@@ -110,7 +110,7 @@ class Hooks:
         """Returns the user that the plugin ``name`` signed in. Raises NotFound, Forbidden, Unavailable."""
         return await self._ask(name, self._plugin(name).finish_redirect(secret, return_url, parameters))
 
-    def redirecting(self) -> list[str]:
+    def redirecting_plugins(self) -> list[str]:
         """Returns the names of the plugins that redirect browsers to sign in."""
         return [name for name, plugin in self.plugins if type(plugin).begin_redirect is not AbstractHook.begin_redirect]
 

@@ -149,7 +149,7 @@ def caller_of(info: Info) -> Caller:
     return context_of(info).caller
 
 
-def page_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+def page_fields_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     """Returns the paging, filter and order arguments of a list as fields of a ListQuery. ``aliases`` maps a field to
     the column that has its order. Raises InvalidInput for a page out of range, and for a malformed filter or order.
     """
@@ -168,7 +168,7 @@ def page_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = MappingPr
     return {"limit": limit, "offset": offset, "filter": parse_filter(arguments.get("filter")), "order": order}
 
 
-async def whole_list(
+async def list_all_pages(
     page: Callable[..., Awaitable[View]], info: Info, paged_field: str, **arguments: Any
 ) -> list[View]:
     """Returns the items of all pages of a list. Raises LimitExceeded, which names the field that has pages, for too
@@ -185,7 +185,7 @@ async def whole_list(
             return items
 
 
-def structured(field: str, value: Any) -> Any:
+def decode_json_text(field: str, value: Any) -> Any:
     """Decodes a string as JSON, as the published client sends it, and returns any other value unchanged."""
     if not isinstance(value, str):
         return value

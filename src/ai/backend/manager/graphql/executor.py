@@ -43,7 +43,7 @@ def build_schema(definitions: str, bindables: Sequence[SchemaBindable]) -> Graph
 
 
 @dataclass(slots=True)
-class _Query:
+class _ParsedQuery:
     """Holds a parsed query; ``errors`` is None until the query is validated."""
 
     document: DocumentNode
@@ -63,7 +63,7 @@ class Executor:
         self._is_schema_open = is_schema_open
         self.schema = schema
         self._widths = widths_of(self.schema)
-        self._queries: OrderedDict[str, _Query] = OrderedDict()
+        self._queries: OrderedDict[str, _ParsedQuery] = OrderedDict()
 
     async def execute(
         self, text: str, variables: Mapping[str, Any], operation: str | None, context: Context
@@ -109,13 +109,13 @@ class Executor:
             if self._is_schema_open is None or not await self._is_schema_open():
                 raise
 
-    def _parse(self, text: str) -> _Query:
+    def _parse(self, text: str) -> _ParsedQuery:
         """Returns a parsed query, from the cache if it is there. Raises GraphQLError."""
         if text in self._queries:
             self._queries.move_to_end(text)
             return self._queries[text]
         try:
-            query = _Query(parse(text, max_tokens=MAX_TOKENS))
+            query = _ParsedQuery(parse(text, max_tokens=MAX_TOKENS))
         except RecursionError:
             raise GraphQLError(_TOO_DEEP) from None
         self._queries[text] = query
@@ -123,7 +123,7 @@ class Executor:
             self._queries.popitem(last=False)
         return query
 
-    def _validate(self, query: _Query) -> Sequence[GraphQLError]:
+    def _validate(self, query: _ParsedQuery) -> Sequence[GraphQLError]:
         """Returns the errors of a query, whose limits must have been checked before. The time of a validation grows
         with the square of repeated fields. Adapts the types of its variables if it is not valid without.
         """

@@ -52,12 +52,12 @@ def widths_of(schema: graphql.GraphQLSchema) -> dict[str, int]:
 def check_introspection(document: graphql.DocumentNode) -> None:
     """Raises GraphQLError if a document asks for the schema in any place."""
 
-    class Finder(graphql.Visitor):
+    class IntrospectionFinder(graphql.Visitor):
         def enter_field(self, node: graphql.FieldNode, *_: Any) -> None:
             if node.name.value in ("__schema", "__type"):
                 raise graphql.GraphQLError("The schema is not told to you: it is in the documentation.")
 
-    graphql.visit(document, Finder())
+    graphql.visit(document, IntrospectionFinder())
 
 
 def check_limits(

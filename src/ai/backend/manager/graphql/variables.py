@@ -30,13 +30,13 @@ def adapt_variable_types(schema: graphql.GraphQLSchema, document: graphql.Docume
     type_info = graphql.TypeInfo(schema)
     argument_types: dict[str, str] = {}
 
-    class Collector(graphql.Visitor):
+    class ArgumentTypeCollector(graphql.Visitor):
         def enter_variable(self, node: graphql.VariableNode, _key: Any, parent: Any, *_: Any) -> None:
             input_type = type_info.get_input_type()
             if input_type is not None and not isinstance(parent, graphql.VariableDefinitionNode):
                 argument_types.setdefault(node.name.value, graphql.get_named_type(input_type).name)
 
-    class Replacer(graphql.Visitor):
+    class VariableTypeReplacer(graphql.Visitor):
         def enter_variable_definition(
             self, node: graphql.VariableDefinitionNode, *_: Any
         ) -> graphql.VariableDefinitionNode | None:
@@ -47,6 +47,6 @@ def adapt_variable_types(schema: graphql.GraphQLSchema, document: graphql.Docume
             accepted_type = NamedTypeNode(name=NameNode(value=argument_type))
             return replace(node, type=NonNullTypeNode(type=accepted_type) if is_required else accepted_type)
 
-    graphql.visit(document, graphql.TypeInfoVisitor(type_info, Collector()))
-    adapted_document: graphql.DocumentNode = graphql.visit(document, Replacer())
+    graphql.visit(document, graphql.TypeInfoVisitor(type_info, ArgumentTypeCollector()))
+    adapted_document: graphql.DocumentNode = graphql.visit(document, VariableTypeReplacer())
     return adapted_document

@@ -64,7 +64,7 @@ class SqlAnswerStore:
             if row is not None:
                 answer = None
                 if row.status is not None:
-                    body = self._opened(row.body, _associated_data(access_key, token))
+                    body = self._open_body(row.body, _associated_data(access_key, token))
                     answer = Answer(status=row.status, headers=row.headers, body=body)
                 stored_digest = fingerprint if row.fingerprint in fingerprint_digests else row.fingerprint
                 return KnownCall(fingerprint=stored_digest, call_id=row.call_id, answer=answer)
@@ -84,7 +84,7 @@ class SqlAnswerStore:
         is_time_to_prune = self._finished % _PRUNE_EVERY_ANSWERS == 0
 
         def work(conn: Connection) -> None:
-            body = self._sealed(answer.body, _associated_data(access_key, token))
+            body = self._seal_body(answer.body, _associated_data(access_key, token))
             values = {"new_status": answer.status, "new_headers": dict(answer.headers), "new_body": body}
             _ANSWER_UPDATE.execute(conn, {"access_key": access_key, "token": token, **values})
             if is_time_to_prune:
@@ -102,12 +102,12 @@ class SqlAnswerStore:
 
         await self._db.run_write(work)
 
-    def _sealed(self, body: bytes | None, associated_data: str) -> bytes | None:
+    def _seal_body(self, body: bytes | None, associated_data: str) -> bytes | None:
         if body is None or not self._sealer.is_on:
             return body
         return self._sealer.seal(body.decode("latin-1"), associated_data).encode()
 
-    def _opened(self, stored: bytes | None, associated_data: str) -> bytes | None:
+    def _open_body(self, stored: bytes | None, associated_data: str) -> bytes | None:
         if stored is None:
             return None
         try:

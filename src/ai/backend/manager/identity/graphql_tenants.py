@@ -14,7 +14,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.graphql.context import Info, caller_of, structured
+from ai.backend.manager.graphql.context import Info, caller_of, decode_json_text
 from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.identity import graphql
@@ -27,7 +27,7 @@ _DEFAULT_FOR_UNSPECIFIED = ("LIMITED", "UNLIMITED")
 
 def _slots_reader(field: str) -> Callable[[Any], ResourceSlot]:
     def read(value: Any) -> ResourceSlot:
-        slots = structured(field, value)
+        slots = decode_json_text(field, value)
         if not isinstance(slots, dict):
             raise InvalidInput("Resource slots are an object.", data={field: "malformed"})
         try:
@@ -41,7 +41,7 @@ def _slots_reader(field: str) -> Callable[[Any], ResourceSlot]:
 def _read_hosts(value: Any) -> dict[str, tuple[str, ...]]:
     """Reads host -> names of permissions; a plain list of hosts allows all (spec 03-09)."""
     hosts, all_permissions = (
-        structured("allowed_vfolder_hosts", value),
+        decode_json_text("allowed_vfolder_hosts", value),
         [permission.value for permission in HostPermission],
     )
     if isinstance(hosts, list) and all(isinstance(host, str) for host in hosts):
@@ -161,7 +161,7 @@ class TenantResolvers:
             return GroupId(gid)
         if not name:
             raise InvalidInput("Name the group by gid or name.", data={"gid": "missing"})
-        return await self._tenants.group_named(caller, name)
+        return await self._tenants.find_group_id(caller, name)
 
     @mutation("create_group")
     async def create_group(self, info: Info, name: str, props: View) -> View:
@@ -187,7 +187,7 @@ class TenantResolvers:
             group_id = await self._group_id(caller, gid, name)
             emails = [str(user_text) for user_text in props.get("user_emails") or ()]
             if emails:
-                users += await self._tenants.users_named(caller, group_id, emails)
+                users += await self._tenants.find_user_ids(caller, group_id, emails)
             values = _read_values(_GROUP_FIELDS, props)
             members = {member_change.replace("-", "_"): users} if member_change is not None else {}
             return await self._tenants.modify_group(caller, group_id, values, **members)

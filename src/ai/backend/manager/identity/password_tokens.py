@@ -52,12 +52,12 @@ class PasswordTokens(msgspec.Struct, frozen=True, eq=False):
                 token, key, algorithms=[_ALGORITHM], audience=self.audience, options=options
             )
         except (jwt.InvalidTokenError, UnicodeError):
-            raise self.refusal() from None
+            raise self.token_error() from None
         if claims["exp"] <= self.clock.now().timestamp():
-            raise self.refusal()
+            raise self.token_error()
         return claims
 
-    def refusal(self) -> AuthenticationFailed:
+    def token_error(self) -> AuthenticationFailed:
         """Returns the error for a token that is wrong, used or expired."""
         return AuthenticationFailed(f"The token is wrong, was used, or has expired: {self.hint}.")
 

@@ -122,7 +122,7 @@ class PasswordService:
         expiry = (user.password_changed_at or user.created_at) + timedelta(days=self._policy.max_age_days)
         return expiry if expiry <= self._clock.now() else None
 
-    async def checked_hash(self, password: str, *, user_id: UserId | None = None) -> str:
+    async def check_and_hash(self, password: str, *, user_id: UserId | None = None) -> str:
         """Checks a new password by the policy and returns its hash. Raises InvalidInput if it is against the policy,
         such as an old one of the user, and RateLimitExceeded if too many requests wait.
         """
@@ -154,7 +154,7 @@ class PasswordService:
     async def _change_password(self, user: User, old_password: str, new_password: str) -> None:
         if new_password == old_password:
             raise InvalidInput("That is the old password.", data={"new_password": "the same"})
-        new_hash = await self.checked_hash(new_password, user_id=user.uuid)
+        new_hash = await self.check_and_hash(new_password, user_id=user.uuid)
         now = self._clock.now()
         await self._store.change_user(
             user.uuid, password_hash=new_hash, need_password_change=False, password_changed_at=now, modified_at=now

@@ -73,7 +73,7 @@ class ProofService:
         token = self._tokens(caller).make(user, await self._store.password_hash(user.email))
         return Proof(token=token, expires_at=expires_at)
 
-    async def checked(self, caller: Caller, token: str | None) -> Caller:
+    async def check_proof(self, caller: Caller, token: str | None) -> Caller:
         """Returns the caller, and marks the operations that need a proof unless ``token`` is a valid proof."""
         if not self._demanded or (token and await self._is_valid(caller, token)):
             return caller

@@ -31,7 +31,7 @@ def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def existing(value: T | None, noun: str) -> T:
+def require_existing(value: T | None, noun: str) -> T:
     """Returns the value, and raises NotFound if the value is None. Raises NotFound for None."""
     if value is None:
         raise NotFound(f"There is no such {noun}.")
@@ -109,7 +109,7 @@ class IdentityService:
         )
         await self._store.put_user(user, password_hash=password_hash, groups=groups, keypair=pair)
         self.invalidate(pair.keypair.access_key)
-        return user, pair.revealed()
+        return user, pair.reveal()
 
     # ---- authentication ----
 
@@ -187,8 +187,8 @@ class IdentityService:
         """Returns a keypair, by default the caller's own, with ``concurrency_used``. Raises NotFound if its user is not
         of ``domain_name``."""
         key = access_key or caller.access_key
-        keypair = existing(await self._store.keypair(key), "keypair")
-        owner = existing(await self._store.user(uuid=keypair.user_id), "keypair")
+        keypair = require_existing(await self._store.keypair(key), "keypair")
+        owner = require_existing(await self._store.user(uuid=keypair.user_id), "keypair")
         is_own = owner.uuid == caller.user_id
         is_visible = is_permitted(caller, Operation.SEE_KEYPAIRS, domain_name=owner.domain_name, is_own=is_own)
         if not is_visible or domain_name not in (None, owner.domain_name):
@@ -225,7 +225,7 @@ class IdentityService:
         """Returns a user, by default the caller. Raises NotFound if the user is not of ``domain_name``."""
         if email is None and uuid is None:
             uuid = caller.user_id
-        user = existing(await self._store.user(email=email, uuid=uuid), "user")
+        user = require_existing(await self._store.user(email=email, uuid=uuid), "user")
         is_own = user.uuid == caller.user_id
         is_visible = is_permitted(caller, Operation.SEE_USERS, domain_name=user.domain_name, is_own=is_own)
         if not is_visible or domain_name not in (None, user.domain_name):
@@ -258,7 +258,7 @@ class IdentityService:
         name = name or caller.domain_name
         if not is_permitted(caller, Operation.SEE_DOMAINS, domain_name=name):
             raise NotFound("There is no such domain.")
-        return existing(await self._store.domain(name), "domain")
+        return require_existing(await self._store.domain(name), "domain")
 
     async def check_domain(self, name: str) -> None:
         """Raises NotFound if the domain of a new user or group does not exist."""
@@ -287,7 +287,7 @@ class IdentityService:
         if not is_permitted(caller, Operation.SEE_KEYPAIR_POLICIES, is_own=name == caller.resource_policy):
             raise NotFound("There is no such resource policy.")
         policies = await self._store.policies(name=name)
-        return existing(policies[0] if policies else None, "resource policy")
+        return require_existing(policies[0] if policies else None, "resource policy")
 
     async def resource_policies(self, caller: Caller) -> Sequence[ResourcePolicy]:
         sees_all = scope_of(caller, Operation.SEE_KEYPAIR_POLICIES) is Scope.ALL

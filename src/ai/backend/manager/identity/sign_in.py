@@ -134,7 +134,7 @@ class SignInService:
 
     def providers(self) -> Sequence[str]:
         """Returns the names of the services where browsers may sign in."""
-        return self._hooks.redirecting()
+        return self._hooks.redirecting_plugins()
 
     async def begin_redirect(self, provider: str, return_url: str) -> RedirectTicket:
         """Returns the address at which a browser signs in with ``provider``, and a sealed ticket to bring back. Raises
@@ -159,7 +159,7 @@ class SignInService:
             AuthenticationFailed: the ticket is old or forged, or the service knows nobody here.
             Forbidden: the service or a policy refuses. Unavailable: the service is away.
         """
-        opened_ticket = self._opened(ticket)
+        opened_ticket = self._open_ticket(ticket)
         if not hmac.compare_digest(opened_ticket.provider.encode(), provider.encode(errors="replace")):
             raise _ticket_refused()
         site_user = await self._hooks.finish_redirect(
@@ -168,7 +168,7 @@ class SignInService:
         user = await self._site_users.resolve(site_user)
         return await self._admit(user, address=address, domain_name=domain_name, otp=None, method=provider)
 
-    def _opened(self, ticket: str) -> _Ticket:
+    def _open_ticket(self, ticket: str) -> _Ticket:
         key_id, _, sealed_text = ticket.partition(".")
         now = int(self._clock.now().timestamp())
         try:
@@ -216,16 +216,14 @@ class SignInService:
         None if no one-time password is asked for.
         """
         try:
-            keypair = await self._checked_keypair(
-                user, address=address, domain_name=domain_name, otp=otp, method=method
-            )
+            keypair = await self._check_sign_in(user, address=address, domain_name=domain_name, otp=otp, method=method)
         except BackendError as refusal:
             self._record(user, address, method, refusal.code)
             raise
         self._record(user, address, method, "ok")
         return user, keypair
 
-    async def _checked_keypair(
+    async def _check_sign_in(
         self, user: User, *, address: str, domain_name: str | None, otp: str | None, method: str
     ) -> NewKeypair:
         if domain_name not in (None, user.domain_name):

@@ -17,7 +17,7 @@ from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.settings import SignUpSettings
 from ai.backend.manager.identity.site_users import DEFAULT_DOMAIN
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.identity.users import EMAIL_PATTERN, free_username
+from ai.backend.manager.identity.users import EMAIL_PATTERN, unused_username
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.plugin.hooks import Account, SignUpRequest
 
@@ -67,7 +67,7 @@ class SignUpService:
         await self._identity.check_domain(domain_name)
         account = Account(email=email, username=username, domain_name=domain_name, role=UserRole.USER.value)
         await self._hooks.check_password(account, password)
-        password_hash = await self._passwords.checked_hash(password)
+        password_hash = await self._passwords.check_and_hash(password)
         token = await self._pending_account(request, password_hash)
         if not await self._hooks.deliver_verification(request, token):
             raise Unavailable("Nobody delivers tokens for new accounts here: tell an administrator.")
@@ -79,18 +79,18 @@ class SignUpService:
         claims = self.tokens.claims_of(token)
         user = await self._store.user(uuid=user_id_of(claims))
         if user is None or user.status is not UserStatus.BEFORE_VERIFICATION:
-            raise self.tokens.refusal()
+            raise self.tokens.token_error()
         check_address(user, address)
         stored_hash = await self._store.password_hash(user.email)
         if stored_hash is None or not is_password_of(claims, stored_hash):
-            raise self.tokens.refusal()
+            raise self.tokens.token_error()
         await self._passwords.require(user.email, stored_hash, password)
         now = self._clock.now()
         activated_user = await self._store.change_user(
             user.uuid, status=UserStatus.ACTIVE, status_info="verified", modified_at=now
         )
         if activated_user is None:
-            raise self.tokens.refusal()
+            raise self.tokens.token_error()
         self._identity.invalidate(user.main_access_key or "")
         return activated_user
 
@@ -102,7 +102,7 @@ class SignUpService:
             domain = DomainName(request.domain_name)
             groups = [group.id for group in await self._store.groups(domain_name=domain, name="default")]
             username_source = request.username or request.email
-            username = await free_username(self._store, username_source, self._identity.new_suffix)
+            username = await unused_username(self._store, username_source, self._identity.new_suffix)
             try:
                 user, _ = await self._identity.make_user(
                     request.email,

@@ -14,7 +14,7 @@ from ai.backend.manager.identity.model import User
 from ai.backend.manager.identity.passwords import wrong_password
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.identity.users import EMAIL_PATTERN, free_username
+from ai.backend.manager.identity.users import EMAIL_PATTERN, unused_username
 from ai.backend.plugin.hooks import SiteUser
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class SiteUsers:
             check_slug(username, what="username", allow_dots=True)
         except BackendError:
             username = site_user.email
-        username = await free_username(self._store, username, self._identity.new_suffix)
+        username = await unused_username(self._store, username, self._identity.new_suffix)
         user_fields = {"full_name": site_user.full_name[:256]} if site_user.full_name else {}
         try:
             user, _ = await self._identity.make_user(

@@ -64,10 +64,10 @@ class OwnedFolders(Protocol):
     mounts one of them, or a clone is made of it.
     """
 
-    async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
+    async def remove_of_user(self, user_id: UserId, *, heir: User | None) -> None:
         """Removes the folders of a user; folders that other users share go to ``heir``, if there is one."""
 
-    async def of_group(self, group_id: GroupId) -> None: ...
+    async def remove_of_group(self, group_id: GroupId) -> None: ...
 
 
 class UserStore(Protocol):
@@ -261,6 +261,6 @@ class KeypairSecret:
     keypair: Keypair
     secret_key: str = field(repr=False)
 
-    def revealed(self) -> NewKeypair:
+    def reveal(self) -> NewKeypair:
         """Returns the access key with its secret, for the reply to the creation of the keypair."""
         return NewKeypair(access_key=self.keypair.access_key, secret_key=self.secret_key)

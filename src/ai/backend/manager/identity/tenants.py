@@ -128,7 +128,7 @@ class TenantService:
                 self._identity.invalidate(access_key)
         return changed_group
 
-    async def users_named(self, caller: Caller, group_id: GroupId, emails: Sequence[str]) -> list[UserId]:
+    async def find_user_ids(self, caller: Caller, group_id: GroupId, emails: Sequence[str]) -> list[UserId]:
         """Returns the ids of users of a group's domain by their addresses, for callers who may change the members.
         Raises NotFound, which names the address.
         """
@@ -155,7 +155,7 @@ class TenantService:
         if other_admins & {*users}:
             raise Forbidden("Administrators of a project are removed by those of the domain.")
 
-    async def group_named(self, caller: Caller, name: str) -> GroupId:
+    async def find_group_id(self, caller: Caller, name: str) -> GroupId:
         """Returns the id of the group of a name, among groups that the caller may see. A group of the caller's domain
         takes precedence. Raises NotFound, and InvalidInput if several other domains have one.
         """
@@ -181,7 +181,7 @@ class TenantService:
         if live_count:
             raise Conflict(f"{live_count} sessions of the group live.", data={"sessions": live_count})
         if self._folders is not None:
-            await self._folders.of_group(group_id)
+            await self._folders.remove_of_group(group_id)
         await self._store.delete_group(group_id)
 
     async def _check_group(self, caller: Caller, domain_name: str, fields: Mapping[str, Any]) -> None:

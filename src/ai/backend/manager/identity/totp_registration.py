@@ -67,8 +67,8 @@ class TotpRegistration:
         claims = self.tokens.claims_of(token)
         user = await self._store.user(uuid=user_id_of(claims))
         if user is None or not user.is_active or user.totp_activated:
-            raise self.tokens.refusal()
+            raise self.tokens.token_error()
         if not is_password_of(claims, await self._store.password_hash(user.email)):
-            raise self.tokens.refusal()
+            raise self.tokens.token_error()
         check_address(user, address)
         return user

@@ -20,7 +20,7 @@ from ai.backend.manager.access.checks import is_permitted, require, require_any
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.identity.model import Keypair, NewKeypair, User
 from ai.backend.manager.identity.passwords import PasswordService
-from ai.backend.manager.identity.service import IdentityService, check_policy, existing, without_none
+from ai.backend.manager.identity.service import IdentityService, check_policy, require_existing, without_none
 from ai.backend.manager.identity.store import IdentityStore, OwnedFolders, OwnedSessions
 from ai.backend.manager.identity.totp import TotpService
 from ai.backend.manager.query.model import Condition, ListQuery
@@ -70,9 +70,9 @@ class UserService:
         await self._identity.check_domain(domain)
         await check_policy(self._store, QuotaScopeKind.USER, fields)
         groups = await self._check_group_ids(domain, fields.pop("group_ids", None))
-        username = fields.pop("username", "") or await free_username(self._store, email, self._identity.new_suffix)
+        username = fields.pop("username", "") or await unused_username(self._store, email, self._identity.new_suffix)
         check_slug(username, what="username", allow_dots=True)
-        password_hash = await self._passwords.checked_hash(password)
+        password_hash = await self._passwords.check_and_hash(password)
         fields["password_changed_at"] = self._clock.now()
         return await self._identity.make_user(
             email, username, role, domain, groups, password_hash=password_hash, **{"full_name": username, **fields}
@@ -110,7 +110,7 @@ class UserService:
         if is_totp_wanted and not user.totp_activated:
             raise _cannot_activate_totp()
         password_hash = (
-            await self._passwords.checked_hash(password, user_id=user.uuid) if password is not None else None
+            await self._passwords.check_and_hash(password, user_id=user.uuid) if password is not None else None
         )
         if password_hash is not None:
             fields["password_changed_at"] = self._clock.now()
@@ -137,7 +137,7 @@ class UserService:
         if is_totp_wanted is False and user.totp_activated:
             await self._totp.reset(user.uuid)
             changed_user = await self._store.user(uuid=user.uuid)
-        return existing(changed_user, "user")
+        return require_existing(changed_user, "user")
 
     async def delete_user(self, caller: Caller, email: str) -> None:
         """Marks a user as deleted; the user's keypairs become inactive at once, and the sessions end."""
@@ -167,8 +167,8 @@ class UserService:
         if live_count:
             raise Conflict(f"{live_count} sessions are still ending; try again.", data={"sessions": live_count})
         if self._folders is not None:
-            heir = existing(await self._store.user(uuid=caller.user_id), "user")
-            await self._folders.of_user(user.uuid, heir=None if purge_shared else heir)
+            heir = require_existing(await self._store.user(uuid=caller.user_id), "user")
+            await self._folders.remove_of_user(user.uuid, heir=None if purge_shared else heir)
         await self._store.delete_user(user.uuid)
         for key in keys:
             self._identity.invalidate(key)
@@ -220,7 +220,7 @@ class UserService:
         new_keypair = self._identity.new_keypair(user.uuid, user.email, user.role, **fields)
         await self._store.put_keypair(new_keypair)
         self._identity.invalidate(new_keypair.keypair.access_key)
-        return new_keypair.revealed()
+        return new_keypair.reveal()
 
     async def modify_keypair(self, caller: Caller, access_key: str, values: Mapping[str, Any]) -> Keypair:
         """Changes a keypair, with effect at once in this manager and within a second in other managers."""
@@ -228,7 +228,7 @@ class UserService:
         await self._check_keypair(caller, await self._owner_of_key(caller, access_key), fields)
         changed_keypair = await self._store.change_keypair(access_key, **fields, modified_at=self._clock.now())
         self._identity.invalidate(access_key)
-        return existing(changed_keypair, "keypair")
+        return require_existing(changed_keypair, "keypair")
 
     async def delete_keypair(self, caller: Caller, access_key: str) -> None:
         """Deletes a keypair. Raises Conflict for a main keypair, and while it has live sessions."""
@@ -259,7 +259,7 @@ class UserService:
     async def _owner_of_key(self, caller: Caller, access_key: str) -> User:
         require_any(caller, Operation.CHANGE_KEYPAIRS)
         keypair = await self._identity.keypair(caller, access_key)
-        return existing(await self._store.user(uuid=keypair.user_id), "keypair")
+        return require_existing(await self._store.user(uuid=keypair.user_id), "keypair")
 
     async def _check_keypair(self, caller: Caller, owner: User, fields: Mapping[str, Any]) -> None:
         _check_rights(caller, owner.domain_name, owner.role, {})
@@ -275,7 +275,7 @@ def _check_rights(caller: Caller, domain_name: str, role: UserRole, fields: Mapp
         require(caller, Operation.CHANGE_USER_LIMITS)
 
 
-async def free_username(store: IdentityStore, text: str, new_suffix: Callable[[], str]) -> str:
+async def unused_username(store: IdentityStore, text: str, new_suffix: Callable[[], str]) -> str:
     """Returns an unused username that is derived from a name or an e-mail address."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", text.partition("@")[0]).strip("-")[:56] or "user"
     same_name_query = ListQuery(limit=1, filter=Condition(field="username", op="==", value=name))

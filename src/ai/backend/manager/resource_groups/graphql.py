@@ -13,7 +13,7 @@ from ai.backend.common.ids import GroupId
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.graphql.context import Info, context_of, run_mutation, structured
+from ai.backend.manager.graphql.context import Info, context_of, decode_json_text, run_mutation
 from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
@@ -22,7 +22,7 @@ from ai.backend.manager.resource_groups.service import ResourceGroupService
 
 def _stored_values(props: View) -> View:
     return {
-        name: structured(name, value) if name.endswith("_opts") else value
+        name: decode_json_text(name, value) if name.endswith("_opts") else value
         for name, value in props.items()
         if value is not None
     }
