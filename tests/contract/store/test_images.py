@@ -47,8 +47,8 @@ class ImageStoreContract:
         assert [i.architecture for i in await store.lookup("py")] == ["aarch64"]
         assert len(await store.lookup("any")) == 2
         assert await store.lookup("cr.test/lab/pytho_") == []
-        assert len(await store.named([f"{PYTHON}:2", "none"])) == 1
-        assert await store.named([]) == []
+        assert len(await store.by_names([f"{PYTHON}:2", "none"])) == 1
+        assert await store.by_names([]) == []
 
     async def test_an_alias_stands_for_one_image(self, store: ImageStore) -> None:
         await store.record("cr.test", [found("1"), found("2")], at=NOW)

@@ -133,8 +133,8 @@ async def test_a_report_is_for_those_who_see_agents() -> None:
     await installation.schedule()
     reports = installation.manager.services.reports_of_sessions
     with pytest.raises(Forbidden):
-        await reports.of(installation.callers["user"], str(waiting.id))
-    report = await reports.of(installation.callers["admin"], str(waiting.id))
+        await reports.report_of(installation.callers["user"], str(waiting.id))
+    report = await reports.report_of(installation.callers["admin"], str(waiting.id))
     assert report["status"] == "PENDING"
     assert report["decision"]["verdict"] == "waits"
     assert report["life"][0]["name"] == "PENDING"

@@ -43,7 +43,7 @@ def registry_view(registry: ContainerRegistry) -> View:
     }
 
 
-def _with_props(name: str, props: View, old_registry: ContainerRegistry | None = None) -> ContainerRegistry:
+def _change_registry(name: str, props: View, old_registry: ContainerRegistry | None = None) -> ContainerRegistry:
     """Returns a registry with changed properties; nulls change nothing. Raises InvalidInput for an unknown type."""
     values = {key: value for key, value in props.items() if value is not None}
     type_name = str(values.get("type", old_registry.type.value if old_registry else "")).lower()
@@ -72,7 +72,7 @@ def image_view(image: Image, caller: Caller) -> View:
         "aliases": list(image.aliases),
         "size_bytes": image.size_bytes,
         "resource_limits": _slot_limits(image),
-        "supported_accelerators": _comma_separated(image.labels.get("ai.backend.accelerators")),
+        "supported_accelerators": _split_at_commas(image.labels.get("ai.backend.accelerators")),
         "installed": bool(image.agents),
         "installed_agents": list(image.agents) if is_permitted(caller, Operation.SEE_AGENTS) else None,
     }
@@ -83,7 +83,7 @@ def _slot_limits(image: Image) -> list[View]:
     return [{"key": name, "min": format_quantity(value), "max": "Infinity"} for name, value in image.min_slots.items()]
 
 
-def _comma_separated(text: str | None) -> Sequence[str]:
+def _split_at_commas(text: str | None) -> Sequence[str]:
     return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
@@ -209,11 +209,11 @@ class ImageResolvers:
             registries = self._require_images().registries
             match info.field_name:
                 case "create_container_registry":
-                    return await registries.add(context.caller, _with_props(hostname, props or {}))
+                    return await registries.add(context.caller, _change_registry(hostname, props or {}))
                 case "modify_container_registry":
                     require(context.caller, Operation.CONFIGURE_REGISTRIES)
                     return await registries.change(
-                        context.caller, _with_props(hostname, props or {}, await registries.get(hostname))
+                        context.caller, _change_registry(hostname, props or {}, await registries.get(hostname))
                     )
                 case _:
                     return await registries.remove(context.caller, hostname)

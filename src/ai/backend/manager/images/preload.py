@@ -60,13 +60,13 @@ async def await_job(
 _GROUP_PREFIXES = ("group:", "scaling-group:", "sgroup:")
 
 
-def chosen_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
+def select_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
     """Returns the agents that a comma-separated expression selects, in their order.
 
     A term is an agent's id, a pattern of ids with ``*`` and ``?``, or ``group:NAME`` for a resource group, which may be
     a pattern, too. ``!TERM`` removes agents from the selection so far; as the first term, from all agents.
 
-    >>> chosen_agents([], "*,!i-gpu-*")
+    >>> select_agents([], "*,!i-gpu-*")
     []
 
     Raises:
@@ -78,14 +78,14 @@ def chosen_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
     candidates = list(agents)
     chosen_ids: set[str] = {agent.id for agent in candidates} if terms[0].startswith("!") else set()
     for term in terms:
-        matching_ids = {agent.id for agent in candidates if _is_named(agent, term.removeprefix("!"))}
+        matching_ids = {agent.id for agent in candidates if _matches_term(agent, term.removeprefix("!"))}
         if not matching_ids and candidates:
             raise InvalidInput(f"{term[:64]!r} names no agent that is alive.", data={"target_agents": "unknown"})
         chosen_ids = chosen_ids - matching_ids if term.startswith("!") else chosen_ids | matching_ids
     return [agent for agent in candidates if agent.id in chosen_ids]
 
 
-def _is_named(agent: Agent, term: str) -> bool:
+def _matches_term(agent: Agent, term: str) -> bool:
     for prefix in _GROUP_PREFIXES:
         if term.startswith(prefix):
             return fnmatchcase(agent.scaling_group, term.removeprefix(prefix))
@@ -108,20 +108,20 @@ class ImagePreloader(msgspec.Struct, frozen=True):
     async def preload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
     ) -> TaskId:
-        """Starts a background task that fetches an image on the agents of an expression; see :func:`chosen_agents`.
+        """Starts a background task that fetches an image on the agents of an expression; see :func:`select_agents`.
         Raises Forbidden, ImageNotFound; InvalidInput: no agent matches or could run it, or no registry has it.
         """
         require(caller, Operation.PLACE_IMAGES)
         image = await self.images.image(caller, reference, architecture)
         if not image.is_registered:
             raise InvalidInput(f"No registry has {image.name}.", data={"reference": "of no registry"})
-        agents = await self.alive(target_agents)
+        agents = await self.alive_agents(target_agents)
         capable_agents = [agent for agent in agents if agent.can_pull and agent.architecture == image.architecture]
         if not capable_agents:
             raise InvalidInput(
                 f"None of these agents fetches images for {image.architecture}.", data={"target_agents": "unfit"}
             )
-        access = await self.pulls.access([image.name])
+        access = await self.pulls.registry_access([image.name])
         job = partial(
             ImageJob, action="pull", image=image.name, digest=image.digest, access=access[0] if access else None
         )
@@ -135,15 +135,15 @@ class ImagePreloader(msgspec.Struct, frozen=True):
         """
         require(caller, Operation.PLACE_IMAGES)
         image = await self.images.image(caller, reference, architecture)
-        agents_with_image = [agent for agent in await self.alive(target_agents) if agent.id in image.agents]
+        agents_with_image = [agent for agent in await self.alive_agents(target_agents) if agent.id in image.agents]
         if not agents_with_image:
             raise InvalidInput(f"None of these agents has {image.name}.", data={"target_agents": "without it"})
         job = partial(ImageJob, action="remove", image=image.name)
         return await self.start_task(caller, f"unload {image.name}", agents_with_image, job)
 
-    async def alive(self, expression: str) -> list[Agent]:
+    async def alive_agents(self, expression: str) -> list[Agent]:
         """Returns the live agents that an expression selects. Raises InvalidInput: there is none."""
-        return chosen_agents(
+        return select_agents(
             (agent for agent in await self.agents.agents() if agent.status is AgentStatus.ALIVE), expression
         )
 

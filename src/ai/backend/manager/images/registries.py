@@ -151,22 +151,23 @@ class ImagePulls(msgspec.Struct, frozen=True):
     store: ImageStore
     registries: ContainerRegistries
 
-    async def request(self, kernels: Iterable[KernelSpec]) -> CreateKernels:
+    async def creation_command(self, kernels: Iterable[KernelSpec]) -> CreateKernels:
         """Returns the command to create kernels, with the digests of images and the credentials of registries. An image
         that no registry has is not fetched: the creation fails unless the agent has it.
         """
         specs = list(kernels)
         images = {
-            (image.name, image.architecture): image for image in await self.store.named({spec.image for spec in specs})
+            (image.name, image.architecture): image
+            for image in await self.store.by_names({spec.image for spec in specs})
         }
         if not images:
             return CreateKernels(kernels=specs)
         policy = await self.registries.auto_pull()
-        specs_with_images = [_with_image(spec, images.get((spec.image, spec.architecture)), policy) for spec in specs]
-        access = await self.access(spec.image for spec in specs_with_images if spec.auto_pull)
+        specs_with_images = [_add_image(spec, images.get((spec.image, spec.architecture)), policy) for spec in specs]
+        access = await self.registry_access(spec.image for spec in specs_with_images if spec.auto_pull)
         return CreateKernels(kernels=specs_with_images, registries=access)
 
-    async def access(self, names: Iterable[str]) -> list[RegistryAccess]:
+    async def registry_access(self, names: Iterable[str]) -> list[RegistryAccess]:
         """Returns the credentials of the registries from which the named images come."""
         registry_names = {registry_of(name) for name in names}
         return [
@@ -183,7 +184,7 @@ _AUTO_PULL_ON_WIRE: Mapping[AutoPull, Literal["", "tag", "digest"]] = {
 }
 
 
-def _with_image(spec: KernelSpec, image: RegisteredImage | None, policy: AutoPull) -> KernelSpec:
+def _add_image(spec: KernelSpec, image: RegisteredImage | None, policy: AutoPull) -> KernelSpec:
     if image is None:
         return spec
     return replace(

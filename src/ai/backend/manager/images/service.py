@@ -79,7 +79,7 @@ class ImageService(msgspec.Struct, frozen=True):
         visible_images = [
             image
             for image in merged_images
-            if (sees_all or _is_usable(image, caller)) and _is_in(image, allowed_registries)
+            if (sees_all or _is_usable(image, caller)) and _is_from_allowed(image, allowed_registries)
         ]
         if image_filter.group is not None or image_filter.scaling_group is not None:
             selected_agents = await self._agents_of(caller, agents, image_filter)
@@ -115,18 +115,20 @@ class ImageService(msgspec.Struct, frozen=True):
         """Returns the image that a session names, from a registry or from one of these agents. Raises ImageNotFound;
         Forbidden: the domain may not use its registry; InvalidInput: its labels are malformed.
         """
-        images = merge_images(agents, *await self.registered(reference))
+        images = merge_images(agents, *await self.images_of_reference(reference))
         allowed_registries = await self.allowed_registries(domain)
         try:
             image = resolve_image([image for image in images if _is_usable(image, owner)], reference, architecture)
         except ImageNotFound:  # raise again with suggestions that the owner may use
             all_images = merge_images(agents, await self.store.all(), await self.store.aliases())
             usable_images = [
-                image for image in all_images if _is_usable(image, owner) and _is_in(image, allowed_registries)
+                image
+                for image in all_images
+                if _is_usable(image, owner) and _is_from_allowed(image, allowed_registries)
             ]
             image = resolve_image(usable_images, reference, architecture)
         registry = registry_of(image.name)
-        if not _is_in(image, allowed_registries):
+        if not _is_from_allowed(image, allowed_registries):
             raise Forbidden(
                 f"The domain {domain} may not use images of {registry}.",
                 data={"image": "registry not allowed", "registry": registry},
@@ -139,18 +141,18 @@ class ImageService(msgspec.Struct, frozen=True):
             raise ImageNotFound(f"No agent of this resource group has {image.name}, or can fetch it.")
         return image
 
-    async def registered(self, reference: str) -> tuple[Sequence[RegisteredImage], Sequence[ImageAlias]]:
+    async def images_of_reference(self, reference: str) -> tuple[Sequence[RegisteredImage], Sequence[ImageAlias]]:
         """Returns the images of registries that a reference names, and the alias of that name."""
         alias = await self.store.alias(reference)
         return await self.store.lookup(reference), [alias] if alias is not None else []
 
-    async def with_fetchable(self, agents: Sequence[Agent], names: Collection[str]) -> list[Agent]:
+    async def add_fetchable_images(self, agents: Sequence[Agent], names: Collection[str]) -> list[Agent]:
         """Returns the agents, with those of the named images added that an agent can fetch from a registry."""
         fetching_agents = [agent for agent in agents if agent.can_fetch]
         if not fetching_agents or not names or await self.registries.auto_pull() is AutoPull.NONE:
             return list(agents)
         registry_images = [
-            ImageReport(name=image.name, architecture=image.architecture) for image in await self.store.named(names)
+            ImageReport(name=image.name, architecture=image.architecture) for image in await self.store.by_names(names)
         ]
         images_by_agent = {
             agent.id: [image for image in registry_images if image.architecture == agent.architecture]
@@ -166,7 +168,7 @@ class ImageService(msgspec.Struct, frozen=True):
         agents = await self.agents.agents()
         images = merge_images(agents, await self.store.lookup(target), await self.store.aliases())
         image = resolve_image(images, target, architecture)
-        if alias == image.name or alias in {registered.name for registered in await self.store.named([alias])}:
+        if alias == image.name or alias in {registered.name for registered in await self.store.by_names([alias])}:
             raise Conflict(f"{alias!r} is the name of an image itself.", data={"alias": "taken"})
         image_alias = ImageAlias(
             alias=alias, image=image.name, architecture=architecture_name(architecture) if architecture else None
@@ -216,7 +218,7 @@ def _is_usable(image: Image, caller: Caller) -> bool:
     return image.labels.get(CUSTOMIZED_OWNER_LABEL) in (None, f"user:{caller.user_id}")
 
 
-def _is_in(image: Image, allowed_registries: Collection[str] | None) -> bool:
+def _is_from_allowed(image: Image, allowed_registries: Collection[str] | None) -> bool:
     """Returns True if the image is from an allowed registry; local images of nodes are always allowed."""
     return not image.is_registered or is_allowed(registry_of(image.name), allowed_registries)
 
@@ -234,7 +236,7 @@ def merge_images(
             continue
         for report in agent.images:
             key = report.name, architecture_name(report.architecture)
-            merged_images[key] = _with_report(merged_images.get(key), key[1], agent, report)
+            merged_images[key] = _add_report(merged_images.get(key), key[1], agent, report)
     for image in registered:
         key = image.name, image.architecture
         earlier_image = merged_images.get(key) or Image(name=key[0], architecture=key[1], size_bytes=image.size_bytes)
@@ -251,7 +253,7 @@ def merge_images(
     return list(merged_images.values())
 
 
-def _with_report(earlier_image: Image | None, architecture: str, agent: Agent, report: ImageReport) -> Image:
+def _add_report(earlier_image: Image | None, architecture: str, agent: Agent, report: ImageReport) -> Image:
     if earlier_image is not None:
         aliases = tuple(dict.fromkeys((*earlier_image.aliases, *report.aliases)))
         return replace(earlier_image, aliases=aliases, agents=(*earlier_image.agents, agent.id))

@@ -147,7 +147,7 @@ class SqlImageStore:
 
         return await self._db.run_read(work)
 
-    async def named(self, names: Collection[str]) -> list[RegisteredImage]:
+    async def by_names(self, names: Collection[str]) -> list[RegisteredImage]:
         return [_image_of(row) for row in await self._db.fetch(_IMAGES_BY_NAME_QUERY, {"names": names})]
 
     async def forget(self, name: str, architecture: str | None = None) -> int:

@@ -24,7 +24,7 @@ class ImageStore(Protocol):
     async def lookup(self, reference: str) -> list[RegisteredImage]:
         """Returns the images whose name, repository or alias is ``reference``."""
 
-    async def named(self, names: Collection[str]) -> list[RegisteredImage]: ...
+    async def by_names(self, names: Collection[str]) -> list[RegisteredImage]: ...
 
     async def forget(self, name: str, architecture: str | None = None) -> int:
         """Deletes images, and aliases that have no image left, and returns the number of images."""

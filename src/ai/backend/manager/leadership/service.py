@@ -65,7 +65,7 @@ class Leadership:
             await self._end_leadership("this manager stops")
             await self.leases.release(lease)
 
-    async def living(self) -> set[str]:
+    async def living_managers(self) -> set[str]:
         """Returns the ids of the managers that are alive."""
         return set((await self.leases.holders(PRESENCE)).values())
 

@@ -89,7 +89,7 @@ class ErrorLogApi:
                 **values,
                 user_id=caller.user_id,
                 domain_name=caller.domain_name,
-                context_env=_environment(body.context_env),
+                context_env=_parse_environment(body.context_env),
                 created_at=self._now(),
             )
         )
@@ -116,7 +116,7 @@ class ErrorLogApi:
         return {"success": True}
 
 
-def _environment(value: dict[str, Any] | str) -> dict[str, Any]:
+def _parse_environment(value: dict[str, Any] | str) -> dict[str, Any]:
     environment: Any = value or {}
     if isinstance(environment, str):
         try:

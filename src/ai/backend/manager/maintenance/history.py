@@ -43,7 +43,7 @@ class History(msgspec.Struct, frozen=True):
         removed_counts: Counter[str] = Counter()
         loop = asyncio.get_running_loop()
         removed_counts.update(await self._finish_batch())
-        while ids := await self.store.expired(kind, before=before, limit=BATCH_ROWS):
+        while ids := await self.store.expired_ids(kind, before=before, limit=BATCH_ROWS):
             began_s = loop.time()
             await self._archive(kind, ids)
             removed_counts.update(await self._delete(kind, ids))

@@ -32,7 +32,7 @@ _SESSIONS = sessions.c
 _DEVICES = identity_tables.totp_devices
 
 
-class OtherSecrets(Protocol):
+class FeatureSecrets(Protocol):
     """Gives access to the secrets of a feature that ``maintenance`` cannot import, since it imports ``maintenance``."""
 
     def texts(self, s: Connection) -> Iterable[str]:
@@ -45,7 +45,7 @@ class OtherSecrets(Protocol):
         """Deletes the secrets of the feature that cannot be opened."""
 
 
-async def missing_keys(database: Database, sealer: Sealer, other_secrets: Sequence[OtherSecrets] = ()) -> set[str]:
+async def missing_keys(database: Database, sealer: Sealer, other_secrets: Sequence[FeatureSecrets] = ()) -> set[str]:
     """Returns the ids of keys that have sealed secrets, but that the sealer does not have."""
 
     def work(s: Connection) -> set[str]:
@@ -62,7 +62,7 @@ async def missing_keys(database: Database, sealer: Sealer, other_secrets: Sequen
     return await database.run_read(work)
 
 
-async def seal_rows(database: Database, sealer: Sealer, other_secrets: Sequence[OtherSecrets] = ()) -> int:
+async def seal_rows(database: Database, sealer: Sealer, other_secrets: Sequence[FeatureSecrets] = ()) -> int:
     """Seals all secrets that are plain or sealed with an older key, and returns the number of changed rows. Raises
     InvalidInput, changing nothing, if the key of a secret is missing.
     """
@@ -124,13 +124,13 @@ def _seal_environs(s: Connection, sealer: Sealer) -> int:
     return len(outdated_rows)
 
 
-async def reissue(
+async def reissue_secrets(
     database: Database,
     sealer: Sealer,
     new_secret: Callable[[], str],
     *,
     at: datetime,
-    other_secrets: Sequence[OtherSecrets] = (),
+    other_secrets: Sequence[FeatureSecrets] = (),
 ) -> list[tuple[str, AccessKey, str]]:
     """Replaces secrets of keypairs that cannot be opened, and returns e-mail addresses, access keys and new secrets.
 

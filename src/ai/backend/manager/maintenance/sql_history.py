@@ -57,7 +57,7 @@ class SqlHistoryStore:
             for table, columns in _ARCHIVED_COLUMNS.items()
         }
 
-    async def expired(self, kind: HistoryKind, *, before: datetime, limit: int) -> Sequence[str]:
+    async def expired_ids(self, kind: HistoryKind, *, before: datetime, limit: int) -> Sequence[str]:
         query_of_kind = {
             HistoryKind.SESSIONS: _expired_sessions,
             HistoryKind.AUDIT: _expired_records,
@@ -68,7 +68,7 @@ class SqlHistoryStore:
     async def rows(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, Rows]:
         def read(conn: Connection, table: Any, column: Any) -> Rows:
             query = select(*map(_archived_expression, _ARCHIVED_COLUMNS[table.name])).where(
-                column.in_(_keys(kind, ids))
+                column.in_(_record_keys(kind, ids))
             )
             return [dict(row._mapping) for row in conn.execute(query)]
 
@@ -86,7 +86,7 @@ class SqlHistoryStore:
         )
 
     async def remove(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, int]:
-        record_keys = _keys(kind, ids)
+        record_keys = _record_keys(kind, ids)
         has_final_status = sessions.c.status.in_(FINAL_SESSION_STATUSES)
         deletions = {
             HistoryKind.SESSIONS: {
@@ -111,7 +111,7 @@ def _archived_expression(column: Column[Any]) -> Any:
     return column if _python_type(column) is not str else type_coerce(column, Text).label(column.name)
 
 
-def _keys(kind: HistoryKind, ids: Sequence[str]) -> Sequence[Any]:
+def _record_keys(kind: HistoryKind, ids: Sequence[str]) -> Sequence[Any]:
     return list(ids) if kind is HistoryKind.SESSIONS else [int(record_id) for record_id in ids]
 
 

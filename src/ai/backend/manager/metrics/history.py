@@ -70,7 +70,7 @@ class _Ring:
 
 
 @dataclass(slots=True)
-class _Subject:
+class _SubjectHistory:
     """Holds the series of one kernel or agent by the names of metrics."""
 
     updated_s: float = 0.0
@@ -95,13 +95,13 @@ class MetricHistory:
     def __init__(self, *, max_bytes: int = 64 << 20, wall_clock: Callable[[], float] = time.time) -> None:
         self._max_series = max(1, max_bytes // BYTES_OF_SERIES)
         self._wall_clock = wall_clock
-        self._subjects: dict[str, _Subject] = {}
+        self._subjects: dict[str, _SubjectHistory] = {}
         self._count = 0
 
     def put(self, subject_id: str, values: Mapping[str, float]) -> None:
         """Records the present values of a kernel's or agent's metrics, by the name of the metric."""
         now_s = self._wall_clock()
-        subject = self._subjects.pop(subject_id, None) or _Subject()
+        subject = self._subjects.pop(subject_id, None) or _SubjectHistory()
         for name, value in values.items():
             rings = subject.series.get(name)
             if rings is None:

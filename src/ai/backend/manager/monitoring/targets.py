@@ -79,13 +79,13 @@ class ScrapeTargets(msgspec.Struct, frozen=True):
             target_groups.append(_target_group("app-proxy-coordinator", coordinator.url))
             try:
                 reply = await self.coordinators.call(coordinator, "GET", "/api/worker")
-                target_groups += _workers(reply.get("workers", ()))
+                target_groups += _worker_targets(reply.get("workers", ()))
             except (BackendError, KeyError, TypeError) as e:
                 log.warning("the workers of the app proxy %s are not known now: %s", coordinator.url, e)
         return target_groups
 
 
-def _workers(workers: Iterable[Mapping[str, Any]]) -> Iterable[TargetGroup]:
+def _worker_targets(workers: Iterable[Mapping[str, Any]]) -> Iterable[TargetGroup]:
     for worker in workers:
         host, port = str(worker["hostname"]), int(worker["api_port"])
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

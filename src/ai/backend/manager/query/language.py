@@ -72,14 +72,14 @@ class _Parser:
     """A recursive-descent parser of filter expressions."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = list(_tokens(text))
+        self._tokens = list(_split_tokens(text))
         self._position = 0
         self._conditions = 0
 
     def parse(self) -> Filter:
-        parsed_filter = self._expression(0)
+        parsed_filter = self._parse_expression(0)
         if self._position < len(self._tokens):
-            raise self._unexpected()
+            raise self._unexpected_token()
         return parsed_filter
 
     def _peek(self) -> str:
@@ -91,35 +91,35 @@ class _Parser:
         self._position += 1
         return self._tokens[self._position - 1]
 
-    def _unexpected(self) -> InvalidInput:
+    def _unexpected_token(self) -> InvalidInput:
         return _invalid("filter", f"unexpected {self._peek()[:64]!r}" if self._peek() else "ends too early")
 
     def _expect(self, symbol: str) -> None:
         if self._peek() != symbol:
-            raise self._unexpected()
+            raise self._unexpected_token()
         self._position += 1
 
-    def _expression(self, depth: int) -> Filter:
-        return self._junction("|", lambda: self._junction("&", lambda: self._factor(depth)))
+    def _parse_expression(self, depth: int) -> Filter:
+        return self._parse_junction("|", lambda: self._parse_junction("&", lambda: self._parse_factor(depth)))
 
-    def _junction(self, symbol: Literal["&", "|"], parse_term: Callable[[], Filter]) -> Filter:
+    def _parse_junction(self, symbol: Literal["&", "|"], parse_term: Callable[[], Filter]) -> Filter:
         terms = [parse_term()]
         while self._peek() == symbol:
             self._position += 1
             terms.append(parse_term())
         return terms[0] if len(terms) == 1 else Junction(kind=symbol, terms=tuple(terms))
 
-    def _factor(self, depth: int) -> Filter:
+    def _parse_factor(self, depth: int) -> Filter:
         if self._peek() == "(":
             if depth == MAX_DEPTH:
                 raise _invalid("filter", f"nested deeper than {MAX_DEPTH}")
             self._position += 1
-            inner_filter = self._expression(depth + 1)
+            inner_filter = self._parse_expression(depth + 1)
             self._expect(")")
             return inner_filter
-        return self._condition()
+        return self._parse_condition()
 
-    def _condition(self) -> Condition:
+    def _parse_condition(self) -> Condition:
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
             raise _invalid("filter", f"more than {MAX_CONDITIONS} conditions")
@@ -130,18 +130,18 @@ class _Parser:
         operator = operator.lower()
         if operator not in _OPERATORS:
             raise _invalid("filter", f"not an operator: {operator[:64]!r}")
-        value = self._list() if self._peek() == "[" else self._scalar()
+        value = self._parse_list() if self._peek() == "[" else self._parse_scalar()
         if (operator == "in") != isinstance(value, tuple):
             raise _invalid("filter", "a list goes with `in`, and only with it")
         if operator in ("like", "ilike") and not isinstance(value, str):
             raise _invalid("filter", f"`{operator}` needs a string")
         return Condition(field=field, op=cast(Operator, operator), value=value)
 
-    def _list(self) -> tuple[Scalar, ...]:
+    def _parse_list(self) -> tuple[Scalar, ...]:
         self._expect("[")
         values: list[Scalar] = []
         while self._peek() != "]":
-            values.append(self._scalar())
+            values.append(self._parse_scalar())
             if len(values) > MAX_CONDITIONS * 16:
                 raise _invalid("filter", "the list is too long")
             if self._peek() != "]":
@@ -149,7 +149,7 @@ class _Parser:
         self._expect("]")
         return tuple(values)
 
-    def _scalar(self) -> Scalar:
+    def _parse_scalar(self) -> Scalar:
         kind, text = self._next()
         if kind == "string":
             return _unquote(text)
@@ -160,7 +160,7 @@ class _Parser:
         raise _invalid("filter", f"not a value: {text[:64]!r}; put text in double quotes")
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
+def _split_tokens(text: str) -> Iterator[tuple[str, str]]:
     position = 0
     end = len(text.rstrip())
     while position < end:

@@ -35,7 +35,7 @@ def _field_value(item: object, name: str) -> Any:
     return getattr(item, name)
 
 
-def _comparable(value: Any, operand: Any) -> Any:
+def _convert_operand(value: Any, operand: Any) -> Any:
     """Converts the operand of a comparison to the type of the value, as the SQL store does."""
     try:
         if isinstance(value, datetime) and isinstance(operand, str):
@@ -68,12 +68,13 @@ def _compile_like(pattern: str, ignore_case: bool) -> re.Pattern[str]:
     return re.compile(first_part + "".join(regex_parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
 
 
-def _meets(item: object, condition: Condition) -> bool:
+def _meets_condition(item: object, condition: Condition) -> bool:
     value = _field_value(item, condition.field)
     operator, operand = condition.op, condition.value
     if operator == "in":
         return value in [
-            _comparable(value, listed_value) for listed_value in (operand if isinstance(operand, tuple) else (operand,))
+            _convert_operand(value, listed_value)
+            for listed_value in (operand if isinstance(operand, tuple) else (operand,))
         ]
     if operator in ("like", "ilike"):
         return value is not None and _matches_like(value, str(operand), ignore_case=operator == "ilike")
@@ -81,7 +82,7 @@ def _meets(item: object, condition: Condition) -> bool:
         return value is not None and str(operand) in str(value)
     if value is None and operand is not None:
         return False
-    return bool(COMPARISON_FUNCTIONS[operator](value, _comparable(value, operand)))
+    return bool(COMPARISON_FUNCTIONS[operator](value, _convert_operand(value, operand)))
 
 
 def matches(item: object, filter_: Filter | None) -> bool:
@@ -89,7 +90,7 @@ def matches(item: object, filter_: Filter | None) -> bool:
     if filter_ is None:
         return True
     if isinstance(filter_, Condition):
-        return _meets(item, filter_)
+        return _meets_condition(item, filter_)
     results = [matches(item, term) for term in filter_.terms]
     return all(results) if filter_.kind == "&" else any(results)
 

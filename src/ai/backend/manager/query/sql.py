@@ -42,21 +42,21 @@ def _typed_value(column: Column[Any], value: Scalar) -> Any:
         if isinstance(column.type, EnumText):
             return _enum_member(column.type.kind, str(value))
         if isinstance(column.type, Boolean):
-            return _boolean(value)
+            return _parse_boolean(value)
         if isinstance(column.type, Integer | Float):
-            return _number(value)
+            return _parse_number(value)
         return str(value)
     except ValueError:
         raise InvalidInput(f"{column.name}: {value!r} is no such value", data={"filter": column.name}) from None
 
 
-def _boolean(value: Scalar) -> bool:
+def _parse_boolean(value: Scalar) -> bool:
     if not isinstance(value, int) or value not in (0, 1):
         raise ValueError(value)
     return bool(value)
 
 
-def _number(value: Scalar) -> int | float:
+def _parse_number(value: Scalar) -> int | float:
     number = value if isinstance(value, int | float) else float(str(value))
     if not abs(number) < _NUMBER_LIMIT:
         raise ValueError(value)
@@ -76,7 +76,7 @@ def _enum_member(kind: type[StrEnum], text: str) -> StrEnum:
     return members[text.lower()] if text.lower() in members else kind(text)
 
 
-def _condition(
+def _compile_condition(
     table: Table, condition: Condition, hidden: frozenset[str], joined: Mapping[str, Column[Any]]
 ) -> ColumnElement[bool]:
     column = _column(table, condition.field, hidden, joined)
@@ -119,7 +119,7 @@ def compile_filter(
     if filter_ is None:
         return []
     if isinstance(filter_, Condition):
-        return [_condition(table, filter_, hidden, joined)]
+        return [_compile_condition(table, filter_, hidden, joined)]
     terms = [and_(*compile_filter(table, term, hidden=hidden, joined=joined)) for term in filter_.terms]
     return [(and_ if filter_.kind == "&" else or_)(*terms)]
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @cache
-def plugged_order(name: str) -> Order | None:
+def load_order_plugin(name: str) -> Order | None:
     """Returns the order of the plugin of this name, or logs the reason and returns None."""
     try:
         return adapt_order(name, load_class(ENTRY_POINT_GROUP, name, AbstractOrder)())

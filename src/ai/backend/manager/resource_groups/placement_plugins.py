@@ -15,7 +15,7 @@ FALLBACK = "dispersed"
 
 
 @cache
-def plugged(name: str) -> Placement | None:
+def load_placement_plugin(name: str) -> Placement | None:
     """Returns the placement of the plugin of this name, or logs the reason and returns None."""
     for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
         try:
@@ -24,12 +24,12 @@ def plugged(name: str) -> Placement | None:
             log.exception("the placement plugin %s cannot be used", name)
             continue
         if isinstance(plugin, PlacementPlugin):
-            return adapt(name, plugin)
+            return adapt_placement(name, plugin)
         log.error("the placement plugin %s has no method choose", name)
     return None
 
 
-def adapt(name: str, plugin: PlacementPlugin) -> Placement:
+def adapt_placement(name: str, plugin: PlacementPlugin) -> Placement:
     """Returns a plugin in the form of a placement of the scheduler. If it fails or chooses no candidate, this is logged
     and the fallback decides.
     """

@@ -19,8 +19,8 @@ from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
-from ai.backend.manager.resource_groups.order_plugins import plugged_order
-from ai.backend.manager.resource_groups.placement_plugins import plugged
+from ai.backend.manager.resource_groups.order_plugins import load_order_plugin
+from ai.backend.manager.resource_groups.placement_plugins import load_placement_plugin
 from ai.backend.manager.resource_groups.store import ResourceGroupStore, ResourceGroupUse
 
 _URL_PATTERN = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+/?")
@@ -97,7 +97,7 @@ class ResourceGroupService:
         """Creates a resource group. Raises InvalidName; InvalidInput for unknown schedulers or options; Conflict."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         check_slug(name, what="name", allow_dots=True)
-        group = ResourceGroup(name=ResourceGroupName(name), created_at=self.clock.now(), **_checked_fields(values))
+        group = ResourceGroup(name=ResourceGroupName(name), created_at=self.clock.now(), **_check_fields(values))
         await self.store.put_resource_group(group, only_new=True)
         return group
 
@@ -106,7 +106,7 @@ class ResourceGroupService:
         :meth:`create`.
         """
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
-        changed_group = await self.store.change_resource_group(name, **_checked_fields(values))
+        changed_group = await self.store.change_resource_group(name, **_check_fields(values))
         if changed_group is None:
             raise _group_not_found(name)
         for background_loop in self.after_change:
@@ -151,7 +151,7 @@ class ResourceGroupService:
             raise NotFound(f"The resource group {name[:64]!r} is not associated with that.")
 
 
-def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+def _check_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the checked fields to be stored, without None, and the scheduler in its canonical spelling."""
     fields = {name: value for name, value in values.items() if value is not None}
     if fields.get("driver", DRIVERS[0]) not in DRIVERS:
@@ -163,10 +163,12 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     options = fields.get("scheduler_opts", {})
     placement_name = options.get("agent_selection_strategy")
     plugin_names = (
-        {placement_name} if isinstance(placement_name, str) and plugged(placement_name) is not None else set()
+        {placement_name}
+        if isinstance(placement_name, str) and load_placement_plugin(placement_name) is not None
+        else set()
     )
     order = fields.get("scheduler")
-    if isinstance(order, str) and order_name(order) is None and plugged_order(order) is not None:
+    if isinstance(order, str) and order_name(order) is None and load_order_plugin(order) is not None:
         plugin_names.add(order)
     check(order, options, plugins=plugin_names)
     if order is not None:

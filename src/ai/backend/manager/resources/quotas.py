@@ -21,7 +21,7 @@ def quota_names(session: Session) -> tuple[str, ...]:
     return f"keypair:{session.access_key}", f"group:{session.group_id}", f"domain:{session.domain_name}"
 
 
-def bounded(names: Iterable[str], limits: ResourceSlot, *, default_limit: Decimal = INFINITY) -> ResourceSlot:
+def fill_limits(names: Iterable[str], limits: ResourceSlot, *, default_limit: Decimal = INFINITY) -> ResourceSlot:
     """Returns a limit for every slot in ``names``: the one in ``limits``, or else ``default_limit``."""
     limited_names = set(limits)
     return ResourceSlot(
@@ -38,7 +38,7 @@ def policy_limits(names: Iterable[str], policy: ResourcePolicy) -> ResourceSlot:
 
 def scope_limits(names: Iterable[str], total_resource_slots: ResourceSlot) -> ResourceSlot:
     """Returns the amount of each slot that a group or a domain may occupy. Slots without an entry are unlimited."""
-    return bounded(names, total_resource_slots)
+    return fill_limits(names, total_resource_slots)
 
 
 class QuotaUsage(msgspec.Struct, frozen=True):

@@ -31,17 +31,20 @@ class NamedClaims(msgspec.Struct, frozen=True):
     by_id: Mapping[UUID, Claim] = msgspec.field(default_factory=dict)
     users: Mapping[UUID, Sequence[ClaimUser]] = msgspec.field(default_factory=dict)
 
-    def of(self, session: Session) -> Claim | None:
+    def claim_of(self, session: Session) -> Claim | None:
         return self.by_id.get(session.claim_id) if session.claim_id is not None else None
 
     def slots_of(self, sessions: Sequence[Session]) -> set[str]:
         """Returns the names of the slots that the claims of sessions request."""
         return {
-            slot for session in sessions if (claim := self.of(session)) is not None for slot in claim.requested_slots
+            slot
+            for session in sessions
+            if (claim := self.claim_of(session)) is not None
+            for slot in claim.requested_slots
         }
 
 
-def with_claim(
+def add_claim(
     pending: core.PendingSession, session: Session, claims: NamedClaims, agents: Mapping[AgentId, core.AgentView]
 ) -> core.PendingSession:
     """Returns a pending session whose first kernel also requests the slots of the session's device claim. If the claim
@@ -49,7 +52,7 @@ def with_claim(
     """
     if session.claim_id is None:
         return pending
-    claim = claims.of(session)
+    claim = claims.claim_of(session)
     if claim is None:
         name = session.claim_name or ""
         missing_claim = core.PendingClaim(
@@ -76,7 +79,7 @@ def with_claim(
         return replace(pending, claim=replace(pending_claim, problem="what it was given before is being returned"))
     assert claim.agent is not None
     view, devices = agents.get(claim.agent), to_allocation(claim.devices)
-    problem = problem_of(claim.agent, view, devices)
+    problem = claim_problem(claim.agent, view, devices)
     if pending.designated_agents and claim.agent not in pending.designated_agents:
         problem = f"its devices are on {claim.agent}, which is not among the agents that were chosen"
     is_shared = view is not None and claim.status is not ClaimStatus.ALLOCATING and is_shareable(view.plugins, devices)
@@ -86,7 +89,7 @@ def with_claim(
     return replace(pending, designated_agents=(claim.agent,), claim=pending_claim)
 
 
-def problem_of(agent_id: AgentId, view: core.AgentView | None, devices: DeviceAllocation) -> str:
+def claim_problem(agent_id: AgentId, view: core.AgentView | None, devices: DeviceAllocation) -> str:
     """Returns why the devices of a claim cannot be used now, or an empty text if they can be used."""
     if view is None or not view.is_schedulable:
         return f"its agent {agent_id} is lost, or takes no sessions"
@@ -101,7 +104,7 @@ def problem_of(agent_id: AgentId, view: core.AgentView | None, devices: DeviceAl
     return ""
 
 
-def placed_claim(
+def change_placed_claim(
     claim: Claim, placement: Placement, now: datetime
 ) -> tuple[ClaimChange | None, dict[KernelId, dict[str, Any]]]:
     """Returns the change of a claim after its session was placed, and the devices and slots of each kernel. Each kernel

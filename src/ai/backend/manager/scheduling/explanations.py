@@ -97,15 +97,15 @@ class ExplanationService:
             session, owner_limits = await self.factory.build(caller, owner, request)
             await self._check_owner_limits(session, owner_limits, count)
         except _REFUSAL_ERRORS as e:
-            return self._refusal(request, count, e)
+            return self._refused_explanation(request, count, e)
         images = frozenset(kernel.image for kernel in session.kernels)
         state = await self.queues.state(session.scaling_group, images=images)
         quotas = await self.queues.quotas_of(session)
-        candidate = await self.queues.candidate(session, quotas)
-        trial = state.run(_copies(candidate, count), quotas)
+        candidate = await self.queues.to_pending_session(session, quotas)
+        trial = state.run(_copy_candidate(candidate, count), quotas)
         nearest_requests: list[NearestRequest] = []
         if trial.outcome is not Outcome.NOW and not request.roles and len(state.sessions) < _MAX_QUEUE_FOR_NEAREST:
-            nearest_requests = await self._nearest(caller, owner, request, trial.proposals, state, count)
+            nearest_requests = await self._nearest_requests(caller, owner, request, trial.proposals, state, count)
         explanation = await self._describe(caller, session, trial, state, quotas)
         return replace(
             explanation,
@@ -135,7 +135,7 @@ class ExplanationService:
             )
             limits.check_pending(len(owned_sessions) + count, slots)
 
-    def _refusal(self, request: CreateSession, count: int, error: BackendError) -> Explanation:
+    def _refused_explanation(self, request: CreateSession, count: int, error: BackendError) -> Explanation:
         is_limit = isinstance(error, LimitExceeded)
         return Explanation(
             verdict="never",
@@ -149,7 +149,7 @@ class ExplanationService:
             at=self.clock.now().isoformat(),
         )
 
-    async def _nearest(
+    async def _nearest_requests(
         self,
         caller: Caller,
         owner: Caller,
@@ -171,8 +171,8 @@ class ExplanationService:
             except BackendError:
                 continue
             quotas = await self.queues.quotas_of(session)
-            candidate = await self.queues.candidate(session, quotas)
-            if state.run(_copies(candidate, count), quotas).outcome is Outcome.NOW:
+            candidate = await self.queues.to_pending_session(session, quotas)
+            if state.run(_copy_candidate(candidate, count), quotas).outcome is Outcome.NOW:
                 nearest_requests.append(
                     NearestRequest(resources=resources, cluster_size=proposal.kernels, device_requests=device_requests)
                 )
@@ -297,7 +297,7 @@ class ExplanationService:
         return _session_count(caller, holding_sessions)
 
 
-def _copies(candidate: PendingSession, count: int) -> list[PendingSession]:
+def _copy_candidate(candidate: PendingSession, count: int) -> list[PendingSession]:
     """Returns ``count`` equal sessions, of which the first is the candidate and the others have new ids."""
     copies = [candidate]
     for _ in range(count - 1):

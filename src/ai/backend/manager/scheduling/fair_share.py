@@ -13,7 +13,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
-from ai.backend.manager.scheduling.snapshot import held_by_scope
+from ai.backend.manager.scheduling.snapshot import scopes_and_slots
 from ai.backend.manager.scheduling.store import ShareHistory, ShareStore
 from ai.backend.manager.sessions.store import SessionStore
 
@@ -32,7 +32,7 @@ class FairShareAccounting:
     clock: Clock
     _due: float = field(default=0.0, init=False)
 
-    async def used_lately(
+    async def decayed_usage(
         self, group: ResourceGroup, held_by_scope: Mapping[str, ResourceSlot], now: datetime
     ) -> Mapping[str, ResourceSlot]:
         """Returns the decayed usage up to now; ``held_by_scope`` is what each scope occupies now."""
@@ -51,7 +51,7 @@ class FairShareAccounting:
         for group in await self.resource_groups.resource_groups():
             if order_name(group.scheduler) == "fair-share":
                 now = self.clock.now()
-                used_slots = await self.used_lately(group, await self._held_by_scope(group), now)
+                used_slots = await self.decayed_usage(group, await self._held_by_scope(group), now)
                 await self.store.put_history(group.name, ShareHistory(used=used_slots, at=now))
         self._due = began_s + SAMPLE_S
 
@@ -62,4 +62,4 @@ class FairShareAccounting:
             session.id: session
             for session in await self.sessions.get_many({holding.session_id for holding in holdings})
         }
-        return occupied(held_by_scope(holdings, owners))
+        return occupied(scopes_and_slots(holdings, owners))

@@ -27,7 +27,7 @@ from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
-from ai.backend.manager.scheduling.claims import NamedClaims, placed_claim
+from ai.backend.manager.scheduling.claims import NamedClaims, change_placed_claim
 from ai.backend.manager.scheduling.explanations import message_of
 from ai.backend.manager.scheduling.reading import SnapshotReader
 from ai.backend.manager.scheduling.store import ShareStore
@@ -160,12 +160,15 @@ class ScheduleLoop(PeriodicLoop):
         changes = [
             change
             for placement in plan.placements
-            if (change := self._place(sessions_by_id[placement.session_id], placement, now, claims)) is not None
+            if (change := self._placement_change(sessions_by_id[placement.session_id], placement, now, claims))
+            is not None
         ]
-        changes, skips_without_network = await self._with_networks(changes, name)
+        changes, skips_without_network = await self._assign_networks(changes, name)
         await self._commit(changes)
         await self._evict(plan, now)
-        await self._explain([*_skips_for_owners(plan, sessions_by_id), *skips_without_network], sessions_by_id, now)
+        await self._store_explanations(
+            [*_skips_for_owners(plan, sessions_by_id), *skips_without_network], sessions_by_id, now
+        )
 
     async def _commit(self, changes: Sequence[Change]) -> None:
         """Saves all changes in one transaction, or one by one if one of the changes has conflicted."""
@@ -182,7 +185,7 @@ class ScheduleLoop(PeriodicLoop):
                     self.wake()
 
     @staticmethod
-    def _place(session: Session, placement: Placement, now: datetime, claims: NamedClaims) -> Change | None:
+    def _placement_change(session: Session, placement: Placement, now: datetime, claims: NamedClaims) -> Change | None:
         agents = {placement.kernel_id: placement.agent_id for placement in placement.kernels}
         kernel_details = {
             placement.kernel_id: {
@@ -193,20 +196,20 @@ class ScheduleLoop(PeriodicLoop):
             for placement in placement.kernels
         }
         claim_change = None
-        if (claim := claims.of(session)) is not None:
-            claim_change, kernel_details = placed_claim(claim, placement, now)
+        if (claim := claims.claim_of(session)) is not None:
+            claim_change, kernel_details = change_placed_claim(claim, placement, now)
         change = advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=kernel_details)
         return replace(change, claim=claim_change) if change is not None else None
 
-    async def _with_networks(self, placements: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
+    async def _assign_networks(self, placement_changes: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
         """Returns the changes with the networks that their sessions need, and skips of sessions that get none."""
-        if not any(needs_overlay(change.new) for change in placements):
-            return placements, []
+        if not any(needs_overlay(change.new) for change in placement_changes):
+            return placement_changes, []
         agents = {agent.id: agent for agent in await self.agents.agents(scaling_group=group)}
         used_networks = await self.sessions.networks()
         ready_changes: list[Change] = []
         skips: list[Skip] = []
-        for change in placements:
+        for change in placement_changes:
             if not needs_overlay(change.new):
                 ready_changes.append(change)
                 continue
@@ -234,7 +237,9 @@ class ScheduleLoop(PeriodicLoop):
             changes.append(advance(session, event, now=now))
         await self._commit([change for change in changes if change is not None])
 
-    async def _explain(self, skips: Iterable[Skip], sessions: Mapping[SessionId, Session], now: datetime) -> None:
+    async def _store_explanations(
+        self, skips: Iterable[Skip], sessions: Mapping[SessionId, Session], now: datetime
+    ) -> None:
         """Stores why each session waits, if the reason has changed. If only the amounts in the text have changed, which
         every end of a session causes, the text is stored less often and for a limited number of sessions.
         """
@@ -245,7 +250,7 @@ class ScheduleLoop(PeriodicLoop):
             explanation_change = _explanation_change(session, skip, now)
             if explanation_change is not None and session.status_info == skip.reason.value and not skip.is_final:
                 reworded_count += 1
-                if reworded_count > _MAX_REWORDED or not _is_old(session, now):
+                if reworded_count > _MAX_REWORDED or not _is_explanation_old(session, now):
                     continue
             change = explanation_change
             if skip.is_final:
@@ -268,7 +273,7 @@ def _skips_for_owners(plan: Plan, sessions: Mapping[SessionId, Session]) -> Iter
         yield replace(skip, message=message_of(skip.reason, skip.message, holder=session if is_own else None))
 
 
-def _is_old(session: Session, now: datetime) -> bool:
+def _is_explanation_old(session: Session, now: datetime) -> bool:
     """Returns True if the explanation of a session was stored at least ``_REWORD_INTERVAL_S`` seconds ago."""
     stored_at = datetime.fromisoformat(session.status_data["scheduler"]["at"])
     return not timedelta() <= now - stored_at < timedelta(seconds=_REWORD_INTERVAL_S)

@@ -25,7 +25,7 @@ from ai.backend.manager.scheduling.explanations import message_of, remedy_of
 from ai.backend.manager.scheduling.model import QueueEntry, QueueView, ShareItem, SharesView
 from ai.backend.manager.scheduling.queues import QueueReader
 from ai.backend.manager.scheduling.reading import group_policy
-from ai.backend.manager.scheduling.snapshot import held_by_scope
+from ai.backend.manager.scheduling.snapshot import scopes_and_slots
 from ai.backend.manager.sessions.lookup import sees
 from ai.backend.manager.sessions.model import Session
 
@@ -51,7 +51,7 @@ class SchedulingOverview:
         Raises NotFound: the resource group is not open to the caller."""
         await self._open_group(caller, group)
         state = await self.queues.state(group)
-        trial = state.pass_over()
+        trial = state.run_unchanged()
         skips = {
             session_id: Skip(session_id=session_id, reason=skipped_group.reason, message=skipped_group.message)
             for skipped_group in trial.plan.waits
@@ -140,8 +140,8 @@ class SchedulingOverview:
         owners = {
             session.id: session for session in await reader.sessions.get_many({each.session_id for each in holdings})
         }
-        now_occupied = occupied(held_by_scope(holdings, owners))
-        used_lately = await reader.shares.used_lately(group, now_occupied, self.clock.now())
+        now_occupied = occupied(scopes_and_slots(holdings, owners))
+        used_lately = await reader.shares.decayed_usage(group, now_occupied, self.clock.now())
         capacity = sum((agent.available_slots for agent in agents), ResourceSlot())
         names = {str(each.id): each.name for each in await self.identities.groups()}
         names |= {str(each.user_id): each.user_email for each in owners.values()}

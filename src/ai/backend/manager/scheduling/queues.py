@@ -19,7 +19,7 @@ from ai.backend.core.scheduling.trial import Trial, TrialScheduler
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.process.memory import collector_paused
 from ai.backend.manager.resources.quotas import quota_names
-from ai.backend.manager.scheduling.claims import with_claim
+from ai.backend.manager.scheduling.claims import add_claim
 from ai.backend.manager.scheduling.reading import SnapshotReader
 from ai.backend.manager.scheduling.snapshot import pending_session
 from ai.backend.manager.sessions.model import Session
@@ -62,7 +62,7 @@ class QueueState:
         assert self.snapshot is not None
         return self._run(self.snapshot, watched_ids=[session_id])
 
-    def pass_over(self) -> Trial:
+    def run_unchanged(self) -> Trial:
         """Returns the result of a pass over the unchanged queue, which is computed only once."""
         if self.whole is None:
             assert self.snapshot is not None
@@ -135,7 +135,7 @@ class QueueReader:
         claims = await self.reader.named_claims([session])
         return await self.reader.quotas.quotas([session], claims.slots_of([session]))
 
-    async def candidate(self, session: Session, quotas: Mapping[str, Quota]) -> PendingSession:
+    async def to_pending_session(self, session: Session, quotas: Mapping[str, Quota]) -> PendingSession:
         """Converts a session that is not in the queue to the form that the scheduler takes."""
         dependencies = {
             dependency.id: dependency for dependency in await self.reader.sessions.get_many(session.dependencies)
@@ -145,7 +145,7 @@ class QueueReader:
         )
         claims, snapshot = await self.reader.named_claims([session]), self._states[session.scaling_group].snapshot
         views = {view.agent_id: view for view in snapshot.agents} if snapshot is not None else {}
-        return with_claim(unclaimed_session, session, claims, views)
+        return add_claim(unclaimed_session, session, claims, views)
 
 
 def is_delayed(session: Session, now: datetime) -> bool:

@@ -86,8 +86,8 @@ class Replays:
             agents=len(snapshot.agents),
             orders=orders,
             placements=sorted(PLACEMENTS),
-            present=_summary(present_policy, present_plan),
-            other=_summary(other_policy, other_plan),
+            present=_summarize_pass(present_policy, present_plan),
+            other=_summarize_pass(other_policy, other_plan),
             items=items[:MAX_SESSIONS],
         )
 
@@ -100,7 +100,7 @@ class Replays:
         return state.snapshot, state
 
 
-def _summary(policy: Policy, plan: Plan) -> ReplayedPass:
+def _summarize_pass(policy: Policy, plan: Plan) -> ReplayedPass:
     return ReplayedPass(
         order=policy.order,
         placement=policy.placement,

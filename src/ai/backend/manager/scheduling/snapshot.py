@@ -19,7 +19,7 @@ from ai.backend.core.scheduling.options import Preemption
 from ai.backend.manager.agents import capabilities
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.resources.quotas import quota_names
-from ai.backend.manager.scheduling.claims import NamedClaims, with_claim
+from ai.backend.manager.scheduling.claims import NamedClaims, add_claim
 from ai.backend.manager.sessions.model import Session
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def scope_of(session: Session) -> tuple[str, str, str]:
     return session.domain_name, str(session.group_id), str(session.user_id)
 
 
-def held_by_scope(
+def scopes_and_slots(
     holdings: Iterable[KernelOccupancy], owners: Mapping[SessionId, Session]
 ) -> list[tuple[tuple[str, str, str], ResourceSlot]]:
     """Returns the scope and slots of each kernel and device claim, without kernels whose session is unknown."""
@@ -182,7 +182,7 @@ def build_snapshot(
         resource_group=resource_group,
         agents=views,
         pending=tuple(
-            with_claim(
+            add_claim(
                 pending_session(session, dependencies, [name for name in quota_names(session) if name in quotas]),
                 session,
                 claims,

@@ -167,7 +167,7 @@ def _write(
 
 class RevisionSecrets:
     """Gives access to the sealed environment variables of revisions, as
-    :class:`ai.backend.manager.maintenance.sql.OtherSecrets`.
+    :class:`ai.backend.manager.maintenance.sql.FeatureSecrets`.
     """
 
     def texts(self, s: Connection) -> Iterable[str]:

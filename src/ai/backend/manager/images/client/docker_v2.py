@@ -103,7 +103,7 @@ class DockerTags(msgspec.Struct, frozen=True):
         if isinstance(manifest_or_children, manifests.Manifest):
             return [await self._image(repository, tag, digest, manifest_or_children)]
         images: list[ScannedImage] = []
-        problem: Exception = manifests.Unreadable("it has nothing for Linux")
+        problem: Exception = manifests.UnreadableImage("it has nothing for Linux")
         for child in manifest_or_children:
             try:
                 child_body = await self._manifest(repository, child.digest)
@@ -111,7 +111,7 @@ class DockerTags(msgspec.Struct, frozen=True):
                 child_manifest = manifests.read_manifest(child_body)
                 if isinstance(child_manifest, manifests.Manifest):
                     images.append(await self._image(repository, tag, digest, child_manifest, child.architecture))
-            except (manifests.Unreadable, NotFound) as e:
+            except (manifests.UnreadableImage, NotFound) as e:
                 problem = e  # a registry may hold an index without all that it names
         if not images:
             raise problem

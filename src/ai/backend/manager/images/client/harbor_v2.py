@@ -12,7 +12,7 @@ from ai.backend.common.errors import RegistryUnavailable
 from ai.backend.common.images import architecture_name, is_digest, is_path, is_tag
 from ai.backend.infra.bounded import bounded
 from ai.backend.infra.http.registry import CONCURRENCY, RegistryHttp
-from ai.backend.manager.images.client.manifests import MAX_TAGS, Tag, Unreadable, clean_labels
+from ai.backend.manager.images.client.manifests import MAX_TAGS, Tag, UnreadableImage, clean_labels
 from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 
 _PAGE_ITEMS = 100
@@ -97,7 +97,7 @@ class HarborTags(msgspec.Struct, frozen=True):
 
     async def _images(self, project: str, name: str, tag: str, artifact: _Artifact) -> list[ScannedImage]:
         if artifact.type != "IMAGE":
-            raise Unreadable(f"it is no image but {artifact.type[:32]}")
+            raise UnreadableImage(f"it is no image but {artifact.type[:32]}")
         if not artifact.references:
             return [self._image(project, name, tag, artifact, artifact.digest)]
         children = [
@@ -112,7 +112,7 @@ class HarborTags(msgspec.Struct, frozen=True):
             image = self._image(project, name, tag, child, artifact.digest)
             images.setdefault(image.architecture, image)
         if not images:
-            raise Unreadable("it has nothing for Linux")
+            raise UnreadableImage("it has nothing for Linux")
         return list(images.values())
 
     def _image(self, project: str, name: str, tag: str, artifact: _Artifact, digest: str) -> ScannedImage:
@@ -120,9 +120,9 @@ class HarborTags(msgspec.Struct, frozen=True):
         config = extra_attributes.get("config")
         labels = config.get("Labels") if isinstance(config, dict) else None
         if extra_attributes.get("os", "linux") != "linux":
-            raise Unreadable(f"it is for {str(extra_attributes.get('os'))[:32]}")
+            raise UnreadableImage(f"it is for {str(extra_attributes.get('os'))[:32]}")
         if not is_digest(digest) or artifact.size < 0:
-            raise Unreadable("its description is not readable")
+            raise UnreadableImage("its description is not readable")
         return ScannedImage(
             name=f"{self.registry.name}/{project}/{name}:{tag}",
             architecture=architecture_name(str(extra_attributes.get("architecture") or "x86_64"))[:32],

@@ -10,7 +10,7 @@ from ai.backend.infra.bounded import bounded
 from ai.backend.infra.http.registry import CONCURRENCY, RegistryHttp
 from ai.backend.manager.images.client.docker_v2 import DockerTags
 from ai.backend.manager.images.client.harbor_v2 import HarborTags
-from ai.backend.manager.images.client.manifests import Tag, Unreadable
+from ai.backend.manager.images.client.manifests import Tag, UnreadableImage
 from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, ScannedImage, ScanStep
 
 _MAX_CONSECUTIVE_FAILURES = 10
@@ -44,9 +44,9 @@ async def scan_registry(registry: ContainerRegistry) -> AsyncIterator[ScanStep]:
                 if failure_count >= _MAX_CONSECUTIVE_FAILURES:
                     raise
                 return step(tag, failed=e.message)
-            except (Unreadable, BackendError) as e:
+            except (UnreadableImage, BackendError) as e:
                 failure_count = 0
-                if isinstance(e, Unreadable):
+                if isinstance(e, UnreadableImage):
                     return step(tag, skipped=str(e))
                 return step(tag, failed="it has vanished" if isinstance(e, NotFound) else e.message)
             failure_count = 0
