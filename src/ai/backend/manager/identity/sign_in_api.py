@@ -243,7 +243,7 @@ class SignInApi:
         problems=(*_SIGN_IN_PROBLEMS, NotFound),
     )
     async def confirm_totp(self, call: Call[ConfirmRegistrationBody]) -> RegistrationCodes:
-        """Confirms that key by a one-time password; the sign-in then takes the next one."""
+        """Confirms the key of the authenticator app by a one-time password; the sign-in then takes the next one."""
         body = call.body
         codes = await self._registration.confirm(body.registration_token, body.otp, address=call.address)
         return {"recovery_codes": list(codes)}
