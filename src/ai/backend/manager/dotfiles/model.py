@@ -67,7 +67,7 @@ def _parent_paths(path: str) -> list[str]:
     return ["/".join(parts[:part_count]) for part_count in range(1, len(parts))]
 
 
-def with_dotfile(stored: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -> list[Dotfile]:
+def add_or_replace_dotfile(stored_dotfiles: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -> list[Dotfile]:
     """Returns the dotfiles of an owner with ``dotfile`` added or replaced, sorted by path.
 
     Raises:
@@ -75,7 +75,7 @@ def with_dotfile(stored: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -
         NotFound: there is no dotfile to replace.
         LimitExceeded: too many, or too large together.
     """
-    dotfiles_by_path = {stored_dotfile.path: stored_dotfile for stored_dotfile in stored}
+    dotfiles_by_path = {stored_dotfile.path: stored_dotfile for stored_dotfile in stored_dotfiles}
     old_dotfile = dotfiles_by_path.pop(dotfile.path, None)
     if is_new and old_dotfile is not None:
         raise Conflict(f"There is a dotfile {dotfile.path!r} already.", data={"path": "taken"})

@@ -72,15 +72,15 @@ class DotfileService:
         self._max_script_bytes = max_script_bytes
 
     async def user_as_owner(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
-        """Returns the owner of dotfiles that a keypair is. Raises Forbidden for a key that the caller
-        may not act for.
+        """Returns the keypair of a user as an owner of dotfiles. Raises Forbidden for a key that the caller may not act
+        for.
         """
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return DotfileOwner(scope=DotfileScope.USER, name=owner.access_key)
 
     async def group_as_owner(self, caller: Caller, group: str, domain: str | None, *, to_change: bool) -> DotfileOwner:
-        """Returns the owner of dotfiles that the group of a name or id is. Raises NotFound, or Forbidden if the caller
-        may not change its dotfiles.
+        """Returns the group of a name or id as an owner of dotfiles. Raises NotFound, or Forbidden if the caller may
+        not change the dotfiles of the group.
         """
         visible_groups = await self._identity.groups(caller)
         matches = [
@@ -98,7 +98,7 @@ class DotfileService:
         return DotfileOwner(scope=DotfileScope.GROUP, name=str(matches[0].id))
 
     async def domain_as_owner(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:
-        """Returns the owner of dotfiles that a domain is. Raises as :meth:`group_as_owner`."""
+        """Returns a domain as an owner of dotfiles. Raises as :meth:`group_as_owner`."""
         await self._identity.domain(caller, domain)
         if to_change:
             require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=domain)
@@ -133,8 +133,8 @@ class DotfileService:
         """Replaces the bootstrap script of a keypair. Raises LimitExceeded, InvalidInput."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         if len(script.encode()) > self._max_script_bytes:
-            limit = self._max_script_bytes
-            raise LimitExceeded(f"A bootstrap script has {limit} bytes at most.", data={"script": "too large"})
+            max_bytes = self._max_script_bytes
+            raise LimitExceeded(f"A bootstrap script has {max_bytes} bytes at most.", data={"script": "too large"})
         if "\0" in script:
             raise InvalidInput("A bootstrap script is text without NUL.", data={"script": "malformed"})
         await self._store.put_bootstrap_script(owner.access_key, script)

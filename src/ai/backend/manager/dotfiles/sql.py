@@ -13,7 +13,7 @@ from ai.backend.infra.database.columns import EnumText, required
 from ai.backend.infra.database.prepared import IsOneOf, Prepared, parameter
 from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.db import metadata
-from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, with_dotfile
+from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, add_or_replace_dotfile
 from ai.backend.manager.identity.tables import domains, groups, keypairs
 
 _DOTFILE_TABLE = Table(
@@ -64,13 +64,13 @@ class SqlDotfileStore:
 
         def work(s: Connection) -> None:
             _lock_owner(s, owner)
-            stored = [
+            stored_dotfiles = [
                 Dotfile(**stored_row._mapping)
                 for stored_row in s.execute(
                     select(_COLUMNS.path, _COLUMNS.permission, _COLUMNS.data).where(_is_of_owner(owner))
                 )
             ]
-            with_dotfile(stored, dotfile, is_new=is_new)
+            add_or_replace_dotfile(stored_dotfiles, dotfile, is_new=is_new)
             s.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _COLUMNS.path == dotfile.path))
             s.execute(insert(_DOTFILE_TABLE), row)
 

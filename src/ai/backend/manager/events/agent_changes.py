@@ -67,10 +67,10 @@ class AgentChanges:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def subscribe(self, after_position: str | None) -> AsyncIterator[AgentChange]:
-        """Yields every change of an agent after a position, until the iterator is closed. Where it cannot, or for None,
-        it first yields one that tells to read all agents. Several changes of an agent may come as one.
+        """Yields every change of an agent after a position, until the iterator is closed. For None, or where changes
+        are missing, the first one has no agent: read all agents anew. Several changes of an agent may come as one.
         """
-        with self._bus.subscribe(AGENTS, OUTBOX, limit=1) as hints:
+        with self._bus.subscribe(AGENTS, OUTBOX, limit=1) as change_hints:
             await self._read_changes(self._clock.monotonic())
             last_sent_number = self._number_of(after_position)
             if last_sent_number is None:
@@ -81,25 +81,25 @@ class AgentChanges:
                 if last_sent_number + 1 < oldest_number:  # it was too slow: some of what it missed is gone
                     last_sent_number = self._newest_number
                     yield AgentChange(position=self._format_position(last_sent_number))
-                for number, change in [
+                for change_number, change in [
                     kept_change for kept_change in self._kept_changes if kept_change[0] > last_sent_number
                 ]:
-                    last_sent_number = number
+                    last_sent_number = change_number
                     yield change
-                await wait_for_hint(hints, RECHECK_S)
+                await wait_for_hint(change_hints, RECHECK_S)
                 await self._read_changes(self._clock.monotonic())
 
-    def _format_position(self, number: int) -> str:
-        return f"{self._run_id}-{number}"
+    def _format_position(self, change_number: int) -> str:
+        return f"{self._run_id}-{change_number}"
 
     def _number_of(self, position: str | None) -> int | None:
         """Returns the number of a position if all later changes are still kept, or None for any other text."""
         match = _POSITION_PATTERN.fullmatch(position or "")
         if match is None or match[1] != self._run_id:
             return None
-        number = int(match[2])
+        change_number = int(match[2])
         oldest_number = self._kept_changes[0][0] if self._kept_changes else self._newest_number + 1
-        return number if oldest_number <= number + 1 <= self._newest_number + 1 else None
+        return change_number if oldest_number <= change_number + 1 <= self._newest_number + 1 else None
 
     async def _read_changes(self, hinted_at: float) -> None:
         """Reads the agents and records the changes, unless a read has already begun after ``hinted_at``."""

@@ -47,9 +47,9 @@ class AgentEventsApi:
             async for change in subscription:
                 yield _event_of(change)
         finally:
-            aclose = getattr(subscription, "aclose", None)
-            if aclose is not None:
-                await aclose()
+            close_subscription = getattr(subscription, "aclose", None)
+            if close_subscription is not None:
+                await close_subscription()
 
 
 def _event_of(change: AgentChange) -> SseEvent:

@@ -75,5 +75,5 @@ def _is_selected(caller: Caller, event: Event, event_filter: EventFilter, only_s
         and event.access_key != event_filter.owner_access_key
     ):
         return False
-    is_own = event.user_id == caller.user_id
-    return is_permitted(caller, Operation.SEE_SESSIONS, domain_name=event.domain_name, is_own=is_own)
+    is_own_session = event.user_id == caller.user_id
+    return is_permitted(caller, Operation.SEE_SESSIONS, domain_name=event.domain_name, is_own=is_own_session)

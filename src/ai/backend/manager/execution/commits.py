@@ -116,10 +116,10 @@ class CommitService:
         return session, await self.tasks.is_under_way(f"{_SUBJECT_PREFIX}{session.id}")
 
     async def _target_registry(self) -> tuple[ContainerRegistry, str]:
-        configured_place = (await self.config.get(CUSTOMIZED_CONFIG_KEY) or "").strip().strip("/")
+        configured_target = (await self.config.get(CUSTOMIZED_CONFIG_KEY) or "").strip().strip("/")
         for name, registry in (await self.registries.all()).items():
-            if configured_place.startswith(f"{name}/"):
-                return registry, configured_place.removeprefix(f"{name}/")
+            if configured_target.startswith(f"{name}/"):
+                return registry, configured_target.removeprefix(f"{name}/")
         raise NotSupported(f"Images of users cannot be pushed: {CUSTOMIZED_CONFIG_KEY} names no REGISTRY/PROJECT.")
 
     async def _require_running_session(self, caller: Caller, ref: str, owner_access_key: str | None) -> Session:

@@ -125,8 +125,8 @@ async def _relay(socket: web.WebSocketResponse, stream: PtyStream) -> None:
         await cancel_all(output_task, input_task)
 
 
-def _control_frame(text: str) -> PtyFrame:
-    message: Any = convert(parse_json_object(text.encode(errors="replace")), ControlMessage)
+def _control_frame(message_text: str) -> PtyFrame:
+    message: Any = convert(parse_json_object(message_text.encode(errors="replace")), ControlMessage)
     if message.type == "signal":
         return PtyFrame(kind="signal", data=message.signal.encode())
     return PtyFrame(kind=message.type, rows=message.rows, cols=message.cols)

@@ -165,16 +165,16 @@ class ExecutionService:
         chosen_kernel = kernel_of(session, kernel)
         if session.started_at is None and chosen_kernel.agent is None:
             return ""
-        stored_tail = await self.store.get_log(chosen_kernel.id)
-        if stored_tail is None and chosen_kernel.agent is not None:
+        log_end = await self.store.get_log(chosen_kernel.id)
+        if log_end is None and chosen_kernel.agent is not None:
             try:
-                stored_tail = await self.gateway.agent(chosen_kernel.agent).read_logs(
+                log_end = await self.gateway.agent(chosen_kernel.agent).read_logs(
                     wire.ReadLogs(kernel_id=str(chosen_kernel.id))
                 )
             except BackendError:
                 if not session.status.is_final:
                     raise
-        return (stored_tail or b"").decode(errors="replace")
+        return (log_end or b"").decode(errors="replace")
 
     async def processes(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
@@ -200,10 +200,10 @@ class ExecutionService:
         """
         if len(files) > self.files.max_upload_files:
             raise LimitExceeded(f"At most {self.files.max_upload_files} files in one upload.", data={"src": "too many"})
-        limit = self.files.max_upload_bytes
+        max_bytes = self.files.max_upload_bytes
         for blob in files:
-            if len(blob.data) > limit:
-                raise LimitExceeded(f"{blob.path[:128]} exceeds {limit} bytes.", data={"src": "too large"})
+            if len(blob.data) > max_bytes:
+                raise LimitExceeded(f"{blob.path[:128]} exceeds {max_bytes} bytes.", data={"src": "too large"})
         checked_files = [wire.FileBlob(path=file_path(blob.path, field="src"), data=blob.data) for blob in files]
         session, agent = await self._running_session(caller, ref, owner_access_key)
         await agent.upload_files(wire.UploadFiles(kernel_id=str(session.main.id), files=checked_files))
@@ -227,9 +227,9 @@ class ExecutionService:
         self, caller: Caller, ref: str, path: str = ".", *, owner_access_key: str | None = None
     ) -> wire.FileListing:
         """Returns the entries of a directory of the session's home."""
-        home_path_text = home_path(path, field="path") or "."
+        directory_path = home_path(path, field="path") or "."
         session, agent = await self._running_session(caller, ref, owner_access_key)
-        return await agent.list_files(wire.ListFiles(kernel_id=str(session.main.id), path=home_path_text))
+        return await agent.list_files(wire.ListFiles(kernel_id=str(session.main.id), path=directory_path))
 
     async def open_pty(
         self, caller: Caller, ref: str, *, rows: int = 24, cols: int = 80, owner_access_key: str | None = None

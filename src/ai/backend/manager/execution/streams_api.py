@@ -117,17 +117,17 @@ class _StreamRun:
             await self._send_error(error)
             return
         reader_task = asyncio.create_task(self._read_messages())
-        steps_task = asyncio.create_task(self._run_steps(request))
+        run_task = asyncio.create_task(self._run_steps(request))
         try:
-            await asyncio.wait((reader_task, steps_task), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reader_task, run_task), return_when=asyncio.FIRST_COMPLETED)
         finally:
             # Also when this task is cancelled, which is what an abrupt end of the connection does.
-            is_abandoned = not steps_task.done()
-            for task in (reader_task, steps_task):
+            is_abandoned = not run_task.done()
+            for task in (reader_task, run_task):
                 task.cancel()
             if is_abandoned:
                 await asyncio.shield(asyncio.ensure_future(self._interrupt()))
-            _, run_error = await asyncio.gather(reader_task, steps_task, return_exceptions=True)
+            _, run_error = await asyncio.gather(reader_task, run_task, return_exceptions=True)
         if isinstance(run_error, BackendError):
             await self._send_error(run_error)
         elif isinstance(run_error, Exception):
@@ -244,8 +244,8 @@ async def _relay_terminal(socket: web.WebSocketResponse, stream: PtyStream) -> N
         await cancel_all(*tasks)
 
 
-def _pty_frame(text: str) -> PtyFrame:
-    message = convert(parse_json_object(text.encode(errors="replace")), PtyMessage)
+def _pty_frame(message_text: str) -> PtyFrame:
+    message = convert(parse_json_object(message_text.encode(errors="replace")), PtyMessage)
     if message.type == "stdin":
         try:
             return PtyFrame(kind="stdin", data=base64.b64decode(message.chars, validate=True))

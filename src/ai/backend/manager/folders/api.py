@@ -293,7 +293,8 @@ class FolderSharingApi:
         """Lists the pending invitations to the caller."""
         return {
             "invitations": [
-                views.invitation_item(invitation) for invitation in await self._sharing.received(caller_of(call))
+                views.invitation_item(invitation)
+                for invitation in await self._sharing.received_invitations(caller_of(call))
             ]
         }
 
@@ -303,7 +304,8 @@ class FolderSharingApi:
         """Lists the pending invitations by the caller."""
         return {
             "invitations": [
-                views.invitation_item(invitation) for invitation in await self._sharing.sent(caller_of(call))
+                views.invitation_item(invitation)
+                for invitation in await self._sharing.sent_invitations(caller_of(call))
             ]
         }
 

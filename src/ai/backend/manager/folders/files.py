@@ -125,9 +125,11 @@ class FolderFiles:
         the folder's own limit leaves no room for."""
         relative_path = _file_path(path)
         access = await self._finder.one(caller, ref, to_write=True, needs=HostPermission.UPLOAD)
-        key, limit = _managed_key(access), access.folder.max_size
-        if limit and (await self._storage.usage(key)).bytes + size > limit:
-            raise LimitExceeded(f"The folder may have {limit} bytes; the file exceeds that.", data={"size": limit})
+        key, max_folder_bytes = _managed_key(access), access.folder.max_size
+        if max_folder_bytes and (await self._storage.usage(key)).bytes + size > max_folder_bytes:
+            raise LimitExceeded(
+                f"The folder may have {max_folder_bytes} bytes; the file exceeds that.", data={"size": max_folder_bytes}
+            )
         return await self._storage.upload_ticket(key, relative_path, size)
 
     async def download_ticket(self, caller: Caller, ref: str, path: str, *, archive: bool = False) -> Ticket:

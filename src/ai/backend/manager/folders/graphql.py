@@ -135,7 +135,9 @@ class FolderResolvers:
         self, info: Info, storage_host_name: str, quota_scope_id: str, props: View | None = None
     ) -> View:
         context = context_of(info)
-        limit = props.get("hard_limit_bytes") if props is not None else None
-        async with context.audited(info.field_name, "quota-scope", f"{quota_scope_id} {storage_host_name}"):
-            await self._require_folders().quotas.set_limit(context.caller, storage_host_name, quota_scope_id, limit)
+        hard_limit_bytes = props.get("hard_limit_bytes") if props is not None else None
+        async with context.audit_change(info.field_name, "quota-scope", f"{quota_scope_id} {storage_host_name}"):
+            await self._require_folders().quotas.set_limit(
+                context.caller, storage_host_name, quota_scope_id, hard_limit_bytes
+            )
         return {"quota_scope": _scope_view(storage_host_name, quota_scope_id)}

@@ -139,12 +139,12 @@ class FolderLoop(PeriodicLoop):
         await self._mark_ready(folder, FolderTrigger.MADE)
 
     async def _copy_files(self, folder: Folder, progress: Progress | None = None) -> None:
-        source = await self._store.get(folder.cloned_from) if folder.cloned_from is not None else None
-        if source is None:
+        source_folder = await self._store.get(folder.cloned_from) if folder.cloned_from is not None else None
+        if source_folder is None:
             await self._give_up(folder, "the source of the clone is gone")
             raise FolderNotFound("The folder to clone is gone.")
         try:
-            await self._storage.clone_folder(source.folder.key, folder.key, progress)
+            await self._storage.clone_folder(source_folder.folder.key, folder.key, progress)
         except NotFound as e:
             await self._give_up(folder, e.message)
             raise

@@ -75,11 +75,11 @@ def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Ma
     if len(mounts) > MAX_MOUNTS:
         raise InvalidInput(f"A session mounts {MAX_MOUNTS} folders at most.", data={"config.mounts": "too many"})
     aliases: dict[str, str] = {}
-    for text in mounts:
-        name, _, alias = text.partition(":")
+    for mount_text in mounts:
+        name, _, alias = mount_text.partition(":")
         if name in aliases:
             raise _mount_error(name, "it is named twice", "twice")
-        aliases[name] = mount_map.get(text) or mount_map.get(name) or alias
+        aliases[name] = mount_map.get(mount_text) or mount_map.get(name) or alias
     for name in (*mount_map, *options):
         if name not in aliases and name not in mounts:
             raise _mount_error(name, "it has an alias or options, but is not among the mounts", "not in mounts")
@@ -88,10 +88,10 @@ def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Ma
         option = options.get(name)
         ref, _, subpath = name.partition("/")
         with _with_folder_name(ref):
-            parts = FolderPath.parse(subpath).parts
-        target = check_target(name, alias) if alias else ""
+            subpath_parts = FolderPath.parse(subpath).parts
+        target_path = check_target(name, alias) if alias else ""
         permission = FolderPermission(option["permission"]) if option and option.get("permission") else None
-        requests.append(_MountRequest(ref, "/".join(parts), target, permission))
+        requests.append(_MountRequest(ref, "/".join(subpath_parts), target_path, permission))
     return requests
 
 
@@ -152,10 +152,10 @@ class UnmanagedPaths:
 class MountResolver:
     """Finds the directories of the folders that a new session mounts."""
 
-    def __init__(self, storage: FolderGateway, finder: FolderFinder, unmanaged: UnmanagedPaths) -> None:
+    def __init__(self, storage: FolderGateway, finder: FolderFinder, unmanaged_paths: UnmanagedPaths) -> None:
         self._storage = storage
         self._finder = finder
-        self._unmanaged = unmanaged
+        self._unmanaged = unmanaged_paths
 
     async def resolve(
         self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
@@ -182,18 +182,18 @@ class MountResolver:
         if permission.writes and not access.permission.writes:
             raise _mount_error(request.ref, "you may only read it, so mount it with permission ro", "read-only")
         if folder.unmanaged_path is not None:
-            source, relative_path = self._unmanaged.split_root(folder.unmanaged_path)
+            source_path, relative_path = self._unmanaged.split_root(folder.unmanaged_path)
             relative_path = posixpath.join(relative_path, request.subpath).rstrip("/")
         else:
-            source, relative_path = await self._storage.mount_path(folder.key), request.subpath
+            source_path, relative_path = await self._storage.mount_path(folder.key), request.subpath
             if relative_path:
                 await self._storage.mount_path(folder.key, relative_path)  # raises if it does not exist
         if relative_path:
-            source += SUBPATH_MARK + relative_path
+            source_path += SUBPATH_MARK + relative_path
         return FolderMount(
             folder_id=folder.id,
             name=folder.name,
-            source=source,
+            source=source_path,
             target=request.target or check_target(request.ref, folder.name),
             read_only=not permission.writes,
         )

@@ -37,7 +37,7 @@ class QuotaLoop(PeriodicLoop):
     async def once(self) -> None:
         for limit in await self._store.scope_limits():
             try:
-                await self._apply(limit)
+                await self._send_limit(limit)
             except BackendError as e:
                 log.warning("the limit of %s on %s is not set yet: %s", limit.scope, limit.host, e.message)
 
@@ -45,9 +45,9 @@ class QuotaLoop(PeriodicLoop):
         """Sends the limit of a quota scope to its storage proxy, unless this process has already sent the limit. Raises
         the storage proxy's errors.
         """
-        await self._apply(await self._store.scope_limit(host, scope))
+        await self._send_limit(await self._store.scope_limit(host, scope))
 
-    async def _apply(self, limit: ScopeLimit) -> None:
+    async def _send_limit(self, limit: ScopeLimit) -> None:
         key, limit_bytes = (limit.host, limit.scope), limit.limit_bytes
         if key not in self._applied or self._applied[key] != limit_bytes:
             await self._storage.set_scope_limit(limit.host, limit.scope, limit_bytes)

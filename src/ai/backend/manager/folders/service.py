@@ -89,9 +89,11 @@ class FolderService:
     async def hosts(self, caller: Caller, group_id: GroupId | None = None) -> tuple[str | None, Mapping[str, Volume]]:
         """Returns the default host, and the volumes of the hosts that the caller may use, by host."""
         scope, volumes = await self._scopes.of(caller, group_id), await self._volumes.volumes()
-        allowed = {host: volume for host, volume in sorted(volumes.items()) if scope.allowed(host)}
-        default = await self._volumes.default_host()
-        return default if default in allowed else next(iter(allowed), None), allowed
+        volume_by_allowed_host = {host: volume for host, volume in sorted(volumes.items()) if scope.allowed(host)}
+        default_host = await self._volumes.default_host()
+        return default_host if default_host in volume_by_allowed_host else next(
+            iter(volume_by_allowed_host), None
+        ), volume_by_allowed_host
 
     async def all_hosts(self, caller: Caller) -> tuple[str | None, Mapping[str, Volume]]:
         """Returns the default host and all volumes to superadmins."""
@@ -108,7 +110,7 @@ class FolderService:
         group = await self._find_group(caller, request.group) if request.group is not None else None
         if group is not None and group.type is GroupType.MODEL_STORE and request.usage_mode is not UsageMode.MODEL:
             raise InvalidInput("A model store keeps models: say usage mode model.", data={"usage_mode": "not model"})
-        host = await self._full_host(request.host) if request.host else await self._volumes.default_host()
+        host = await self._resolve_host(request.host) if request.host else await self._volumes.default_host()
         if host is None:
             raise NotFound("This cluster has no storage host.", data={"host": "none"})
         scope = await self._scopes.of(caller, group.id if group is not None else None)
@@ -119,11 +121,11 @@ class FolderService:
             await self._check_host(scope, host)
         folder = self._new_folder(caller, name, host, group, _with_limited_size(request, scope))
         await self._apply_quota(folder, scope)
-        limit = scope.max_count
+        max_folder_count = scope.max_count
         if group is not None:
             policies = await self._identities.storage_policies(QuotaScopeKind.PROJECT, name=group.resource_policy)
-            limit = policies[0].max_vfolder_count if policies else 0
-        await asyncio.shield(self._loop.begin(folder, max_count=limit))
+            max_folder_count = policies[0].max_vfolder_count if policies else 0
+        await asyncio.shield(self._loop.begin(folder, max_count=max_folder_count))
         return await self.get(caller, str(folder.id))
 
     async def _apply_quota(self, folder: Folder, scope: FolderScope) -> None:
@@ -166,7 +168,7 @@ class FolderService:
             raise Forbidden("Only administrators make folders of a group.", data={"group": "not allowed"})
         return next((candidate for candidate in matches if candidate.domain_name == caller.domain_name), matches[0])
 
-    async def _full_host(self, name: str) -> str:
+    async def _resolve_host(self, name: str) -> str:
         """Returns the host whose volume or proxy has this plain name, if only one host matches (03-11:540)."""
         hosts = await self._volumes.volumes() if ":" not in name else ()
         for part_index in (2, 0):
@@ -200,7 +202,7 @@ class FolderService:
             )
         if source.unmanaged_path is not None:
             raise InvalidInput(f"The files of {source.name!r} are with no storage proxy.", data={"name": "unmanaged"})
-        name, host = check_folder_name(request.name), await self._full_host(request.host or source.host)
+        name, host = check_folder_name(request.name), await self._resolve_host(request.host or source.host)
         scope = await self._scopes.of(caller)
         if CLONE in scope.blocked.get(source.host, ()):
             raise Forbidden(f"Nobody may clone folders of {source.host!r}.", data={"host": source.host})
@@ -345,9 +347,9 @@ class FolderService:
         """Restores a folder from the trash. Raises LimitExceeded, and FolderAlreadyExists if its name was taken."""
         trigger = FolderTrigger.RESTORE_REQUESTED
         access = await self._controlled_folder(caller, ref, HostPermission.MODIFY, trigger=trigger)
-        is_own = access.folder.user_id == caller.user_id
-        limit = (await self._scopes.of(caller)).max_count if is_own else 0
-        await self._apply_trigger(caller, access.folder, trigger, max_count=limit)
+        is_own_folder = access.folder.user_id == caller.user_id
+        max_folder_count = (await self._scopes.of(caller)).max_count if is_own_folder else 0
+        await self._apply_trigger(caller, access.folder, trigger, max_count=max_folder_count)
 
     async def purge(self, caller: Caller, ref: str) -> None:
         """Deletes a folder in the trash for ever; its files are removed in the background."""
@@ -386,10 +388,12 @@ def _with_limited_size(request: CreateFolder, scope: FolderScope) -> CreateFolde
     """Returns the creation request with a permitted size: the requested one, or the largest that the keypair's policy
     allows. Raises LimitExceeded for a larger one.
     """
-    limit = scope.max_folder_size
-    if limit and (request.max_size or 0) > limit:
-        raise LimitExceeded(f"Your policy allows folders of {limit} bytes.", data={"quota": limit})
-    return replace(request, max_size=request.max_size or limit or None)
+    max_folder_bytes = scope.max_folder_size
+    if max_folder_bytes and (request.max_size or 0) > max_folder_bytes:
+        raise LimitExceeded(
+            f"Your policy allows folders of {max_folder_bytes} bytes.", data={"quota": max_folder_bytes}
+        )
+    return replace(request, max_size=request.max_size or max_folder_bytes or None)
 
 
 def _admin_access(row: FolderRow) -> FolderAccess:

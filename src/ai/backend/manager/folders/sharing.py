@@ -84,11 +84,11 @@ class FolderSharing:
                 invited_emails.append(user.email)
         return invited_emails
 
-    async def received(self, caller: Caller) -> Sequence[Invitation]:
+    async def received_invitations(self, caller: Caller) -> Sequence[Invitation]:
         """Returns the pending invitations that the caller has received."""
         return await self._store.invitations(invitee=caller.email)
 
-    async def sent(self, caller: Caller) -> Sequence[Invitation]:
+    async def sent_invitations(self, caller: Caller) -> Sequence[Invitation]:
         """Returns the pending invitations that the caller has sent."""
         return await self._store.invitations(inviter=caller.email)
 
@@ -164,8 +164,10 @@ class FolderSharing:
                 for access in await self._finder.accessible(caller)
                 if access.is_owner and access.folder.status.is_live
             ]
-        by_id = {access.folder.id: access for access in folders}
-        return [(by_id[share.folder_id], share) for share in await self._store.shares(by_id)]
+        access_by_folder_id = {access.folder.id: access for access in folders}
+        return [
+            (access_by_folder_id[share.folder_id], share) for share in await self._store.shares(access_by_folder_id)
+        ]
 
     async def set_share(self, caller: Caller, ref: str, user_id: UUID, permission: FolderPermission | None) -> None:
         """Changes an existing share of a folder, or ends the share if the permission is None."""

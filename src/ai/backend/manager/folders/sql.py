@@ -95,12 +95,12 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
         )
         clone_name = s.execute(clone_query.limit(1)).scalar()
         if session_name is not None or clone_name is not None:
-            usage = (
+            usage_text = (
                 f"the session {session_name!r} mounts it"
                 if session_name is not None
                 else f"it is being cloned as {clone_name!r}"
             )
-            raise Conflict(f"The folder {folder.name!r} is in use: {usage}.", data={"name": folder.name})
+            raise Conflict(f"The folder {folder.name!r} is in use: {usage_text}.", data={"name": folder.name})
 
     async def insert(self, folder: Folder, *, max_count: int = 0) -> None:
         def work(s: Connection) -> None:
@@ -175,7 +175,7 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
     async def move(
         self,
         folder_id: FolderId,
-        allowed: Collection[FolderStatus],
+        allowed_statuses: Collection[FolderStatus],
         new_status: FolderStatus,
         *,
         at: datetime,
@@ -186,14 +186,16 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
         values: dict[str, Any] = {"status": new_status, "status_changed": at, "status_info": info}
         if new_status is not FolderStatus.CLONING:
             values["cloned_from"] = None
-        is_restoration = new_status.is_live and not all(status.is_live for status in allowed)
-        status_update = update(folders).where(folders.c.id == folder_id, folders.c.status.in_(allowed)).values(values)
+        is_restoration = new_status.is_live and not all(status.is_live for status in allowed_statuses)
+        status_update = (
+            update(folders).where(folders.c.id == folder_id, folders.c.status.in_(allowed_statuses)).values(values)
+        )
 
         def work(s: Connection) -> bool:
             if not unless_used and not is_restoration:
                 return s.execute(status_update).rowcount == 1
             row = s.execute(select(folders).where(folders.c.id == folder_id).with_for_update()).one_or_none()
-            if row is None or row.status not in allowed:
+            if row is None or row.status not in allowed_statuses:
                 return False
             if unless_used:
                 self._check_unused(s, row)

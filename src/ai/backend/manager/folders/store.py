@@ -72,7 +72,7 @@ class FolderStore(Protocol):
     async def move(
         self,
         folder_id: FolderId,
-        allowed: Collection[FolderStatus],
+        allowed_statuses: Collection[FolderStatus],
         new_status: FolderStatus,
         *,
         at: datetime,
@@ -80,7 +80,7 @@ class FolderStore(Protocol):
         unless_used: bool = False,
         max_count: int = 0,
     ) -> bool:
-        """Changes the status of a folder if its present status is in ``allowed``, and returns True if it was.
+        """Changes the status of a folder if its present status is in ``allowed_statuses``, and returns True if it was.
 
         Raises:
             Conflict: ``unless_used``, and a live session mounts the folder or a clone is made of it.

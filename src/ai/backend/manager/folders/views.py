@@ -57,10 +57,10 @@ def folder_info(access: FolderAccess, usage: FolderUsage | None) -> FolderInfo:
     )
 
 
-def hosts_reply(default: str | None, volumes: Mapping[str, Volume]) -> HostsReply:
-    """Returns the storage hosts; ``default`` is text even without a host, as the published client requires."""
+def hosts_reply(default_host: str | None, volumes: Mapping[str, Volume]) -> HostsReply:
+    """Returns the storage hosts; ``default_host`` is text even without a host, as the published client requires."""
     return {
-        "default": default or "",
+        "default": default_host or "",
         "allowed": list(volumes),
         "volume_info": {host: _volume_info(volume) for host, volume in volumes.items()},
     }
@@ -102,12 +102,14 @@ def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: boo
     return reply
 
 
-def mkdir_reply(outcome: Mapping[str, str | None]) -> dict[str, Any]:
+def mkdir_reply(problem_by_path: Mapping[str, str | None]) -> dict[str, Any]:
     """Returns the created and the failed paths in two lists, since the published client requires both lists."""
     return {
         "results": {
-            "success": [{"item": path, "msg": None} for path, problem in outcome.items() if problem is None],
-            "failed": [{"item": path, "msg": problem} for path, problem in outcome.items() if problem is not None],
+            "success": [{"item": path, "msg": None} for path, problem in problem_by_path.items() if problem is None],
+            "failed": [
+                {"item": path, "msg": problem} for path, problem in problem_by_path.items() if problem is not None
+            ],
         }
     }
 
