@@ -148,10 +148,10 @@ class Hooks:
                 return plugin
         raise NotFound("There is no such sign-in service.", data={"provider": "unknown"})
 
-    async def _ask(self, name: str, answer: Awaitable[T]) -> T:
+    async def _ask(self, name: str, plugin_call: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self.timeout_s):
-                return await answer
+                return await plugin_call
         except HookDenied as denial:
             raise Forbidden(str(denial) or "A policy of this site forbids it.", data={"hook": name}) from None
         except Exception:  # a policy that cannot be checked does not hold

@@ -117,13 +117,13 @@ class Context:
         return self._loaders.setdefault(name, BatchLoader(load, key))
 
     @asynccontextmanager
-    async def audited(self, operation: str, object_type: str, object_id: str) -> AsyncIterator[None]:
+    async def audit_change(self, operation: str, object_type: str, object_id: str) -> AsyncIterator[None]:
         """Records a change in the audit log, with the outcome of the ``with`` block."""
-        outcome = "success"
+        change_outcome = "success"
         try:
             yield
         except BaseException as e:
-            outcome = e.code if isinstance(e, BackendError) else "internal-error"
+            change_outcome = e.code if isinstance(e, BackendError) else "internal-error"
             raise
         finally:
             await self.audit.record(
@@ -132,7 +132,7 @@ class Context:
                 request_id=self.request_id,
                 object_type=object_type,
                 object_id=object_id,
-                outcome=outcome,
+                outcome=change_outcome,
             )
 
 
@@ -196,15 +196,19 @@ def decode_json_text(field: str, value: Any) -> Any:
 
 
 async def run_mutation(
-    info: Info, kind: str, name: str, mutate: Callable[[], Awaitable[Any]], view: Callable[[Any], View] | None = None
+    info: Info,
+    object_type: str,
+    name: str,
+    mutate: Callable[[], Awaitable[Any]],
+    view: Callable[[Any], View] | None = None,
 ) -> View:
-    """Runs and audits a change, and returns ``ok``, ``msg`` and the object under ``kind``. Keeps a refusal, so that the
-    reply's extensions tell its whole problem.
+    """Runs and audits a change, and returns ``ok``, ``msg`` and the object under ``object_type``. Keeps a refusal, so
+    that the reply's extensions tell its whole problem.
     """
     try:
-        async with context_of(info).audited(info.field_name, kind, name):
+        async with context_of(info).audit_change(info.field_name, object_type, name):
             changed_object = await mutate()
     except BackendError as e:
         context_of(info).refusals[str(info.path.key)] = e
-        return {"ok": False, "msg": e.message, kind: None}
-    return {"ok": True, "msg": "success", kind: view(changed_object) if view is not None else None}
+        return {"ok": False, "msg": e.message, object_type: None}
+    return {"ok": True, "msg": "success", object_type: view(changed_object) if view is not None else None}

@@ -107,11 +107,11 @@ class SqlAnswerStore:
             return body
         return self._sealer.seal(body.decode("latin-1"), associated_data).encode()
 
-    def _open_body(self, stored: bytes | None, associated_data: str) -> bytes | None:
-        if stored is None:
+    def _open_body(self, stored_body: bytes | None, associated_data: str) -> bytes | None:
+        if stored_body is None:
             return None
         try:
-            return self._sealer.open(stored.decode("latin-1"), associated_data).encode("latin-1")
+            return self._sealer.open(stored_body.decode("latin-1"), associated_data).encode("latin-1")
         except InternalError:
             return None
 
@@ -122,20 +122,20 @@ def _associated_data(access_key: str, token: str) -> str:
 
 def _prune(conn: Connection) -> None:
     """Deletes all answers of each access key except the newest ones, which are within both limits."""
-    cols = kept_answers.c
-    newest_first = (cols.begun_at.desc(), cols.token)
-    body_size = func.coalesce(func.length(cols.body), 0)
+    columns = kept_answers.c
+    newest_first = (columns.begun_at.desc(), columns.token)
+    body_size = func.coalesce(func.length(columns.body), 0)
     ranked_rows = (
         select(
-            cols.access_key,
-            cols.token,
-            func.row_number().over(partition_by=cols.access_key, order_by=newest_first).label("rank"),
-            func.sum(body_size).over(partition_by=cols.access_key, order_by=newest_first).label("bytes"),
+            columns.access_key,
+            columns.token,
+            func.row_number().over(partition_by=columns.access_key, order_by=newest_first).label("rank"),
+            func.sum(body_size).over(partition_by=columns.access_key, order_by=newest_first).label("bytes"),
         )
-        .where(cols.status.is_not(None))
+        .where(columns.status.is_not(None))
         .subquery()
     )
     excess_rows = select(ranked_rows.c.access_key, ranked_rows.c.token).where(
         or_(ranked_rows.c.rank > KEPT_CALLS, ranked_rows.c.bytes > KEPT_BYTES)
     )
-    conn.execute(delete(kept_answers).where(tuple_(cols.access_key, cols.token).in_(excess_rows)))
+    conn.execute(delete(kept_answers).where(tuple_(columns.access_key, columns.token).in_(excess_rows)))

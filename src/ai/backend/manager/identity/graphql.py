@@ -85,13 +85,13 @@ def _tenant_view(tenant: Domain | Group) -> View:
 
 async def change(
     info: Info,
-    kind: str,
+    object_type: str,
     name: str,
     work: Callable[[Caller], Awaitable[Any]],
     view: Callable[[Any], View] | None = None,
 ) -> View:
-    """Runs and audits a change by the caller; replies with the changed object under ``kind``."""
-    return await run_mutation(info, kind, name, lambda: work(caller_of(info)), view)
+    """Runs and audits a change by the caller; replies with the changed object under ``object_type``."""
+    return await run_mutation(info, object_type, name, lambda: work(caller_of(info)), view)
 
 
 def uuid_of(text: Any, field_name: str) -> UUID:

@@ -90,7 +90,7 @@ class PasswordService:
             AuthenticationFailed: there is none. RateLimitExceeded: too many wrong passwords lately.
         """
         self.count_attempt(email)  # before the first await, so that parallel attempts stay within the limit
-        return await self.verified_user(email, password)
+        return await self.verify_user(email, password)
 
     async def change_own(self, caller: Caller, old_password: str, new_password: str) -> None:
         """Changes the caller's password. Raises AuthenticationFailed for a wrong one, InvalidInput for a short one."""
@@ -160,7 +160,7 @@ class PasswordService:
             user.uuid, password_hash=new_hash, need_password_change=False, password_changed_at=now, modified_at=now
         )
 
-    async def verified_user(self, email: str, password: str) -> User:
+    async def verify_user(self, email: str, password: str) -> User:
         """Returns the active user who has this address and password, without counting a wrong password. Raises
         AuthenticationFailed.
         """
@@ -171,19 +171,19 @@ class PasswordService:
         if self._dummy is None:
             self._dummy = await self._in_thread(lambda: self._hash("nobody's password"))
         compared_hash = stored_hash or self._dummy  # an unknown address takes as long as a wrong password
-        is_right = await self._in_thread(lambda: self._verify(compared_hash, password[:MAX_PASSWORD_LENGTH]))
-        if user is None or stored_hash is None or not is_right:
-            raise wrong_password()
+        is_right_password = await self._in_thread(lambda: self._verify(compared_hash, password[:MAX_PASSWORD_LENGTH]))
+        if user is None or stored_hash is None or not is_right_password:
+            raise wrong_password_error()
         self.forget_attempts(email)
         return user
 
-    async def require(self, email: str, stored_hash: str, password: str) -> None:
+    async def require_password(self, email: str, stored_hash: str, password: str) -> None:
         """Raises AuthenticationFailed if the hash of a password is not ``stored_hash``. Raises RateLimitExceeded after
         too many wrong passwords.
         """
         self.count_attempt(email)
         if not await self._in_thread(partial(self._verify, stored_hash, password[:MAX_PASSWORD_LENGTH])):
-            raise wrong_password()
+            raise wrong_password_error()
         self.forget_attempts(email)
 
     def forget_attempts(self, email: str) -> None:
@@ -252,6 +252,6 @@ def check_address(user: User, address: str) -> None:
         raise Forbidden("You may not sign in from where you are.")
 
 
-def wrong_password() -> AuthenticationFailed:
+def wrong_password_error() -> AuthenticationFailed:
     """Returns the error for a wrong password, which is the same for an unknown or inactive user."""
     return AuthenticationFailed("The address or the password is wrong.")

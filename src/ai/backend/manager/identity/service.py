@@ -31,10 +31,10 @@ def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def require_existing(value: T | None, noun: str) -> T:
-    """Returns the value, and raises NotFound if the value is None. Raises NotFound for None."""
+def require_existing(value: T | None, object_noun: str) -> T:
+    """Returns the value. Raises NotFound if the value is None."""
     if value is None:
-        raise NotFound(f"There is no such {noun}.")
+        raise NotFound(f"There is no such {object_noun}.")
     return value
 
 
@@ -46,8 +46,8 @@ async def check_policy(store: IdentityStore, kind: QuotaScopeKind | None, fields
     if name is None or (kind is not None and name == "default"):
         return
     if not await (store.policies(name=name) if kind is None else store.storage_policies(kind, name=name)):
-        noun = "resource policy" if kind is None else f"{kind} resource policy"
-        raise NotFound(f"There is no {noun} {name[:64]!r}.", data={"resource_policy": "unknown"})
+        policy_noun = "resource policy" if kind is None else f"{kind} resource policy"
+        raise NotFound(f"There is no {policy_noun} {name[:64]!r}.", data={"resource_policy": "unknown"})
 
 
 class IdentityService:
@@ -95,21 +95,21 @@ class IdentityService:
         username is taken.
         """
         user_id = UserId(self._id_generator.uuid())
-        pair = self.new_keypair(user_id, email, role)
+        new_keypair = self.new_keypair(user_id, email, role)
         user = User(
             uuid=user_id,
             username=username,
             email=email,
             role=role,
             domain_name=domain,
-            created_at=pair.keypair.created_at,
-            modified_at=pair.keypair.created_at,
-            main_access_key=pair.keypair.access_key,
+            created_at=new_keypair.keypair.created_at,
+            modified_at=new_keypair.keypair.created_at,
+            main_access_key=new_keypair.keypair.access_key,
             **{"full_name": username, **details},
         )
-        await self._store.put_user(user, password_hash=password_hash, groups=groups, keypair=pair)
-        self.invalidate(pair.keypair.access_key)
-        return user, pair.reveal()
+        await self._store.put_user(user, password_hash=password_hash, groups=groups, keypair=new_keypair)
+        self.invalidate(new_keypair.keypair.access_key)
+        return user, new_keypair.reveal()
 
     # ---- authentication ----
 
@@ -193,9 +193,9 @@ class IdentityService:
         is_visible = is_permitted(caller, Operation.SEE_KEYPAIRS, domain_name=owner.domain_name, is_own=is_own)
         if not is_visible or domain_name not in (None, owner.domain_name):
             raise NotFound("There is no such keypair.")
-        return (await self._with_concurrency([keypair]))[0]
+        return (await self._add_concurrency([keypair]))[0]
 
-    async def _with_concurrency(self, keypairs: Sequence[Keypair]) -> list[Keypair]:
+    async def _add_concurrency(self, keypairs: Sequence[Keypair]) -> list[Keypair]:
         session_counts = await self._sessions.count_live([keypair.access_key for keypair in keypairs])
         return [replace(keypair, concurrency_used=session_counts.get(keypair.access_key, 0)) for keypair in keypairs]
 
@@ -217,7 +217,7 @@ class IdentityService:
                 return Page(items=[], total_count=0)
             domain_name = caller.domain_name
         page = await self._store.keypairs(query, domain_name=domain_name, email=email, is_active=is_active)
-        return Page(items=await self._with_concurrency(page.items), total_count=page.total_count)
+        return Page(items=await self._add_concurrency(page.items), total_count=page.total_count)
 
     async def user(
         self, caller: Caller, *, email: str | None = None, uuid: UserId | None = None, domain_name: str | None = None

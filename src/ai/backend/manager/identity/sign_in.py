@@ -18,7 +18,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.hooks import Hooks
 from ai.backend.manager.idempotency.store import AnswerStore
 from ai.backend.manager.identity.model import NewKeypair, SignInRecord, User
-from ai.backend.manager.identity.passwords import PasswordService, check_address, wrong_password
+from ai.backend.manager.identity.passwords import PasswordService, check_address, wrong_password_error
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.site_users import SiteUsers
 from ai.backend.manager.identity.store import AccountStore, IdentityStore
@@ -109,7 +109,7 @@ class SignInService:
             self._passwords.forget_attempts(email)
             return await self._admit(user, address=address, domain_name=domain_name, otp=otp, method="hook")
         try:
-            user = await self._passwords.verified_user(email, password)
+            user = await self._passwords.verify_user(email, password)
         except AuthenticationFailed as refusal:
             existing_user = await self._store.user(email=email)
             if existing_user is not None:
@@ -192,10 +192,10 @@ class SignInService:
             AuthenticationFailed: no plugin takes the token, it was used or has expired, or nobody here is named by it.
             Forbidden: a plugin or a policy refuses. Unavailable: a plugin fails.
         """
-        token_answer = await self._hooks.sign_on_token(TokenSignOn(token=token, address=address))
-        if token_answer is None:
+        method_and_user = await self._hooks.sign_on_token(TokenSignOn(token=token, address=address))
+        if method_and_user is None:
             raise _token_refused()
-        method, token_user = token_answer
+        method, token_user = method_and_user
         now = self._clock.now()
         if not token_user.token_id or not now < token_user.expires_at <= now + min(
             MAX_TOKEN_LIFE, self._spent_tokens.life
@@ -227,7 +227,7 @@ class SignInService:
         self, user: User, *, address: str, domain_name: str | None, otp: str | None, method: str
     ) -> NewKeypair:
         if domain_name not in (None, user.domain_name):
-            raise wrong_password()
+            raise wrong_password_error()
         check_address(user, address)
         account = Account(email=user.email, username=user.username, domain_name=user.domain_name, role=user.role.value)
         await self._hooks.check_sign_on(account, address)
@@ -238,7 +238,7 @@ class SignInService:
             await self._registration.check(user)
         credentials = await self._identity.credentials(user.main_access_key or "")
         if credentials is None or not credentials.is_active:
-            raise wrong_password()
+            raise wrong_password_error()
         return NewKeypair(access_key=credentials.caller.access_key, secret_key=credentials.secret_key)
 
     def _check_age(self, user: User) -> None:

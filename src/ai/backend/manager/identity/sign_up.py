@@ -68,7 +68,7 @@ class SignUpService:
         account = Account(email=email, username=username, domain_name=domain_name, role=UserRole.USER.value)
         await self._hooks.check_password(account, password)
         password_hash = await self._passwords.check_and_hash(password)
-        token = await self._pending_account(request, password_hash)
+        token = await self._store_pending_account(request, password_hash)
         if not await self._hooks.deliver_verification(request, token):
             raise Unavailable("Nobody delivers tokens for new accounts here: tell an administrator.")
 
@@ -84,7 +84,7 @@ class SignUpService:
         stored_hash = await self._store.password_hash(user.email)
         if stored_hash is None or not is_password_of(claims, stored_hash):
             raise self.tokens.token_error()
-        await self._passwords.require(user.email, stored_hash, password)
+        await self._passwords.require_password(user.email, stored_hash, password)
         now = self._clock.now()
         activated_user = await self._store.change_user(
             user.uuid, status=UserStatus.ACTIVE, status_info="verified", modified_at=now
@@ -94,7 +94,7 @@ class SignUpService:
         self._identity.invalidate(user.main_access_key or "")
         return activated_user
 
-    async def _pending_account(self, request: SignUpRequest, password_hash: str) -> str:
+    async def _store_pending_account(self, request: SignUpRequest, password_hash: str) -> str:
         """Returns the token of a new or renewed account, or an empty text if the address has an active account."""
         user = await self._store.user(email=request.email)
         now = self._clock.now()

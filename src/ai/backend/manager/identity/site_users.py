@@ -11,7 +11,7 @@ from ai.backend.common.ids import DomainName
 from ai.backend.common.names import check_slug
 from ai.backend.common.states import UserRole
 from ai.backend.manager.identity.model import User
-from ai.backend.manager.identity.passwords import wrong_password
+from ai.backend.manager.identity.passwords import wrong_password_error
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.identity.users import EMAIL_PATTERN, unused_username
@@ -42,7 +42,7 @@ class SiteUsers:
         if user is None:
             user = await self._create(site_user)
         if not user.is_active:
-            raise wrong_password()
+            raise wrong_password_error()
         if user.role is not UserRole.USER and not site_user.may_be_admin:
             log.warning("a plugin may not sign in %s, whose role is %s", user.email, user.role)
             raise Forbidden("Administrators sign in with their password.", data={"role": "not by this service"})
@@ -53,7 +53,7 @@ class SiteUsers:
 
     async def _create(self, site_user: SiteUser) -> User:
         if not site_user.may_create or EMAIL_PATTERN.fullmatch(site_user.email) is None:
-            raise wrong_password()
+            raise wrong_password_error()
         domain = DomainName(site_user.domain_name or DEFAULT_DOMAIN)
         await self._identity.check_domain(domain)
         username = re.sub(r"[^A-Za-z0-9._-]+", "-", site_user.username)[:56].strip("-._")

@@ -63,13 +63,18 @@ _TABLES_AND_NOUNS: Mapping[type, tuple[Table, str]] = {
 }
 
 
-def _signing_query(*columns: Any) -> Select[Any]:
+def _select_signing_columns(*columns: Any) -> Select[Any]:
     """Selects the columns that decide if a keypair may sign, and further columns."""
-    keys, users, domains = tables.keypairs.c, tables.users.c, tables.domains.c
+    keypair_columns, users, domains = tables.keypairs.c, tables.users.c, tables.domains.c
     query = select(
-        keys.access_key, keys.is_active, users.status, users.role, domains.is_active.label("is_domain_active"), *columns
+        keypair_columns.access_key,
+        keypair_columns.is_active,
+        users.status,
+        users.role,
+        domains.is_active.label("is_domain_active"),
+        *columns,
     )
-    return query.join(tables.users, users.uuid == keys.user_id).outerjoin(
+    return query.join(tables.users, users.uuid == keypair_columns.user_id).outerjoin(
         tables.domains, domains.name == users.domain_name
     )
 
@@ -102,14 +107,15 @@ def _select_groups(*conditions: ColumnElement[bool]) -> Select[Any]:
 
 
 def _select_credentials() -> Select[Any]:
-    keys, users = tables.keypairs.c, tables.users.c
-    query = _signing_query(
-        keys.secret_key, keys.is_admin, keys.resource_policy, keys.rate_limit, keys.concurrency_limit,
-        keys.ssh_public_key, keys.allowed_client_ip.label("key_networks"),
+    keypair_columns, users = tables.keypairs.c, tables.users.c
+    query = _select_signing_columns(
+        keypair_columns.secret_key, keypair_columns.is_admin, keypair_columns.resource_policy,
+        keypair_columns.rate_limit, keypair_columns.concurrency_limit, keypair_columns.ssh_public_key,
+        keypair_columns.allowed_client_ip.label("key_networks"),
         users.uuid.label("user_id"), users.email, users.username, users.domain_name, users.allowed_client_ip,
         users.sudo_session_enabled,
     )  # fmt: skip
-    return query.where(keys.access_key == bindparam("access_key"))
+    return query.where(keypair_columns.access_key == bindparam("access_key"))
 
 
 def _select_storage_policy() -> Select[Any]:
@@ -176,17 +182,19 @@ class SqlIdentityStore(SqlUserStore):
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
     ) -> list[Group]:
         if domain_name is not None and name is None:
-            query_prepared = _DOMAIN_GROUPS_QUERY if user_id is None else _MEMBER_GROUPS_QUERY
-            rows = await self._db.fetch(query_prepared, {"domain": domain_name, "user": user_id})
+            groups_query = _DOMAIN_GROUPS_QUERY if user_id is None else _MEMBER_GROUPS_QUERY
+            rows = await self._db.fetch(groups_query, {"domain": domain_name, "user": user_id})
             return [Group(**row._mapping) for row in rows]
-        columns, members = tables.groups.c, tables.memberships.c
+        columns, membership_columns = tables.groups.c, tables.memberships.c
         query = select(tables.groups).order_by(columns.name)
         if domain_name is not None:
             query = query.where(columns.domain_name == domain_name)
         if name is not None:
             query = query.where(columns.name == name)
         if user_id is not None:
-            query = query.where(columns.id.in_(select(members.group_id).where(members.user_id == user_id)))
+            query = query.where(
+                columns.id.in_(select(membership_columns.group_id).where(membership_columns.user_id == user_id))
+            )
         return [Group(**row._mapping) for row in await self._db.fetch(query)]
 
     async def user_scope(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
@@ -214,17 +222,21 @@ class SqlIdentityStore(SqlUserStore):
     async def change_members(
         self, group_id: GroupId, *, add: Collection[UserId] = (), remove: Collection[UserId] = ()
     ) -> None:
-        members = tables.memberships.c
+        membership_columns = tables.memberships.c
 
         def work(s: Connection) -> None:
             # Users to be added are removed first, so that no membership exists twice.
-            is_changed = members.user_id.in_([*add, *remove])
+            is_changed = membership_columns.user_id.in_([*add, *remove])
             admins = (
-                s.execute(select(members.user_id).where(members.group_id == group_id, members.is_admin.is_(True)))
+                s.execute(
+                    select(membership_columns.user_id).where(
+                        membership_columns.group_id == group_id, membership_columns.is_admin.is_(True)
+                    )
+                )
                 .scalars()
                 .all()
             )
-            s.execute(delete(tables.memberships).where(members.group_id == group_id, is_changed))
+            s.execute(delete(tables.memberships).where(membership_columns.group_id == group_id, is_changed))
             if add:
                 s.execute(
                     insert(tables.memberships),
@@ -234,8 +246,8 @@ class SqlIdentityStore(SqlUserStore):
         await self._db.run_write(work)
 
     async def change_group_admins(self, group_id: GroupId, users: Collection[UserId], *, is_admin: bool) -> bool:
-        members = tables.memberships.c
-        condition = (members.group_id == group_id) & members.user_id.in_([*users])
+        membership_columns = tables.memberships.c
+        condition = (membership_columns.group_id == group_id) & membership_columns.user_id.in_([*users])
 
         def work(s: Connection) -> bool:
             if s.execute(select(func.count()).select_from(tables.memberships).where(condition)).scalar_one() != len(
@@ -248,9 +260,11 @@ class SqlIdentityStore(SqlUserStore):
         return await self._db.run_write(work)
 
     async def group_admins(self, group_id: GroupId) -> list[UserId]:
-        members = tables.memberships.c
-        query = select(members.user_id).where(members.group_id == group_id, members.is_admin.is_(True))
-        return [UserId(row.user_id) for row in await self._db.fetch(query.order_by(members.user_id))]
+        membership_columns = tables.memberships.c
+        query = select(membership_columns.user_id).where(
+            membership_columns.group_id == group_id, membership_columns.is_admin.is_(True)
+        )
+        return [UserId(row.user_id) for row in await self._db.fetch(query.order_by(membership_columns.user_id))]
 
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]:
         rows = await self._db.fetch(_POLICIES_QUERY if name is None else _POLICY_QUERY, {"policy": name})
@@ -308,7 +322,7 @@ class SqlIdentityStore(SqlUserStore):
         is_active: bool | None = None,
         group_id: GroupId | None = None,
     ) -> Page[User]:
-        columns, members = tables.users.c, tables.memberships.c
+        columns, membership_columns = tables.users.c, tables.memberships.c
         clauses = compile_filter(tables.users, query.filter, hidden=_HIDDEN_USER_COLUMNS)
         if domain_name is not None:
             clauses.append(columns.domain_name == domain_name)
@@ -317,7 +331,9 @@ class SqlIdentityStore(SqlUserStore):
         if is_active is not None:
             clauses.append((columns.status == UserStatus.ACTIVE) == is_active)
         if group_id is not None:
-            clauses.append(columns.uuid.in_(select(members.user_id).where(members.group_id == group_id)))
+            clauses.append(
+                columns.uuid.in_(select(membership_columns.user_id).where(membership_columns.group_id == group_id))
+            )
         order = compile_order(
             tables.users, query.order, (columns.created_at.desc(), columns.uuid.asc()), hidden=_HIDDEN_USER_COLUMNS
         )
@@ -349,7 +365,7 @@ class SqlIdentityStore(SqlUserStore):
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
         active_access_keys: set[str] = set()
         for chunk in chunks(sorted(access_keys)):
-            rows = await self._db.fetch(_signing_query().where(tables.keypairs.c.access_key.in_(chunk)))
+            rows = await self._db.fetch(_select_signing_columns().where(tables.keypairs.c.access_key.in_(chunk)))
             active_access_keys.update(row.access_key for row in rows if _is_active(row))
         return active_access_keys
 
@@ -365,16 +381,20 @@ class SqlIdentityStore(SqlUserStore):
         email: str | None = None,
         is_active: bool | None = None,
     ) -> Page[Keypair]:
-        keys, users = tables.keypairs.c, tables.users.c
+        keypair_columns, users = tables.keypairs.c, tables.users.c
         clauses = compile_filter(tables.keypairs, query.filter, hidden=_HIDDEN_KEYPAIR_COLUMNS, joined=_OWNER_COLUMNS)
-        for column, value in ((users.domain_name, domain_name), (users.email, email), (keys.is_active, is_active)):
+        for column, value in (
+            (users.domain_name, domain_name),
+            (users.email, email),
+            (keypair_columns.is_active, is_active),
+        ):
             if value is not None:
                 clauses.append(column == value)
-        default_order = (keys.created_at.desc(), keys.access_key.asc())
+        default_order = (keypair_columns.created_at.desc(), keypair_columns.access_key.asc())
         order = compile_order(
             tables.keypairs, query.order, default_order, hidden=_HIDDEN_KEYPAIR_COLUMNS, joined=_OWNER_COLUMNS
         )
-        keypairs_with_users = tables.keypairs.join(tables.users, users.uuid == keys.user_id)
+        keypairs_with_users = tables.keypairs.join(tables.users, users.uuid == keypair_columns.user_id)
 
         def work(s: Connection) -> Page[Keypair]:
             total = s.execute(select(func.count()).select_from(keypairs_with_users).where(*clauses)).scalar_one()
@@ -384,11 +404,11 @@ class SqlIdentityStore(SqlUserStore):
         return await self._db.run_read(work)
 
     async def touch(self, uses_by_key: Mapping[AccessKey, tuple[datetime, int]]) -> None:
-        keys = tables.keypairs.c
+        keypair_columns = tables.keypairs.c
 
         def work(s: Connection) -> None:
             for access_key, (last_used, request_count) in uses_by_key.items():
-                values = {"last_used": last_used, "num_queries": keys.num_queries + request_count}
-                s.execute(update(tables.keypairs).where(keys.access_key == access_key).values(values))
+                values = {"last_used": last_used, "num_queries": keypair_columns.num_queries + request_count}
+                s.execute(update(tables.keypairs).where(keypair_columns.access_key == access_key).values(values))
 
         await self._db.run_write(work)

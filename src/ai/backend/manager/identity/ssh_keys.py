@@ -28,9 +28,9 @@ class SshKeyService:
 
     async def generate(self, caller: Caller) -> SshKeyPair:
         """Replaces the SSH key by a new one and returns both halves; the private half is not stored."""
-        pair = generate_key_pair(caller.email)
-        await self._store_key(caller, check_public_key(pair.public))
-        return pair
+        key_pair = generate_key_pair(caller.email)
+        await self._store_key(caller, check_public_key(key_pair.public))
+        return key_pair
 
     async def upload(self, caller: Caller, public_key: str, private_key: str) -> str:
         """Replaces the SSH key by an uploaded one and returns its public half; a private half is only compared. Raises
@@ -49,14 +49,14 @@ class SshKeyService:
         self._identity.invalidate(caller.access_key)
 
 
-def check_public_key(text: str) -> str:
+def check_public_key(key_text: str) -> str:
     """Returns an uploaded public key in the form in which it is stored. Raises InvalidInput, whose ``data`` names the
     field.
     """
     try:
-        if len(text) > MAX_KEY_LENGTH:
+        if len(key_text) > MAX_KEY_LENGTH:
             raise ValueError("The public key is too long.")
-        return normalize_public_key(text)
+        return normalize_public_key(key_text)
     except ValueError as e:
         raise InvalidInput(str(e), data={"pubkey": "malformed"}) from None
 

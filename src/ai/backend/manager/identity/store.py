@@ -121,7 +121,7 @@ class UserStore(Protocol):
         """Returns the access keys of a user or of a domain, or all access keys."""
         ...
 
-    async def owned_by_deleted(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
+    async def keys_of_deleted_users(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
         """Returns those of the access keys whose user is deleted."""
         ...
 

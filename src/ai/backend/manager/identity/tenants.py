@@ -105,7 +105,7 @@ class TenantService:
         if changes_only_members:
             domain_name = group.domain_name
             require(caller, Operation.CHANGE_MEMBERS, domain_name=domain_name, group_id=group_id)
-            await self._check_removed(caller, group_id, remove)
+            await self._check_removed_admins(caller, group_id, remove)
         else:
             await self._check_group(caller, group.domain_name, fields)
         if "name" in fields:
@@ -134,20 +134,20 @@ class TenantService:
         """
         group = await self._identity.group(caller, group_id)
         require(caller, Operation.CHANGE_MEMBERS, domain_name=group.domain_name, group_id=group_id)
-        ids = []
+        user_ids = []
         for email in emails:
             user = await self._store.user(email=email.strip())
             if user is None or user.domain_name != group.domain_name:
                 message = f"There is no user {email[:64]} in the domain {group.domain_name}."
                 raise NotFound(message, data={"user_emails": email[:64]})
-            ids.append(user.uuid)
-        return ids
+            user_ids.append(user.uuid)
+        return user_ids
 
     async def group_admins(self, group_id: GroupId) -> Sequence[UserId]:
         """Returns the members who administrate a group, which the caller is known to see."""
         return await self._store.group_admins(group_id)
 
-    async def _check_removed(self, caller: Caller, group_id: GroupId, users: Collection[UserId]) -> None:
+    async def _check_removed_admins(self, caller: Caller, group_id: GroupId, users: Collection[UserId]) -> None:
         """Raises Forbidden if a project administrator would remove another administrator of the project."""
         if caller.is_any_admin:
             return

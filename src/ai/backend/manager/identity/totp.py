@@ -86,7 +86,7 @@ class TotpService:
         codes = self._new_codes()
         digests = [_digest(user.uuid, code) for code in codes]
         if step is None or not await self._store.activate_totp(user.uuid, step=step, digests=digests):
-            raise _wrong_otp()
+            raise _wrong_otp_error()
         return codes
 
     async def check(self, user: User, otp: str) -> None:
@@ -108,7 +108,7 @@ class TotpService:
         if step is not None and await self._store.spend_step(user.uuid, step):
             return
         if step is not None or not await self._store.spend_recovery_code(user.uuid, _digest(user.uuid, otp)):
-            raise _wrong_otp()
+            raise _wrong_otp_error()
 
     async def remove(self, user: User, otp: str) -> None:
         """Removes the device of a user who gives a one-time password or a recovery code. Raises NotFound, and as
@@ -169,5 +169,5 @@ def _digest(user_id: UserId, code: str) -> str:
     return hashlib.sha256(f"{user_id}:{plain_code}".encode(errors="replace")).hexdigest()
 
 
-def _wrong_otp() -> AuthenticationFailed:
+def _wrong_otp_error() -> AuthenticationFailed:
     return AuthenticationFailed("Invalid TOTP code provided", data={"otp": "wrong"})

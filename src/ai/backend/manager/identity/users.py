@@ -275,9 +275,9 @@ def _check_rights(caller: Caller, domain_name: str, role: UserRole, fields: Mapp
         require(caller, Operation.CHANGE_USER_LIMITS)
 
 
-async def unused_username(store: IdentityStore, text: str, new_suffix: Callable[[], str]) -> str:
+async def unused_username(store: IdentityStore, preferred_name: str, new_suffix: Callable[[], str]) -> str:
     """Returns an unused username that is derived from a name or an e-mail address."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", text.partition("@")[0]).strip("-")[:56] or "user"
+    name = re.sub(r"[^A-Za-z0-9]+", "-", preferred_name.partition("@")[0]).strip("-")[:56] or "user"
     same_name_query = ListQuery(limit=1, filter=Condition(field="username", op="==", value=name))
     page = await store.users(same_name_query, domain_name=None, status=None)
     return name if not page.items else f"{name}-{new_suffix()}"

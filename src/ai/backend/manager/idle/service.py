@@ -98,12 +98,12 @@ class IdleService:
     async def has_limits(self) -> bool:
         """Returns True if the rules or any keypair's policy limit sessions."""
         rules = await self.rules()
-        return rules != Rules(faults=rules.faults) or any(map(_is_bounded, await self.identities.policies()))
+        return rules != Rules(faults=rules.faults) or any(map(_has_session_limits, await self.identities.policies()))
 
     async def _limits(self, access_keys: set[AccessKey], rules: Rules) -> dict[AccessKey, Limits]:
         """Returns the limits of those keypairs that have limits."""
         policies = {policy.name: policy for policy in await self.identities.policies()}
-        if rules == Rules(faults=rules.faults) and not any(map(_is_bounded, policies.values())):
+        if rules == Rules(faults=rules.faults) and not any(map(_has_session_limits, policies.values())):
             return {}
         limits: dict[AccessKey, Limits] = {}
         for access_key in access_keys:
@@ -176,7 +176,7 @@ class IdleService:
         }
 
 
-def _is_bounded(policy: ResourcePolicy) -> bool:
+def _has_session_limits(policy: ResourcePolicy) -> bool:
     return policy.idle_timeout > 0 or policy.max_session_lifetime > 0
 
 

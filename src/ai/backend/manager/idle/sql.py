@@ -48,7 +48,7 @@ class SqlActivityStore:
         await self._upsert("usage", {session_id: dict(value) for session_id, value in usage.items()})
 
     async def _upsert(self, column: str, value_by_session: Mapping[SessionId, Any]) -> None:
-        cols = activities.c
+        columns = activities.c
 
         def work(conn: Connection) -> None:
             for session_id, value in sorted(value_by_session.items()):
@@ -56,12 +56,12 @@ class SqlActivityStore:
                 session_lock = select(sessions.c.id).where(sessions.c.id == session_id).with_for_update(key_share=True)
                 if conn.execute(session_lock).one_or_none() is None:
                     continue
-                activity_query = select(activities).where(cols.session_id == session_id).with_for_update()
+                activity_query = select(activities).where(columns.session_id == session_id).with_for_update()
                 row = conn.execute(activity_query).one_or_none()
                 if row is None:
                     conn.execute(insert(activities), {"session_id": session_id, "usage": {}, column: value})
                 elif column != "last_access" or row.last_access is None or row.last_access < value:
-                    conn.execute(update(activities).where(cols.session_id == session_id).values({column: value}))
+                    conn.execute(update(activities).where(columns.session_id == session_id).values({column: value}))
 
         if value_by_session:
             await self._db.run_write(work)
