@@ -70,7 +70,7 @@ class ImageStoreContract:
             await store.put_alias(ImageAlias(alias=tag, image=f"{PYTHON}:{tag}"))
         await store.put_alias(ImageAlias(alias="of-a-node", image="python:3.11"))
         await store.record("cr.test", [found("kept")], at=LATER)
-        assert await store.sweep("cr.test", before=LATER, keep=[f"{PYTHON}:unread"]) == 2
+        assert await store.sweep("cr.test", before=LATER, kept_names=[f"{PYTHON}:unread"]) == 2
         assert [(i.name, i.architecture) for i in await store.all()] == [
             (f"{PYTHON}:kept", "x86_64"),
             (f"{PYTHON}:unread", "x86_64"),

@@ -100,14 +100,14 @@ class ImageResolvers:
         return self._images
 
     async def _change(
-        self, info: Info, kind: str, name: str, work: Callable[[Images, Caller], Awaitable[object]]
+        self, info: Info, object_type: str, name: str, work: Callable[[Images, Caller], Awaitable[object]]
     ) -> View:
         caller = context_of(info).caller
 
         async def run() -> object:
             return await work(self._require_images(), caller)
 
-        return await run_mutation(info, kind, name, run)
+        return await run_mutation(info, object_type, name, run)
 
     @query("images")
     async def images(self, info: Info, **arguments: Any) -> list[View]:
@@ -134,7 +134,7 @@ class ImageResolvers:
     async def _start_task(self, info: Info, name: str, work: Callable[[Images], Awaitable[TaskId]]) -> View:
         context = context_of(info)
         try:
-            async with context.audited(info.field_name, "image", name):
+            async with context.audit_change(info.field_name, "image", name):
                 task_id = await work(self._require_images())
         except BackendError as e:
             return {"ok": False, "msg": e.message, "task_id": None}

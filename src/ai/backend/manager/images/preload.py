@@ -161,12 +161,14 @@ class ImagePreloader(msgspec.Struct, frozen=True):
         self, title: str, agents: Sequence[Agent], job: Callable[..., ImageJob], progress: TaskProgress
     ) -> str:
         error_by_agent: dict[str, BackendError] = {}
-        finished_count, total = 0, len(agents)
+        finished_count, agent_count = 0, len(agents)
 
         async def run_on(agent: Agent) -> AgentId:
             async def report(state: ImageJobState) -> None:
                 if state.total:
-                    await progress.update(finished_count, total, f"{agent.id}: {state.current * 100 // state.total} %")
+                    await progress.update(
+                        finished_count, agent_count, f"{agent.id}: {state.current * 100 // state.total} %"
+                    )
 
             try:
                 await await_job(self.gateway, agent.id, job(job_id=str(self.id_generator.uuid())), report)
@@ -174,14 +176,14 @@ class ImagePreloader(msgspec.Struct, frozen=True):
                 error_by_agent[agent.id] = e
             return agent.id
 
-        await progress.update(0, total, title)
+        await progress.update(0, agent_count, title)
         async for agent_id in bounded(agents, run_on, _MAX_CONCURRENT_AGENTS):
             finished_count += 1
             agent_result = error_by_agent[agent_id].message if agent_id in error_by_agent else "done"
-            await progress.update(finished_count, total, f"{agent_id}: {agent_result}")
+            await progress.update(finished_count, agent_count, f"{agent_id}: {agent_result}")
         problems = "; ".join(f"{agent_id}: {error.message}" for agent_id, error in sorted(error_by_agent.items()))
-        if len(error_by_agent) == total:
-            raise Unavailable(problems) if total > 1 else next(iter(error_by_agent.values()))
-        return f"{title}: done on {total - len(error_by_agent)} of {total} agents" + (
+        if len(error_by_agent) == agent_count:
+            raise Unavailable(problems) if agent_count > 1 else next(iter(error_by_agent.values()))
+        return f"{title}: done on {agent_count - len(error_by_agent)} of {agent_count} agents" + (
             f"; {problems}" if problems else ""
         )

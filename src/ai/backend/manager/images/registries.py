@@ -43,8 +43,10 @@ def check_registry(registry: ContainerRegistry) -> ContainerRegistry:
         is_valid = url.scheme in ("http", "https") and bool(url.hostname) and not url.username and not url.query
     except ValueError:
         is_valid = False
-    texts = (registry.url, registry.username, registry.password, *registry.projects)
-    if not is_valid or not all(text.isprintable() and len(text) <= _MAX_TEXT_LENGTH for text in texts):
+    registry_texts = (registry.url, registry.username, registry.password, *registry.projects)
+    if not is_valid or not all(
+        registry_text.isprintable() and len(registry_text) <= _MAX_TEXT_LENGTH for registry_text in registry_texts
+    ):
         raise InvalidInput(
             "A registry has a URL such as https://cr.example.org, and names without control characters.",
             data={"url": "malformed"},
@@ -139,8 +141,8 @@ class ContainerRegistries:
 
     async def auto_pull(self) -> AutoPull:
         """Returns the policy by which agents fetch images, which is DIGEST by default."""
-        text = (await self._config.get(AUTO_PULL_KEY) or "").strip().lower()
-        return AutoPull(text) if text in set(AutoPull) else AutoPull.DIGEST
+        policy_text = (await self._config.get(AUTO_PULL_KEY) or "").strip().lower()
+        return AutoPull(policy_text) if policy_text in set(AutoPull) else AutoPull.DIGEST
 
 
 class ImagePulls(msgspec.Struct, frozen=True):
@@ -191,6 +193,6 @@ def _add_image(spec: KernelSpec, image: RegisteredImage | None, policy: AutoPull
         spec,
         image_digest=image.digest,
         image_config_digest=image.config_digest,
-        image_labels={name: text for name, text in image.labels.items() if name.startswith(LABEL_PREFIX)},
+        image_labels={name: label_value for name, label_value in image.labels.items() if name.startswith(LABEL_PREFIX)},
         auto_pull=_AUTO_PULL_ON_WIRE[policy],
     )

@@ -95,7 +95,7 @@ class ImageService(msgspec.Struct, frozen=True):
         return visible_images
 
     async def _agents_of(self, caller: Caller, agents: Iterable[Agent], image_filter: ImageFilter) -> frozenset[str]:
-        groups = {group.name for group in await self.resource_groups.available(caller, group=image_filter.group)}
+        groups = {group.name for group in await self.resource_groups.available_groups(caller, group=image_filter.group)}
         if image_filter.scaling_group is not None:
             groups &= {image_filter.scaling_group}
         return frozenset(agent.id for agent in agents if agent.scaling_group in groups)
@@ -168,7 +168,9 @@ class ImageService(msgspec.Struct, frozen=True):
         agents = await self.agents.agents()
         images = merge_images(agents, await self.store.lookup(target), await self.store.aliases())
         image = resolve_image(images, target, architecture)
-        if alias == image.name or alias in {registered.name for registered in await self.store.by_names([alias])}:
+        if alias == image.name or alias in {
+            registered_images.name for registered_images in await self.store.by_names([alias])
+        }:
             raise Conflict(f"{alias!r} is the name of an image itself.", data={"alias": "taken"})
         image_alias = ImageAlias(
             alias=alias, image=image.name, architecture=architecture_name(architecture) if architecture else None
@@ -224,7 +226,7 @@ def _is_from_allowed(image: Image, allowed_registries: Collection[str] | None) -
 
 
 def merge_images(
-    agents: Iterable[Agent], registered: Iterable[RegisteredImage] = (), aliases: Iterable[ImageAlias] = ()
+    agents: Iterable[Agent], registered_images: Iterable[RegisteredImage] = (), aliases: Iterable[ImageAlias] = ()
 ) -> list[Image]:
     """Merges images by name and architecture; images of agents come first, in order of appearance.
 
@@ -237,7 +239,7 @@ def merge_images(
         for report in agent.images:
             key = report.name, architecture_name(report.architecture)
             merged_images[key] = _add_report(merged_images.get(key), key[1], agent, report)
-    for image in registered:
+    for image in registered_images:
         key = image.name, image.architecture
         earlier_image = merged_images.get(key) or Image(name=key[0], architecture=key[1], size_bytes=image.size_bytes)
         merged_images[key] = replace(earlier_image, digest=image.digest, labels=image.labels, is_registered=True)

@@ -96,10 +96,10 @@ class SqlImageStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def record(self, registry: str, scanned: Sequence[ScannedImage], *, at: datetime) -> int:
+    async def record(self, registry: str, scanned_images: Sequence[ScannedImage], *, at: datetime) -> int:
         def work(s: Connection) -> int:
             new_count = 0
-            for image in scanned:
+            for image in scanned_images:
                 changed_columns = {**asdict(image), "labels": dict(image.labels), "scanned_at": at}
                 if s.execute(
                     update(images).where(_has_key(image.name, image.architecture)).values(changed_columns)
@@ -115,10 +115,10 @@ class SqlImageStore:
 
         return await self._db.run_write(work)
 
-    async def sweep(self, registry: str, *, before: datetime, keep: Collection[str] = ()) -> int:
+    async def sweep(self, registry: str, *, before: datetime, kept_names: Collection[str] = ()) -> int:
         def work(s: Connection) -> int:
             stale_names_query = select(images.c.name).where(images.c.registry == registry, images.c.scanned_at < before)
-            removed_names = [row.name for row in s.execute(stale_names_query) if row.name not in keep]
+            removed_names = [row.name for row in s.execute(stale_names_query) if row.name not in kept_names]
             count = 0
             for chunk in chunks(set(removed_names)):
                 clauses = (images.c.name.in_(chunk), images.c.registry == registry, images.c.scanned_at < before)

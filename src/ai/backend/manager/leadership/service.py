@@ -14,7 +14,7 @@ from ai.backend.manager.leadership.store import Lease, LeaseStore
 log = logging.getLogger(__name__)
 
 LEADER = "leader"
-PRESENCE = "manager:"
+PRESENCE_PREFIX = "manager:"
 """The prefix of the name of the lease that each manager holds while it is alive."""
 
 
@@ -67,11 +67,11 @@ class Leadership:
 
     async def living_managers(self) -> set[str]:
         """Returns the ids of the managers that are alive."""
-        return set((await self.leases.holders(PRESENCE)).values())
+        return set((await self.leases.holders(PRESENCE_PREFIX)).values())
 
     async def announce(self) -> None:
         """Renews the lease that shows that this manager is alive."""
-        await self.leases.acquire(PRESENCE + self.holder, self.holder, ttl_s=4 * self.ttl_s)
+        await self.leases.acquire(PRESENCE_PREFIX + self.holder, self.holder, ttl_s=4 * self.ttl_s)
 
     async def _once(self) -> None:
         requested_at = self.clock.monotonic()

@@ -64,17 +64,17 @@ class History(msgspec.Struct, frozen=True):
     @staticmethod
     def _write(archive: Archive, kind: HistoryKind, ids: Sequence[str], rows_by_table: Mapping[str, Rows]) -> None:
         file_name = f"{ids[0]}-{len(ids)}"
-        note = {
+        batch_note = {
             "kind": kind.value,
             "ids": list(ids),
             "name": file_name,
             "tables": list(rows_by_table),
             "complete": False,
         }
-        _write_note(archive.folder, note)
+        _write_batch_note(archive.folder, batch_note)
         for table, rows in rows_by_table.items():
             archive.write(table, file_name, rows)
-        _write_note(archive.folder, {**note, "complete": True})
+        _write_batch_note(archive.folder, {**batch_note, "complete": True})
 
     async def _delete(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, int]:
         removed_counts = await self.store.remove(kind, ids)
@@ -88,31 +88,31 @@ class History(msgspec.Struct, frozen=True):
         """
         if self.archive is None:
             return {}
-        note = await asyncio.to_thread(_read_note, self.archive.folder)
-        if note is None:
+        batch_note = await asyncio.to_thread(_read_batch_note, self.archive.folder)
+        if batch_note is None:
             return {}
-        if note["complete"]:
-            return await self._delete(HistoryKind(note["kind"]), note["ids"])
-        for table in note["tables"]:
-            for path in (self.archive.folder / table).glob(f"{note['name']}.*"):
+        if batch_note["complete"]:
+            return await self._delete(HistoryKind(batch_note["kind"]), batch_note["ids"])
+        for table in batch_note["tables"]:
+            for path in (self.archive.folder / table).glob(f"{batch_note['name']}.*"):
                 await asyncio.to_thread(path.unlink, missing_ok=True)
         return {}
 
 
-def _write_note(folder: Path, note: Mapping[str, Any]) -> None:
+def _write_batch_note(folder: Path, batch_note: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(folder / _UNFINISHED_BATCH_FILE, json.dumps(note).encode())
+    write_atomically(folder / _UNFINISHED_BATCH_FILE, json.dumps(batch_note).encode())
     sync_folder(folder)
 
 
-def _read_note(folder: Path) -> dict[str, Any] | None:
+def _read_batch_note(folder: Path) -> dict[str, Any] | None:
     """Returns the stored note about a batch that was interrupted, or None. Raises InvalidInput for a note that is
     damaged.
     """
     path = folder / _UNFINISHED_BATCH_FILE
     try:
-        note: dict[str, Any] = json.loads(path.read_bytes())
-        return {key: note[key] for key in ("kind", "ids", "name", "tables", "complete")}
+        batch_note: dict[str, Any] = json.loads(path.read_bytes())
+        return {key: batch_note[key] for key in ("kind", "ids", "name", "tables", "complete")}
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as e:

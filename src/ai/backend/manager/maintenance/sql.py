@@ -35,7 +35,7 @@ _DEVICES = identity_tables.totp_devices
 class FeatureSecrets(Protocol):
     """Gives access to the secrets of a feature that ``maintenance`` cannot import, since it imports ``maintenance``."""
 
-    def texts(self, s: Connection) -> Iterable[str]:
+    def sealed_texts(self, s: Connection) -> Iterable[str]:
         """Returns the encrypted texts in the tables of the feature."""
 
     def seal(self, s: Connection, sealer: Sealer) -> int:
@@ -56,7 +56,7 @@ async def missing_keys(database: Database, sealer: Sealer, other_secrets: Sequen
         for environ in s.execute(select(_SESSIONS.sealed_environ).where(LIVE)).scalars():
             sealed_texts += environ.values()
         for feature_secrets in other_secrets:
-            sealed_texts += feature_secrets.texts(s)
+            sealed_texts += feature_secrets.sealed_texts(s)
         return {key_id for sealed_text in sealed_texts if (key_id := sealer.missing_key_id(sealed_text)) is not None}
 
     return await database.run_read(work)
@@ -127,7 +127,7 @@ def _seal_environs(s: Connection, sealer: Sealer) -> int:
 async def reissue_secrets(
     database: Database,
     sealer: Sealer,
-    new_secret: Callable[[], str],
+    make_secret: Callable[[], str],
     *,
     at: datetime,
     other_secrets: Sequence[FeatureSecrets] = (),
@@ -149,7 +149,7 @@ async def reissue_secrets(
             for row in s.execute(keypairs_query.order_by(users.email))
             if sealer.missing_key_id(row.secret_key) is not None
         ]
-        reissued_keys = [(row.email, AccessKey(row.access_key), new_secret()) for row in lost_rows]
+        reissued_keys = [(row.email, AccessKey(row.access_key), make_secret()) for row in lost_rows]
         for _, access_key, secret in reissued_keys:
             values = {"secret_key": sealed(sealer, access_key, secret), "modified_at": at}
             s.execute(update(identity_tables.keypairs).where(keys.access_key == access_key).values(values))

@@ -119,17 +119,17 @@ def _expired_sessions(before: datetime) -> Select[Any]:
     """Selects the ids of the oldest sessions that ended before a time. The index of creations finds the oldest; those
     that have not ended are few beside the ended ones.
     """
-    cols, other_columns = sessions.c, _OTHER_SESSIONS.c
+    columns, other_columns = sessions.c, _OTHER_SESSIONS.c
     is_dependency_of_live = exists().where(
-        session_dependencies.c.depends_on == cols.id,
+        session_dependencies.c.depends_on == columns.id,
         session_dependencies.c.session_id == other_columns.id,
         other_columns.status.not_in(FINAL_SESSION_STATUSES),
     )
-    is_of_younger_array = exists().where(other_columns.array_id == cols.array_id, ~_has_ended(other_columns, before))
+    is_of_younger_array = exists().where(other_columns.array_id == columns.array_id, ~_has_ended(other_columns, before))
     return (
-        select(cols.id)
-        .where(cols.created_at < before, _has_ended(cols, before), ~is_dependency_of_live, ~is_of_younger_array)
-        .order_by(cols.created_at, cols.id)
+        select(columns.id)
+        .where(columns.created_at < before, _has_ended(columns, before), ~is_dependency_of_live, ~is_of_younger_array)
+        .order_by(columns.created_at, columns.id)
     )
 
 

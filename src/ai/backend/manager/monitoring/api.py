@@ -51,7 +51,7 @@ class MonitoringApi(msgspec.Struct, frozen=True):
     async def list_targets(self, call: Call) -> list[TargetGroup]:
         """Lists what Prometheus scrapes, in the form of its HTTP service discovery; needs a bearer token."""
         self._check_token(call)
-        return await self.targets.groups(call.request.host, scheme=call.request.scheme)
+        return await self.targets.target_groups(call.request.host, scheme=call.request.scheme)
 
     @route(
         "GET", "/metrics/agents/{agent}", auth=False, limited=False, produces=("text/plain",), problems=(Unavailable,)

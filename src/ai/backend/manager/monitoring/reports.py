@@ -94,7 +94,7 @@ class SessionReports(msgspec.Struct, frozen=True):
         decision = dict(session.status_data.get("scheduler", {}))
         if session.status is SessionStatus.PENDING:
             decision = msgspec.to_builtins(await self.explanations.explain_session(caller, str(session.id)))
-        lines, unreachable = await self._collect_logs(session)
+        log_lines, unreachable = await self._collect_logs(session)
         return {
             "id": str(session.id),
             "name": session.name,
@@ -119,35 +119,37 @@ class SessionReports(msgspec.Struct, frozen=True):
             "errors": list(dict.fromkeys(_error_texts(session))),
             "logs": [
                 {
-                    "at": line.at,
-                    "daemon": line.daemon,
-                    "level": line.level,
-                    "logger": line.logger,
-                    "message": line.message,
-                    "request_id": line.request_id,
-                    "trace_id": line.trace_id,
+                    "at": log_line.at,
+                    "daemon": log_line.daemon,
+                    "level": log_line.level,
+                    "logger": log_line.logger,
+                    "message": log_line.message,
+                    "request_id": log_line.request_id,
+                    "trace_id": log_line.trace_id,
                 }
-                for line in lines
+                for log_line in log_lines
             ],
             "unreachable": unreachable,
         }
 
     async def _collect_logs(self, session: Session) -> tuple[list[LogLine], list[str]]:
-        ids = [str(session.id), *(str(kernel.id) for kernel in session.kernels)]
+        logged_ids = [str(session.id), *(str(kernel.id) for kernel in session.kernels)]
         agents = list(session.agent_ids)
-        lines_of_agents = await asyncio.gather(*(self._read_agent_logs(agent, ids) for agent in agents))
-        lines = {(line.at, line.message): line for line in recent_lines(ids)}  # an agent may be in this process
+        lines_of_agents = await asyncio.gather(*(self._read_agent_logs(agent, logged_ids) for agent in agents))
+        line_by_key = {
+            (log_line.at, log_line.message): log_line for log_line in recent_lines(logged_ids)
+        }  # an agent may be in this process
         for agent_lines in lines_of_agents:
-            lines |= {(line.at, line.message): line for line in agent_lines or ()}
+            line_by_key |= {(log_line.at, log_line.message): log_line for log_line in agent_lines or ()}
         unreachable = [
             str(agent) for agent, agent_lines in zip(agents, lines_of_agents, strict=True) if agent_lines is None
         ]
-        return sorted(lines.values(), key=lambda line: line.at), unreachable
+        return sorted(line_by_key.values(), key=lambda line: line.at), unreachable
 
-    async def _read_agent_logs(self, agent_id: str, ids: list[str]) -> list[LogLine] | None:
+    async def _read_agent_logs(self, agent_id: str, logged_ids: list[str]) -> list[LogLine] | None:
         try:
             async with asyncio.timeout(_AGENT_TIMEOUT_S):
-                return await self.gateway.agent(agent_id).read_session_log(ReadSessionLog(ids=ids))
+                return await self.gateway.agent(agent_id).read_session_log(ReadSessionLog(ids=logged_ids))
         except (BackendError, TimeoutError):
             return None
 

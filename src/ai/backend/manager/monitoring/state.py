@@ -62,35 +62,35 @@ class InstallationState:
 
     def families(self) -> Iterable[MetricFamily]:
         """Returns the metrics that have labels, with the values of this process."""
-        yield _gauge_family(
+        yield _metric_family(
             "sessions",
             "Live sessions by status.",
             {(("status", status.value),): self._statuses.get(status, 0) for status in LIVE_SESSION_STATUSES},
         )
-        yield _gauge_family(
+        yield _metric_family(
             "sessions_ended_total",
             "Sessions that this process has seen end, by status and reason.",
             {(("reason", reason), ("status", status)): count for (status, reason), count in self._ended.items()},
         )
         loops = list(self.loops())
-        yield _gauge_family(
+        yield _metric_family(
             "loop_failures_total",
             "Rounds of a loop that have failed.",
             {(("loop", loop.name),): loop.failures for loop in loops},
         )
-        yield _gauge_family(
+        yield _metric_family(
             "loop_succeeded_timestamp_seconds",
             "When the last round of a loop succeeded; before the first, when the loop began.",
             {(("loop", loop.name),): loop.succeeded_at for loop in loops if loop.succeeded_at},
         )
-        yield _gauge_family(
+        yield _metric_family(
             "loop_period_seconds",
             "The longest time between two rounds of a loop.",
             {(("loop", loop.name),): loop.period_s for loop in loops},
         )
 
 
-def _gauge_family(name: str, help_: str, values: Mapping[tuple[tuple[str, str], ...], float]) -> MetricFamily:
-    kind = "counter" if name.endswith("_total") else "gauge"
+def _metric_family(name: str, help_: str, values: Mapping[tuple[tuple[str, str], ...], float]) -> MetricFamily:
+    metric_kind = "counter" if name.endswith("_total") else "gauge"
     samples = [MetricSample(labels=dict(labels), value=value) for labels, value in values.items()]
-    return MetricFamily(name=_PREFIX + name, kind=kind, help=help_, samples=samples)
+    return MetricFamily(name=_PREFIX + name, kind=metric_kind, help=help_, samples=samples)

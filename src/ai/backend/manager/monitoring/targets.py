@@ -49,7 +49,7 @@ class ScrapeTargets(msgspec.Struct, frozen=True):
     storage_proxies: StorageProxies | None
     coordinators: Coordinators
 
-    async def groups(self, own_address: str, *, scheme: str) -> list[TargetGroup]:
+    async def target_groups(self, own_address: str, *, scheme: str) -> list[TargetGroup]:
         """Returns all targets. ``own_address`` is the manager's as the caller reaches it. A coordinator that does not
         answer leaves its workers out."""
         # Each agent is a target of its own: the manager's answer has what it measures itself.
@@ -58,10 +58,10 @@ class ScrapeTargets(msgspec.Struct, frozen=True):
             if agent.status in (AgentStatus.ALIVE, AgentStatus.LOST):
                 labels = {"agent": str(agent.id), "__metrics_path__": f"{AGENT_PATH}{agent.id}"}
                 target_groups.append(_target_group("agent", f"{scheme}://{own_address}", labels))
-        target_groups += [*await self._storage_proxies(), *await self._app_proxies()]
+        target_groups += [*await self._storage_proxy_targets(), *await self._app_proxy_targets()]
         return target_groups
 
-    async def _storage_proxies(self) -> Sequence[TargetGroup]:
+    async def _storage_proxy_targets(self) -> Sequence[TargetGroup]:
         if self.storage_proxies is None:
             return ()
         try:
@@ -71,7 +71,7 @@ class ScrapeTargets(msgspec.Struct, frozen=True):
             return ()
         return [_target_group("storage-proxy", proxy.manager_api, {"name": proxy.name}) for proxy in proxies.values()]
 
-    async def _app_proxies(self) -> Sequence[TargetGroup]:
+    async def _app_proxy_targets(self) -> Sequence[TargetGroup]:
         groups = await self.resource_groups.resource_groups()
         coordinators = {address.url: address for group in groups if (address := coordinator_of(group)) is not None}
         target_groups: list[TargetGroup] = []

@@ -123,8 +123,8 @@ class _Parser:
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
             raise _invalid("filter", f"more than {MAX_CONDITIONS} conditions")
-        kind, field = self._next()
-        if kind != "word":
+        token_kind, field = self._next()
+        if token_kind != "word":
             raise _invalid("filter", f"not a column: {field[:64]!r}")
         _, operator = self._next()
         operator = operator.lower()
@@ -150,20 +150,20 @@ class _Parser:
         return tuple(values)
 
     def _parse_scalar(self) -> Scalar:
-        kind, text = self._next()
-        if kind == "string":
-            return _unquote(text)
-        if kind == "number":
-            return float(text) if "." in text else int(text)
-        if kind == "word" and text.lower() in _NAMED_VALUES:
-            return _NAMED_VALUES[text.lower()]
-        raise _invalid("filter", f"not a value: {text[:64]!r}; put text in double quotes")
+        token_kind, token_text = self._next()
+        if token_kind == "string":
+            return _unquote(token_text)
+        if token_kind == "number":
+            return float(token_text) if "." in token_text else int(token_text)
+        if token_kind == "word" and token_text.lower() in _NAMED_VALUES:
+            return _NAMED_VALUES[token_text.lower()]
+        raise _invalid("filter", f"not a value: {token_text[:64]!r}; put text in double quotes")
 
 
 def _split_tokens(text: str) -> Iterator[tuple[str, str]]:
     position = 0
-    end = len(text.rstrip())
-    while position < end:
+    text_end = len(text.rstrip())
+    while position < text_end:
         match = _TOKEN_PATTERN.match(text, position)
         if match is None:
             raise _invalid("filter", f"unexpected {text[position : position + 16].strip()!r}")

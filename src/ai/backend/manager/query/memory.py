@@ -95,14 +95,16 @@ def matches(item: object, filter_: Filter | None) -> bool:
     return all(results) if filter_.kind == "&" else any(results)
 
 
-def select(items: Iterable[T], query: ListQuery, *, default: str = "created_at", descending: bool = True) -> Page[T]:
+def select(
+    items: Iterable[T], query: ListQuery, *, default_field: str = "created_at", descending: bool = True
+) -> Page[T]:
     """Returns the page of items that a query selects; the items must come in the order that breaks ties."""
     matching_items: Sequence[T] = [item for item in items if matches(item, query.filter)]
-    matching_items = sorted(matching_items, key=lambda item: _field_value(item, default), reverse=descending)
+    matching_items = sorted(matching_items, key=lambda item: _field_value(item, default_field), reverse=descending)
     for order in reversed(query.order):
-        pairs = [(_field_value(item, order.field), item) for item in matching_items]
-        pairs_with_value = [pair for pair in pairs if pair[0] is not None]
-        items_without_value = [item for value, item in pairs if value is None]
+        value_item_pairs = [(_field_value(item, order.field), item) for item in matching_items]
+        pairs_with_value = [value_and_item for value_and_item in value_item_pairs if value_and_item[0] is not None]
+        items_without_value = [item for value, item in value_item_pairs if value is None]
         ordered_pairs = sorted(pairs_with_value, key=lambda pair: pair[0], reverse=order.descending)
         # As in SQLite, NULL is smaller than any value.
         ordered_items = [item for _, item in ordered_pairs]

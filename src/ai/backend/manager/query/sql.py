@@ -68,12 +68,14 @@ def _is_structured(column: Column[Any]) -> bool:
     return isinstance(column.type, TypeDecorator) and not isinstance(column.type, UTCDateTime | GUID | EnumText)
 
 
-def _enum_member(kind: type[StrEnum], text: str) -> StrEnum:
+def _enum_member(enum_type: type[StrEnum], text: str) -> StrEnum:
     """Returns an enum member by its value or by its name (``READ_ONLY``, as in the published client's help), in any
     case.
     """
-    members = {member.name.lower(): member for member in kind} | {member.value.lower(): member for member in kind}
-    return members[text.lower()] if text.lower() in members else kind(text)
+    members = {member.name.lower(): member for member in enum_type} | {
+        member.value.lower(): member for member in enum_type
+    }
+    return members[text.lower()] if text.lower() in members else enum_type(text)
 
 
 def _compile_condition(
@@ -89,11 +91,11 @@ def _compile_condition(
     if isinstance(value, tuple):
         raise InvalidInput(f"{condition.field}: {operator} takes one value", data={"filter": condition.field})
     if operator in ("like", "ilike", "contains"):
-        text = cast(column, SqlString)
+        text_column = cast(column, SqlString)
         pattern = str(value)
         if operator == "contains":
-            return text.contains(pattern, autoescape=True)
-        return text.like(pattern) if operator == "like" else text.ilike(pattern)
+            return text_column.contains(pattern, autoescape=True)
+        return text_column.like(pattern) if operator == "like" else text_column.ilike(pattern)
     operand = _typed_value(column, value)
     if operand is not None and _is_structured(column):
         raise InvalidInput(f"{condition.field}: {operator} takes only null here", data={"filter": condition.field})

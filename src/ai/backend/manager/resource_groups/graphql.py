@@ -112,7 +112,7 @@ class ResourceGroupResolvers:
     async def scaling_groups(self, info: Info, name: str | None = None, is_active: bool | None = None) -> list[View]:
         """Returns the resource groups that the caller may use."""
         context = context_of(info)
-        groups = await self._resource_groups.available(context.caller, is_active=is_active)
+        groups = await self._resource_groups.available_groups(context.caller, is_active=is_active)
         return [resource_group_view(group, context.caller) for group in groups if name in (None, group.name)]
 
     @query("scaling_group")
@@ -126,17 +126,17 @@ class ResourceGroupResolvers:
         self, info: Info, domain: str | None = None, user_group: str | None = None, **options: Any
     ) -> list[View]:
         caller = context_of(info).caller
-        groups = await self._resource_groups.open_to(caller, domain_name=domain, group=user_group, **options)
+        groups = await self._resource_groups.groups_open_to(caller, domain_name=domain, group=user_group, **options)
         return [resource_group_view(group, caller) for group in groups]
 
     @field("Domain", "scaling_groups")
     async def domain_scaling_groups(self, view: View, info: Info) -> list[str]:
         context = context_of(info)
-        groups = await self._resource_groups.open_to(context.caller, domain_name=view["name"])
+        groups = await self._resource_groups.groups_open_to(context.caller, domain_name=view["name"])
         return [group.name for group in groups]
 
     @field("Group", "scaling_groups")
     async def group_scaling_groups(self, view: View, info: Info) -> list[str]:
         context = context_of(info)
-        groups = await self._resource_groups.open_to(context.caller, group=str(view["id"]))
+        groups = await self._resource_groups.groups_open_to(context.caller, group=str(view["id"]))
         return [group.name for group in groups]

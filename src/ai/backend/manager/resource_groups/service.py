@@ -41,7 +41,7 @@ class ResourceGroupService:
     clock: Clock
     after_change: list[PeriodicLoop] = field(default_factory=list)
 
-    async def available(
+    async def available_groups(
         self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
     ) -> Sequence[ResourceGroup]:
         """Returns the resource groups that are public or open to the caller's domain, groups or keypair. Superadmins
@@ -64,7 +64,7 @@ class ResourceGroupService:
         beneficiaries += [Beneficiary.domain(caller.domain_name), Beneficiary.keypair(caller.access_key)]
         return await self.store.resource_groups(beneficiaries, is_active=is_active)
 
-    async def open_to(
+    async def groups_open_to(
         self,
         caller: Caller,
         *,
@@ -132,12 +132,14 @@ class ResourceGroupService:
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         if await self.store.resource_group(name) is None:
             raise _group_not_found(name)
-        kind, id_ = beneficiary
-        if kind == "domain" and await self.identities.domain(DomainName(id_)) is None:
+        beneficiary_kind, id_ = beneficiary
+        if beneficiary_kind == "domain" and await self.identities.domain(DomainName(id_)) is None:
             raise NotFound(f"There is no domain {id_[:64]!r}.")
-        if kind == "group" and all(str(user_group.id) != id_ for user_group in await self.identities.groups()):
+        if beneficiary_kind == "group" and all(
+            str(user_group.id) != id_ for user_group in await self.identities.groups()
+        ):
             raise NotFound(f"There is no group {id_}.")
-        if kind == "keypair" and await self.identities.keypair(AccessKey(id_)) is None:
+        if beneficiary_kind == "keypair" and await self.identities.keypair(AccessKey(id_)) is None:
             raise NotFound("There is no such keypair.")
         await self.store.associate(name, beneficiary)
 

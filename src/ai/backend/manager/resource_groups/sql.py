@@ -64,8 +64,8 @@ class SqlResourceGroupStore:
 
     async def associate(self, name: str, beneficiary: Beneficiary) -> None:
         def work(s: Connection) -> None:
-            link = (_LINK_COLUMNS.scaling_group == name) & _is_link_of(beneficiary)
-            if s.execute(select(_LINK_COLUMNS.kind).where(link)).first() is None:
+            is_link = (_LINK_COLUMNS.scaling_group == name) & _is_link_of(beneficiary)
+            if s.execute(select(_LINK_COLUMNS.kind).where(is_link)).first() is None:
                 row = {"scaling_group": name, "kind": beneficiary.kind, "target": beneficiary.id}
                 s.execute(insert(tables.resource_group_links), row)
 

@@ -171,9 +171,9 @@ class ResourcesApi:
             caller_of(call), group=body.group, scaling_group=body.scaling_group
         )
         slot_names = {info.slot_name for info in self._resources.slot_types()}
-        remaining = ResourceSlot()
+        total_remaining = ResourceSlot()
         for _, group_remaining in preset_check.scaling_groups.values():
-            remaining += group_remaining
+            total_remaining += group_remaining
         quotas: dict[str, Any] = {}
         for name, quota in preset_check.quotas.items():
             quotas[f"{name}_limits"] = quota.limits.to_json()
@@ -181,7 +181,7 @@ class ResourcesApi:
             quotas[f"{name}_remaining"] = quota.remaining.to_json()
         return {
             **quotas,
-            "scaling_group_remaining": remaining.to_json(),
+            "scaling_group_remaining": total_remaining.to_json(),
             "scaling_groups": {
                 name: {"using": used_slots.to_json(), "remaining": group_remaining.to_json()}
                 for name, (used_slots, group_remaining) in preset_check.scaling_groups.items()
@@ -195,7 +195,7 @@ class ResourcesApi:
 
 def _preset_view(preset: ResourcePreset, slot_names: set[Any]) -> PresetItem:
     """Returns the view of a preset without the slots that nobody offers (spec 03-07, "Resource Preset Object")."""
-    slots = {name: text for name, text in preset.resource_slots.to_json().items() if name in slot_names}
+    slots = {name: amount_text for name, amount_text in preset.resource_slots.to_json().items() if name in slot_names}
     return {
         "name": preset.name,
         "resource_slots": slots,

@@ -47,15 +47,17 @@ class QuotaUsage(msgspec.Struct, frozen=True):
     sessions: SessionStore
     identities: IdentityStore
 
-    async def quotas(self, pending: Sequence[Session], claimed_slots: Collection[str] = ()) -> Mapping[str, Quota]:
+    async def quotas(
+        self, pending_sessions: Sequence[Session], claimed_slots: Collection[str] = ()
+    ) -> Mapping[str, Quota]:
         """Returns the quotas that limit these sessions, by the names of :func:`quota_names`. Their
         device claims request ``claimed_slots``."""
-        slots = {name for session in pending for kernel in session.kernels for name in kernel.requested_slots}
+        slots = {name for session in pending_sessions for kernel in session.kernels for name in kernel.requested_slots}
         slots.update(claimed_slots)
         quotas: dict[str, Quota] = {}
-        await self._add_keypairs(quotas, {session.access_key for session in pending}, slots)
-        group_ids = {session.group_id for session in pending}
-        for domain in {session.domain_name for session in pending}:
+        await self._add_keypairs(quotas, {session.access_key for session in pending_sessions}, slots)
+        group_ids = {session.group_id for session in pending_sessions}
+        for domain in {session.domain_name for session in pending_sessions}:
             await self._add_domain(quotas, domain, slots, group_ids)
         return quotas
 

@@ -64,7 +64,7 @@ def _slot_alternatives(preset: ResourcePreset, names: Collection[str], compiler:
     of the request.
     """
     slots = ResourceSlot({name: amount for name, amount in preset.resource_slots.items() if name in names})
-    amounts_of_requests = [compiler.compile(text).amounts for text in preset.device_requests]
+    amounts_of_requests = [compiler.compile(request_text).amounts for request_text in preset.device_requests]
     return [ResourceSlot({**slots, **amounts}) for amounts in amounts_of_requests] or [slots]
 
 
@@ -88,7 +88,7 @@ class ResourceService(msgspec.Struct, frozen=True):
         """Returns the slots of the living agents of a resource group, or no slots if the caller may not
         use the group.
         """
-        if scaling_group not in {group.name for group in await self.resource_groups.available(caller)}:
+        if scaling_group not in {group.name for group in await self.resource_groups.available_groups(caller)}:
             return frozenset()
         agents = await self.agents.agents(scaling_group=scaling_group)
         return frozenset(
@@ -99,7 +99,7 @@ class ResourceService(msgspec.Struct, frozen=True):
         """Returns the properties of devices in one resource group, or in all resource groups that the caller may use.
         Raises NotFound: the resource group is not open to the caller.
         """
-        open_groups = {group.name for group in await self.resource_groups.available(caller)}
+        open_groups = {group.name for group in await self.resource_groups.available_groups(caller)}
         if scaling_group is not None and scaling_group not in open_groups:
             raise NotFound(f"There is no resource group {scaling_group[:64]!r} for you.")
         agents = await self.agents.agents(scaling_group=scaling_group)
@@ -112,7 +112,7 @@ class ResourceService(msgspec.Struct, frozen=True):
         """Returns, by accelerator plugin, the JSON Schemas of the options that sessions may give to the plugin. Only
         agents in resource groups that the caller may use count.
         """
-        open_groups = {group.name for group in await self.resource_groups.available(caller)}
+        open_groups = {group.name for group in await self.resource_groups.available_groups(caller)}
         return schemas_of(agent for agent in await self.agents.agents() if agent.scaling_group in open_groups)
 
     async def check_presets(
@@ -147,7 +147,7 @@ class ResourceService(msgspec.Struct, frozen=True):
             "group": QuotaState(scope_limits(slot_names, group_limits), no_slots + group_using),
             "domain": QuotaState(scope_limits(slot_names, domain.total_resource_slots), no_slots + domain_using),
         }
-        visible_groups = await self.resource_groups.available(caller, group=group)
+        visible_groups = await self.resource_groups.available_groups(caller, group=group)
         open_groups = [
             candidate_group.name for candidate_group in visible_groups if scaling_group in (None, candidate_group.name)
         ]
@@ -159,13 +159,13 @@ class ResourceService(msgspec.Struct, frozen=True):
         free_slots = [
             agent.available_slots - agent.occupied_slots for name in open_groups for agent in group_agents[name]
         ]
-        remaining = [quota.remaining for quota in quotas.values()]
+        remaining_of_quotas = [quota.remaining for quota in quotas.values()]
 
         def fits(slot_alternatives: Sequence[ResourceSlot]) -> bool:
             is_within_quotas = all(
                 slots[name] <= remaining_slots[name]
                 for slots in slot_alternatives
-                for remaining_slots in remaining
+                for remaining_slots in remaining_of_quotas
                 for name in slots
             )
             return is_within_quotas and any(slots <= amount for slots in slot_alternatives for amount in free_slots)

@@ -45,20 +45,23 @@ class NamedClaims(msgspec.Struct, frozen=True):
 
 
 def add_claim(
-    pending: core.PendingSession, session: Session, claims: NamedClaims, agents: Mapping[AgentId, core.AgentView]
+    pending_session: core.PendingSession,
+    session: Session,
+    claims: NamedClaims,
+    agents: Mapping[AgentId, core.AgentView],
 ) -> core.PendingSession:
     """Returns a pending session whose first kernel also requests the slots of the session's device claim. If the claim
     already has its devices, the session goes to their agent instead.
     """
     if session.claim_id is None:
-        return pending
+        return pending_session
     claim = claims.claim_of(session)
     if claim is None:
         name = session.claim_name or ""
         missing_claim = core.PendingClaim(
             claim_id=str(session.claim_id), name=name, problem="it does not exist any more"
         )
-        return replace(pending, claim=missing_claim)
+        return replace(pending_session, claim=missing_claim)
     claim_holders = tuple(
         user.name for user in claims.users.get(claim.id, ()) if user.holds and user.session_id != session.id
     )
@@ -67,26 +70,28 @@ def add_claim(
         if agents_without_ids := [
             agent_id for agent_id, view in agents.items() if unnamed_slots(view.plugins, claim.requested_slots)
         ]:
-            chosen_agents = pending.designated_agents or tuple(agents)
+            chosen_agents = pending_session.designated_agents or tuple(agents)
             claim_agents = tuple(agent_id for agent_id in chosen_agents if agent_id not in agents_without_ids)
             if not claim_agents:
                 pending_claim = replace(pending_claim, problem="no node knows its devices apart, to keep them")
-            pending = replace(pending, designated_agents=claim_agents)
-        first_kernel, *other_kernels = pending.kernels
+            pending_session = replace(pending_session, designated_agents=claim_agents)
+        first_kernel, *other_kernels = pending_session.kernels
         kernels = (replace(first_kernel, slots=first_kernel.slots + claim.requested_slots), *other_kernels)
-        return replace(pending, kernels=kernels, device_requests=claim.device_requests, claim=pending_claim)
+        return replace(pending_session, kernels=kernels, device_requests=claim.device_requests, claim=pending_claim)
     if claim.status is ClaimStatus.ALLOCATING and not claim_holders:
-        return replace(pending, claim=replace(pending_claim, problem="what it was given before is being returned"))
+        return replace(
+            pending_session, claim=replace(pending_claim, problem="what it was given before is being returned")
+        )
     assert claim.agent is not None
     view, devices = agents.get(claim.agent), to_allocation(claim.devices)
     problem = claim_problem(claim.agent, view, devices)
-    if pending.designated_agents and claim.agent not in pending.designated_agents:
+    if pending_session.designated_agents and claim.agent not in pending_session.designated_agents:
         problem = f"its devices are on {claim.agent}, which is not among the agents that were chosen"
     is_shared = view is not None and claim.status is not ClaimStatus.ALLOCATING and is_shareable(view.plugins, devices)
     pending_claim = replace(
         pending_claim, holders=() if is_shared else claim_holders, is_shared=is_shared, problem=problem
     )
-    return replace(pending, designated_agents=(claim.agent,), claim=pending_claim)
+    return replace(pending_session, designated_agents=(claim.agent,), claim=pending_claim)
 
 
 def claim_problem(agent_id: AgentId, view: core.AgentView | None, devices: DeviceAllocation) -> str:
@@ -117,25 +122,25 @@ def change_placed_claim(
         own_devices = [from_allocation(kernel.devices) for kernel in placement.kernels]
     else:
         slots = first_placement.slots if first_placement.slots is not None else claim.requested_slots
-        taken_slots = ResourceSlot({name: amount for name, amount in slots.items() if name not in HOST_PLUGINS})
+        claim_slots = ResourceSlot({name: amount for name, amount in slots.items() if name not in HOST_PLUGINS})
         claimed_devices = from_allocation(_accelerators(first_placement))
         claim_change = advance(
             claim,
             ClaimTrigger.PLACED,
             now=now,
             agent=first_placement.agent_id,
-            occupied_slots=taken_slots.nonzero(),
+            occupied_slots=claim_slots.nonzero(),
             devices=claimed_devices,
         )
         own_devices = [
             {slot: devices for slot, devices in from_allocation(kernel.devices).items() if slot not in claimed_devices}
             for kernel in placement.kernels
         ]
-    details = {
+    kernel_details = {
         kernel.kernel_id: {"devices": {**devices, **claimed_devices}, "generation": kernel.generation}
         for kernel, devices in zip(placement.kernels, own_devices, strict=True)
     }
-    return claim_change, details
+    return claim_change, kernel_details
 
 
 def _accelerators(kernel: KernelPlacement) -> DeviceAllocation:

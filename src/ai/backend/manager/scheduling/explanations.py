@@ -218,7 +218,7 @@ class ExplanationService:
             explanation,
             placed=trial.placed,
             position=queue_index + 1,
-            ahead=_session_count(caller, [state.sessions[each] for each in trial.order[:queue_index]]),
+            ahead=_session_count(caller, [state.sessions[ahead_id] for ahead_id in trial.order[:queue_index]]),
             reserved=_excluded_agents(caller, "reserved", reserved_agents) if reserved_agents else None,
             evictions=sum(eviction.in_favour_of == session.id for eviction in trial.plan.evictions),
             message=_now_message(trial, 1) if trial.outcome is Outcome.NOW else explanation.message,
@@ -283,7 +283,9 @@ class ExplanationService:
         session_ids = {
             holding.session_id: None for holding in holdings if any(holding.slots[name] for name in scarce_slots)
         }
-        return _session_count(caller, await sessions.get_many(list(session_ids)[:_MAX_HOLDERS]), total=len(session_ids))
+        return _session_count(
+            caller, await sessions.get_many(list(session_ids)[:_MAX_HOLDERS]), total_count=len(session_ids)
+        )
 
     async def _holders_of_key(self, caller: Caller, session: Session) -> SessionCount:
         """Returns the live sessions of the owner that hold slots."""
@@ -299,11 +301,11 @@ class ExplanationService:
 
 def _copy_candidate(candidate: PendingSession, count: int) -> list[PendingSession]:
     """Returns ``count`` equal sessions, of which the first is the candidate and the others have new ids."""
-    copies = [candidate]
+    copied_sessions = [candidate]
     for _ in range(count - 1):
         kernels = tuple(replace(kernel, kernel_id=KernelId(uuid4())) for kernel in candidate.kernels)
-        copies.append(replace(candidate, session_id=SessionId(uuid4()), kernels=kernels))
-    return copies
+        copied_sessions.append(replace(candidate, session_id=SessionId(uuid4()), kernels=kernels))
+    return copied_sessions
 
 
 def _total_slots(session: Session) -> ResourceSlot:
@@ -378,7 +380,7 @@ def _session_ref(session: Session) -> SessionRef:
     return SessionRef(id=str(session.id), name=session.name, status=session.status.value, slots=slots.to_json())
 
 
-def _session_count(caller: Caller, sessions: Sequence[Session], *, total: int | None = None) -> SessionCount:
+def _session_count(caller: Caller, sessions: Sequence[Session], *, total_count: int | None = None) -> SessionCount:
     """Returns the number of sessions, and names the first sessions that the caller may see."""
     visible_sessions = [_session_ref(session) for session in sessions if sees(caller, session)][:_MAX_LISTED_SESSIONS]
-    return SessionCount(count=len(sessions) if total is None else total, visible=visible_sessions)
+    return SessionCount(count=len(sessions) if total_count is None else total_count, visible=visible_sessions)

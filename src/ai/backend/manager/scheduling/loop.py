@@ -113,11 +113,11 @@ class ScheduleLoop(PeriodicLoop):
             await self._reader.shares.sample()
         except BackendError as e:
             log.warning("could not store the usage for fair share: %s", e)
-        pending = await self.sessions.refreshed([SessionStatus.PENDING], self.writer.written)
+        pending_sessions = await self.sessions.refreshed([SessionStatus.PENDING], self.writer.written)
         now = self.clock.now()
         self.period_s = _SLOW_PASS_S
         groups: dict[str, list[Session]] = {}
-        for session in pending:
+        for session in pending_sessions:
             not_before = session.not_before or now
             if not_before - now > timedelta(seconds=MAX_RETRY_AFTER_S):
                 not_before = now  # the wall clock was set back
@@ -137,8 +137,8 @@ class ScheduleLoop(PeriodicLoop):
 
     async def dump(self, name: str) -> tuple[Snapshot, Policy]:
         """Returns the snapshot and the policy of the next pass over a resource group."""
-        pending = await self.sessions.by_status([SessionStatus.PENDING])
-        sessions = [session for session in pending if session.scaling_group == name]
+        pending_sessions = await self.sessions.by_status([SessionStatus.PENDING])
+        sessions = [session for session in pending_sessions if session.scaling_group == name]
         return await self.snapshot(name, sessions)
 
     async def snapshot(

@@ -53,9 +53,9 @@ class SchedulingOverview:
         state = await self.queues.state(group)
         trial = state.run_unchanged()
         skips = {
-            session_id: Skip(session_id=session_id, reason=skipped_group.reason, message=skipped_group.message)
-            for skipped_group in trial.plan.waits
-            for session_id in skipped_group.session_ids
+            session_id: Skip(session_id=session_id, reason=waiting_group.reason, message=waiting_group.message)
+            for waiting_group in trial.plan.waits
+            for session_id in waiting_group.session_ids
         }
         order = [*trial.order, *(state.sessions.keys() - set(trial.order))]
         visible_sessions = [
@@ -65,9 +65,9 @@ class SchedulingOverview:
         ]
         reserved_counts = Counter(session_id for _, session_id in trial.plan.reserved)
         holders = [state.sessions[holder_id] for holder_id in reserved_counts if holder_id in state.sessions]
-        names_others = all(sees(caller, holder) for holder in holders)
+        may_name_holders = all(sees(caller, holder) for holder in holders)
         items = [
-            _queue_entry(position, session, skips.get(session.id), reserved_counts, names_others=names_others)
+            _queue_entry(position, session, skips.get(session.id), reserved_counts, may_name_holders=may_name_holders)
             for position, session in visible_sessions[offset : offset + limit]
         ]
         return QueueView(
@@ -120,7 +120,7 @@ class SchedulingOverview:
         group = next(
             (
                 available_group
-                for available_group in await self.resource_groups.available(caller)
+                for available_group in await self.resource_groups.available_groups(caller)
                 if available_group.name == name
             ),
             None,
@@ -138,13 +138,14 @@ class SchedulingOverview:
         agents = [agent for agent in await reader.agents.agents(scaling_group=group.name) if agent.schedulable]
         holdings = await reader.sessions.held([agent.id for agent in agents])
         owners = {
-            session.id: session for session in await reader.sessions.get_many({each.session_id for each in holdings})
+            session.id: session
+            for session in await reader.sessions.get_many({holding.session_id for holding in holdings})
         }
         now_occupied = occupied(scopes_and_slots(holdings, owners))
         used_lately = await reader.shares.decayed_usage(group, now_occupied, self.clock.now())
         capacity = sum((agent.available_slots for agent in agents), ResourceSlot())
-        names = {str(each.id): each.name for each in await self.identities.groups()}
-        names |= {str(each.user_id): each.user_email for each in owners.values()}
+        names = {str(project.id): project.name for project in await self.identities.groups()}
+        names |= {str(owner.user_id): owner.user_email for owner in owners.values()}
         usage = used_lately, now_occupied, capacity, names
         self._usage[group.name] = self.clock.monotonic(), usage
         return usage
@@ -214,10 +215,15 @@ def _with_user_name(item: ShareItem, names: Mapping[str, str]) -> ShareItem:
 
 
 def _queue_entry(
-    position: int, session: Session, skip: Skip | None, reserved_counts: Mapping[SessionId, int], *, names_others: bool
+    position: int,
+    session: Session,
+    skip: Skip | None,
+    reserved_counts: Mapping[SessionId, int],
+    *,
+    may_name_holders: bool,
 ) -> QueueEntry:
     total_slots = sum((kernel.requested_slots for kernel in session.kernels), ResourceSlot())
-    visible_holder = session if names_others else None
+    visible_holder = session if may_name_holders else None
     return QueueEntry(
         position=position,
         id=str(session.id),

@@ -82,10 +82,10 @@ class QueueState:
             )
 
 
-def _merge_quotas(quotas: Mapping[str, Quota], others: Mapping[str, Quota]) -> dict[str, Quota]:
+def _merge_quotas(quotas: Mapping[str, Quota], other_quotas: Mapping[str, Quota]) -> dict[str, Quota]:
     """Returns the quotas of both maps; a quota in both gets the limits of both, since each covers other slots."""
     merged_quotas = dict(quotas)
-    for name, quota in others.items():
+    for name, quota in other_quotas.items():
         known_quota = merged_quotas.get(name)
         limit = ResourceSlot({**known_quota.limit, **quota.limit}) if known_quota is not None else quota.limit
         merged_quotas[name] = replace(quota, limit=limit)
@@ -144,8 +144,8 @@ class QueueReader:
             session, dependencies, [name for name in quota_names(session) if name in quotas]
         )
         claims, snapshot = await self.reader.named_claims([session]), self._states[session.scaling_group].snapshot
-        views = {view.agent_id: view for view in snapshot.agents} if snapshot is not None else {}
-        return add_claim(unclaimed_session, session, claims, views)
+        agent_views = {view.agent_id: view for view in snapshot.agents} if snapshot is not None else {}
+        return add_claim(unclaimed_session, session, claims, agent_views)
 
 
 def is_delayed(session: Session, now: datetime) -> bool:

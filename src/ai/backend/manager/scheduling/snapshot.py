@@ -31,15 +31,15 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capab
     are reserved.
     """
     plugins = devices.plugins_of(agent)
-    totals: dict[str, Decimal] = {}
+    healthy_amounts: dict[str, Decimal] = {}
     for plugin in plugins:
         for device in plugin.devices:
             for slot in device.slots if device.health is DeviceHealth.HEALTHY else ():
-                totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
+                healthy_amounts[slot.slot_name] = healthy_amounts.get(slot.slot_name, Decimal(0)) + slot.amount
     reserved_slots = ResourceSlot(
         {
             name: quantity - agent.available_slots[name]
-            for name, quantity in totals.items()
+            for name, quantity in healthy_amounts.items()
             if quantity > agent.available_slots[name]
         }
     )
@@ -165,7 +165,7 @@ def build_snapshot(
     resource_group: str,
     agents: Sequence[Agent],
     holdings: Sequence[KernelOccupancy],
-    pending: Sequence[Session],
+    pending_sessions: Sequence[Session],
     dependencies: Mapping[SessionId, Session],
     quotas: Mapping[str, core.Quota],
     devices: capabilities.DeviceReader,
@@ -176,11 +176,11 @@ def build_snapshot(
     holdings_by_agent: dict[str, list[KernelOccupancy]] = {}
     for holding in holdings:
         holdings_by_agent.setdefault(holding.agent, []).append(holding)
-    views = tuple(agent_view(agent, holdings_by_agent.get(agent.id, ()), devices) for agent in agents)
-    view_of_agent = {view.agent_id: view for view in views}
+    agent_views = tuple(agent_view(agent, holdings_by_agent.get(agent.id, ()), devices) for agent in agents)
+    view_of_agent = {view.agent_id: view for view in agent_views}
     return core.Snapshot(
         resource_group=resource_group,
-        agents=views,
+        agents=agent_views,
         pending=tuple(
             add_claim(
                 pending_session(session, dependencies, [name for name in quota_names(session) if name in quotas]),
@@ -188,7 +188,7 @@ def build_snapshot(
                 claims,
                 view_of_agent,
             )
-            for session in pending
+            for session in pending_sessions
         ),
         quotas=quotas,
     )

@@ -46,7 +46,7 @@ class VolumeResolvers:
     @query("storage_volume_list")
     async def storage_volume_list(self, info: Info, **args: Any) -> View:
         volumes = [_VolumeItem.of(volume) for volume in await self._volumes.all(caller_of(info))]
-        page = select(volumes, ListQuery(**page_fields_of(args)), default="id", descending=False)
+        page = select(volumes, ListQuery(**page_fields_of(args)), default_field="id", descending=False)
         return {"items": [asdict(volume) for volume in page.items], "total_count": page.total_count}
 
     @query("storage_volume")

@@ -79,13 +79,13 @@ class DockerTags(msgspec.Struct, frozen=True):
             seen_urls.add(str(url))
         raise RegistryUnavailable(f"{self.registry.name} lists without end.")
 
-    def _next_url(self, link: str, current: URL) -> URL:
+    def _next_url(self, link: str, current_url: URL) -> URL:
         """Returns the URL of the next page, on the host of this registry even if the link names another host."""
         try:
-            target = current.join(URL(link))
+            next_url = current_url.join(URL(link))
         except ValueError:
             raise RegistryUnavailable(f"{self.registry.name} names no usable next page.") from None
-        return self.http.base.join(target.relative()) if target.is_absolute() else target
+        return self.http.base.join(next_url.relative()) if next_url.is_absolute() else next_url
 
     async def _tags_of(self, repository: str) -> tuple[str, list[str]]:
         try:

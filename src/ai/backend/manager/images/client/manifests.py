@@ -80,7 +80,7 @@ def read_manifest(body: bytes) -> Manifest | list[IndexEntry]:
     if document.schemaVersion == 1:
         raise UnreadableImage("its manifest is of schema 1, which engines do not read any more")
     if document.manifests is not None:
-        return _children(document.manifests)
+        return _index_entries(document.manifests)
     if document.config is None or document.layers is None:
         raise UnreadableImage("its manifest has no configuration")
     if document.config.mediaType not in _CONFIG_TYPES:
@@ -91,14 +91,14 @@ def read_manifest(body: bytes) -> Manifest | list[IndexEntry]:
     return Manifest(document.config.digest, size)
 
 
-def _decode(body: bytes, kind: type[T], noun: str) -> T:
+def _decode(body: bytes, document_type: type[T], document_noun: str) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=document_type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise UnreadableImage(f"its {noun} is not readable") from None
+        raise UnreadableImage(f"its {document_noun} is not readable") from None
 
 
-def _children(descriptors: list[_Descriptor]) -> list[IndexEntry]:
+def _index_entries(descriptors: list[_Descriptor]) -> list[IndexEntry]:
     children = []
     for descriptor in descriptors[:256]:
         platform = descriptor.platform or {}
@@ -122,8 +122,8 @@ def read_config(body: bytes) -> tuple[str, dict[str, str]]:
 
 def clean_labels(labels: dict[str, Any]) -> dict[str, str]:
     """Returns the labels of an image whose values are texts. Raises UnreadableImage if they are too large."""
-    text_labels = {key: text for key, text in labels.items() if isinstance(text, str)}
-    if sum(len(key) + len(text) for key, text in text_labels.items()) > MAX_LABELS_LENGTH:
+    text_labels = {key: label_value for key, label_value in labels.items() if isinstance(label_value, str)}
+    if sum(len(key) + len(label_value) for key, label_value in text_labels.items()) > MAX_LABELS_LENGTH:
         raise UnreadableImage("its labels are too large")
     return text_labels
 

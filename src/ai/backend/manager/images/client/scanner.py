@@ -22,11 +22,11 @@ async def scan_registry(registry: ContainerRegistry) -> AsyncIterator[ScanStep]:
     the credentials or the request; RegistryUnavailable: it does not answer, or not as specified.
     """
     client_class = HarborTags if registry.type is ContainerRegistryType.HARBOR2 else DockerTags
-    async with RegistryHttp(registry) as http:
-        tags = await client_class(registry, http).tags()
+    async with RegistryHttp(registry) as http_client:
+        tags = await client_class(registry, http_client).tags()
         scanned_count = failure_count = 0
 
-        def step(
+        def make_step(
             tag: Tag, images: tuple[ScannedImage, ...] = (), *, skipped: str | None = None, failed: str | None = None
         ) -> ScanStep:
             nonlocal scanned_count
@@ -35,7 +35,7 @@ async def scan_registry(registry: ContainerRegistry) -> AsyncIterator[ScanStep]:
                 done=scanned_count, total=len(tags), current=tag.name, images=images, skipped=skipped, failed=failed
             )
 
-        async def read(tag: Tag) -> ScanStep:
+        async def read_tag(tag: Tag) -> ScanStep:
             nonlocal failure_count
             try:
                 images = await tag.read()
@@ -43,20 +43,20 @@ async def scan_registry(registry: ContainerRegistry) -> AsyncIterator[ScanStep]:
                 failure_count += 1
                 if failure_count >= _MAX_CONSECUTIVE_FAILURES:
                     raise
-                return step(tag, failed=e.message)
+                return make_step(tag, failed=e.message)
             except (UnreadableImage, BackendError) as e:
                 failure_count = 0
                 if isinstance(e, UnreadableImage):
-                    return step(tag, skipped=str(e))
-                return step(tag, failed="it has vanished" if isinstance(e, NotFound) else e.message)
+                    return make_step(tag, skipped=str(e))
+                return make_step(tag, failed="it has vanished" if isinstance(e, NotFound) else e.message)
             failure_count = 0
             label_problems = [label_problem(image.labels) for image in images]
             usable_images = tuple(
                 image for image, problem in zip(images, label_problems, strict=True) if problem is None
             )
-            return step(
+            return make_step(
                 tag, usable_images, skipped=next(filter(None, label_problems), None) if not usable_images else None
             )
 
-        async for scan_step in bounded(tags, read, CONCURRENCY):
+        async for scan_step in bounded(tags, read_tag, CONCURRENCY):
             yield scan_step
