@@ -447,7 +447,7 @@ class StoreContract:
         await answers.purge(before=later)
         assert await answers.begin("AKIAOTHER", "t", "f5", call_id=CALL, now=later, since=since) is None
 
-    @pytest.mark.parametrize(("limit", "value"), [("KEPT_CALLS", 3), ("KEPT_BYTES", 35)])
+    @pytest.mark.parametrize(("limit", "value"), [("MAX_KEPT_CALLS", 3), ("MAX_KEPT_BYTES", 35)])
     async def test_the_oldest_answers_go_first(
         self, stores: Stores, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
     ) -> None:

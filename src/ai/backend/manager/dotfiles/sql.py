@@ -33,12 +33,12 @@ _SCRIPT_TABLE = Table(
     required("script", Text),
 )
 
-_COLUMNS = _DOTFILE_TABLE.c
-_IS_OF_OWNERS = IsOneOf(_COLUMNS.scope.concat(" ").concat(_COLUMNS.owner), "owners")
+_DOTFILE_COLUMNS = _DOTFILE_TABLE.c
+_IS_OF_OWNERS = IsOneOf(_DOTFILE_COLUMNS.scope.concat(" ").concat(_DOTFILE_COLUMNS.owner), "owners")
 _DOTFILES_OF_OWNERS_QUERY = Prepared(
-    select(_COLUMNS.scope, _COLUMNS.path, _COLUMNS.permission, _COLUMNS.data)
+    select(_DOTFILE_COLUMNS.scope, _DOTFILE_COLUMNS.path, _DOTFILE_COLUMNS.permission, _DOTFILE_COLUMNS.data)
     .where(_IS_OF_OWNERS)
-    .order_by(_COLUMNS.scope, _COLUMNS.path)
+    .order_by(_DOTFILE_COLUMNS.scope, _DOTFILE_COLUMNS.path)
 )
 _SCRIPT_QUERY = Prepared(
     select(_SCRIPT_TABLE.c.script).where(_SCRIPT_TABLE.c.access_key == parameter(_SCRIPT_TABLE.c.access_key))
@@ -67,17 +67,21 @@ class SqlDotfileStore:
             stored_dotfiles = [
                 Dotfile(**stored_row._mapping)
                 for stored_row in s.execute(
-                    select(_COLUMNS.path, _COLUMNS.permission, _COLUMNS.data).where(_is_of_owner(owner))
+                    select(_DOTFILE_COLUMNS.path, _DOTFILE_COLUMNS.permission, _DOTFILE_COLUMNS.data).where(
+                        _is_of_owner(owner)
+                    )
                 )
             ]
             add_or_replace_dotfile(stored_dotfiles, dotfile, is_new=is_new)
-            s.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _COLUMNS.path == dotfile.path))
+            s.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _DOTFILE_COLUMNS.path == dotfile.path))
             s.execute(insert(_DOTFILE_TABLE), row)
 
         await self._db.run_write(work)
 
     async def drop_dotfile(self, owner: DotfileOwner, path: str) -> bool:
-        return bool(await self._db.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _COLUMNS.path == path)))
+        return bool(
+            await self._db.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _DOTFILE_COLUMNS.path == path))
+        )
 
     async def dotfiles_of(self, owners: Sequence[DotfileOwner]) -> list[tuple[DotfileScope, Dotfile]]:
         rows = await self._db.fetch(
@@ -100,7 +104,7 @@ class SqlDotfileStore:
 
 
 def _is_of_owner(owner: DotfileOwner) -> ColumnElement[bool]:
-    return and_(_COLUMNS.scope == owner.scope, _COLUMNS.owner == owner.name)
+    return and_(_DOTFILE_COLUMNS.scope == owner.scope, _DOTFILE_COLUMNS.owner == owner.name)
 
 
 def _lock_owner(s: Connection, owner: DotfileOwner) -> None:

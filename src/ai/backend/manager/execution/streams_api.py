@@ -34,7 +34,7 @@ from ai.backend.manager.execution.service import ExecutionService, RunRequest
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.views import session_of
 
-FLUSH_S = 0.25
+FLUSH_TIMEOUT_S = 0.25
 """How long a step of a streamed run collects output; the delay with which a user sees it."""
 _INPUT_CHECK_S = 1.0
 MAX_FRAME_CHARS = 262_144
@@ -146,7 +146,7 @@ class _StreamRun:
         session = session_of(self._call)
         is_input_requested = False
         while True:
-            result = await self._execution.execute(**session, request=request, flush_timeout_s=FLUSH_S)
+            result = await self._execution.execute(**session, request=request, flush_timeout_s=FLUSH_TIMEOUT_S)
             is_repeated_request = is_input_requested and result.status is RunStatus.WAITING_INPUT
             status = RunStatus.CONTINUED if is_repeated_request else result.status
             for result_part in split_result(replace(result, status=status)):

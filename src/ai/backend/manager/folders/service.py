@@ -60,7 +60,7 @@ from ai.backend.manager.volumes.model import Volume
 from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderScopes, require
 
 _NOT_DELETED = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
-_USAGE_CALLS = 4
+_MAX_CONCURRENT_USAGE_CALLS = 4
 """The number of folders of one query whose usage is read at the same time."""
 _ALL_FOLDERS = ListQuery(limit=1_000_000, filter=_NOT_DELETED)
 
@@ -297,7 +297,7 @@ class FolderService:
 
     async def usages(self, folders: Sequence[Folder]) -> Mapping[FolderId, FolderUsage]:
         """Returns the current usage of live, managed folders, without folders whose storage proxy does not answer."""
-        concurrency_limit, usages = asyncio.Semaphore(_USAGE_CALLS), dict[FolderId, FolderUsage]()
+        concurrency_limit, usages = asyncio.Semaphore(_MAX_CONCURRENT_USAGE_CALLS), dict[FolderId, FolderUsage]()
 
         async def read(folder: Folder) -> None:
             with contextlib.suppress(BackendError):

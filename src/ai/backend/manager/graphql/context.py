@@ -16,7 +16,7 @@ from ai.backend.common.errors import BackendError, InvalidInput, LimitExceeded
 from ai.backend.common.structs import replace
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.graphql.limits import MAX_LIST, MAX_PAGE
+from ai.backend.manager.graphql.limits import MAX_LIST_ITEMS, MAX_PAGE
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.query.language import parse_filter, parse_order
 from ai.backend.manager.query.model import OrderBy
@@ -178,9 +178,9 @@ async def list_all_pages(
     while True:
         reply = await page(info, limit=MAX_PAGE, offset=len(items), **arguments)
         items += reply["items"]
-        if reply["total_count"] > MAX_LIST:
-            message = f"There are {reply['total_count']}, more than {MAX_LIST}: read {paged_field} page by page."
-            raise LimitExceeded(message, data={"limit": MAX_LIST})
+        if reply["total_count"] > MAX_LIST_ITEMS:
+            message = f"There are {reply['total_count']}, more than {MAX_LIST_ITEMS}: read {paged_field} page by page."
+            raise LimitExceeded(message, data={"limit": MAX_LIST_ITEMS})
         if not reply["items"] or len(items) >= reply["total_count"]:
             return items
 

@@ -23,9 +23,9 @@ from ai.backend.manager.graphql.settings import GraphQLSettings
 from ai.backend.manager.graphql.variables import adapt_variable_types
 
 log = logging.getLogger(__name__)
-_CACHED_QUERIES = 256
+_MAX_CACHED_QUERIES = 256
 _MAX_ERRORS = 8
-_TOO_DEEP = "The query is nested too deeply."
+_TOO_DEEP_MESSAGE = "The query is nested too deeply."
 
 
 _SCALARS = (
@@ -117,9 +117,9 @@ class Executor:
         try:
             query = _ParsedQuery(parse(query_text, max_tokens=MAX_TOKENS))
         except RecursionError:
-            raise GraphQLError(_TOO_DEEP) from None
+            raise GraphQLError(_TOO_DEEP_MESSAGE) from None
         self._queries[query_text] = query
-        if len(self._queries) > _CACHED_QUERIES:
+        if len(self._queries) > _MAX_CACHED_QUERIES:
             self._queries.popitem(last=False)
         return query
 
@@ -146,7 +146,7 @@ def format_error(error: GraphQLError) -> dict[str, Any]:
         formatted_error["message"] = cause.message
         formatted_error["extensions"] = _problem_of(cause)
     elif isinstance(cause, RecursionError):  # of a literal, while it is validated
-        formatted_error["message"] = _TOO_DEEP
+        formatted_error["message"] = _TOO_DEEP_MESSAGE
     elif cause is not None and not isinstance(cause, GraphQLError):
         log.error("a resolver failed", exc_info=cause)
         formatted_error["message"] = "Something went wrong inside the platform."

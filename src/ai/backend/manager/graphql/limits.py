@@ -25,7 +25,7 @@ MAX_WIDTH = 64
 them.
 """
 MAX_PAGE = 100
-MAX_LIST = 1_000
+MAX_LIST_ITEMS = 1_000
 """The maximum length of a list that has no pages."""
 _UNPAGED_ITEMS = 10
 _FULL_PAGE_FIELDS = frozenset({"compute_sessions", "keypairs", "users"})

@@ -14,7 +14,7 @@ from ai.backend.infra.database.columns import required
 from ai.backend.infra.database.prepared import Prepared, insertion, parameter, updating
 from ai.backend.infra.http.client_tokens import Answer, KnownCall
 from ai.backend.manager.db import metadata
-from ai.backend.manager.idempotency.store import KEPT_BYTES, KEPT_CALLS
+from ai.backend.manager.idempotency.store import MAX_KEPT_BYTES, MAX_KEPT_CALLS
 from ai.backend.manager.secrets.sealer import Sealer
 
 kept_answers = Table(
@@ -136,6 +136,6 @@ def _prune(conn: Connection) -> None:
         .subquery()
     )
     excess_rows = select(ranked_rows.c.access_key, ranked_rows.c.token).where(
-        or_(ranked_rows.c.rank > KEPT_CALLS, ranked_rows.c.bytes > KEPT_BYTES)
+        or_(ranked_rows.c.rank > MAX_KEPT_CALLS, ranked_rows.c.bytes > MAX_KEPT_BYTES)
     )
     conn.execute(delete(kept_answers).where(tuple_(columns.access_key, columns.token).in_(excess_rows)))

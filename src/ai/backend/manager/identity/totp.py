@@ -21,7 +21,7 @@ from ai.backend.manager.identity.store import AccountStore
 
 PERIOD_S = 30
 DIGITS = 6
-RECOVERY_CODES = 10
+RECOVERY_CODE_COUNT = 10
 MAX_FAILURES = 5
 """The number of wrong codes of a user after which all codes are refused for :data:`BLOCK_TIME`. That allows 480 guesses
 a day of 1,000,000 codes, of which three are valid.
@@ -160,7 +160,7 @@ class TotpService:
         return matching_steps[0] if matching_steps else None
 
     def _new_codes(self) -> list[str]:
-        raw_codes = (base64.b32encode(self._random_bytes(_CODE_BYTES)).decode() for _ in range(RECOVERY_CODES))
+        raw_codes = (base64.b32encode(self._random_bytes(_CODE_BYTES)).decode() for _ in range(RECOVERY_CODE_COUNT))
         return ["-".join(raw_code[start : start + 4] for start in range(0, len(raw_code), 4)) for raw_code in raw_codes]
 
 

@@ -20,7 +20,7 @@ from ai.backend.manager.sessions.transitions import advance
 from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
-_STORE_S = 60.0
+_STORE_INTERVAL_S = 60.0
 """Seconds between two writes of the measured usage; usage that is lost with a manager counts as not measured."""
 
 
@@ -39,13 +39,13 @@ class IdleLoop(PeriodicLoop):
         self._stored_at = self._evaluated_at = clock.monotonic()
 
     async def once(self) -> None:
-        if self._clock.monotonic() - self._evaluated_at > _STORE_S:
+        if self._clock.monotonic() - self._evaluated_at > _STORE_INTERVAL_S:
             self._windows = {}  # another manager may have been the leader meanwhile and stored newer ones
         running_sessions = await self._sessions.by_status(EVALUATED_STATUSES) if await self._idle.has_limits() else []
         results = await self._idle.evaluate(running_sessions, self._windows, measure=True)
         self._windows = {result.session.id: result.usage for result in results if result.usage is not None}
         now = self._evaluated_at = self._clock.monotonic()
-        if self._windows and now - self._stored_at >= _STORE_S:
+        if self._windows and now - self._stored_at >= _STORE_INTERVAL_S:
             await self._idle.put_usage(self._windows)
             self._stored_at = now
         for result in results:

@@ -19,7 +19,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.identity.model import ResourcePolicy
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.idle.activity import WRITE_S, ActivityTracker
+from ai.backend.manager.idle.activity import WRITE_INTERVAL_S, ActivityTracker
 from ai.backend.manager.idle.store import Activity, ActivityStore
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.lookup import with_live_statistics
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 CONFIG_KEY = "config/idle"
 EVALUATED_STATUSES = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
 _MAX_METRIC_VALUE = 2**63
-_ACTIVITY_SLACK_S = 2 * WRITE_S
+_ACTIVITY_SLACK_S = 2 * WRITE_INTERVAL_S
 """Seconds of tolerance for accesses that a manager has not stored yet."""
 
 

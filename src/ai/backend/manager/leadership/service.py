@@ -13,7 +13,7 @@ from ai.backend.manager.leadership.store import Lease, LeaseStore
 
 log = logging.getLogger(__name__)
 
-LEADER = "leader"
+LEADER_LEASE = "leader"
 PRESENCE_PREFIX = "manager:"
 """The prefix of the name of the lease that each manager holds while it is alive."""
 
@@ -79,7 +79,7 @@ class Leadership:
             if requested_at >= self._announced_at + self.ttl_s:
                 await self.announce()
                 self._announced_at = requested_at
-            lease = await self.leases.acquire(LEADER, self.holder, ttl_s=self.ttl_s)
+            lease = await self.leases.acquire(LEADER_LEASE, self.holder, ttl_s=self.ttl_s)
         if lease is None:
             if self._lease is not None:
                 await self._end_leadership("another manager has it")

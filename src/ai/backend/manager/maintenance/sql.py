@@ -28,8 +28,8 @@ from ai.backend.manager.secrets.sealer import (
 )
 from ai.backend.manager.sessions.tables import LIVE, sessions
 
-_SESSIONS = sessions.c
-_DEVICES = identity_tables.totp_devices
+_SESSION_COLUMNS = sessions.c
+_DEVICE_TABLE = identity_tables.totp_devices
 
 
 class FeatureSecrets(Protocol):
@@ -50,10 +50,10 @@ async def missing_keys(database: Database, sealer: Sealer, other_secrets: Sequen
 
     def work(s: Connection) -> set[str]:
         sealed_texts = [*s.execute(select(identity_tables.keypairs.c.secret_key)).scalars()]
-        sealed_texts += s.execute(select(_DEVICES.c.key)).scalars()
+        sealed_texts += s.execute(select(_DEVICE_TABLE.c.key)).scalars()
         for credentials in s.execute(select(registries.c.credentials)).scalars():
             sealed_texts += credentials.values()
-        for environ in s.execute(select(_SESSIONS.sealed_environ).where(LIVE)).scalars():
+        for environ in s.execute(select(_SESSION_COLUMNS.sealed_environ).where(LIVE)).scalars():
             sealed_texts += environ.values()
         for feature_secrets in other_secrets:
             sealed_texts += feature_secrets.sealed_texts(s)
@@ -91,12 +91,14 @@ async def seal_rows(database: Database, sealer: Sealer, other_secrets: Sequence[
 
 
 def _seal_totp(s: Connection, sealer: Sealer) -> int:
-    device_rows = s.execute(select(_DEVICES.c.user_id, _DEVICES.c.key)).all()
+    device_rows = s.execute(select(_DEVICE_TABLE.c.user_id, _DEVICE_TABLE.c.key)).all()
     outdated_rows = [row for row in device_rows if not sealer.is_current(row.key)]
     for row in outdated_rows:
         sealed_text = sealed_totp(sealer, row.user_id, opened_totp(sealer, row.user_id, row.key))
         s.execute(
-            update(_DEVICES).where(_DEVICES.c.user_id == row.user_id, _DEVICES.c.key == row.key).values(key=sealed_text)
+            update(_DEVICE_TABLE)
+            .where(_DEVICE_TABLE.c.user_id == row.user_id, _DEVICE_TABLE.c.key == row.key)
+            .values(key=sealed_text)
         )
     return len(outdated_rows)
 
@@ -116,11 +118,11 @@ def _seal_environs(s: Connection, sealer: Sealer) -> int:
     """Seals the secret variables of live sessions with the newest key, as those of ended sessions are never opened.
     Returns the number of changed rows.
     """
-    session_rows = s.execute(select(_SESSIONS.id, _SESSIONS.sealed_environ).where(LIVE)).all()
+    session_rows = s.execute(select(_SESSION_COLUMNS.id, _SESSION_COLUMNS.sealed_environ).where(LIVE)).all()
     outdated_rows = [row for row in session_rows if not all(map(sealer.is_current, row.sealed_environ.values()))]
     for row in outdated_rows:
         values = {"sealed_environ": sealed_environ(sealer, opened_environ(sealer, row.sealed_environ))}
-        s.execute(update(sessions).where(_SESSIONS.id == row.id).values(values))
+        s.execute(update(sessions).where(_SESSION_COLUMNS.id == row.id).values(values))
     return len(outdated_rows)
 
 
@@ -156,13 +158,13 @@ async def reissue_secrets(
         for row in s.execute(select(registries.c.id, registries.c.credentials)).all():
             if any(sealer.missing_key_id(sealed_text) is not None for sealed_text in row.credentials.values()):
                 s.execute(update(registries).where(registries.c.id == row.id).values(credentials={}))
-        for row in s.execute(select(_DEVICES.c.user_id, _DEVICES.c.key)).all():
+        for row in s.execute(select(_DEVICE_TABLE.c.user_id, _DEVICE_TABLE.c.key)).all():
             if sealer.missing_key_id(row.key) is not None:
                 sealed_text = sealed_totp(sealer, row.user_id, base64.b32encode(secrets.token_bytes(20)).decode())
-                s.execute(update(_DEVICES).where(_DEVICES.c.user_id == row.user_id).values(key=sealed_text))
-        for row in s.execute(select(_SESSIONS.id, _SESSIONS.sealed_environ).where(LIVE)).all():
+                s.execute(update(_DEVICE_TABLE).where(_DEVICE_TABLE.c.user_id == row.user_id).values(key=sealed_text))
+        for row in s.execute(select(_SESSION_COLUMNS.id, _SESSION_COLUMNS.sealed_environ).where(LIVE)).all():
             if any(sealer.missing_key_id(sealed_text) is not None for sealed_text in row.sealed_environ.values()):
-                s.execute(update(sessions).where(_SESSIONS.id == row.id).values(sealed_environ={}))
+                s.execute(update(sessions).where(_SESSION_COLUMNS.id == row.id).values(sealed_environ={}))
         for feature_secrets in other_secrets:
             feature_secrets.forget(s, sealer)
         return reissued_keys

@@ -18,9 +18,9 @@ from pydantic import Field, SecretStr
 from ai.backend.infra.settings import Settings
 
 Span = Literal["hour", "day"]
-STEPS: Mapping[Span, tuple[int, int]] = {"hour": (5, 720), "day": (60, 1440)}
+RING_SIZES: Mapping[Span, tuple[int, int]] = {"hour": (5, 720), "day": (60, 1440)}
 """The length of a step in seconds, and the number of steps that are kept."""
-BYTES_OF_SERIES = sum(steps for _, steps in STEPS.values()) * 4
+BYTES_OF_SERIES = sum(steps for _, steps in RING_SIZES.values()) * 4
 _MAX_METRICS = 64
 """The maximum number of metrics of one kernel or agent; further metrics are not kept."""
 _MAX_NAME_LENGTH = 128
@@ -107,7 +107,7 @@ class MetricHistory:
             if rings is None:
                 if len(subject.series) >= _MAX_METRICS or not self._has_room(now_s):
                     continue
-                rings = subject.series[name] = {span: _Ring(*ring_size) for span, ring_size in STEPS.items()}
+                rings = subject.series[name] = {span: _Ring(*ring_size) for span, ring_size in RING_SIZES.items()}
                 self._count += 1
             for ring in rings.values():
                 ring.put(now_s, value)
@@ -125,7 +125,7 @@ class MetricHistory:
 
     def read(self, subject_id: str, span: Span) -> Series:
         """Returns the history of a kernel or agent, which has no metrics if nothing was recorded."""
-        step_s, _ = STEPS[span]
+        step_s, _ = RING_SIZES[span]
         now_s = self._wall_clock()
         subject = self._subjects.get(subject_id)
         series = subject.series if subject is not None else {}

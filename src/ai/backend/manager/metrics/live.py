@@ -15,7 +15,7 @@ from ai.backend.manager.metrics.families import check_families, merge_families
 from ai.backend.manager.metrics.history import MetricHistory, Series, Span, numbers_of, numbers_of_agent
 
 log = logging.getLogger(__name__)
-STALE_S = 30.0
+STALE_AFTER_S = 30.0
 """Seconds after its last report for which the statistics of a node are served."""
 
 
@@ -111,7 +111,7 @@ class LiveMetrics:
 
     def _drop_silent_nodes(self) -> dict[AgentId, _NodeStatistics]:
         """Drops nodes whose agents have not reported recently, and returns the remaining nodes."""
-        oldest_time = self._clock() - STALE_S
+        oldest_time = self._clock() - STALE_AFTER_S
         self._nodes = {agent_id: node for agent_id, node in self._nodes.items() if node.reported_at >= oldest_time}
         return self._nodes
 

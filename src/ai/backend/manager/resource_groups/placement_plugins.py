@@ -11,7 +11,7 @@ from ai.backend.core.scheduling.placement.strategies import PLACEMENTS, Placemen
 from ai.backend.plugin.placement import ENTRY_POINT_GROUP, Candidate, PlacementPlugin
 
 log = logging.getLogger(__name__)
-FALLBACK = "dispersed"
+FALLBACK_PLACEMENT = "dispersed"
 
 
 @cache
@@ -51,12 +51,12 @@ def adapt_placement(name: str, plugin: PlacementPlugin) -> Placement:
         try:
             agent_rank = index.ranks.get(plugin.choose(demand.total, candidates, rng))
         except Exception:  # a failing plugin must not stop the scheduler
-            log.exception("the placement plugin %s failed; %s decides", name, FALLBACK)
+            log.exception("the placement plugin %s failed; %s decides", name, FALLBACK_PLACEMENT)
             agent_rank = None
         else:
             if agent_rank is None or not agent_mask >> agent_rank & 1:
-                log.error("the placement plugin %s chose no candidate; %s decides", name, FALLBACK)
+                log.error("the placement plugin %s chose no candidate; %s decides", name, FALLBACK_PLACEMENT)
                 agent_rank = None
-        return PLACEMENTS[FALLBACK](index, demand, agent_mask, rng) if agent_rank is None else agent_rank
+        return PLACEMENTS[FALLBACK_PLACEMENT](index, demand, agent_mask, rng) if agent_rank is None else agent_rank
 
     return choose

@@ -17,7 +17,7 @@ from ai.backend.manager.scheduling.snapshot import scopes_and_slots
 from ai.backend.manager.scheduling.store import ShareHistory, ShareStore
 from ai.backend.manager.sessions.store import SessionStore
 
-SAMPLE_S = 60.0
+SAMPLE_INTERVAL_S = 60.0
 """Seconds between samples of the occupied slots."""
 
 
@@ -53,7 +53,7 @@ class FairShareAccounting:
                 now = self.clock.now()
                 used_slots = await self.decayed_usage(group, await self._held_by_scope(group), now)
                 await self.store.put_history(group.name, ShareHistory(used=used_slots, at=now))
-        self._due = began_s + SAMPLE_S
+        self._due = began_s + SAMPLE_INTERVAL_S
 
     async def _held_by_scope(self, group: ResourceGroup) -> Mapping[str, ResourceSlot]:
         agents = await self.agents.agents(scaling_group=group.name)

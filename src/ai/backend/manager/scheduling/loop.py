@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 _SLOW_PASS_S = 5.0
 _CAUSE = "schedule loop"
-COMPARE_EVERY = 100
+COMPARE_EVERY_PASSES = 100
 _REWORD_INTERVAL_S, _MAX_REWORDED = 10.0, 200
 """The age in seconds from which a reworded reason is stored again, and the maximum of sessions per pass."""
 
@@ -65,7 +65,7 @@ class GroupState:
         with collector_paused():
             if scheduler is None or not scheduler.update(snapshot):
                 scheduler = IncrementalScheduler(snapshot, self.node_classes)
-            elif self.passes % COMPARE_EVERY == 0:
+            elif self.passes % COMPARE_EVERY_PASSES == 0:
                 new_scheduler = IncrementalScheduler(snapshot, self.node_classes)
                 if new_scheduler.free != scheduler.free:
                     log.error(

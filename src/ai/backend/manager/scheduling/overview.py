@@ -30,9 +30,9 @@ from ai.backend.manager.sessions.lookup import sees
 from ai.backend.manager.sessions.model import Session
 
 MAX_PAGE = 100
-_USAGE_KEEP_S = 10.0
+_USAGE_CACHE_S = 10.0
 _MAX_NAMED_USERS = 200
-_LEVELS = ("domain", "project", "user")
+_SCOPE_LEVELS = ("domain", "project", "user")
 _Usage = tuple[Mapping[str, ResourceSlot], Mapping[str, ResourceSlot], ResourceSlot, Mapping[str, str]]
 
 
@@ -132,7 +132,7 @@ class SchedulingOverview:
     async def _usage_of(self, group: ResourceGroup) -> _Usage:
         """Returns the decayed and the present use of every scope, the capacity, and names of scopes."""
         read_at, usage = self._usage.get(group.name, (float("-inf"), None))
-        if usage is not None and self.clock.monotonic() - read_at < _USAGE_KEEP_S:
+        if usage is not None and self.clock.monotonic() - read_at < _USAGE_CACHE_S:
             return usage
         reader = self.queues.reader
         agents = [agent for agent in await reader.agents.agents(scaling_group=group.name) if agent.schedulable]
@@ -168,7 +168,7 @@ class SchedulingOverview:
         last_part = scope_parts[-1]
         return ShareItem(
             scope=scope,
-            level=_LEVELS[len(scope_parts) - 1],  # type: ignore[arg-type]  # a scope has one to three parts
+            level=_SCOPE_LEVELS[len(scope_parts) - 1],  # type: ignore[arg-type]  # a scope has one to three parts
             name=last_part if len(scope_parts) == 1 else names.get(last_part, ""),
             weight=weight,
             used=used_lately.to_json(),

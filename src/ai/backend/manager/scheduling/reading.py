@@ -20,7 +20,7 @@ from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.order_plugins import load_order_plugin
-from ai.backend.manager.resource_groups.placement_plugins import FALLBACK, load_placement_plugin
+from ai.backend.manager.resource_groups.placement_plugins import FALLBACK_PLACEMENT, load_placement_plugin
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.resources.quotas import QuotaUsage
 from ai.backend.manager.scheduling.claims import NamedClaims
@@ -47,7 +47,7 @@ def group_policy(group: ResourceGroup | None) -> Policy:
     return Policy(
         order=order or (group.scheduler if order_plugin is not None else DEFAULT_ORDER),
         plugged_order=order_plugin,
-        placement=options.placement if options.placement in PLACEMENTS or plugin else FALLBACK,
+        placement=options.placement if options.placement in PLACEMENTS or plugin else FALLBACK_PLACEMENT,
         plugged=plugin,
         preempts=options.preemption.enabled,
         oldest_first=options.preemption.order == "oldest",
