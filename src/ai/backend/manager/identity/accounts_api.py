@@ -149,7 +149,7 @@ class AccountsApi:
 
     @route("GET", "/auth/sign-ins", query=SignInsQuery, problems=(NotFound,))
     async def sign_ins(self, call: Call[Nothing, SignInsQuery]) -> SignIns:
-        """Lists the latest sign-ins, and tries of them, as a user whom the caller sees."""
+        """Lists the latest sign-ins of a user whom the caller may see, including attempts that failed."""
         query = call.query
         user = await self._identity.user(caller_of(call), email=query.email)
         page = await self._sign_in.history(user, limit=query.limit, offset=query.offset)

@@ -159,8 +159,8 @@ class IdentityStore(UserStore, Protocol):
         """Adds members to a group and removes others; users who are already in or out of it are ignored."""
 
     async def change_group_admins(self, group_id: GroupId, users: Collection[UserId], *, is_admin: bool) -> bool:
-        """Makes members of a group its administrators, or ends that. Returns False, changing nothing, if one of them is
-        no member.
+        """Makes members of a group its administrators, or ordinary members again. Returns False, changing nothing, if
+        one of them is no member.
         """
         ...
 

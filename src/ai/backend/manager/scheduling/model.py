@@ -35,7 +35,7 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of some sessions, and the first of them that the caller may see."""
+    """Counts sessions, and lists the first of them that the caller may see."""
 
     count: int = 0
     visible: list[SessionRef] = []
