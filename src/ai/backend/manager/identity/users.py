@@ -174,8 +174,8 @@ class UserService:
             self._identity.invalidate(key)
 
     async def remove_totp(self, caller: Caller, *, email: str | None, otp: str, address: str) -> None:
-        """Removes the one-time passwords of the caller, who gives one as ``otp``, or of the user ``email`` on request of
-        an administrator. Raises as :meth:`modify_user` and ``TotpService.remove``.
+        """Removes the one-time passwords of the caller, who gives one as ``otp``, or for administrators those of
+        the user ``email``. Raises as :meth:`modify_user` and ``TotpService.remove``.
         """
         if email is None or email == caller.email:
             await self._totp.remove(await self._identity.user(caller), otp)
