@@ -20,7 +20,7 @@ from ai.backend.manager.identity.model import User
 from ai.backend.manager.identity.store import IdentityStore
 
 
-def _invitation_not_found() -> NotFound:
+def _unknown_invitation_error() -> NotFound:
     return NotFound("There is no such invitation.", data={"inv_id": "unknown"})
 
 
@@ -98,7 +98,7 @@ class FolderSharing:
         invitation = await self._store.invitation(InvitationId(invitation_id))
         is_party = invitation is not None and (invitation.inviter == inviter or invitation.invitee == invitee)
         if invitation is None or not is_party or invitation.state is not InvitationState.PENDING:
-            raise _invitation_not_found()
+            raise _unknown_invitation_error()
         return invitation
 
     async def accept(self, caller: Caller, invitation_id: UUID) -> None:
@@ -111,19 +111,19 @@ class FolderSharing:
             invitation.id, InvitationState.ACCEPTED, at=self._clock.now(), user_id=caller.user_id
         )
         if not is_accepted:
-            raise _invitation_not_found()
+            raise _unknown_invitation_error()
 
     async def reject(self, caller: Caller, invitation_id: UUID) -> None:
         """Rejects an invitation to the caller, or withdraws one that the caller sent."""
         invitation = await self._pending_invitation(invitation_id, invitee=caller.email, inviter=caller.email)
         if not await self._store.answer(invitation.id, InvitationState.REJECTED, at=self._clock.now()):
-            raise _invitation_not_found()
+            raise _unknown_invitation_error()
 
     async def amend(self, caller: Caller, invitation_id: UUID, permission: FolderPermission) -> None:
         """Changes the permission of an invitation that the caller sent."""
         invitation = await self._pending_invitation(invitation_id, inviter=caller.email)
         if not await self._store.amend(invitation.id, permission, at=self._clock.now()):
-            raise _invitation_not_found()
+            raise _unknown_invitation_error()
 
     # ---- shares ----
 

@@ -87,11 +87,11 @@ async def change(
     info: Info,
     object_type: str,
     name: str,
-    work: Callable[[Caller], Awaitable[Any]],
+    perform_change: Callable[[Caller], Awaitable[Any]],
     view: Callable[[Any], View] | None = None,
 ) -> View:
     """Runs and audits a change by the caller; replies with the changed object under ``object_type``."""
-    return await run_mutation(info, object_type, name, lambda: work(caller_of(info)), view)
+    return await run_mutation(info, object_type, name, lambda: perform_change(caller_of(info)), view)
 
 
 def uuid_of(text: Any, field_name: str) -> UUID:

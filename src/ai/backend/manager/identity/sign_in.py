@@ -161,7 +161,7 @@ class SignInService:
         """
         opened_ticket = self._open_ticket(ticket)
         if not hmac.compare_digest(opened_ticket.provider.encode(), provider.encode(errors="replace")):
-            raise _ticket_refused()
+            raise _refused_ticket_error()
         site_user = await self._hooks.finish_redirect(
             provider, opened_ticket.secret, opened_ticket.return_url, parameters
         )
@@ -175,7 +175,7 @@ class SignInService:
             ticket_json = self._fernet(key_id).decrypt_at_time(sealed_text.encode(), ttl=TICKET_S, current_time=now)
             return msgspec.json.decode(ticket_json, type=_Ticket)
         except (InvalidToken, UnicodeError, msgspec.MsgspecError):
-            raise _ticket_refused() from None
+            raise _refused_ticket_error() from None
 
     def _fernet(self, key_id: str) -> Fernet:
         return Fernet(base64.urlsafe_b64encode(self._sealer.derive(b"redirected sign-in", key_id[:16])))
@@ -194,16 +194,16 @@ class SignInService:
         """
         method_and_user = await self._hooks.sign_on_token(TokenSignOn(token=token, address=address))
         if method_and_user is None:
-            raise _token_refused()
+            raise _refused_token_error()
         method, token_user = method_and_user
         now = self._clock.now()
         if not token_user.token_id or not now < token_user.expires_at <= now + min(
             MAX_TOKEN_LIFE, self._spent_tokens.life
         ):
-            raise _token_refused()
+            raise _refused_token_error()
         digest = hashlib.sha256(f"{method}\0{token_user.token_id}".encode(errors="replace")).hexdigest()
         if not await self._spent_tokens.spend(digest):
-            raise _token_refused()
+            raise _refused_token_error()
         user = await self._site_users.resolve(token_user.user)
         return await self._admit(user, address=address, domain_name=domain_name, otp=None, method=method)
 
@@ -256,10 +256,10 @@ class SignInService:
             self._records.append(record)
 
 
-def _token_refused() -> AuthenticationFailed:
+def _refused_token_error() -> AuthenticationFailed:
     """Returns the error for a refused token, which is the same for unknown, forged, used and expired tokens."""
     return AuthenticationFailed("That token signs nobody in: it was used, has expired, or is of no site that is known.")
 
 
-def _ticket_refused() -> AuthenticationFailed:
+def _refused_ticket_error() -> AuthenticationFailed:
     return AuthenticationFailed("This sign-in took too long, or began in another browser: begin anew.")

@@ -96,15 +96,15 @@ class SqlUserStore:
         self._on_removal = on_removal
         self._sealer = sealer or Sealer()
 
-    async def _write_keeping_an_admin(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work`` in a write transaction. Raises Conflict if it would leave no superadmin who can sign in.
+    async def _write_keeping_an_admin(self, write: Callable[[Connection], T]) -> T:
+        """Runs ``write`` in a write transaction. Raises Conflict if no superadmin who can sign in would be left.
 
         Without such a superadmin before, nothing is checked.
         """
 
         def checked_write(s: Connection) -> T:
             admins_before = _count_admins(s)
-            result = work(s)
+            result = write(s)
             if admins_before and not _count_admins(s):
                 raise Conflict("That would leave no superadmin who can sign in.", data={"admin": "the last one"})
             return result

@@ -225,7 +225,7 @@ class TenantService:
         else:
             changed_policy = await self._store.change(StoragePolicy, kind, name, **without_none(values))
         if changed_policy is None:
-            raise _policy_not_found(kind, name)
+            raise _policy_not_found_error(kind, name)
         self._wake_loops(kind)
         return changed_policy
 
@@ -233,12 +233,12 @@ class TenantService:
         """Deletes a policy. Raises Conflict while it is in use."""
         require(caller, Operation.CHANGE_POLICIES)
         if not await self._store.delete_policy(kind, name):
-            raise _policy_not_found(kind, name)
+            raise _policy_not_found_error(kind, name)
 
     def _wake_loops(self, kind: QuotaScopeKind | None) -> None:
         for background_loop in self._quota_loops if kind is not None else ():
             background_loop.wake()
 
 
-def _policy_not_found(kind: QuotaScopeKind | None, name: str) -> NotFound:
+def _policy_not_found_error(kind: QuotaScopeKind | None, name: str) -> NotFound:
     return NotFound(f"There is no {f'{kind} ' if kind else ''}resource policy {name[:64]!r}.")

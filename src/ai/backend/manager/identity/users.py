@@ -64,7 +64,7 @@ class UserService:
         domain = DomainName(fields.pop("domain_name", caller.domain_name))
         _check_rights(caller, domain, role, fields)
         if fields.pop("totp_activated", False):
-            raise _cannot_activate_totp()
+            raise _totp_activation_error()
         if not EMAIL_PATTERN.fullmatch(email):
             raise InvalidInput("That is no e-mail address.", data={"email": "malformed"})
         await self._identity.check_domain(domain)
@@ -108,7 +108,7 @@ class UserService:
         await self._check_main_key(user, fields.get("main_access_key"))
         is_totp_wanted = fields.pop("totp_activated", None)
         if is_totp_wanted and not user.totp_activated:
-            raise _cannot_activate_totp()
+            raise _totp_activation_error()
         password_hash = (
             await self._passwords.check_and_hash(password, user_id=user.uuid) if password is not None else None
         )
@@ -283,6 +283,6 @@ async def unused_username(store: IdentityStore, preferred_name: str, new_suffix:
     return name if not page.items else f"{name}-{new_suffix()}"
 
 
-def _cannot_activate_totp() -> InvalidInput:
+def _totp_activation_error() -> InvalidInput:
     message = "Users activate one-time passwords themselves; you may only take them away."
     return InvalidInput(message, data={"totp_activated": "cannot be activated"})

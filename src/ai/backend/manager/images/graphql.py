@@ -100,12 +100,12 @@ class ImageResolvers:
         return self._images
 
     async def _change(
-        self, info: Info, object_type: str, name: str, work: Callable[[Images, Caller], Awaitable[object]]
+        self, info: Info, object_type: str, name: str, perform_change: Callable[[Images, Caller], Awaitable[object]]
     ) -> View:
         caller = context_of(info).caller
 
         async def run() -> object:
-            return await work(self._require_images(), caller)
+            return await perform_change(self._require_images(), caller)
 
         return await run_mutation(info, object_type, name, run)
 
@@ -131,11 +131,13 @@ class ImageResolvers:
             return None
         return image_view(image, context.caller)
 
-    async def _start_task(self, info: Info, name: str, work: Callable[[Images], Awaitable[TaskId]]) -> View:
+    async def _start_task(
+        self, info: Info, name: str, start_in_background: Callable[[Images], Awaitable[TaskId]]
+    ) -> View:
         context = context_of(info)
         try:
             async with context.audit_change(info.field_name, "image", name):
-                task_id = await work(self._require_images())
+                task_id = await start_in_background(self._require_images())
         except BackendError as e:
             return {"ok": False, "msg": e.message, "task_id": None}
         return {"ok": True, "msg": "", "task_id": task_id}

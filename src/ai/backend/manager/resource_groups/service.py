@@ -108,7 +108,7 @@ class ResourceGroupService:
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         changed_group = await self.store.change_resource_group(name, **_check_fields(values))
         if changed_group is None:
-            raise _group_not_found(name)
+            raise _group_not_found_error(name)
         for background_loop in self.after_change:
             background_loop.wake()
         return changed_group
@@ -123,7 +123,7 @@ class ResourceGroupService:
                 data={"name": "in use", "agents": agents[:10], "sessions": sessions},
             )
         if not await self.store.delete_resource_group(name):
-            raise _group_not_found(name)
+            raise _group_not_found_error(name)
 
     async def associate(self, caller: Caller, name: str, beneficiary: Beneficiary) -> None:
         """Allows a domain, group or keypair to use a resource group. Raises NotFound also for the domain, group or
@@ -131,7 +131,7 @@ class ResourceGroupService:
         """
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         if await self.store.resource_group(name) is None:
-            raise _group_not_found(name)
+            raise _group_not_found_error(name)
         beneficiary_kind, id_ = beneficiary
         if beneficiary_kind == "domain" and await self.identities.domain(DomainName(id_)) is None:
             raise NotFound(f"There is no domain {id_[:64]!r}.")
@@ -187,5 +187,5 @@ def _check_app_proxy(fields: Mapping[str, Any]) -> None:
         raise InvalidInput("wsproxy_addr is http://HOST:PORT or https://HOST.", data={"wsproxy_addr": "malformed"})
 
 
-def _group_not_found(name: str) -> NotFound:
+def _group_not_found_error(name: str) -> NotFound:
     return NotFound(f"There is no resource group {name[:64]!r}.")

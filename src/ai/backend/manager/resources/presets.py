@@ -52,7 +52,7 @@ class PresetService(msgspec.Struct, frozen=True):
         require(caller, Operation.CHANGE_AGENTS)
         old_preset = await self._find(name)
         if old_preset is None:
-            raise _preset_not_found(name)
+            raise _preset_not_found_error(name)
         changed_preset = replace(old_preset, **values)
         await self.store.put_preset(changed_preset)
         return changed_preset
@@ -61,11 +61,11 @@ class PresetService(msgspec.Struct, frozen=True):
         """Deletes a preset. Raises NotFound."""
         require(caller, Operation.CHANGE_AGENTS)
         if not await self.store.delete_preset(name):
-            raise _preset_not_found(name)
+            raise _preset_not_found_error(name)
 
     async def _find(self, name: str) -> ResourcePreset | None:
         return next((preset for preset in await self.store.presets() if preset.name == name), None)
 
 
-def _preset_not_found(name: str) -> NotFound:
+def _preset_not_found_error(name: str) -> NotFound:
     return NotFound(f"There is no preset {name[:64]!r}.")
