@@ -259,7 +259,7 @@ async def test_what_was_told_while_the_store_was_read_is_not_told_again() -> Non
 
 
 async def test_a_refused_address_is_tried_once() -> None:
-    store, sender = MemorySessionStore(), _Sender(WebhookFailed("refused", may_pass=False))
+    store, sender = MemorySessionStore(), _Sender(WebhookFailed("refused", can_retry=False))
     sender.hold.set()
     loop = WebhookLoop(store, sender, _Clock(), WebhookSettings())
     session = make_session(callback_url="http://127.0.0.1/")

@@ -79,7 +79,7 @@ async def test_a_leader_that_stops_hands_over(databases: tuple[Database, Databas
         leader = leading[0]
         other = "b" if leader == "a" else "a"
         assert leading == [leader]
-        assert await managers[other].living() >= {leader}
+        assert await managers[other].living_managers() >= {leader}
         changed.clear()
         tasks[leader].cancel()
         await managers[leader].stop()

@@ -253,7 +253,7 @@ async def test_the_next_manager_goes_on_from_what_was_used_lately(cluster: Clust
     assert set(history.used) == {"default", *scope_prefixes(scope_of(session))}
     assert float(history.used["default"]["cpu"]) == pytest.approx(2, abs=0.1), "one half-life of holding four"
     at = history.at + timedelta(hours=1)
-    assert float((await book(0).used_lately(group, {}, at))["default"]["cpu"]) == pytest.approx(1, abs=0.05)
+    assert float((await book(0).decayed_usage(group, {}, at))["default"]["cpu"]) == pytest.approx(1, abs=0.05)
 
 
 async def seen(cluster: Cluster, session: Session) -> dict[str, Any]:

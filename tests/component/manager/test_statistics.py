@@ -36,10 +36,10 @@ async def test_nothing_is_kept_of_a_session_that_has_ended(cluster: Cluster, age
     session = (await sessions.create(cluster.user, request(name="mine"))).session
     report = StatReport(agent_id=agent.agent_id, at=1.0, kernels={str(session.main.id): RAW})
     await cluster.manager.reports.report_stats(report)
-    assert board.of_kernel(session.main.id) == STAT
+    assert board.kernel_statistics(session.main.id) == STAT
     await sessions.destroy(cluster.user, "mine")
     await cluster.manager.reports.report_stats(report)
-    assert board.of_kernel(session.main.id) is None
+    assert board.kernel_statistics(session.main.id) is None
 
 
 async def test_what_cannot_be_read_is_nothing(cluster: Cluster, agent: FakeAgent) -> None:

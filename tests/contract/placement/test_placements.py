@@ -12,7 +12,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
-from ai.backend.manager.resource_groups.placement_plugins import adapt
+from ai.backend.manager.resource_groups.placement_plugins import adapt_placement
 from ai.backend.plugin.placement import Candidate, Dice, PlacementPlugin
 from ai.backend.plugin.testing.placement import PlacementContract
 from tests.unit.core.scheduling.builders import NOW, agent, session, slots
@@ -78,7 +78,7 @@ def test_the_suite_can_fail(plugin: type[PlacementPlugin], check: str) -> None:
 def test_every_session_gets_its_place_even_if_the_plugin_is_broken(plugin: type[PlacementPlugin]) -> None:
     agents = tuple(agent(f"i-{n}") for n in range(3))
     pending = tuple(session(str(n), slots(cpu=2), age_s=9 - n) for n in range(6))
-    policy = Policy(placement="mine", plugged=adapt("mine", plugin()))
+    policy = Policy(placement="mine", plugged=adapt_placement("mine", plugin()))
     made = decide(Snapshot(resource_group="g", agents=agents, pending=pending), policy, now=NOW, rng=random.Random(1))
     assert len(made.placements) == 6
 
@@ -86,6 +86,6 @@ def test_every_session_gets_its_place_even_if_the_plugin_is_broken(plugin: type[
 def test_the_fewest_kernels() -> None:
     agents = tuple(agent(f"i-{n}", cpu=64) for n in range(3))
     pending = tuple(session(str(n), slots(cpu=1), age_s=9 - n) for n in range(4))
-    policy = Policy(placement="mine", plugged=adapt("mine", FewestKernels()))
+    policy = Policy(placement="mine", plugged=adapt_placement("mine", FewestKernels()))
     made = decide(Snapshot(resource_group="g", agents=agents, pending=pending), policy, now=NOW, rng=random.Random(1))
     assert [p.kernels[0].agent_id for p in made.placements] == ["i-0", "i-1", "i-2", "i-0"]

@@ -15,7 +15,7 @@ from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.manager.resource_groups.model import ResourceGroup
-from ai.backend.manager.resource_groups.order_plugins import adapt_order, plugged_order
+from ai.backend.manager.resource_groups.order_plugins import adapt_order, load_order_plugin
 from ai.backend.manager.scheduling.reading import group_policy
 from ai.backend.plugin.ordering import AbstractOrder, Usage, Waiting
 from ai.backend.plugin.testing.ordering import OrderContract
@@ -82,10 +82,10 @@ def test_who_holds_less_goes_first() -> None:
 
 
 def test_a_resource_group_names_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plugged_order.cache_clear()
+    load_order_plugin.cache_clear()
     install_plugins(tmp_path, monkeypatch)
     group = ResourceGroup(name=ResourceGroupName("g"), scheduler="smallest-first", created_at=NOW)
     assert group_policy(group).plugged_order is not None
     assert group_policy(group).needs_usage
     assert group_policy(replace(group, scheduler="none")).order == "fifo"
-    plugged_order.cache_clear()
+    load_order_plugin.cache_clear()

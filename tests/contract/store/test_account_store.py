@@ -15,10 +15,10 @@ from ai.backend.common.ids import AccessKey, DomainName, UserId
 from ai.backend.common.states import UserRole
 from ai.backend.common.structs import replace
 from ai.backend.infra.database import Database
-from ai.backend.manager.composition.stores import OTHER_SECRETS, Stores
+from ai.backend.manager.composition.stores import FEATURE_SECRETS, Stores
 from ai.backend.manager.identity.model import MAX_PASSWORD_HISTORY, Keypair, SignInRecord, TotpDevice, User
 from ai.backend.manager.identity.store import KeypairSecret
-from ai.backend.manager.maintenance.sql import missing_keys, reissue, seal_rows
+from ai.backend.manager.maintenance.sql import missing_keys, reissue_secrets, seal_rows
 from ai.backend.manager.secrets.sealer import Sealer, new_key, opened_environ, sealed_environ
 from ai.backend.manager.serving.service import event_of
 from tests.contract.store.builders import ended, make_session
@@ -113,7 +113,7 @@ async def test_keys_are_sealed_anew_and_lost_ones_are_no_open_door(database: Dat
     assert NEW.id in await stored()
     other = Sealer([new_key()])
     assert await missing_keys(database, other) == {NEW.id}
-    await reissue(database, other, lambda: "x" * 48, at=NOW)
+    await reissue_secrets(database, other, lambda: "x" * 48, at=NOW)
     assert await missing_keys(database, other) == set()
     lost = await Stores.sql(database, other).accounts.totp(USER)
     assert lost is not None
@@ -144,13 +144,13 @@ async def test_variables_of_revisions_and_sessions_are_sealed_anew(database: Dat
         return [told.revisions[0].spec.sealed_environ, *(each.sealed_environ for each in sessions if each)]
 
     both = Sealer([NEW, OLD])
-    await seal_rows(database, both, OTHER_SECRETS)
+    await seal_rows(database, both, FEATURE_SECRETS)
     assert [f":{NEW.id}:" in each["NGC_API_KEY"] for each in await stored()] == [True, True, False]
     assert [opened_environ(both, each) for each in await stored()] == [plain] * 3
     other = Sealer([new_key()])
-    assert await missing_keys(database, other, OTHER_SECRETS) == {NEW.id}
-    await reissue(database, other, lambda: "x" * 48, at=NOW, others=OTHER_SECRETS)
-    assert await missing_keys(database, other, OTHER_SECRETS) == set()
+    assert await missing_keys(database, other, FEATURE_SECRETS) == {NEW.id}
+    await reissue_secrets(database, other, lambda: "x" * 48, at=NOW, other_secrets=FEATURE_SECRETS)
+    assert await missing_keys(database, other, FEATURE_SECRETS) == set()
     assert (await stored())[:2] == [{}, {}]
 
 

@@ -47,8 +47,8 @@ class ImageStoreContract:
         assert [i.architecture for i in await store.lookup("py")] == ["aarch64"]
         assert len(await store.lookup("any")) == 2
         assert await store.lookup("cr.test/lab/pytho_") == []
-        assert len(await store.named([f"{PYTHON}:2", "none"])) == 1
-        assert await store.named([]) == []
+        assert len(await store.by_names([f"{PYTHON}:2", "none"])) == 1
+        assert await store.by_names([]) == []
 
     async def test_an_alias_stands_for_one_image(self, store: ImageStore) -> None:
         await store.record("cr.test", [found("1"), found("2")], at=NOW)
@@ -70,7 +70,7 @@ class ImageStoreContract:
             await store.put_alias(ImageAlias(alias=tag, image=f"{PYTHON}:{tag}"))
         await store.put_alias(ImageAlias(alias="of-a-node", image="python:3.11"))
         await store.record("cr.test", [found("kept")], at=LATER)
-        assert await store.sweep("cr.test", before=LATER, keep=[f"{PYTHON}:unread"]) == 2
+        assert await store.sweep("cr.test", before=LATER, kept_names=[f"{PYTHON}:unread"]) == 2
         assert [(i.name, i.architecture) for i in await store.all()] == [
             (f"{PYTHON}:kept", "x86_64"),
             (f"{PYTHON}:unread", "x86_64"),

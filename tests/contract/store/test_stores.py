@@ -447,7 +447,7 @@ class StoreContract:
         await answers.purge(before=later)
         assert await answers.begin("AKIAOTHER", "t", "f5", call_id=CALL, now=later, since=since) is None
 
-    @pytest.mark.parametrize(("limit", "value"), [("KEPT_CALLS", 3), ("KEPT_BYTES", 35)])
+    @pytest.mark.parametrize(("limit", "value"), [("MAX_KEPT_CALLS", 3), ("MAX_KEPT_BYTES", 35)])
     async def test_the_oldest_answers_go_first(
         self, stores: Stores, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
     ) -> None:
@@ -659,9 +659,9 @@ class StoreContract:
             await ids.delete_keypair("AKIAANN")
         assert (await ids.delete_keypair("AKIASPARE"), await ids.delete_keypair("AKIASPARE")) == (True, False)
         keys = [AccessKey("AKIAANN"), AccessKey("AKIABOSS"), AccessKey("AKIANOBODY")]
-        assert await ids.owned_by_deleted(keys) == set()
+        assert await ids.keys_of_deleted_users(keys) == set()
         await ids.change_user(ann.uuid, status=UserStatus.DELETED, keypairs={"is_active": False})
-        assert await ids.owned_by_deleted(keys) == {"AKIAANN"}
+        assert await ids.keys_of_deleted_users(keys) == {"AKIAANN"}
         with pytest.raises(Conflict):
             await ids.delete_domain("default")
         assert (await ids.delete_user(ann.uuid), await ids.delete_user(ann.uuid)) == (True, False)

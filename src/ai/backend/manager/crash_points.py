@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 
-def _before_and_after(*steps: str) -> tuple[str, ...]:
-    return tuple(f"{side}-{point}" for point in steps for side in ("before", "after"))
+def _points_around(*steps: str) -> tuple[str, ...]:
+    return tuple(f"{prefix}-{point}" for point in steps for prefix in ("before", "after"))
 
 
-SESSION_CRASH_POINTS = _before_and_after(
+SESSION_CRASH_POINTS = _points_around(
     *("commit-create", "commit-schedule", "agent-create", "commit-observe", "commit-destroy", "agent-destroy"),
     *("commit-terminate", "commit-restart", "agent-restart"),
 )
 """Points that every session passes when it is created, restarted and destroyed, in this order."""
 
 RARE_CRASH_POINTS = (
-    *_before_and_after("commit-dispatch", "commit-abandon", "commit-rename", "commit-release", "keep-answer"),
+    *_points_around("commit-dispatch", "commit-abandon", "commit-rename", "commit-release", "keep-answer"),
     "database-before-commit",
 )
 """Points that are passed in rare cases: an agent is slow, refuses or is lost, or a session is renamed. Others are
@@ -22,7 +22,7 @@ passed by held elements of arrays and by calls with a client token.
 """
 
 FOLDER_CRASH_POINTS = (
-    *_before_and_after("commit-folder"),
+    *_points_around("commit-folder"),
     "after-folder-create",
     "after-folder-clone",
     "after-trash-expired",
@@ -30,7 +30,7 @@ FOLDER_CRASH_POINTS = (
 )
 """Points that are passed when a virtual folder is created, cloned and removed."""
 
-CLAIM_CRASH_POINTS = _before_and_after("commit-claim")
+CLAIM_CRASH_POINTS = _points_around("commit-claim")
 """Points that are passed when a session leaves a device claim, and when the claim's allocation ends."""
 
 ARTIFACT_CRASH_POINTS = (
@@ -48,7 +48,7 @@ IMAGE_CRASH_POINTS = ("after-image-scan-page",)
 """Points that a scan of a registry of images passes."""
 
 SERVING_CRASH_POINTS = (
-    *_before_and_after("serving-change"),
+    *_points_around("serving-change"),
     "after-replica-create",
     "after-replica-route",
     "after-endpoint-publish",

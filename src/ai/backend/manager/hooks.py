@@ -46,13 +46,13 @@ def load_hooks(settings: HookSettings) -> Hooks:
     """Loads and returns the enabled hook plugins. Raises InvalidInput: one is not installed, or has wrong settings;
     PluginError.
     """
-    if unknown := settings.options.keys() - set(settings.enabled):
-        raise InvalidInput(f"hooks.options has {', '.join(sorted(unknown))}, which hooks.enabled does not name.")
+    if unknown_names := settings.options.keys() - set(settings.enabled):
+        raise InvalidInput(f"hooks.options has {', '.join(sorted(unknown_names))}, which hooks.enabled does not name.")
     plugins = []
     for name in settings.enabled:
-        cls = load_class(ENTRY_POINT_GROUP, name, AbstractHook)
+        hook_class = load_class(ENTRY_POINT_GROUP, name, AbstractHook)
         values = settings.options.get(name, {})
-        plugins.append((name, cls(settings_for(cls, values, place=f"hooks.options.{name}"))))
+        plugins.append((name, hook_class(settings_for(hook_class, values, place=f"hooks.options.{name}"))))
     return Hooks(plugins, settings.timeout_s)
 
 
@@ -101,16 +101,16 @@ class Hooks:
         """Returns the address to which the plugin ``name`` redirects a browser for signing in. Raises NotFound,
         Forbidden, Unavailable.
         """
-        start = await self._ask(name, self._plugin(name).begin_redirect(return_url))
-        if start is None:
+        redirect_start = await self._ask(name, self._plugin(name).begin_redirect(return_url))
+        if redirect_start is None:
             raise NotFound("There is no such sign-in service.", data={"provider": "unknown"})
-        return start
+        return redirect_start
 
     async def finish_redirect(self, name: str, secret: str, return_url: str, parameters: Mapping[str, str]) -> SiteUser:
         """Returns the user that the plugin ``name`` signed in. Raises NotFound, Forbidden, Unavailable."""
         return await self._ask(name, self._plugin(name).finish_redirect(secret, return_url, parameters))
 
-    def redirecting(self) -> list[str]:
+    def redirecting_plugins(self) -> list[str]:
         """Returns the names of the plugins that redirect browsers to sign in."""
         return [name for name, plugin in self.plugins if type(plugin).begin_redirect is not AbstractHook.begin_redirect]
 
@@ -148,10 +148,10 @@ class Hooks:
                 return plugin
         raise NotFound("There is no such sign-in service.", data={"provider": "unknown"})
 
-    async def _ask(self, name: str, answer: Awaitable[T]) -> T:
+    async def _ask(self, name: str, plugin_call: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self.timeout_s):
-                return await answer
+                return await plugin_call
         except HookDenied as denial:
             raise Forbidden(str(denial) or "A policy of this site forbids it.", data={"hook": name}) from None
         except Exception:  # a policy that cannot be checked does not hold

@@ -94,7 +94,7 @@ async def test_lists_without_pages_are_whole(api: Api) -> None:
 
 
 async def test_a_list_that_is_too_long_names_the_one_with_pages(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ai.backend.manager.graphql.context.MAX_LIST", 2)
+    monkeypatch.setattr("ai.backend.manager.graphql.context.MAX_LIST_ITEMS", 2)
     for field in ("users", "keypairs"):
         reply = await api.gql(f"{{ {field} {{ is_active }} }}", api.admin)
         assert reply["errors"][0]["message"] == f"There are 3, more than 2: read {field[:-1]}_list page by page."

@@ -9,7 +9,7 @@ import pytest
 
 from ai.backend.manager.access.permissions import GRAVE_OPERATIONS, Operation
 from ai.backend.manager.identity.proofs import PROOF_HEADER
-from ai.backend.manager.identity.settings import PROVABLE, ProofSettings
+from ai.backend.manager.identity.settings import PROVABLE_OPERATIONS, ProofSettings
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.api.test_people_api import PASSWORD, new_client, new_user
 from tests.component.manager.api.test_totp_api import Later, enrolled
@@ -157,8 +157,12 @@ async def test_each_of_these_is_refused_without_one(api: Api, operation: Operati
 
 
 def test_settings_name_operations() -> None:
-    assert ProofSettings().demanded == frozenset()
-    assert ProofSettings(operations=["purge-users"]).demanded == {Operation.PURGE_USERS}
-    assert ProofSettings(operations=["all"]).demanded == GRAVE_OPERATIONS == frozenset(PROVABLE.values())
+    assert ProofSettings().demanded_operations == frozenset()
+    assert ProofSettings(operations=["purge-users"]).demanded_operations == {Operation.PURGE_USERS}
+    assert (
+        ProofSettings(operations=["all"]).demanded_operations
+        == GRAVE_OPERATIONS
+        == frozenset(PROVABLE_OPERATIONS.values())
+    )
     with pytest.raises(ValueError, match="fly"):
         ProofSettings(operations=["fly"])

@@ -14,7 +14,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import SystemClock
 from ai.backend.manager.agents.memory import MemoryAgentStore
 from ai.backend.manager.agents.model import AgentState
-from ai.backend.manager.events.agent_changes import MAX_KEPT, AgentChange, AgentChanges
+from ai.backend.manager.events.agent_changes import MAX_KEPT_CHANGES, AgentChange, AgentChanges
 from ai.backend.manager.topics import AGENTS
 from tests.unit.manager.scheduling.memory_manager import make_agent
 
@@ -109,7 +109,7 @@ async def test_what_is_kept_is_bounded() -> None:
     watched = Watched()
     async with watched.subscribe() as slow:
         begun = await next_of(slow)
-        for n in range(MAX_KEPT + 10):
+        for n in range(MAX_KEPT_CHANGES + 10):
             await watched.store.put_agent(make_agent(f"new-{n}"))
         watched.bus.publish(AGENTS)
         assert (await next_of(slow)).agent_id is None, "the oldest of so many changes is gone"

@@ -26,7 +26,7 @@ class Audit:
 async def test_outcomes(error: Exception | None, outcome: str) -> None:
     audit = Audit()
     with contextlib.suppress(NotFound, KeyError):
-        async with Context(cast(Caller, None), audit).audited("create_user", "user", "a@b"):
+        async with Context(cast(Caller, None), audit).audit_change("create_user", "user", "a@b"):
             if error is not None:
                 raise error
     assert audit.outcomes == [outcome]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.manager.images.preload import chosen_agents
+from ai.backend.manager.images.preload import select_agents
 from tests.contract.store.builders import make_agent
 
 AGENTS = [make_agent("i-gpu-1"), make_agent("i-gpu-2"), make_agent("i-cpu")]
@@ -23,10 +23,10 @@ AGENTS = [make_agent("i-gpu-1"), make_agent("i-gpu-2"), make_agent("i-cpu")]
     ],
 )
 def test_terms(expression: str, names: list[str]) -> None:
-    assert [agent.id for agent in chosen_agents(AGENTS, expression)] == names
+    assert [agent.id for agent in select_agents(AGENTS, expression)] == names
 
 
 @pytest.mark.parametrize("expression", ["", " , ", "nobody", "i-cpu,group:none", "*" * 5000])
 def test_what_names_nobody(expression: str) -> None:
     with pytest.raises(InvalidInput):
-        chosen_agents(AGENTS, expression)
+        select_agents(AGENTS, expression)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ai.backend.infra.clock import SystemClock
-from ai.backend.manager.leadership.service import LEADER, Leadership
+from ai.backend.manager.leadership.service import LEADER_LEASE, Leadership
 from ai.backend.manager.leadership.store import Lease
 
 TTL_S = 0.05
@@ -22,7 +22,7 @@ class _Leases:
 
     async def acquire(self, name: str, holder: str, *, ttl_s: float) -> Lease | None:
         await self.answers.wait()
-        if name == LEADER:
+        if name == LEADER_LEASE:
             self.answers.clear()
         return Lease(name=name, holder=holder, token=1)
 

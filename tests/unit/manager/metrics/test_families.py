@@ -10,7 +10,7 @@ from ai.backend.common.ids import AgentId
 from ai.backend.common.wire.reports import MetricFamily, MetricSample, StatReport
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.metrics.families import SAMPLES_LIMIT, check_families
-from ai.backend.manager.metrics.live import STALE_S, LiveMetrics
+from ai.backend.manager.metrics.live import STALE_AFTER_S, LiveMetrics
 
 
 def _family(name: str, kind: str = "gauge", *samples: tuple[float, dict[str, str]]) -> MetricFamily:
@@ -69,9 +69,9 @@ def test_agents_share_a_family_and_differ_by_label() -> None:
 def test_series_of_an_agent_that_is_silent_vanish() -> None:
     exposition = Exposition()
     exposition.report("i-1", _family("backendai_node_mem_bytes", "gauge", (5.0, {})))
-    exposition.now = STALE_S / 2
+    exposition.now = STALE_AFTER_S / 2
     exposition.report("i-2", _family("backendai_node_mem_bytes", "gauge", (6.0, {})))
-    exposition.now = STALE_S + 1
+    exposition.now = STALE_AFTER_S + 1
     assert exposition.scrape() == {"backendai_node_mem_bytes": ("gauge", {(("agent", "i-2"),): 6.0})}
 
 

@@ -40,7 +40,7 @@ async def test_targets_are_managers_agents_and_proxies() -> None:
     )
     coordinator = Coordinator()
     targets = ScrapeTargets(stores.agents, stores.resource_groups, None, coordinator)
-    found = await targets.groups("manager:8081", scheme="http")
+    found = await targets.target_groups("manager:8081", scheme="http")
     by_role = {(one["labels"]["__meta_backendai_role"], one["labels"].get("agent")): one for one in found}
     assert set(by_role) == {
         ("manager", None),
@@ -57,7 +57,9 @@ async def test_targets_are_managers_agents_and_proxies() -> None:
     assert by_role["app-proxy-worker", None]["targets"] == ["[fd00::1]:10201"]
     assert "secret" not in str(found)
     coordinator.is_away = True
-    roles = [one["labels"]["__meta_backendai_role"] for one in await targets.groups("manager:8081", scheme="http")]
+    roles = [
+        one["labels"]["__meta_backendai_role"] for one in await targets.target_groups("manager:8081", scheme="http")
+    ]
     assert roles == ["manager", "agent", "agent", "app-proxy-coordinator"]
 
 
@@ -133,8 +135,8 @@ async def test_a_report_is_for_those_who_see_agents() -> None:
     await installation.schedule()
     reports = installation.manager.services.reports_of_sessions
     with pytest.raises(Forbidden):
-        await reports.of(installation.callers["user"], str(waiting.id))
-    report = await reports.of(installation.callers["admin"], str(waiting.id))
+        await reports.report_of(installation.callers["user"], str(waiting.id))
+    report = await reports.report_of(installation.callers["admin"], str(waiting.id))
     assert report["status"] == "PENDING"
     assert report["decision"]["verdict"] == "waits"
     assert report["life"][0]["name"] == "PENDING"

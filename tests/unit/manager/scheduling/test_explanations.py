@@ -39,7 +39,7 @@ class Queue:
         """Returns how many sessions were changed."""
         del self.writer.commits[:]
         skips = [Skip(session_id=session_id, reason=reason, message=message) for session_id in self.sessions]
-        await self.loop._explain(skips, self.sessions, at)
+        await self.loop._store_explanations(skips, self.sessions, at)
         changes = [change for commit in self.writer.commits for change in commit]
         self.sessions.update((change.new.id, change.new) for change in changes)
         return len(changes)

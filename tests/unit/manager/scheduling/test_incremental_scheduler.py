@@ -14,7 +14,7 @@ from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.placement.strategies import dispersed
 from ai.backend.core.scheduling.policy import Policy, Rng
 from ai.backend.core.scheduling.snapshot import HeldKernel, Snapshot
-from ai.backend.manager.scheduling.loop import COMPARE_EVERY, GroupState
+from ai.backend.manager.scheduling.loop import COMPARE_EVERY_PASSES, GroupState
 from tests.unit.core.scheduling.builders import NOW, agent, session, slots
 
 
@@ -40,7 +40,7 @@ def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog
     assert state.scheduler is scheduler
     assert told(first), "what a plan placed and nobody committed waits on"
     assert state.scheduler is scheduler
-    state.passes = COMPARE_EVERY - 1
+    state.passes = COMPARE_EVERY_PASSES - 1
     assert told(first)
     assert not caplog.records
     assert state.scheduler is not scheduler, "it is made anew now and then"
@@ -51,7 +51,7 @@ def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog
     )
     drifted.index.agents[0].held.clear()
     drifted.index.agents[0]._reported.clear()
-    state.passes = COMPARE_EVERY - 1
+    state.passes = COMPARE_EVERY_PASSES - 1
     assert told(first)
     assert "has drifted" in caplog.text
     assert told(replace(first, agents=(replace(view, generation=7),)))

@@ -201,7 +201,7 @@ async def test_statistics_of_kernels_are_read_of_ready_replicas() -> None:
         def queries_of(self, _session_id: UUID) -> int:
             return 0
 
-        def of_kernel(self, _kernel_id: UUID) -> dict[str, Any]:
+        def kernel_statistics(self, _kernel_id: UUID) -> dict[str, Any]:
             return {"cpu_util": {"current": "87.5"}, "mem": {"current": "much"}, "io": None}
 
     world, _ = await started()

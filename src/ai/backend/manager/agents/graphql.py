@@ -14,7 +14,7 @@ from ai.backend.common.slots import format_quantity
 from ai.backend.common.wire.reports import PluginReport
 from ai.backend.manager.agents.model import Agent, KernelOccupancy, counted_ids
 from ai.backend.manager.agents.service import AgentService
-from ai.backend.manager.graphql.context import Info, context_of, page_of, run_mutation
+from ai.backend.manager.graphql.context import Info, context_of, page_fields_of, run_mutation
 from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View, current_value, json_or_null, slots_json
 from ai.backend.manager.query.model import ListQuery
@@ -138,7 +138,7 @@ class AgentResolvers:
         context = context_of(info)
         page = await self._agents.agents(
             context.caller,
-            ListQuery(**page_of(args)),
+            ListQuery(**page_fields_of(args)),
             status=args.get("status"),
             scaling_group=args.get("scaling_group"),
         )

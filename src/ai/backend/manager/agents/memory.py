@@ -65,7 +65,7 @@ class MemoryAgentStore:
         agents = [
             agent for agent in await self.agents(scaling_group=scaling_group) if status in (None, agent.status.value)
         ]
-        page = select(agents, query, default="id")
+        page = select(agents, query, default_field="id")
         return page if query.order else replace(page, items=agents[query.offset : query.offset + query.limit])
 
     async def add_slot_types(self, slots: Iterable[SlotTypeInfo]) -> None:

@@ -87,7 +87,7 @@ class AgentService:
         return holdings
 
     def _with_statistics(self, agent: Agent) -> Agent:
-        live_stat = self.metrics.of_agent(agent.id)
+        live_stat = self.metrics.agent_statistics(agent.id)
         return replace(agent, live_stat=live_stat) if live_stat is not None else agent
 
     async def _existing_agent(self, agent_id: str) -> Agent:

@@ -20,8 +20,8 @@ from ai.backend.infra.process.daemon import reported_errors
 from ai.backend.manager.commands.running import NoAgents, on_database
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.resource_groups.order_plugins import plugged_order
-from ai.backend.manager.resource_groups.placement_plugins import plugged
+from ai.backend.manager.resource_groups.order_plugins import load_order_plugin
+from ai.backend.manager.resource_groups.placement_plugins import load_placement_plugin
 from ai.backend.manager.sessions.model import Session
 
 
@@ -56,9 +56,9 @@ def scheduler_replay(dump: Path, order: str | None, placement: str | None, now: 
         decision_time = now.replace(tzinfo=UTC) if now else datetime.now(UTC)
         policy = Policy.of(snapshot.policy, order=order, placement=placement)
         if policy.placement not in PLACEMENTS:
-            policy = replace(policy, plugged=plugged(policy.placement))
+            policy = replace(policy, plugged=load_placement_plugin(policy.placement))
         if policy.order not in ORDERS:
-            policy = replace(policy, plugged_order=plugged_order(policy.order))
+            policy = replace(policy, plugged_order=load_order_plugin(policy.order))
         plan = decide(snapshot, policy, now=decision_time, rng=random.Random(seed))
     click.echo(describe(snapshot, plan))
 

@@ -9,7 +9,7 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.process.daemon import reported_errors
 from ai.backend.manager.commands.running import on_config, on_database
 from ai.backend.manager.composition.backing_services import sealer_of, secrets_file
-from ai.backend.manager.composition.stores import OTHER_SECRETS
+from ai.backend.manager.composition.stores import FEATURE_SECRETS
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.maintenance import sql
 from ai.backend.manager.secrets.config import forget_lost, seal_config
@@ -46,7 +46,7 @@ def use_key(settings: ManagerSettings, key_id: str) -> None:
 
 def _seal_secrets(settings: ManagerSettings) -> int:
     sealer = sealer_of(settings)
-    row_count = on_database(settings, lambda database: sql.seal_rows(database, sealer, OTHER_SECRETS))
+    row_count = on_database(settings, lambda database: sql.seal_rows(database, sealer, FEATURE_SECRETS))
     return row_count + on_config(settings, lambda config: seal_config(config, sealer), is_raw=True)
 
 
@@ -75,7 +75,9 @@ def reissue(settings: ManagerSettings) -> None:
 
     async def work(database: Database) -> list[tuple[str, str, str]]:
         sealer, now = sealer_of(settings), SystemClock().now()
-        keypairs = await sql.reissue(database, sealer, lambda: id_generator.token(48), at=now, others=OTHER_SECRETS)
+        keypairs = await sql.reissue_secrets(
+            database, sealer, lambda: id_generator.token(48), at=now, other_secrets=FEATURE_SECRETS
+        )
         return [(email, str(access_key), secret) for email, access_key, secret in keypairs]
 
     for email, access_key, secret in on_database(settings, work):

@@ -164,7 +164,7 @@ def build_app(
         services.slots.pin()
 
     async def _identify(call: Call[Any, Any]) -> Caller:
-        return await services.proofs.checked(caller_of(call), call.request.headers.get(PROOF_HEADER))
+        return await services.proofs.check_proof(caller_of(call), call.request.headers.get(PROOF_HEADER))
 
     server = HttpServer(
         [

@@ -23,7 +23,7 @@ from ai.backend.manager.artifacts.reservoir_client import SdkReservoirs
 from ai.backend.manager.composition.bootstrap import Bootstrap
 from ai.backend.manager.composition.loops import Loops
 from ai.backend.manager.composition.services import Services
-from ai.backend.manager.composition.stores import OTHER_SECRETS, Stores
+from ai.backend.manager.composition.stores import FEATURE_SECRETS, Stores
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.events.webhook_client import HttpCallbackSender
@@ -138,7 +138,7 @@ class Manager:
         """Upgrades the schema and encrypts plain secrets, or does nothing without a database."""
         if self._database is not None:
             await upgrade(self._database, MIGRATIONS, head=SCHEMA_HEAD)
-            await seal_rows(self._database, self._sealer, OTHER_SECRETS)
+            await seal_rows(self._database, self._sealer, FEATURE_SECRETS)
         if isinstance(self.stores.config, SQLiteConfigStore):
             await self.stores.config.setup()
         try:
@@ -189,7 +189,7 @@ class Manager:
         """Marks background tasks of stopped managers as failed, periodically."""
         while True:
             try:
-                await self.services.tasks.recover(living=await leadership.living())
+                await self.services.tasks.recover(living=await leadership.living_managers())
             except Exception:  # the next round tries again
                 log.exception("could not check the background tasks of other managers")
             await asyncio.sleep(_LOST_TASKS_CHECK_S)

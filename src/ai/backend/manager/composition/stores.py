@@ -32,7 +32,7 @@ from ai.backend.manager.leadership.sql import SqlLeaseStore
 from ai.backend.manager.leadership.store import LeaseStore
 from ai.backend.manager.logs.sql import SqlAuditStore, SqlErrorLogStore
 from ai.backend.manager.logs.store import AuditStore, ErrorLogStore
-from ai.backend.manager.maintenance.sql import OtherSecrets
+from ai.backend.manager.maintenance.sql import FeatureSecrets
 from ai.backend.manager.maintenance.sql_history import SqlHistoryStore
 from ai.backend.manager.maintenance.store import HistoryStore
 from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove_links
@@ -55,7 +55,7 @@ from ai.backend.manager.templates.store import TemplateStore
 from ai.backend.manager.usage.service import UsageStore
 from ai.backend.manager.usage.sql import SqlUsageStore
 
-OTHER_SECRETS: Sequence[OtherSecrets] = (RevisionSecrets(),)
+FEATURE_SECRETS: Sequence[FeatureSecrets] = (RevisionSecrets(),)
 """The secrets of features that ``maintenance`` cannot import, since they are above it."""
 
 

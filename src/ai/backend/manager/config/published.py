@@ -61,7 +61,7 @@ class DockerRegistrySettings(Settings):
     enabled: bool = unused_field(True, "registries are those below config/docker/registry")
 
 
-def translated(data: Any) -> Any:
+def translate_published(data: Any) -> Any:
     """Returns the settings of the file with published keys translated."""
     if not isinstance(data, dict):
         return data
@@ -80,7 +80,7 @@ def translated(data: Any) -> Any:
     if isinstance(address, dict):
         values |= {("listen", key): address.get(key) for key in ("host", "port")}
     for (table, key), value in values.items():
-        target = settings.setdefault(table, {})
-        if value is not None and isinstance(target, dict):
-            target[key] = value
+        target_table = settings.setdefault(table, {})
+        if value is not None and isinstance(target_table, dict):
+            target_table[key] = value
     return {key: value for key, value in settings.items() if value != {} or key in data}

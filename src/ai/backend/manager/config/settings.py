@@ -22,7 +22,7 @@ from ai.backend.manager.artifacts.model import ArtifactSettings
 from ai.backend.manager.config.published import (
     DockerRegistrySettings,
     ManagerProcessSettings,
-    translated,
+    translate_published,
 )
 from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.folders.model import FolderSettings
@@ -141,8 +141,8 @@ class ManagerSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_published(cls, data: Any) -> Any:
-        return translated(data)
+    def _translate_published(cls, data: Any) -> Any:
+        return translate_published(data)
 
     @property
     def database_url(self) -> str | None:

@@ -98,10 +98,10 @@ class SessionDefaultsApi:
         caller, scope = caller_of(call), call.endpoint.path.split("/")[1]
         if scope == "user-config":
             key = request.owner_access_key or getattr(request, "onwer_access_key", None) or call.owner_access_key
-            return await self._defaults.of_user(caller, key)
+            return await self._defaults.user_as_owner(caller, key)
         if scope == "group-config":
-            return await self._defaults.of_group(caller, request.group, request.domain, to_change=to_change)
-        return await self._defaults.of_domain(caller, request.domain or caller.domain_name, to_change=to_change)
+            return await self._defaults.group_as_owner(caller, request.group, request.domain, to_change=to_change)
+        return await self._defaults.domain_as_owner(caller, request.domain or caller.domain_name, to_change=to_change)
 
     @route("POST", "/user-config/dotfiles", body=DotfileBody)
     @route("POST", "/group-config/dotfiles", body=GroupDotfileBody)

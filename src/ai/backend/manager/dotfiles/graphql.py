@@ -29,7 +29,7 @@ class DotfileResolvers:
     @field("KeyPair", "dotfiles")
     async def keypair_dotfiles(self, view: View, info: Info) -> str | None:
         try:
-            owner = await self._dotfiles.of_user(caller_of(info), view["access_key"])
+            owner = await self._dotfiles.user_as_owner(caller_of(info), view["access_key"])
         except Forbidden:
             return None
         return json.dumps([asdict(dotfile) for dotfile in await self._dotfiles.list(owner)])

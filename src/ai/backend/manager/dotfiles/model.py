@@ -47,21 +47,27 @@ class InjectedFiles(msgspec.Struct, frozen=True, kw_only=True):
     ssh_public_key: str | None = None
 
 
-def merged(dotfiles: Iterable[tuple[DotfileScope, Dotfile]]) -> tuple[Dotfile, ...]:
+def merge_dotfiles(dotfiles: Iterable[tuple[DotfileScope, Dotfile]]) -> tuple[Dotfile, ...]:
     """Returns one dotfile for each path, by path; the dotfile of the narrowest scope takes precedence. Paths below
     another file are left out.
     """
-    rank = {scope: i for i, scope in enumerate(DotfileScope)}
-    by_path = {dotfile.path: dotfile for _, dotfile in sorted(dotfiles, key=lambda item: rank[item[0]])}
-    return tuple(by_path[path] for path in sorted(by_path) if by_path.keys().isdisjoint(_parents(path)))
+    rank_of_scope = {scope: position for position, scope in enumerate(DotfileScope)}
+    dotfiles_by_path = {
+        dotfile.path: dotfile for _, dotfile in sorted(dotfiles, key=lambda item: rank_of_scope[item[0]])
+    }
+    return tuple(
+        dotfiles_by_path[path]
+        for path in sorted(dotfiles_by_path)
+        if dotfiles_by_path.keys().isdisjoint(_parent_paths(path))
+    )
 
 
-def _parents(path: str) -> list[str]:
+def _parent_paths(path: str) -> list[str]:
     parts = path.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts))]
+    return ["/".join(parts[:part_count]) for part_count in range(1, len(parts))]
 
 
-def with_dotfile(stored: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -> list[Dotfile]:
+def add_or_replace_dotfile(stored_dotfiles: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -> list[Dotfile]:
     """Returns the dotfiles of an owner with ``dotfile`` added or replaced, sorted by path.
 
     Raises:
@@ -69,18 +75,18 @@ def with_dotfile(stored: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -
         NotFound: there is no dotfile to replace.
         LimitExceeded: too many, or too large together.
     """
-    others = {other.path: other for other in stored}
-    before = others.pop(dotfile.path, None)
-    if is_new and before is not None:
+    dotfiles_by_path = {stored_dotfile.path: stored_dotfile for stored_dotfile in stored_dotfiles}
+    old_dotfile = dotfiles_by_path.pop(dotfile.path, None)
+    if is_new and old_dotfile is not None:
         raise Conflict(f"There is a dotfile {dotfile.path!r} already.", data={"path": "taken"})
-    if not is_new and before is None:
+    if not is_new and old_dotfile is None:
         raise NotFound(f"There is no dotfile {dotfile.path!r}.", data={"path": "unknown"})
-    for path in others:
+    for path in dotfiles_by_path:
         if path.startswith(dotfile.path + "/") or dotfile.path.startswith(path + "/"):
             raise Conflict(f"{dotfile.path!r} and the dotfile {path!r} cannot both be there.", data={"path": "taken"})
-    by_path = {**others, dotfile.path: dotfile}
-    if len(by_path) > MAX_DOTFILES:
+    new_dotfiles_by_path = {**dotfiles_by_path, dotfile.path: dotfile}
+    if len(new_dotfiles_by_path) > MAX_DOTFILES:
         raise LimitExceeded(f"At most {MAX_DOTFILES} dotfiles are allowed.", data={"path": "too many"})
-    if sum(len(other.data.encode()) for other in by_path.values()) > MAX_DOTFILE_BYTES:
+    if sum(len(stored_dotfile.data.encode()) for stored_dotfile in new_dotfiles_by_path.values()) > MAX_DOTFILE_BYTES:
         raise LimitExceeded(f"Dotfiles have {MAX_DOTFILE_BYTES} bytes together at most.", data={"data": "too large"})
-    return [by_path[path] for path in sorted(by_path)]
+    return [new_dotfiles_by_path[path] for path in sorted(new_dotfiles_by_path)]

@@ -11,7 +11,7 @@ from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_spared, require
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, InjectedFiles, merged
+from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, InjectedFiles, merge_dotfiles
 from ai.backend.manager.dotfiles.store import DotfileStore
 from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.identity.service import IdentityService
@@ -26,21 +26,28 @@ _RESERVED_PATHS = (".ssh/authorized_keys", ".terminfo", ".jupyter", ".tmux.conf"
 
 def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
     """Returns a dotfile with its path normalized. Raises InvalidInput, whose ``data`` names the field."""
-    clean = posixpath.normpath(path)
-    is_plain = path.isprintable() and "\0" not in path and ".." not in path.split("/")
-    if not is_plain or not clean.startswith(".") or clean in (".", "..") or clean.count("/") >= _MAX_PATH_DEPTH:
+    clean_path = posixpath.normpath(path)
+    is_plain_path = path.isprintable() and "\0" not in path and ".." not in path.split("/")
+    if (
+        not is_plain_path
+        or not clean_path.startswith(".")
+        or clean_path in (".", "..")
+        or clean_path.count("/") >= _MAX_PATH_DEPTH
+    ):
         message = "The path of a dotfile begins with a dot and stays in the home directory."
         raise InvalidInput(message, data={"path": "malformed"})
-    if len(clean.encode()) > _MAX_PATH_BYTES:
+    if len(clean_path.encode()) > _MAX_PATH_BYTES:
         raise InvalidInput(f"The path of a dotfile has {_MAX_PATH_BYTES} bytes at most.", data={"path": "too long"})
-    if any(clean == reserved or clean.startswith(reserved + "/") for reserved in _RESERVED_PATHS):
-        raise InvalidInput(f"{clean!r} is reserved for the platform.", data={"path": "reserved"})
+    if any(
+        clean_path == reserved_path or clean_path.startswith(reserved_path + "/") for reserved_path in _RESERVED_PATHS
+    ):
+        raise InvalidInput(f"{clean_path!r} is reserved for the platform.", data={"path": "reserved"})
     if not _PERMISSION_PATTERN.fullmatch(permission) or int(permission[0]) & 4 == 0:
         message = "The permission is three octal digits, and its owner may read it."
         raise InvalidInput(message, data={"permission": "malformed"})
     if "\0" in data:
         raise InvalidInput("A dotfile is text without NUL.", data={"data": "malformed"})
-    return Dotfile(path=clean, permission=permission, data=data)
+    return Dotfile(path=clean_path, permission=permission, data=data)
 
 
 def check_no_mount_covers(dotfiles: Iterable[Dotfile], mounts: Sequence[FolderMount]) -> None:
@@ -64,21 +71,21 @@ class DotfileService:
         self._identity = identity
         self._max_script_bytes = max_script_bytes
 
-    async def of_user(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
-        """Returns the owner of dotfiles that a keypair is. Raises Forbidden for a key that the caller
-        may not act for.
+    async def user_as_owner(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
+        """Returns the keypair of a user as an owner of dotfiles. Raises Forbidden for a key that the caller may not act
+        for.
         """
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return DotfileOwner(scope=DotfileScope.USER, name=owner.access_key)
 
-    async def of_group(self, caller: Caller, group: str, domain: str | None, *, to_change: bool) -> DotfileOwner:
-        """Returns the owner of dotfiles that the group of a name or id is. Raises NotFound, or Forbidden if the caller
-        may not change its dotfiles.
+    async def group_as_owner(self, caller: Caller, group: str, domain: str | None, *, to_change: bool) -> DotfileOwner:
+        """Returns the group of a name or id as an owner of dotfiles. Raises NotFound, or Forbidden if the caller may
+        not change the dotfiles of the group.
         """
-        visible = await self._identity.groups(caller)
+        visible_groups = await self._identity.groups(caller)
         matches = [
             candidate
-            for candidate in visible
+            for candidate in visible_groups
             if group in (candidate.name, str(candidate.id)) and domain in (None, candidate.domain_name)
         ]
         if len(matches) > 1:
@@ -90,8 +97,8 @@ class DotfileService:
             require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=matches[0].domain_name, group_id=group_id)
         return DotfileOwner(scope=DotfileScope.GROUP, name=str(matches[0].id))
 
-    async def of_domain(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:
-        """Returns the owner of dotfiles that a domain is. Raises as :meth:`of_group`."""
+    async def domain_as_owner(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:
+        """Returns a domain as an owner of dotfiles. Raises as :meth:`group_as_owner`."""
         await self._identity.domain(caller, domain)
         if to_change:
             require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=domain)
@@ -102,9 +109,9 @@ class DotfileService:
 
     async def get(self, owner: DotfileOwner, path: str) -> Dotfile:
         """Returns a dotfile. Raises NotFound."""
-        clean = posixpath.normpath(path)
+        clean_path = posixpath.normpath(path)
         for dotfile in await self._store.dotfiles(owner):
-            if dotfile.path == clean:
+            if dotfile.path == clean_path:
                 return dotfile
         raise NotFound("There is no such dotfile.", data={"path": "unknown"})
 
@@ -126,8 +133,8 @@ class DotfileService:
         """Replaces the bootstrap script of a keypair. Raises LimitExceeded, InvalidInput."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         if len(script.encode()) > self._max_script_bytes:
-            limit = self._max_script_bytes
-            raise LimitExceeded(f"A bootstrap script has {limit} bytes at most.", data={"script": "too large"})
+            max_bytes = self._max_script_bytes
+            raise LimitExceeded(f"A bootstrap script has {max_bytes} bytes at most.", data={"script": "too large"})
         if "\0" in script:
             raise InvalidInput("A bootstrap script is text without NUL.", data={"script": "malformed"})
         await self._store.put_bootstrap_script(owner.access_key, script)
@@ -165,4 +172,4 @@ class DotfileService:
         if owner is not None and not is_spared(Operation.CHANGE_SHARED_DOTFILES, owner.role):
             owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))
             owners.append(DotfileOwner(scope=DotfileScope.GROUP, name=str(group)))
-        return merged(await self._store.dotfiles_of(owners))
+        return merge_dotfiles(await self._store.dotfiles_of(owners))

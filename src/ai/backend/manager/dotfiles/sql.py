@@ -13,7 +13,7 @@ from ai.backend.infra.database.columns import EnumText, required
 from ai.backend.infra.database.prepared import IsOneOf, Prepared, parameter
 from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.db import metadata
-from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, with_dotfile
+from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, add_or_replace_dotfile
 from ai.backend.manager.identity.tables import domains, groups, keypairs
 
 _DOTFILE_TABLE = Table(
@@ -33,14 +33,14 @@ _SCRIPT_TABLE = Table(
     required("script", Text),
 )
 
-_COLUMNS = _DOTFILE_TABLE.c
-_IS_OF_OWNERS = IsOneOf(_COLUMNS.scope.concat(" ").concat(_COLUMNS.owner), "owners")
-_DOTFILES_OF = Prepared(
-    select(_COLUMNS.scope, _COLUMNS.path, _COLUMNS.permission, _COLUMNS.data)
+_DOTFILE_COLUMNS = _DOTFILE_TABLE.c
+_IS_OF_OWNERS = IsOneOf(_DOTFILE_COLUMNS.scope.concat(" ").concat(_DOTFILE_COLUMNS.owner), "owners")
+_DOTFILES_OF_OWNERS_QUERY = Prepared(
+    select(_DOTFILE_COLUMNS.scope, _DOTFILE_COLUMNS.path, _DOTFILE_COLUMNS.permission, _DOTFILE_COLUMNS.data)
     .where(_IS_OF_OWNERS)
-    .order_by(_COLUMNS.scope, _COLUMNS.path)
+    .order_by(_DOTFILE_COLUMNS.scope, _DOTFILE_COLUMNS.path)
 )
-_SCRIPT_OF = Prepared(
+_SCRIPT_QUERY = Prepared(
     select(_SCRIPT_TABLE.c.script).where(_SCRIPT_TABLE.c.access_key == parameter(_SCRIPT_TABLE.c.access_key))
 )
 _OWNER_KEYS: Mapping[DotfileScope, Column[Any]] = {
@@ -64,27 +64,33 @@ class SqlDotfileStore:
 
         def work(s: Connection) -> None:
             _lock_owner(s, owner)
-            stored = [
+            stored_dotfiles = [
                 Dotfile(**stored_row._mapping)
                 for stored_row in s.execute(
-                    select(_COLUMNS.path, _COLUMNS.permission, _COLUMNS.data).where(_is_of_owner(owner))
+                    select(_DOTFILE_COLUMNS.path, _DOTFILE_COLUMNS.permission, _DOTFILE_COLUMNS.data).where(
+                        _is_of_owner(owner)
+                    )
                 )
             ]
-            with_dotfile(stored, dotfile, is_new=is_new)
-            s.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _COLUMNS.path == dotfile.path))
+            add_or_replace_dotfile(stored_dotfiles, dotfile, is_new=is_new)
+            s.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _DOTFILE_COLUMNS.path == dotfile.path))
             s.execute(insert(_DOTFILE_TABLE), row)
 
         await self._db.run_write(work)
 
     async def drop_dotfile(self, owner: DotfileOwner, path: str) -> bool:
-        return bool(await self._db.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _COLUMNS.path == path)))
+        return bool(
+            await self._db.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _DOTFILE_COLUMNS.path == path))
+        )
 
     async def dotfiles_of(self, owners: Sequence[DotfileOwner]) -> list[tuple[DotfileScope, Dotfile]]:
-        rows = await self._db.fetch(_DOTFILES_OF, {"owners": [f"{owner.scope} {owner.name}" for owner in owners]})
+        rows = await self._db.fetch(
+            _DOTFILES_OF_OWNERS_QUERY, {"owners": [f"{owner.scope} {owner.name}" for owner in owners]}
+        )
         return [(row.scope, Dotfile(path=row.path, permission=row.permission, data=row.data)) for row in rows]
 
     async def bootstrap_script(self, access_key: AccessKey) -> str:
-        rows = await self._db.fetch(_SCRIPT_OF, {"access_key": access_key})
+        rows = await self._db.fetch(_SCRIPT_QUERY, {"access_key": access_key})
         return rows[0].script if rows else ""
 
     async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None:
@@ -98,7 +104,7 @@ class SqlDotfileStore:
 
 
 def _is_of_owner(owner: DotfileOwner) -> ColumnElement[bool]:
-    return and_(_COLUMNS.scope == owner.scope, _COLUMNS.owner == owner.name)
+    return and_(_DOTFILE_COLUMNS.scope == owner.scope, _DOTFILE_COLUMNS.owner == owner.name)
 
 
 def _lock_owner(s: Connection, owner: DotfileOwner) -> None:

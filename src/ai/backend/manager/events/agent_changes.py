@@ -19,11 +19,11 @@ from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.tasks.service import RECHECK_S, wait_for_hint
 from ai.backend.manager.topics import AGENTS, OUTBOX
 
-MAX_KEPT = 2_000
+MAX_KEPT_CHANGES = 2_000
 """The number of changes that are kept for clients that reconnect."""
 READ_INTERVAL_S = 0.5
-_POSITION = re.compile(r"([0-9a-f]{1,32})-([0-9]{1,18})")
-_ASPECTS = {
+_POSITION_PATTERN = re.compile(r"([0-9a-f]{1,32})-([0-9]{1,18})")
+_ASPECT_OF_ATTRIBUTE = {
     "status": "status",
     "schedulable": "schedulable",
     "scaling_group": "resource-group",
@@ -61,45 +61,47 @@ class AgentChanges:
     read_interval_s: float = READ_INTERVAL_S
     _run_id: str = field(default_factory=lambda: secrets.token_hex(8))
     _states: Mapping[AgentId, AgentState] | None = None
-    _kept: deque[tuple[int, AgentChange]] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
-    _newest: int = 0
+    _kept_changes: deque[tuple[int, AgentChange]] = field(default_factory=lambda: deque(maxlen=MAX_KEPT_CHANGES))
+    _newest_number: int = 0
     _read_at: float = float("-inf")
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def subscribe(self, after: str | None) -> AsyncIterator[AgentChange]:
-        """Yields every change of an agent after a position, until the iterator is closed. Where it cannot, or for None,
-        it first yields one that tells to read all agents. Several changes of an agent may come as one.
+    async def subscribe(self, after_position: str | None) -> AsyncIterator[AgentChange]:
+        """Yields every change of an agent after a position, until the iterator is closed. For None, or where changes
+        are missing, the first one has no agent: read all agents anew. Several changes of an agent may come as one.
         """
-        with self._bus.subscribe(AGENTS, OUTBOX, limit=1) as hints:
-            await self._compare(self._clock.monotonic())
-            seen = self._number_of(after)
-            if seen is None:
-                seen = self._newest
-                yield AgentChange(position=self._position(seen))
+        with self._bus.subscribe(AGENTS, OUTBOX, limit=1) as change_hints:
+            await self._read_changes(self._clock.monotonic())
+            last_sent_number = self._number_of(after_position)
+            if last_sent_number is None:
+                last_sent_number = self._newest_number
+                yield AgentChange(position=self._format_position(last_sent_number))
             while True:
-                oldest = self._kept[0][0] if self._kept else self._newest + 1
-                if seen + 1 < oldest:  # it was too slow: some of what it missed is gone
-                    seen = self._newest
-                    yield AgentChange(position=self._position(seen))
-                for number, change in [kept for kept in self._kept if kept[0] > seen]:
-                    seen = number
+                oldest_number = self._kept_changes[0][0] if self._kept_changes else self._newest_number + 1
+                if last_sent_number + 1 < oldest_number:  # it was too slow: some of what it missed is gone
+                    last_sent_number = self._newest_number
+                    yield AgentChange(position=self._format_position(last_sent_number))
+                for change_number, change in [
+                    kept_change for kept_change in self._kept_changes if kept_change[0] > last_sent_number
+                ]:
+                    last_sent_number = change_number
                     yield change
-                await wait_for_hint(hints, RECHECK_S)
-                await self._compare(self._clock.monotonic())
+                await wait_for_hint(change_hints, RECHECK_S)
+                await self._read_changes(self._clock.monotonic())
 
-    def _position(self, number: int) -> str:
-        return f"{self._run_id}-{number}"
+    def _format_position(self, change_number: int) -> str:
+        return f"{self._run_id}-{change_number}"
 
     def _number_of(self, position: str | None) -> int | None:
         """Returns the number of a position if all later changes are still kept, or None for any other text."""
-        parts = _POSITION.fullmatch(position or "")
-        if parts is None or parts[1] != self._run_id:
+        match = _POSITION_PATTERN.fullmatch(position or "")
+        if match is None or match[1] != self._run_id:
             return None
-        number = int(parts[2])
-        oldest = self._kept[0][0] if self._kept else self._newest + 1
-        return number if oldest <= number + 1 <= self._newest + 1 else None
+        change_number = int(match[2])
+        oldest_number = self._kept_changes[0][0] if self._kept_changes else self._newest_number + 1
+        return change_number if oldest_number <= change_number + 1 <= self._newest_number + 1 else None
 
-    async def _compare(self, hinted_at: float) -> None:
+    async def _read_changes(self, hinted_at: float) -> None:
         """Reads the agents and records the changes, unless a read has already begun after ``hinted_at``."""
         async with self._lock:
             if self._read_at > hinted_at:
@@ -107,29 +109,31 @@ class AgentChanges:
             # Paces the reads: hints that come meanwhile are served by the one that follows.
             await asyncio.sleep(max(0.0, self._read_at + self.read_interval_s - self._clock.monotonic()))
             read_at = self._clock.monotonic()
-            earlier, self._states = self._states, await self._agents.states()
+            earlier_states, self._states = self._states, await self._agents.states()
             self._read_at = read_at
-            if earlier is None:
+            if earlier_states is None:
                 return
             for agent_id, state in self._states.items():
-                if aspects := _aspects(earlier.get(agent_id), state):
-                    self._keep(agent_id, state, aspects)
+                if aspects := _changed_aspects(earlier_states.get(agent_id), state):
+                    self._append_change(agent_id, state, aspects)
 
-    def _keep(self, agent_id: AgentId, state: AgentState, aspects: tuple[str, ...]) -> None:
-        self._newest += 1
+    def _append_change(self, agent_id: AgentId, state: AgentState, aspects: tuple[str, ...]) -> None:
+        self._newest_number += 1
         change = AgentChange(
-            position=self._position(self._newest),
+            position=self._format_position(self._newest_number),
             agent_id=agent_id,
             status=state.status.value,
             schedulable=state.schedulable,
             aspects=aspects,
         )
-        self._kept.append((self._newest, change))
+        self._kept_changes.append((self._newest_number, change))
 
 
-def _aspects(earlier: AgentState | None, state: AgentState) -> tuple[str, ...]:
-    if earlier is None:
-        return tuple(_ASPECTS.values())
+def _changed_aspects(earlier_state: AgentState | None, state: AgentState) -> tuple[str, ...]:
+    if earlier_state is None:
+        return tuple(_ASPECT_OF_ATTRIBUTE.values())
     return tuple(
-        name for attribute, name in _ASPECTS.items() if getattr(earlier, attribute) != getattr(state, attribute)
+        name
+        for attribute, name in _ASPECT_OF_ATTRIBUTE.items()
+        if getattr(earlier_state, attribute) != getattr(state, attribute)
     )

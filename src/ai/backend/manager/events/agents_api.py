@@ -38,18 +38,18 @@ class AgentEventsApi:
         missed.
         """
         require(caller_of(call), Operation.SEE_AGENTS)
-        after = call.request.headers.get("Last-Event-ID") or call.query.last_event_id
-        return await send_events(call.request, self._relay_changes(after))
+        after_position = call.request.headers.get("Last-Event-ID") or call.query.last_event_id
+        return await send_events(call.request, self._relay_changes(after_position))
 
-    async def _relay_changes(self, after: str | None) -> AsyncIterator[SseEvent]:
-        subscription = self._changes.subscribe(after)
+    async def _relay_changes(self, after_position: str | None) -> AsyncIterator[SseEvent]:
+        subscription = self._changes.subscribe(after_position)
         try:
             async for change in subscription:
                 yield _event_of(change)
         finally:
-            aclose = getattr(subscription, "aclose", None)
-            if aclose is not None:
-                await aclose()
+            close_subscription = getattr(subscription, "aclose", None)
+            if close_subscription is not None:
+                await close_subscription()
 
 
 def _event_of(change: AgentChange) -> SseEvent:

@@ -20,10 +20,10 @@ from ai.backend.manager.events.service import EventFilter, EventService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.sessions.service import SessionService
 
-LAST_EVENTS = frozenset({"session_terminated", "session_cancelled"})
+FINAL_EVENTS = frozenset({"session_terminated", "session_cancelled"})
 """The last events of a session."""
 
-NOW = "now"
+FROM_NOW_ON = "now"
 """A last event id of clients that know none: the stream then begins with its position, to resume after."""
 POSITION_EVENT = "stream_position"
 
@@ -77,21 +77,21 @@ class EventsApi:
             # From now on the id: while the stream is open, the name may change or be used again.
             ref = str((await self._sessions.get(caller, ref, owner_access_key=owner)).id)
         last_id_text = call.request.headers.get("Last-Event-ID") or query.last_event_id
-        last_seen = _last_event_id(last_id_text)
+        last_event_id = _last_event_id(last_id_text)
         event_filter = EventFilter(
             session_ref=None if ref == "*" else ref,
             scope="*" if query.scope == "session,kernel" else query.scope,
             owner_access_key=owner,
             # Read before the response head is sent: the stream has all events that follow from what the client
             # does once it has the head.
-            after_id=await self._events.newest_id() if last_seen is None else last_seen,
+            after_id=await self._events.newest_id() if last_event_id is None else last_event_id,
         )
         events = self._relay_events(
             caller,
             event_filter,
             groups,
-            resumes=last_seen is not None,
-            shows_position=last_id_text == NOW,
+            resumes=last_event_id is not None,
+            shows_position=last_id_text == FROM_NOW_ON,
         )
         return await send_events(call.request, events)
 
@@ -116,14 +116,14 @@ class EventsApi:
         try:
             async for event in subscription:
                 if groups is None or str(event.group_id) in groups:
-                    hidden = {} if sees_agents or "agentId" not in event.payload else {"agentId": None}
-                    yield SseEvent(event.name, {**event.payload, **hidden}, str(event.id))
-                if only_session_ref is not None and event.name in LAST_EVENTS:
+                    hidden_fields = {} if sees_agents or "agentId" not in event.payload else {"agentId": None}
+                    yield SseEvent(event.name, {**event.payload, **hidden_fields}, str(event.id))
+                if only_session_ref is not None and event.name in FINAL_EVENTS:
                     return
         finally:
-            aclose = getattr(subscription, "aclose", None)
-            if aclose is not None:
-                await aclose()
+            close_subscription = getattr(subscription, "aclose", None)
+            if close_subscription is not None:
+                await close_subscription()
 
     async def _group_ids(self, caller: Caller, name: str) -> set[str] | None:
         if name == "*":
@@ -134,9 +134,9 @@ class EventsApi:
         return {str(group.id) for group in groups}
 
 
-def _last_event_id(text: str | None) -> int | None:
-    if text is None or text in ("", NOW):
+def _last_event_id(id_text: str | None) -> int | None:
+    if id_text is None or id_text in ("", FROM_NOW_ON):
         return None
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
+    if not id_text.isascii() or not id_text.isdigit() or len(id_text) > 18:
         raise refuse({"Last-Event-ID": "not an event id"})
-    return int(text)
+    return int(id_text)

@@ -64,12 +64,16 @@ class EventService:
                     await wait_for_hint(subscription, RECHECK_S)
 
 
-def _is_selected(caller: Caller, event: Event, event_filter: EventFilter, only: SessionId | None) -> bool:
-    if only is not None and event.session_id != only:
+def _is_selected(caller: Caller, event: Event, event_filter: EventFilter, only_session_id: SessionId | None) -> bool:
+    if only_session_id is not None and event.session_id != only_session_id:
         return False
     if event_filter.scope not in ("*", event.scope):
         return False
-    if event_filter.owner_access_key is not None and only is None and event.access_key != event_filter.owner_access_key:
+    if (
+        event_filter.owner_access_key is not None
+        and only_session_id is None
+        and event.access_key != event_filter.owner_access_key
+    ):
         return False
-    is_own = event.user_id == caller.user_id
-    return is_permitted(caller, Operation.SEE_SESSIONS, domain_name=event.domain_name, is_own=is_own)
+    is_own_session = event.user_id == caller.user_id
+    return is_permitted(caller, Operation.SEE_SESSIONS, domain_name=event.domain_name, is_own=is_own_session)

@@ -40,7 +40,7 @@ class HttpCallbackSender:
                 if not 200 <= response.status < 300:
                     raise WebhookFailed(f"status {response.status}")
         except AddressRefused:
-            raise WebhookFailed("its address is in one of callbacks.refused-networks", may_pass=False) from None
+            raise WebhookFailed("its address is in one of callbacks.refused-networks", can_retry=False) from None
         except OutboundFailed:
             raise WebhookFailed("there is no response") from None
 

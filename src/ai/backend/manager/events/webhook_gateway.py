@@ -10,12 +10,12 @@ class WebhookFailed(Exception):
     """Raised for a callback that was not accepted; the text has neither the URL nor the response.
 
     Attributes:
-        may_pass: False if a retry cannot succeed.
+        can_retry: False if a retry cannot succeed.
     """
 
-    def __init__(self, reason: str, *, may_pass: bool = True) -> None:
+    def __init__(self, reason: str, *, can_retry: bool = True) -> None:
         super().__init__(reason)
-        self.may_pass = may_pass
+        self.can_retry = can_retry
 
 
 class WebhookSender(Protocol):

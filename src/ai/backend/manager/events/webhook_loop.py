@@ -43,15 +43,15 @@ class WebhookLoop(PeriodicLoop):
 
     async def once(self) -> None:
         self._done.clear()
-        due = await self._store.due_callbacks(self._clock.now(), limit=1000)
-        owners = Counter(access_key for access_key, _ in self._busy.values())
-        for webhook in due:
+        due_webhooks = await self._store.due_callbacks(self._clock.now(), limit=1000)
+        busy_counts_by_owner = Counter(access_key for access_key, _ in self._busy.values())
+        for webhook in due_webhooks:
             if webhook.id in self._done:  # sent since it was read
                 continue
             if len(self._busy) >= _MAX_CONCURRENT:
                 return
-            if owners[webhook.access_key] < _MAX_PER_OWNER and webhook.session_id not in self._busy:
-                owners[webhook.access_key] += 1
+            if busy_counts_by_owner[webhook.access_key] < _MAX_PER_OWNER and webhook.session_id not in self._busy:
+                busy_counts_by_owner[webhook.access_key] += 1
                 task = asyncio.create_task(self._deliver(webhook), name=f"callback-{webhook.id}")
                 self._busy[webhook.session_id] = webhook.access_key, task
                 task.add_done_callback(partial(self._release, webhook))
@@ -75,14 +75,14 @@ class WebhookLoop(PeriodicLoop):
     async def _postpone(self, webhook: Webhook, error: WebhookFailed) -> None:
         # The rest of the URL may be a secret.
         host, attempts = urlsplit(webhook.url).hostname, webhook.attempts + 1
-        if attempts >= self._settings.attempts or not error.may_pass:
+        if attempts >= self._settings.attempts or not error.can_retry:
             log.warning(
                 "gave up a callback to %s for session %s after %d tries: %s", host, webhook.session_id, attempts, error
             )
             await self._store.drop_callback(webhook.id)
             return
-        due = self._clock.now() + timedelta(seconds=_BACKOFF.delay_s(webhook.attempts))
-        await self._store.put_off_callback(webhook.id, attempts=attempts, due_at=due)
+        due_at = self._clock.now() + timedelta(seconds=_BACKOFF.delay_s(webhook.attempts))
+        await self._store.put_off_callback(webhook.id, attempts=attempts, due_at=due_at)
 
     async def drain(self) -> None:
         """Waits for the callbacks in progress; for tests and simulations, which call ``once`` themselves."""

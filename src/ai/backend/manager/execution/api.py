@@ -23,16 +23,16 @@ from ai.backend.manager.sessions.views import session_of
 
 def run_request(mode: str, code: str, run_id: str | None, options: schemas.RunOptions) -> RunRequest:
     """Returns one step of a run as the service takes it. Raises InvalidInput if the parameters do not fit the mode."""
-    parsed = RunMode.CONTINUE if mode == "continued" else RunMode(mode)
-    if parsed in (RunMode.CONTINUE, RunMode.INPUT) and run_id is None:
+    run_mode = RunMode.CONTINUE if mode == "continued" else RunMode(mode)
+    if run_mode in (RunMode.CONTINUE, RunMode.INPUT) and run_id is None:
         raise refuse({"runId": f"required in {mode} mode"})
-    if parsed in (RunMode.CONTINUE, RunMode.BATCH) and code:
+    if run_mode in (RunMode.CONTINUE, RunMode.BATCH) and code:
         raise refuse({"code": f"must be empty in {mode} mode"})
-    batch: dict[str, Any] = {}
-    if parsed is RunMode.BATCH:
-        batch = {name: getattr(options, name) or None for name in ("clean", "build", "exec")}
-        batch["buildLog"] = options.build_log
-    return RunRequest(mode=parsed, code=code, run_id=run_id, options=batch)
+    batch_options: dict[str, Any] = {}
+    if run_mode is RunMode.BATCH:
+        batch_options = {name: getattr(options, name) or None for name in ("clean", "build", "exec")}
+        batch_options["buildLog"] = options.build_log
+    return RunRequest(mode=run_mode, code=code, run_id=run_id, options=batch_options)
 
 
 class ExecutionApi:
@@ -46,8 +46,11 @@ class ExecutionApi:
         self._limits = limits
 
     def endpoints(self) -> list[Endpoint]:
-        limit = self._limits.max_upload_files * (self._limits.max_upload_bytes + PART_OVERHEAD_BYTES)
-        return [replace(entry, max_body=limit) if entry.kind == "upload" else entry for entry in endpoints_of(self)]
+        max_body_bytes = self._limits.max_upload_files * (self._limits.max_upload_bytes + PART_OVERHEAD_BYTES)
+        return [
+            replace(endpoint, max_body=max_body_bytes) if endpoint.kind == "upload" else endpoint
+            for endpoint in endpoints_of(self)
+        ]
 
     @route("POST", "/session/{s}", body=schemas.ExecuteBody, max_body=4 << 20, audited=False)
     async def execute(self, call: Call[schemas.ExecuteBody]) -> schemas.RunReply:

@@ -35,7 +35,7 @@ ALLOWED_CONFIG_KEY = "config/docker/image/commit"
 CUSTOMIZED_CONFIG_KEY = "config/docker/image/customized"
 _SUBJECT_PREFIX = "the image of session "
 _NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_UNFIT_PATTERN = re.compile(r"[^A-Za-z0-9_@+.-]+")
+_UNSAFE_CHARACTERS_PATTERN = re.compile(r"[^A-Za-z0-9_@+.-]+")
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,10 +66,12 @@ class CommitService:
         Forbidden (users may not), Conflict (the session does not run, or a commit is under way) and NotSupported (the
         runtime makes no images).
         """
-        session = await self._checked_session(caller, ref, owner_access_key)
+        session = await self._require_running_session(caller, ref, owner_access_key)
         timestamp = self.clock.now().strftime("%Y%m%dT%H%M%S")
-        folder = _UNFIT_PATTERN.sub("-", session.user_email).lstrip(".")[:100] or "nobody"
-        filename = f"{_UNFIT_PATTERN.sub('-', session.name).lstrip('.-')[:80] or 'session'}-{timestamp}.tar.gz"
+        folder = _UNSAFE_CHARACTERS_PATTERN.sub("-", session.user_email).lstrip(".")[:100] or "nobody"
+        filename = (
+            f"{_UNSAFE_CHARACTERS_PATTERN.sub('-', session.name).lstrip('.-')[:80] or 'session'}-{timestamp}.tar.gz"
+        )
         archive_job = ImageJob(
             job_id=str(self.id_generator.uuid()),
             action="commit",
@@ -87,16 +89,16 @@ class CommitService:
         if not _NAME_PATTERN.fullmatch(name):
             message = f"{name[:64]!r} cannot be the name of an image: lower case letters, digits, '.', '_' and '-'."
             raise InvalidInput(message, data={"image_name": "malformed"})
-        session = await self._checked_session(caller, ref, owner_access_key)
+        session = await self._require_running_session(caller, ref, owner_access_key)
         registry, project = await self._target_registry()
-        base = ImageName.parse(session.main.image)
-        tag = f"{base.tag[:50]}-{name}-{session.user_id.hex[:12]}"
-        target = str(ImageName.parse(f"{registry.name}/{project}/{base.path.rpartition('/')[2]}:{tag}"))
+        base_image = ImageName.parse(session.main.image)
+        tag = f"{base_image.tag[:50]}-{name}-{session.user_id.hex[:12]}"
+        target_image = str(ImageName.parse(f"{registry.name}/{project}/{base_image.path.rpartition('/')[2]}:{tag}"))
         registry_access = RegistryAccess(registry=registry.name, username=registry.username, password=registry.password)
         image_job = ImageJob(
             job_id=str(self.id_generator.uuid()),
             action="commit",
-            image=target,
+            image=target_image,
             kernel_id=str(session.main.id),
             folder="push",
             filename=str(session.id),
@@ -104,7 +106,7 @@ class CommitService:
             access=registry_access if registry.username else None,
             wait_s=0.5,
         )
-        return await self._start_commit(caller, session, image_job, target, registry)
+        return await self._start_commit(caller, session, image_job, target_image, registry)
 
     async def is_under_way(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
@@ -114,13 +116,13 @@ class CommitService:
         return session, await self.tasks.is_under_way(f"{_SUBJECT_PREFIX}{session.id}")
 
     async def _target_registry(self) -> tuple[ContainerRegistry, str]:
-        configured_place = (await self.config.get(CUSTOMIZED_CONFIG_KEY) or "").strip().strip("/")
+        configured_target = (await self.config.get(CUSTOMIZED_CONFIG_KEY) or "").strip().strip("/")
         for name, registry in (await self.registries.all()).items():
-            if configured_place.startswith(f"{name}/"):
-                return registry, configured_place.removeprefix(f"{name}/")
+            if configured_target.startswith(f"{name}/"):
+                return registry, configured_target.removeprefix(f"{name}/")
         raise NotSupported(f"Images of users cannot be pushed: {CUSTOMIZED_CONFIG_KEY} names no REGISTRY/PROJECT.")
 
-    async def _checked_session(self, caller: Caller, ref: str, owner_access_key: str | None) -> Session:
+    async def _require_running_session(self, caller: Caller, ref: str, owner_access_key: str | None) -> Session:
         if not is_permitted(caller, Operation.COMMIT_WHEN_DISABLED) and (
             (await self.config.get(ALLOWED_CONFIG_KEY) or "").strip().lower() in ("false", "0", "no")
         ):
@@ -135,7 +137,7 @@ class CommitService:
     ) -> Commit:
         agent = session.main.agent
         assert agent is not None
-        started: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        start_result: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         async def work(progress: TaskProgress) -> str:
             start_error: Exception | None = Unavailable("The manager stops, or the task was cancelled.")
@@ -148,8 +150,8 @@ class CommitService:
                 start_error = e
                 raise
             finally:
-                if not started.done():
-                    started.set_result(start_error)
+                if not start_result.done():
+                    start_result.set_result(start_error)
             return await self._await_end(session, job, registry, progress)
 
         subject = f"{_SUBJECT_PREFIX}{session.id}"
@@ -157,7 +159,7 @@ class CommitService:
             task_id = await self.tasks.start(caller, f"commit {session.name}", work, subject=subject)
         except Conflict as e:
             raise Conflict(f"A commit of {session.name} is under way.", data=e.data) from None
-        start_error = await asyncio.shield(started)
+        start_error = await asyncio.shield(start_result)
         if start_error is not None:
             raise start_error
         return Commit(session=session, task_id=task_id, path=path)

@@ -60,8 +60,8 @@ class ImagesApi:
     @route("GET", "/session/{s}/commit")
     async def commit_status(self, call: Call) -> CommitStatus:
         """Report ``ongoing`` while a commit of the session is under way, else ``ready``."""
-        session, is_busy = await self._commits.is_under_way(**session_of(call))
-        return {"status": "ongoing" if is_busy else "ready", "kernel": str(session.main.id)}
+        session, is_under_way = await self._commits.is_under_way(**session_of(call))
+        return {"status": "ongoing" if is_under_way else "ready", "kernel": str(session.main.id)}
 
     @route("POST", "/session/{s}/imagify", body=ImagifyBody, status=201)
     async def imagify(self, call: Call[ImagifyBody]) -> ImageCommitReply:

@@ -31,7 +31,7 @@ class ImageInstaller(msgspec.Struct, frozen=True):
             InvalidInput: it is no IMAGE, its name cannot be an image's, or no agent matches.
         """
         require(caller, Operation.PLACE_IMAGES)
-        agents = await self.preloader.alive(target_agents)
+        agents = await self.preloader.alive_agents(target_agents)
         default_name, path = await self.artifacts.image(caller, ref)
         name = str(ImageName.parse(image or default_name.lower()))
         job = partial(ImageJob, action="load", image=name, folder=path)

@@ -31,7 +31,7 @@ _FIRST_MESSAGE_TIMEOUT_S = 30.0
 _LAST_OUTPUT_TIMEOUT_S = 60.0
 _STDIN = 0
 _STREAM_NUMBERS = {"out": b"\x01", "err": b"\x02"}
-_Size = Annotated[int, Meta(ge=1, le=1_000)]
+_TerminalSize = Annotated[int, Meta(ge=1, le=1_000)]
 
 
 class ProgramMessage(Schema, frozen=True):
@@ -39,8 +39,8 @@ class ProgramMessage(Schema, frozen=True):
 
     command: Annotated[list[str], Meta(max_length=4_096)] = msgspec.field(default_factory=list)
     tty: bool = False
-    rows: _Size = 24
-    cols: _Size = 80
+    rows: _TerminalSize = 24
+    cols: _TerminalSize = 80
     env: dict[str, str] = msgspec.field(default_factory=dict)
     cwd: Annotated[str, Meta(max_length=4_096)] = ""
     kernel: Annotated[str, Meta(max_length=64)] | None = None
@@ -50,8 +50,8 @@ class ControlMessage(Schema, frozen=True):
     """A later message. ``signal`` is a name without SIG."""
 
     type: Literal["resize", "eof", "signal"]
-    rows: _Size = 24
-    cols: _Size = 80
+    rows: _TerminalSize = 24
+    cols: _TerminalSize = 80
     signal: Literal["INT", "TERM", "HUP", "QUIT", "KILL", "USR1", "USR2"] = "TERM"
 
 
@@ -125,8 +125,8 @@ async def _relay(socket: web.WebSocketResponse, stream: PtyStream) -> None:
         await cancel_all(output_task, input_task)
 
 
-def _control_frame(text: str) -> PtyFrame:
-    message: Any = convert(parse_json_object(text.encode(errors="replace")), ControlMessage)
+def _control_frame(message_text: str) -> PtyFrame:
+    message: Any = convert(parse_json_object(message_text.encode(errors="replace")), ControlMessage)
     if message.type == "signal":
         return PtyFrame(kind="signal", data=message.signal.encode())
     return PtyFrame(kind=message.type, rows=message.rows, cols=message.cols)

@@ -162,17 +162,19 @@ class ExecutionService:
         ``kernel`` is a host name or an id, the main one if it is None. Raises InvalidInput if there is none.
         """
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
-        chosen = kernel_of(session, kernel)
-        if session.started_at is None and chosen.agent is None:
+        chosen_kernel = kernel_of(session, kernel)
+        if session.started_at is None and chosen_kernel.agent is None:
             return ""
-        stored_tail = await self.store.get_log(chosen.id)
-        if stored_tail is None and chosen.agent is not None:
+        log_end = await self.store.get_log(chosen_kernel.id)
+        if log_end is None and chosen_kernel.agent is not None:
             try:
-                stored_tail = await self.gateway.agent(chosen.agent).read_logs(wire.ReadLogs(kernel_id=str(chosen.id)))
+                log_end = await self.gateway.agent(chosen_kernel.agent).read_logs(
+                    wire.ReadLogs(kernel_id=str(chosen_kernel.id))
+                )
             except BackendError:
                 if not session.status.is_final:
                     raise
-        return (stored_tail or b"").decode(errors="replace")
+        return (log_end or b"").decode(errors="replace")
 
     async def processes(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
@@ -198,10 +200,10 @@ class ExecutionService:
         """
         if len(files) > self.files.max_upload_files:
             raise LimitExceeded(f"At most {self.files.max_upload_files} files in one upload.", data={"src": "too many"})
-        limit = self.files.max_upload_bytes
+        max_bytes = self.files.max_upload_bytes
         for blob in files:
-            if len(blob.data) > limit:
-                raise LimitExceeded(f"{blob.path[:128]} exceeds {limit} bytes.", data={"src": "too large"})
+            if len(blob.data) > max_bytes:
+                raise LimitExceeded(f"{blob.path[:128]} exceeds {max_bytes} bytes.", data={"src": "too large"})
         checked_files = [wire.FileBlob(path=file_path(blob.path, field="src"), data=blob.data) for blob in files]
         session, agent = await self._running_session(caller, ref, owner_access_key)
         await agent.upload_files(wire.UploadFiles(kernel_id=str(session.main.id), files=checked_files))
@@ -213,19 +215,21 @@ class ExecutionService:
         if not 1 <= len(paths) <= self.files.max_download_files:
             message = f"1 to {self.files.max_download_files} files in one download."
             raise LimitExceeded(message, data={"files": "too many or none"})
-        checked = [file_path(path, field="files") for path in paths]
+        checked_paths = [file_path(path, field="files") for path in paths]
         session, agent = await self._running_session(caller, ref, owner_access_key)
         return await agent.download_files(
-            wire.DownloadFiles(kernel_id=str(session.main.id), paths=checked, max_bytes=self.files.max_download_bytes)
+            wire.DownloadFiles(
+                kernel_id=str(session.main.id), paths=checked_paths, max_bytes=self.files.max_download_bytes
+            )
         )
 
     async def list_files(
         self, caller: Caller, ref: str, path: str = ".", *, owner_access_key: str | None = None
     ) -> wire.FileListing:
         """Returns the entries of a directory of the session's home."""
-        home_path_text = home_path(path, field="path") or "."
+        directory_path = home_path(path, field="path") or "."
         session, agent = await self._running_session(caller, ref, owner_access_key)
-        return await agent.list_files(wire.ListFiles(kernel_id=str(session.main.id), path=home_path_text))
+        return await agent.list_files(wire.ListFiles(kernel_id=str(session.main.id), path=directory_path))
 
     async def open_pty(
         self, caller: Caller, ref: str, *, rows: int = 24, cols: int = 80, owner_access_key: str | None = None
@@ -233,7 +237,7 @@ class ExecutionService:
         """Opens a terminal in the session; the caller closes it."""
         session, agent = await self._running_session(caller, ref, owner_access_key)
         stream = await agent.open_pty(wire.OpenPty(kernel_id=str(session.main.id), rows=rows, cols=cols))
-        return _UsedPty(stream, partial(self.activity.touch, session.id))
+        return _ActivityRecordingPty(stream, partial(self.activity.touch, session.id))
 
     async def open_program(
         self, caller: Caller, ref: str, request: ProgramRequest, *, owner_access_key: str | None = None
@@ -243,7 +247,7 @@ class ExecutionService:
         kernel = kernel_of(session, request.kernel)
         if kernel.agent is not None:
             agent = self.gateway.agent(kernel.agent)
-        opening = wire.OpenPty(
+        open_request = wire.OpenPty(
             kernel_id=str(kernel.id),
             rows=request.rows,
             cols=request.cols,
@@ -252,10 +256,10 @@ class ExecutionService:
             env=dict(request.env),
             cwd=request.cwd,
         )
-        return _UsedPty(await agent.open_pty(opening), partial(self.activity.touch, session.id))
+        return _ActivityRecordingPty(await agent.open_pty(open_request), partial(self.activity.touch, session.id))
 
 
-class _UsedPty:
+class _ActivityRecordingPty:
     """Passes the frames of a terminal on, and counts each frame as activity of the session."""
 
     def __init__(self, stream: PtyStream, touch: Callable[[], None]) -> None:

@@ -34,7 +34,7 @@ from ai.backend.manager.execution.service import ExecutionService, RunRequest
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.views import session_of
 
-FLUSH_S = 0.25
+FLUSH_TIMEOUT_S = 0.25
 """How long a step of a streamed run collects output; the delay with which a user sees it."""
 _INPUT_CHECK_S = 1.0
 MAX_FRAME_CHARS = 262_144
@@ -42,7 +42,7 @@ MAX_FRAME_CHARS = 262_144
 _TEXT_KINDS = ("stdout", "stderr")
 
 
-_Cells = Annotated[int, Meta(ge=1, le=4_096)]
+_TerminalSize = Annotated[int, Meta(ge=1, le=4_096)]
 
 
 class PtyQuery(Schema, frozen=True):
@@ -50,8 +50,8 @@ class PtyQuery(Schema, frozen=True):
 
     app: Annotated[str, Meta(max_length=64)] | None = None
     service: Annotated[str, Meta(max_length=64)] | None = None
-    rows: _Cells = 24
-    cols: _Cells = 80
+    rows: _TerminalSize = 24
+    cols: _TerminalSize = 80
 
 
 class PtyMessage(Schema, frozen=True):
@@ -59,8 +59,8 @@ class PtyMessage(Schema, frozen=True):
 
     type: Literal["stdin", "resize", "ping", "restart"]
     chars: str = ""
-    rows: _Cells = 24
-    cols: _Cells = 80
+    rows: _TerminalSize = 24
+    cols: _TerminalSize = 80
 
 
 class StreamsApi:
@@ -91,7 +91,7 @@ class StreamsApi:
         stream = await self._execution.open_pty(**session_of(call), rows=call.query.rows, cols=call.query.cols)
         try:
             async with open_socket(call.request) as socket:
-                await _bridge(socket, stream)
+                await _relay_terminal(socket, stream)
         finally:
             await stream.close()
         return socket
@@ -117,21 +117,21 @@ class _StreamRun:
             await self._send_error(error)
             return
         reader_task = asyncio.create_task(self._read_messages())
-        steps_task = asyncio.create_task(self._run_steps(request))
+        run_task = asyncio.create_task(self._run_steps(request))
         try:
-            await asyncio.wait((reader_task, steps_task), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reader_task, run_task), return_when=asyncio.FIRST_COMPLETED)
         finally:
             # Also when this task is cancelled, which is what an abrupt end of the connection does.
-            is_abandoned = not steps_task.done()
-            for task in (reader_task, steps_task):
+            is_abandoned = not run_task.done()
+            for task in (reader_task, run_task):
                 task.cancel()
             if is_abandoned:
                 await asyncio.shield(asyncio.ensure_future(self._interrupt()))
-            _, steps_error = await asyncio.gather(reader_task, steps_task, return_exceptions=True)
-        if isinstance(steps_error, BackendError):
-            await self._send_error(steps_error)
-        elif isinstance(steps_error, Exception):
-            raise steps_error
+            _, run_error = await asyncio.gather(reader_task, run_task, return_exceptions=True)
+        if isinstance(run_error, BackendError):
+            await self._send_error(run_error)
+        elif isinstance(run_error, Exception):
+            raise run_error
 
     async def _interrupt(self) -> None:
         with contextlib.suppress(BackendError):
@@ -144,24 +144,24 @@ class _StreamRun:
 
     async def _run_steps(self, request: RunRequest) -> None:
         session = session_of(self._call)
-        is_asked = False
+        is_input_requested = False
         while True:
-            result = await self._execution.execute(**session, request=request, flush_timeout_s=FLUSH_S)
-            is_repeated = is_asked and result.status is RunStatus.WAITING_INPUT
-            status = RunStatus.CONTINUED if is_repeated else result.status
-            for part in split_result(replace(result, status=status)):
-                if part.status is not RunStatus.CONTINUED or part.console:
-                    await self._send(run_result(part))
+            result = await self._execution.execute(**session, request=request, flush_timeout_s=FLUSH_TIMEOUT_S)
+            is_repeated_request = is_input_requested and result.status is RunStatus.WAITING_INPUT
+            status = RunStatus.CONTINUED if is_repeated_request else result.status
+            for result_part in split_result(replace(result, status=status)):
+                if result_part.status is not RunStatus.CONTINUED or result_part.console:
+                    await self._send(run_result(result_part))
             request = RunRequest(mode=RunMode.CONTINUE, run_id=result.run_id)
             if result.status in (RunStatus.FINISHED, RunStatus.EXEC_TIMEOUT):
                 return
-            is_asked = result.status is RunStatus.WAITING_INPUT
-            if is_asked:
+            is_input_requested = result.status is RunStatus.WAITING_INPUT
+            if is_input_requested:
                 # The run may go on without the input, after a time-out of its own or an interrupt.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_INPUT_CHECK_S):
                         request = replace(request, mode=RunMode.INPUT, code=await self._inbox.get())
-                    is_asked = False
+                    is_input_requested = False
 
     async def _send(self, frame: Mapping[str, Any]) -> None:
         await self._socket.send_str(msgspec.json.encode(frame).decode())
@@ -188,20 +188,20 @@ def split_result(result: RunResult) -> Iterator[RunResult]:
     console_chunk: list[list[Any]] = []
     chunk_chars = 0
     for item_kind, item_data in result.console:
-        for piece in _console_pieces(item_kind, item_data):
-            piece_chars = _count_console_chars(piece)
+        for console_piece in _console_pieces(item_kind, item_data):
+            piece_chars = _count_console_chars(console_piece)
             if console_chunk and chunk_chars + piece_chars > MAX_FRAME_CHARS:
                 yield RunResult(run_id=result.run_id, status=RunStatus.CONTINUED, console=console_chunk)
                 console_chunk, chunk_chars = [], 0
-            console_chunk.append(piece)
+            console_chunk.append(console_piece)
             chunk_chars += piece_chars
     yield replace(result, console=console_chunk)
 
 
 def _console_pieces(kind: str, data: Any) -> Iterator[list[Any]]:
     if kind in _TEXT_KINDS and isinstance(data, str):
-        for start in range(0, len(data), MAX_FRAME_CHARS):
-            yield [kind, data[start : start + MAX_FRAME_CHARS]]
+        for offset in range(0, len(data), MAX_FRAME_CHARS):
+            yield [kind, data[offset : offset + MAX_FRAME_CHARS]]
     elif _count_console_chars([kind, data]) > 3 * MAX_FRAME_CHARS:
         yield ["stderr", f"[a {kind} item is too large for this stream and was left out]\n"]
     else:
@@ -213,7 +213,7 @@ def _count_console_chars(item: list[Any]) -> int:
     return len(data) if isinstance(data, str) else len(msgspec.json.encode(data))
 
 
-async def _bridge(socket: web.WebSocketResponse, stream: PtyStream) -> None:
+async def _relay_terminal(socket: web.WebSocketResponse, stream: PtyStream) -> None:
     """Relays between a terminal and its client until either ends."""
 
     async def relay_output() -> None:
@@ -244,8 +244,8 @@ async def _bridge(socket: web.WebSocketResponse, stream: PtyStream) -> None:
         await cancel_all(*tasks)
 
 
-def _pty_frame(text: str) -> PtyFrame:
-    message = convert(parse_json_object(text.encode(errors="replace")), PtyMessage)
+def _pty_frame(message_text: str) -> PtyFrame:
+    message = convert(parse_json_object(message_text.encode(errors="replace")), PtyMessage)
     if message.type == "stdin":
         try:
             return PtyFrame(kind="stdin", data=base64.b64decode(message.chars, validate=True))

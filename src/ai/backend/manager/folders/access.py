@@ -32,10 +32,10 @@ def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAcces
     }
     is_admin = is_permitted(caller, Operation.CHANGE_FOLDERS, **owner)
     is_visible = is_permitted(caller, Operation.SEE_FOLDERS, **owner)
-    is_of_group, is_of_store = folder.group_id in scope.groups, folder.group_id in scope.stores
-    is_owner = folder.user_id == caller.user_id or (is_of_group and is_admin)
-    permission = row.granted or (folder.permission if is_of_group else None)
-    if permission is None and (is_visible or is_of_store):
+    is_of_own_group, is_of_model_store = folder.group_id in scope.groups, folder.group_id in scope.stores
+    is_owner = folder.user_id == caller.user_id or (is_of_own_group and is_admin)
+    permission = row.granted or (folder.permission if is_of_own_group else None)
+    if permission is None and (is_visible or is_of_model_store):
         permission = FolderPermission.READ_ONLY
     if is_owner or is_admin:
         permission = FolderPermission.WRITE_DELETE
@@ -46,7 +46,7 @@ def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAcces
         permission=permission,
         is_owner=is_owner,
         controls=is_owner or is_admin,
-        is_of_store=is_of_store,
+        is_of_store=is_of_model_store,
         allowed=scope.allowed(folder.host, folder.group_id),
     )
 
@@ -70,7 +70,7 @@ class FolderFinder:
         rows = await self._store.accessible(caller.user_id, scope.all_groups, name=name)
         return [access for row in rows if (access := access_of(caller, scope, row)) is not None]
 
-    async def automatic(self, owner: Caller) -> list[FolderAccess]:
+    async def automounted(self, owner: Caller) -> list[FolderAccess]:
         """Returns the ready folders that the owner owns and may mount and whose names begin with a dot,
         oldest first.
         """
@@ -88,9 +88,9 @@ class FolderFinder:
     async def administered(self, caller: Caller, *, name: str | None = None) -> list[FolderAccess]:
         """Returns the folders of groups that the caller administrates but is no member of, oldest first."""
         scope = await self._scopes.of(caller)
-        others = await self._scopes.administered(caller) - scope.all_groups
-        rows = await self._store.accessible(caller.user_id, others, name=name) if others else []
-        rows = [row for row in rows if row.folder.group_id in others]
+        other_groups = await self._scopes.administered(caller) - scope.all_groups
+        rows = await self._store.accessible(caller.user_id, other_groups, name=name) if other_groups else []
+        rows = [row for row in rows if row.folder.group_id in other_groups]
         scopes = {group: await self._scopes.of(caller, group) for group in {row.folder.group_id for row in rows}}
         accesses = (access_of(caller, scopes[row.folder.group_id], row) for row in rows)
         return [access for access in accesses if access is not None]
@@ -126,13 +126,13 @@ class FolderFinder:
             matches = await self._access_by_id(caller, folder_id)
         else:
             name = unicodedata.normalize("NFC", ref)
-            matches = _preferred(caller, await self.accessible(caller, name=name), statuses)
-            matches = matches or _preferred(caller, await self.administered(caller, name=name), statuses)
+            matches = _pick_best(caller, await self.accessible(caller, name=name), statuses)
+            matches = matches or _pick_best(caller, await self.administered(caller, name=name), statuses)
         if not matches or matches[0].folder.status not in ANY_STATUS:
             raise FolderNotFound(f"There is no virtual folder {ref[:64]!r}.")
         if len(matches) > 1:
-            ids = [str(access.folder.id) for access in matches]
-            raise Conflict(f"Several folders are called {ref[:64]!r}: use an id.", data={"matches": ids})
+            matching_ids = [str(access.folder.id) for access in matches]
+            raise Conflict(f"Several folders are called {ref[:64]!r}: use an id.", data={"matches": matching_ids})
         access = matches[0]
         if trigger is not None:
             self._transitions.check(access.folder, trigger, cause=caller.stimulus_id)
@@ -148,7 +148,7 @@ class FolderFinder:
         return access
 
 
-def _preferred(caller: Caller, matches: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
+def _pick_best(caller: Caller, matches: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
     """Returns the best folders of a name: first those in ``statuses``, then live ones, then by their owner.
 
     Own folders come before shared ones, and these before group folders. Of several in the trash, only the folder that
@@ -157,12 +157,14 @@ def _preferred(caller: Caller, matches: list[FolderAccess], statuses: Collection
 
     def rank(access: FolderAccess) -> tuple[bool, bool, int]:
         folder = access.folder
-        kind = 0 if folder.user_id == caller.user_id else 1 if folder.user_id is not None else 2 + access.is_of_store
-        return folder.status not in statuses, not folder.status.is_live, kind
+        owner_rank = (
+            0 if folder.user_id == caller.user_id else 1 if folder.user_id is not None else 2 + access.is_of_store
+        )
+        return folder.status not in statuses, not folder.status.is_live, owner_rank
 
-    best = min((rank(access) for access in matches), default=None)
-    chosen = [access for access in matches if rank(access) == best]
+    best_rank = min((rank(access) for access in matches), default=None)
+    best_matches = [access for access in matches if rank(access) == best_rank]
     # Of several in the trash, the one that was deleted last.
-    if len(chosen) > 1 and not chosen[0].folder.status.is_live:
-        return [max(chosen, key=lambda a: a.folder.status_changed)]
-    return chosen
+    if len(best_matches) > 1 and not best_matches[0].folder.status.is_live:
+        return [max(best_matches, key=lambda a: a.folder.status_changed)]
+    return best_matches

@@ -38,7 +38,7 @@ def _folder_ref(call: Call[Any, Any]) -> tuple[Caller, str]:
     return caller_of(call), call.params["f"]
 
 
-def _ticket(ticket: Ticket) -> schema.TransferTicket:
+def _ticket_view(ticket: Ticket) -> schema.TransferTicket:
     return schema.TransferTicket(token=ticket.token, url=ticket.url)
 
 
@@ -71,7 +71,7 @@ class FoldersApi:
     async def list(self, call: Call[Nothing, schema.ListQuery]) -> Any:
         """Lists the folders that the caller may use."""
         query = call.query
-        folders = await self._service.list(caller_of(call), everything=query.all, group=query.group_id)
+        folders = await self._service.list(caller_of(call), lists_all=query.all, group=query.group_id)
         if query.owner_user_email is not None:
             folders = [access for access in folders if access.row.owner_email == query.owner_user_email]
         return [views.folder_item(access) for access in folders if access.folder.status.is_live is not query.trash]
@@ -220,19 +220,19 @@ class FoldersApi:
         """Creates directories: 201 if all were created, 207 if some, 400 if none."""
         body = call.body
         paths = [body.path] if isinstance(body.path, str) else body.path
-        outcome = await self._files.make_directories(
+        problem_by_path = await self._files.make_directories(
             *_folder_ref(call), paths, parents=body.parents, exist_ok=body.exist_ok
         )
-        problems = [problem for problem in outcome.values() if problem is not None]
-        if len(problems) == len(outcome):
-            raise InvalidInput("; ".join(problems), data=views.mkdir_reply(outcome))
-        return Reply(views.mkdir_reply(outcome), 207 if problems else 201)
+        problems = [problem for problem in problem_by_path.values() if problem is not None]
+        if len(problems) == len(problem_by_path):
+            raise InvalidInput("; ".join(problems), data=views.mkdir_reply(problem_by_path))
+        return Reply(views.mkdir_reply(problem_by_path), 207 if problems else 201)
 
     @route("POST", "/folders/{f}/request-upload", body=schema.UploadBody, reply=schema.TransferTicket)
     async def request_upload(self, call: Call[schema.UploadBody]) -> schema.TransferTicket:
         """Returns where to upload a file by tus; an empty file is created at once."""
         body = call.body
-        return _ticket(await self._files.upload_ticket(*_folder_ref(call), body.path, body.size))
+        return _ticket_view(await self._files.upload_ticket(*_folder_ref(call), body.path, body.size))
 
     @route(
         "POST", "/folders/{f}/request-download", body=schema.DownloadBody, body_aliases={"file": "path"},
@@ -241,7 +241,7 @@ class FoldersApi:
     async def request_download(self, call: Call[schema.DownloadBody]) -> schema.TransferTicket:
         """Returns where to download a file, or with ``archive`` a directory as a zip."""
         body = call.body
-        return _ticket(await self._files.download_ticket(*_folder_ref(call), body.path, archive=body.archive))
+        return _ticket_view(await self._files.download_ticket(*_folder_ref(call), body.path, archive=body.archive))
 
     @route("POST", "/folders/{f}/rename-file", body=schema.RenameFileBody)
     @route("POST", "/folders/{f}/rename_file", body=schema.RenameFileBody)
@@ -292,14 +292,22 @@ class FolderSharingApi:
     async def received(self, call: Call) -> schema.InvitationsReply:
         """Lists the pending invitations to the caller."""
         return {
-            "invitations": [views.invitation_item(offer) for offer in await self._sharing.received(caller_of(call))]
+            "invitations": [
+                views.invitation_item(invitation)
+                for invitation in await self._sharing.received_invitations(caller_of(call))
+            ]
         }
 
     @route("GET", "/folders/invitations/list-sent")
     @route("GET", "/folders/invitations/list_sent")
     async def sent(self, call: Call) -> schema.InvitationsReply:
         """Lists the pending invitations by the caller."""
-        return {"invitations": [views.invitation_item(offer) for offer in await self._sharing.sent(caller_of(call))]}
+        return {
+            "invitations": [
+                views.invitation_item(invitation)
+                for invitation in await self._sharing.sent_invitations(caller_of(call))
+            ]
+        }
 
     @route("POST", "/folders/invitations/accept", body=schema.InvitationBody)
     async def accept(self, call: Call[schema.InvitationBody]) -> schema.Message:
@@ -334,8 +342,8 @@ class FolderSharingApi:
     async def share(self, call: Call[schema.ShareBody]) -> Reply:
         """Sets the permission of single members on a group's folder."""
         body = call.body
-        shared = await self._sharing.share(*_folder_ref(call), body.permission, body.emails)
-        return Reply({"shared_emails": shared}, 201)
+        shared_emails = await self._sharing.share(*_folder_ref(call), body.permission, body.emails)
+        return Reply({"shared_emails": shared_emails}, 201)
 
     @route("DELETE", "/folders/{f}/unshare", query=schema.UnshareQuery)
     async def unshare(self, call: Call[Nothing, schema.UnshareQuery]) -> schema.UnsharedEmailsReply:

@@ -29,8 +29,8 @@ class StorageProxyFolders:
         return await self._proxies.ask(proxy, method, path, {"volume": volume, **parameters})
 
     async def _ask_folder(self, folder: FolderKey, method: str, path: str, **parameters: Any) -> dict[str, Any]:
-        target = {"volume": folder.volume, "vfid": folder.vfid}
-        return await self._proxies.ask(folder.proxy, method, path, {**target, **parameters})
+        folder_fields = {"volume": folder.volume, "vfid": folder.vfid}
+        return await self._proxies.ask(folder.proxy, method, path, {**folder_fields, **parameters})
 
     async def scope_usage(self, host: str, scope: QuotaScopeId) -> ScopeUsage:
         reply = await self._ask_volume(host, "GET", "/quota-scope", qsid=str(scope))
@@ -59,7 +59,7 @@ class StorageProxyFolders:
     async def clone_folder(self, source: FolderKey, target: FolderKey, progress: Progress | None = None) -> None:
         target_fields = {"dst_volume": target.volume, "dst_vfid": target.vfid}
         request = {"src_volume": source.volume, "src_vfid": source.vfid, **target_fields}
-        backoff, task_id = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5), None
+        poll_backoff, task_id = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5), None
         while True:
             if task_id is None:
                 task_id = (await self._proxies.ask(target.proxy, "POST", "/folder/clone", request))["bgtask_id"]
@@ -77,7 +77,7 @@ class StorageProxyFolders:
                 raise problem_of(error, f"The clone was {task['status']}: {task.get('message') or 'no reason given'}.")
             if progress is not None:
                 await progress(float(task.get("current") or 0), float(task.get("total") or 0))
-            await backoff.wait()
+            await poll_backoff.wait()
 
     async def mount_path(self, folder: FolderKey, subpath: str = "") -> str:
         reply = await self._ask_folder(folder, "GET", "/folder/mount", subpath=subpath or ".")
@@ -100,8 +100,8 @@ class StorageProxyFolders:
             folder, "POST", "/folder/file/mkdir", relpath=list(paths), parents=parents, exist_ok=exist_ok
         )
         results = reply["results"]
-        outcome: dict[str, str | None] = {str(result["item"]): None for result in results.get("success", ())}
-        return outcome | {
+        problem_by_path: dict[str, str | None] = {str(result["item"]): None for result in results.get("success", ())}
+        return problem_by_path | {
             str(result["item"]): str(result.get("msg") or "it cannot be made") for result in results.get("failed", ())
         }
 
@@ -115,8 +115,8 @@ class StorageProxyFolders:
         await self._ask_folder(folder, "POST", "/folder/file/delete", relpaths=list(paths), recursive=recursive)
 
     async def read_file(self, folder: FolderKey, path: str, *, max_bytes: int) -> bytes:
-        target = {"volume": folder.volume, "vfid": folder.vfid, "relpath": path}
-        return await self._proxies.fetch(folder.proxy, "/folder/file/fetch", target, max_bytes=max_bytes)
+        file_fields = {"volume": folder.volume, "vfid": folder.vfid, "relpath": path}
+        return await self._proxies.fetch(folder.proxy, "/folder/file/fetch", file_fields, max_bytes=max_bytes)
 
     async def upload_ticket(self, folder: FolderKey, path: str, size: int) -> Ticket:
         return await self._ticket(folder, "/folder/file/upload", relpath=path, size=size)
@@ -126,8 +126,8 @@ class StorageProxyFolders:
 
     async def _ticket(self, folder: FolderKey, path: str, **parameters: Any) -> Ticket:
         reply = await self._ask_folder(folder, "POST", path, **parameters)
-        url, base = str(reply["url"]), (await self._proxies.proxy(folder.proxy)).client_api
-        return Ticket(url=f"{base}/{url.rpartition('/')[2]}" if base else url, token=str(reply["token"]))
+        url, base_url = str(reply["url"]), (await self._proxies.proxy(folder.proxy)).client_api
+        return Ticket(url=f"{base_url}/{url.rpartition('/')[2]}" if base_url else url, token=str(reply["token"]))
 
 
 def _file_info(item: Mapping[str, Any]) -> FileInfo:

@@ -50,7 +50,7 @@ class Folders(msgspec.Struct, frozen=True, kw_only=True):
         loop = FolderLoop(store, storage, clock, trash_days=settings.trash_days)
         finder = FolderFinder(store, scopes, loop.transitions)
         quota_loop = QuotaLoop(store, storage)
-        unmanaged = UnmanagedPaths(settings.unmanaged_roots)
+        unmanaged_paths = UnmanagedPaths(settings.unmanaged_roots)
         return cls(
             service=FolderService(
                 store,
@@ -64,12 +64,12 @@ class Folders(msgspec.Struct, frozen=True, kw_only=True):
                 tasks,
                 clock,
                 id_generator,
-                unmanaged,
+                unmanaged_paths,
             ),
             owner_removal=FolderOwnerRemoval(store, loop.transitions),
             files=FolderFiles(storage, finder),
             sharing=FolderSharing(store, identities, finder, clock, id_generator),
-            mounts=MountResolver(storage, finder, unmanaged),
+            mounts=MountResolver(storage, finder, unmanaged_paths),
             quotas=QuotaService(store, storage, volumes, identities, quota_loop),
             loop=loop,
             quota_loop=quota_loop,

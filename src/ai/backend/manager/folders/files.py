@@ -27,10 +27,10 @@ def _relative_path(path: str, field: str = "path") -> str:
 
 
 def _file_path(path: str, field: str = "path") -> str:
-    relative = _relative_path(path, field)
-    if relative == ".":
+    relative_path = _relative_path(path, field)
+    if relative_path == ".":
         raise InvalidInput("This path names no file.", data={field: "names no file"})
-    return relative
+    return relative_path
 
 
 def _managed_key(access: FolderAccess) -> FolderKey:
@@ -59,12 +59,12 @@ class FolderFiles:
         self, caller: Caller, ref: str, path: str, *, limit: int | None = None, cursor: str | None = None
     ) -> tuple[Sequence[FileInfo], str | None]:
         """Returns a page of a directory and the next cursor; without ``limit``, all entries up to MAX_LISTED_FILES."""
-        key, relative = await self._readable_key(caller, ref), _relative_path(path)
+        key, relative_path = await self._readable_key(caller, ref), _relative_path(path)
         if limit is not None:
-            return await self._storage.list_files(key, relative, limit=limit, cursor=cursor)
+            return await self._storage.list_files(key, relative_path, limit=limit, cursor=cursor)
         entries: list[FileInfo] = []
         while len(entries) < MAX_LISTED_FILES:
-            items, cursor = await self._storage.list_files(key, relative, limit=_PAGE_ENTRIES, cursor=cursor)
+            items, cursor = await self._storage.list_files(key, relative_path, limit=_PAGE_ENTRIES, cursor=cursor)
             entries += items
             if cursor is None:
                 break
@@ -74,22 +74,24 @@ class FolderFiles:
         self, caller: Caller, ref: str, paths: Sequence[str], *, parents: bool = True, exist_ok: bool = False
     ) -> Mapping[str, str | None]:
         """Creates directories. Returns requested path -> None if created, else the reason of the failure."""
-        requested = {_file_path(path): path for path in paths}
+        requested_paths = {_file_path(path): path for path in paths}
         key = await self._writable_key(caller, ref, HostPermission.MODIFY)
-        outcome = await self._storage.make_directories(key, list(requested), parents=parents, exist_ok=exist_ok)
-        return {requested.get(path, path): problem for path, problem in outcome.items()}
+        problem_by_path = await self._storage.make_directories(
+            key, list(requested_paths), parents=parents, exist_ok=exist_ok
+        )
+        return {requested_paths.get(path, path): problem for path, problem in problem_by_path.items()}
 
     async def rename(
         self, caller: Caller, ref: str, path: str, new_name: str, *, is_directory: bool | None = None
     ) -> None:
         """Renames a file or directory. Raises Conflict if the new name is taken, and WrongKindOfFile if it is not what
         ``is_directory`` says."""
-        relative, name = _file_path(path, "target_path"), FolderPath.name(new_name)
+        relative_path, name = _file_path(path, "target_path"), FolderPath.name(new_name)
         key = await self._writable_key(caller, ref, HostPermission.MODIFY)
-        if is_directory is not None and await self._is_directory(key, relative) is not is_directory:
-            kind = "a directory" if is_directory else "a file"
-            raise WrongKindOfFile(f"{relative[:128]!r} is not {kind}.", data={"is_dir": "wrong"})
-        await self._storage.rename_file(key, relative, name)
+        if is_directory is not None and await self._is_directory(key, relative_path) is not is_directory:
+            expected_kind = "a directory" if is_directory else "a file"
+            raise WrongKindOfFile(f"{relative_path[:128]!r} is not {expected_kind}.", data={"is_dir": "wrong"})
+        await self._storage.rename_file(key, relative_path, name)
 
     async def _is_directory(self, key: FolderKey, path: str) -> bool:
         try:
@@ -114,22 +116,24 @@ class FolderFiles:
     async def read(self, caller: Caller, ref: str, path: str, *, max_bytes: int) -> bytes:
         """Returns the bytes of a small file of a folder that the caller may mount. Raises LimitExceeded for more than
         ``max_bytes``."""
-        relative = _file_path(path)
+        relative_path = _file_path(path)
         key = await self._readable_key(caller, ref, HostPermission.MOUNT)
-        return await self._storage.read_file(key, relative, max_bytes=max_bytes)
+        return await self._storage.read_file(key, relative_path, max_bytes=max_bytes)
 
     async def upload_ticket(self, caller: Caller, ref: str, path: str, size: int) -> Ticket:
         """Returns a ticket to upload a file; a file of size 0 is created at once. Raises LimitExceeded for a file that
         the folder's own limit leaves no room for."""
-        relative = _file_path(path)
+        relative_path = _file_path(path)
         access = await self._finder.one(caller, ref, to_write=True, needs=HostPermission.UPLOAD)
-        key, limit = _managed_key(access), access.folder.max_size
-        if limit and (await self._storage.usage(key)).bytes + size > limit:
-            raise LimitExceeded(f"The folder may have {limit} bytes; the file exceeds that.", data={"size": limit})
-        return await self._storage.upload_ticket(key, relative, size)
+        key, max_folder_bytes = _managed_key(access), access.folder.max_size
+        if max_folder_bytes and (await self._storage.usage(key)).bytes + size > max_folder_bytes:
+            raise LimitExceeded(
+                f"The folder may have {max_folder_bytes} bytes; the file exceeds that.", data={"size": max_folder_bytes}
+            )
+        return await self._storage.upload_ticket(key, relative_path, size)
 
     async def download_ticket(self, caller: Caller, ref: str, path: str, *, archive: bool = False) -> Ticket:
         """Returns a ticket to download a file, or a directory if ``archive`` is True."""
-        relative = _relative_path(path) if archive else _file_path(path)
+        relative_path = _relative_path(path) if archive else _file_path(path)
         key = await self._readable_key(caller, ref, HostPermission.DOWNLOAD)
-        return await self._storage.download_ticket(key, relative, archive=archive, requester=str(caller.user_id))
+        return await self._storage.download_ticket(key, relative_path, archive=archive, requester=str(caller.user_id))

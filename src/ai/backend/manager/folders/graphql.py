@@ -10,7 +10,7 @@ from ai.backend.common.errors import NotFound, NotSupported
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.model import FolderKind, FolderRow, ScopeUsage
-from ai.backend.manager.graphql.context import Info, caller_of, context_of, page_of, whole_list
+from ai.backend.manager.graphql.context import Info, caller_of, context_of, list_all_pages, page_fields_of
 from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View, attributes_of
 from ai.backend.manager.identity.service import IdentityService
@@ -27,8 +27,8 @@ _ORDER_ALIASES = {"user": "user_id", "group": "group_id"}
 
 def quota_scope_view(host: str, scope: str, usage: ScopeUsage) -> View:
     """Returns a quota scope; ``hard_limit_bytes`` null means no limit, ``enforcement`` names who enforces it."""
-    details = {"usage_bytes": usage.used_bytes, "usage_count": usage.file_count, "enforcement": usage.enforcement}
-    return {**_scope_view(host, scope), "details": {**details, "hard_limit_bytes": usage.limit_bytes}}
+    usage_fields = {"usage_bytes": usage.used_bytes, "usage_count": usage.file_count, "enforcement": usage.enforcement}
+    return {**_scope_view(host, scope), "details": {**usage_fields, "hard_limit_bytes": usage.limit_bytes}}
 
 
 def _scope_view(host: str, scope: str) -> View:
@@ -63,15 +63,15 @@ class FolderResolvers:
     @query("vfolder_invited_list")
     @query("vfolder_project_list")
     async def vfolder_list(self, info: Info, **arguments: Any) -> View:
-        empty: View = {"items": [], "total_count": 0}
+        empty_page: View = {"items": [], "total_count": 0}
         if self._folders is None:
-            return empty
+            return empty_page
         owner: UserId | None = None
         if arguments.get("access_key"):
             try:
                 owner = (await self._identity.keypair(caller_of(info), arguments["access_key"])).user_id
             except NotFound:
-                return empty
+                return empty_page
         group_id = GroupId(arguments["group_id"]) if arguments.get("group_id") is not None else None
         options = {**arguments, "kind": _KIND_OF_FIELD[info.field_name], "group_id": group_id, "owner_id": owner}
         return await self._page(info, **options)
@@ -86,7 +86,7 @@ class FolderResolvers:
         owner_id: UserId | None = None,
         **arguments: Any,
     ) -> View:
-        folders, query = self._require_folders().service, ListQuery(**page_of(arguments, _ORDER_ALIASES))
+        folders, query = self._require_folders().service, ListQuery(**page_fields_of(arguments, _ORDER_ALIASES))
         selection: dict[str, Any] = {"group_id": group_id, "domain_name": domain_name, "owner_id": owner_id}
         page = await folders.page(caller_of(info), query, kind=kind, **selection)
         return {"items": [folder_view(row) for row in page.items], "total_count": page.total_count}
@@ -107,7 +107,7 @@ class FolderResolvers:
         """Returns the live folders of the user."""
         if self._folders is None:
             return []
-        return await whole_list(self._page, info, "vfolder_list", kind="own", owner_id=UserId(view["user"]))
+        return await list_all_pages(self._page, info, "vfolder_list", kind="own", owner_id=UserId(view["user"]))
 
     @query("vfolder")
     async def vfolder(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name
@@ -135,7 +135,9 @@ class FolderResolvers:
         self, info: Info, storage_host_name: str, quota_scope_id: str, props: View | None = None
     ) -> View:
         context = context_of(info)
-        limit = props.get("hard_limit_bytes") if props is not None else None
-        async with context.audited(info.field_name, "quota-scope", f"{quota_scope_id} {storage_host_name}"):
-            await self._require_folders().quotas.set_limit(context.caller, storage_host_name, quota_scope_id, limit)
+        hard_limit_bytes = props.get("hard_limit_bytes") if props is not None else None
+        async with context.audit_change(info.field_name, "quota-scope", f"{quota_scope_id} {storage_host_name}"):
+            await self._require_folders().quotas.set_limit(
+                context.caller, storage_host_name, quota_scope_id, hard_limit_bytes
+            )
         return {"quota_scope": _scope_view(storage_host_name, quota_scope_id)}

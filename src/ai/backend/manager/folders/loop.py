@@ -60,15 +60,17 @@ class FolderLoop(PeriodicLoop):
                 )
                 self._clones.add(task)
                 task.add_done_callback(self._clones.discard)
-        steps = {FolderStatus.PERFORMING: self._create_directory, FolderStatus.DELETE_ONGOING: self._remove}
-        planned = [(steps[folder.status], folder) for folder in idle_folders if folder.status in steps]
-        await asyncio.gather(*(self._try_step(step, folder, self._slots) for step, folder in planned))
+        step_of_status = {FolderStatus.PERFORMING: self._create_directory, FolderStatus.DELETE_ONGOING: self._remove}
+        planned_steps = [
+            (step_of_status[folder.status], folder) for folder in idle_folders if folder.status in step_of_status
+        ]
+        await asyncio.gather(*(self._try_step(step, folder, self._slots) for step, folder in planned_steps))
 
     async def _empty_trash(self) -> None:
         if self._trash_days:
-            now, kept_for = self._clock.now(), timedelta(days=self._trash_days)
+            now, trash_period = self._clock.now(), timedelta(days=self._trash_days)
             expired_count = await self._store.expire(
-                now - kept_for, at=now, info=f"in the trash for {self._trash_days:g} days"
+                now - trash_period, at=now, info=f"in the trash for {self._trash_days:g} days"
             )
             if expired_count:
                 crash_point("after-trash-expired")
@@ -81,11 +83,14 @@ class FolderLoop(PeriodicLoop):
         await asyncio.gather(*self._clones, return_exceptions=True)
 
     async def _try_step(
-        self, step: Callable[[Folder], Awaitable[object]], folder: Folder, slots: AbstractAsyncContextManager[None]
+        self,
+        step: Callable[[Folder], Awaitable[object]],
+        folder: Folder,
+        concurrency_limit: AbstractAsyncContextManager[None],
     ) -> None:
         self._under_way.add(folder.id)
         try:
-            async with slots:
+            async with concurrency_limit:
                 await step(folder)
         except BackendError as e:
             log.warning("the folder %s (%s) stays %s: %s", folder.id, folder.host, folder.status, e)
@@ -98,15 +103,15 @@ class FolderLoop(PeriodicLoop):
         *,
         max_count: int = 0,
         progress: Progress | None = None,
-        begun: asyncio.Future[None] | None = None,
+        insert_result: asyncio.Future[None] | None = None,
     ) -> None:
-        """Stores a new folder, sets the result of ``begun``, and creates the directory of the folder. Raises
+        """Stores a new folder, sets the result of ``insert_result``, and creates the directory of the folder. Raises
         FolderAlreadyExists, LimitExceeded; and BackendError if the storage proxy failed, whereupon the folder is
         removed.
         """
         self._under_way.add(folder.id)
         try:
-            await self._insert_row(folder, max_count, begun)
+            await self._insert_row(folder, max_count, insert_result)
             await (self._create_directory(folder) if folder.cloned_from is None else self._copy_files(folder, progress))
         except BackendError as e:
             if await self._give_up(folder, e.message):
@@ -115,17 +120,17 @@ class FolderLoop(PeriodicLoop):
         finally:
             self._under_way.discard(folder.id)
 
-    async def _insert_row(self, folder: Folder, max_count: int, begun: asyncio.Future[None] | None) -> None:
+    async def _insert_row(self, folder: Folder, max_count: int, insert_result: asyncio.Future[None] | None) -> None:
         try:
             crash_point("before-commit-folder")
             await self._store.insert(folder, max_count=max_count)
             crash_point("after-commit-folder")
         except BaseException as e:
-            if begun is not None and not begun.done():
-                begun.set_exception(e)
+            if insert_result is not None and not insert_result.done():
+                insert_result.set_exception(e)
             raise
-        if begun is not None and not begun.done():
-            begun.set_result(None)
+        if insert_result is not None and not insert_result.done():
+            insert_result.set_result(None)
 
     async def _create_directory(self, folder: Folder) -> None:
         if folder.unmanaged_path is None:
@@ -134,12 +139,12 @@ class FolderLoop(PeriodicLoop):
         await self._mark_ready(folder, FolderTrigger.MADE)
 
     async def _copy_files(self, folder: Folder, progress: Progress | None = None) -> None:
-        source = await self._store.get(folder.cloned_from) if folder.cloned_from is not None else None
-        if source is None:
+        source_folder = await self._store.get(folder.cloned_from) if folder.cloned_from is not None else None
+        if source_folder is None:
             await self._give_up(folder, "the source of the clone is gone")
             raise FolderNotFound("The folder to clone is gone.")
         try:
-            await self._storage.clone_folder(source.folder.key, folder.key, progress)
+            await self._storage.clone_folder(source_folder.folder.key, folder.key, progress)
         except NotFound as e:
             await self._give_up(folder, e.message)
             raise

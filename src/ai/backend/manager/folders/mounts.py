@@ -24,7 +24,7 @@ from ai.backend.manager.folders.model import FolderAccess, FolderMount
 
 HOME = "/home/work"
 MAX_MOUNTS = 64
-BENEATH = "/./"
+SUBPATH_MARK = "/./"
 """The text between a folder's directory and a path inside the folder, see MountSpec."""
 _CLOSED_TARGETS = frozenset(
     {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt/backend.ai", "/opt/kernel", "/proc", "/root"}
@@ -47,19 +47,19 @@ def check_target(ref: str, target: str) -> str:
     """
     path = "/" + posixpath.normpath(posixpath.join(HOME, target)).lstrip("/")  # normpath keeps two leading slashes
     is_closed = any(
-        path == closed
-        or closed.startswith(path + "/")
-        or (path.startswith(closed + "/") and closed not in _TARGETS_OPEN_BELOW)
-        for closed in _CLOSED_TARGETS
+        path == closed_path
+        or closed_path.startswith(path + "/")
+        or (path.startswith(closed_path + "/") and closed_path not in _TARGETS_OPEN_BELOW)
+        for closed_path in _CLOSED_TARGETS
     )
     if ".." in target.split("/") or "\0" in target or not target.isprintable():
-        raise _mount_refused(ref, f"{target[:128]!r} is not a plain path", "malformed target")
+        raise _mount_error(ref, f"{target[:128]!r} is not a plain path", "malformed target")
     if path in ("/", HOME, "/home") or is_closed:
-        raise _mount_refused(ref, f"nothing can be mounted at {path!r}", "closed target")
+        raise _mount_error(ref, f"nothing can be mounted at {path!r}", "closed target")
     return path
 
 
-def _mount_refused(ref: str, reason: str, code: str) -> InvalidInput:
+def _mount_error(ref: str, reason: str, code: str) -> InvalidInput:
     return InvalidInput(
         f"The folder {ref[:64]!r} cannot be mounted: {reason}.", data={"config.mounts": f"{ref[:64]}: {code}"}
     )
@@ -75,32 +75,36 @@ def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Ma
     if len(mounts) > MAX_MOUNTS:
         raise InvalidInput(f"A session mounts {MAX_MOUNTS} folders at most.", data={"config.mounts": "too many"})
     aliases: dict[str, str] = {}
-    for text in mounts:
-        name, _, alias = text.partition(":")
+    for mount_text in mounts:
+        name, _, alias = mount_text.partition(":")
         if name in aliases:
-            raise _mount_refused(name, "it is named twice", "twice")
-        aliases[name] = mount_map.get(text) or mount_map.get(name) or alias
+            raise _mount_error(name, "it is named twice", "twice")
+        aliases[name] = mount_map.get(mount_text) or mount_map.get(name) or alias
     for name in (*mount_map, *options):
         if name not in aliases and name not in mounts:
-            raise _mount_refused(name, "it has an alias or options, but is not among the mounts", "not in mounts")
+            raise _mount_error(name, "it has an alias or options, but is not among the mounts", "not in mounts")
     requests = []
     for name, alias in aliases.items():
         option = options.get(name)
         ref, _, subpath = name.partition("/")
         with _with_folder_name(ref):
-            parts = FolderPath.parse(subpath).parts
-        target = check_target(name, alias) if alias else ""
+            subpath_parts = FolderPath.parse(subpath).parts
+        target_path = check_target(name, alias) if alias else ""
         permission = FolderPermission(option["permission"]) if option and option.get("permission") else None
-        requests.append(_MountRequest(ref, "/".join(parts), target, permission))
+        requests.append(_MountRequest(ref, "/".join(subpath_parts), target_path, permission))
     return requests
 
 
 def check_mounts_are_apart(mounts: Sequence[FolderMount]) -> None:
     """Raises InvalidInput if the target of a mount is equal to, or inside of, the target of another mount."""
-    ordered = sorted(mounts, key=lambda mount: mount.target.split("/"))
-    for upper, lower in pairwise(ordered):
-        if lower.target == upper.target or lower.target.startswith(upper.target + "/"):
-            raise _mount_refused(lower.name, f"{lower.target!r} is inside of {upper.name!r}", f"inside of {upper.name}")
+    mounts_by_target = sorted(mounts, key=lambda mount: mount.target.split("/"))
+    for outer_mount, inner_mount in pairwise(mounts_by_target):
+        if inner_mount.target == outer_mount.target or inner_mount.target.startswith(outer_mount.target + "/"):
+            raise _mount_error(
+                inner_mount.name,
+                f"{inner_mount.target!r} is inside of {outer_mount.name!r}",
+                f"inside of {outer_mount.name}",
+            )
 
 
 @contextmanager
@@ -111,9 +115,9 @@ def _with_folder_name(ref: str) -> Iterator[None]:
     except BackendError as e:
         if "cannot be mounted" in e.message:
             raise
-        kind = InvalidInput if isinstance(e, NotFound | Conflict) else type(e)
+        error_class = InvalidInput if isinstance(e, NotFound | Conflict) else type(e)
         message = f"The folder {ref[:64]!r} cannot be mounted: {e.message}"
-        raise kind(message, data={"config.mounts": f"{ref[:64]}: {e.code}"}) from None
+        raise error_class(message, data={"config.mounts": f"{ref[:64]}: {e.code}"}) from None
 
 
 class UnmanagedPaths:
@@ -128,15 +132,15 @@ class UnmanagedPaths:
         """Returns an unmanaged path if the caller may create a folder of this path. Raises Forbidden."""
         if not is_permitted(caller, Operation.USE_UNMANAGED_PATHS):
             raise Forbidden("Only superadmins make folders of unmanaged paths.", data={"unmanaged_path": "not allowed"})
-        self.place(path)
+        self.split_root(path)
         return path
 
-    def place(self, path: str) -> tuple[str, str]:
+    def split_root(self, path: str) -> tuple[str, str]:
         """Returns the root above a path, and the path relative to the root (empty for the root itself). Raises
         Forbidden.
         """
-        is_plain = path.startswith("/") and path.isprintable() and posixpath.normpath(path) == path
-        for root in self._roots if is_plain else ():
+        is_plain_path = path.startswith("/") and path.isprintable() and posixpath.normpath(path) == path
+        for root in self._roots if is_plain_path else ():
             if path == root or path.startswith(root.rstrip("/") + "/"):
                 return root, path[len(root) :].lstrip("/")
         raise Forbidden(
@@ -148,10 +152,10 @@ class UnmanagedPaths:
 class MountResolver:
     """Finds the directories of the folders that a new session mounts."""
 
-    def __init__(self, storage: FolderGateway, finder: FolderFinder, unmanaged: UnmanagedPaths) -> None:
+    def __init__(self, storage: FolderGateway, finder: FolderFinder, unmanaged_paths: UnmanagedPaths) -> None:
         self._storage = storage
         self._finder = finder
-        self._unmanaged = unmanaged
+        self._unmanaged = unmanaged_paths
 
     async def resolve(
         self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
@@ -159,37 +163,37 @@ class MountResolver:
         """Returns the mounts of a session: the requested folders, and the owner's folders whose names begin with a dot.
         Raises InvalidInput, Forbidden and Unavailable, which name the folder.
         """
-        resolved = []
+        resolved_mounts = []
         for request in read_mounts(mounts, mount_map, options):
             with _with_folder_name(request.ref):
                 access = await self._finder.one(owner, request.ref, needs=HostPermission.MOUNT)
-                resolved.append(await self._mount(access, request))
-        explicit = {mount.folder_id for mount in resolved}
-        for access in await self._finder.automatic(owner):
-            if access.folder.id not in explicit:
+                resolved_mounts.append(await self._mount(access, request))
+        requested_folder_ids = {mount.folder_id for mount in resolved_mounts}
+        for access in await self._finder.automounted(owner):
+            if access.folder.id not in requested_folder_ids:
                 with _with_folder_name(access.folder.name):
-                    resolved.append(await self._mount(access, _MountRequest(access.folder.name, "", "", None)))
-        check_mounts_are_apart(resolved)
-        return tuple(resolved)
+                    resolved_mounts.append(await self._mount(access, _MountRequest(access.folder.name, "", "", None)))
+        check_mounts_are_apart(resolved_mounts)
+        return tuple(resolved_mounts)
 
     async def _mount(self, access: FolderAccess, request: _MountRequest) -> FolderMount:
         folder = access.folder
         permission = request.permission or access.permission
         if permission.writes and not access.permission.writes:
-            raise _mount_refused(request.ref, "you may only read it, so mount it with permission ro", "read-only")
+            raise _mount_error(request.ref, "you may only read it, so mount it with permission ro", "read-only")
         if folder.unmanaged_path is not None:
-            source, below = self._unmanaged.place(folder.unmanaged_path)
-            below = posixpath.join(below, request.subpath).rstrip("/")
+            source_path, relative_path = self._unmanaged.split_root(folder.unmanaged_path)
+            relative_path = posixpath.join(relative_path, request.subpath).rstrip("/")
         else:
-            source, below = await self._storage.mount_path(folder.key), request.subpath
-            if below:
-                await self._storage.mount_path(folder.key, below)  # raises if it does not exist
-        if below:
-            source += BENEATH + below
+            source_path, relative_path = await self._storage.mount_path(folder.key), request.subpath
+            if relative_path:
+                await self._storage.mount_path(folder.key, relative_path)  # raises if it does not exist
+        if relative_path:
+            source_path += SUBPATH_MARK + relative_path
         return FolderMount(
             folder_id=folder.id,
             name=folder.name,
-            source=source,
+            source=source_path,
             target=request.target or check_target(request.ref, folder.name),
             read_only=not permission.writes,
         )

@@ -37,17 +37,17 @@ class QuotaLoop(PeriodicLoop):
     async def once(self) -> None:
         for limit in await self._store.scope_limits():
             try:
-                await self._apply(limit)
+                await self._send_limit(limit)
             except BackendError as e:
                 log.warning("the limit of %s on %s is not set yet: %s", limit.scope, limit.host, e.message)
 
-    async def ensure(self, host: str, scope: QuotaScopeId) -> None:
+    async def ensure_limit(self, host: str, scope: QuotaScopeId) -> None:
         """Sends the limit of a quota scope to its storage proxy, unless this process has already sent the limit. Raises
         the storage proxy's errors.
         """
-        await self._apply(await self._store.scope_limit(host, scope))
+        await self._send_limit(await self._store.scope_limit(host, scope))
 
-    async def _apply(self, limit: ScopeLimit) -> None:
+    async def _send_limit(self, limit: ScopeLimit) -> None:
         key, limit_bytes = (limit.host, limit.scope), limit.limit_bytes
         if key not in self._applied or self._applied[key] != limit_bytes:
             await self._storage.set_scope_limit(limit.host, limit.scope, limit_bytes)
@@ -86,23 +86,23 @@ class QuotaService:
         if host not in await self._volumes.volumes():
             raise NotFound(f"There is no storage host {host[:64]!r} now.", data={"storage_host_name": "unknown"})
         await self._store.set_scope_limit(host, quota_scope, limit_bytes)
-        await self._loop.ensure(host, quota_scope)
+        await self._loop.ensure_limit(host, quota_scope)
 
     async def _visible_scope(self, caller: Caller, host: str, scope: str) -> QuotaScopeId:
         parse_host(host)
-        parsed = QuotaScopeId.parse(scope)
-        if parsed.kind is QuotaScopeKind.USER:
-            user = await self._identities.user(uuid=UserId(parsed.id))
+        parsed_scope = QuotaScopeId.parse(scope)
+        if parsed_scope.kind is QuotaScopeKind.USER:
+            user = await self._identities.user(uuid=UserId(parsed_scope.id))
             domain = user.domain_name if user is not None else None
-            is_own = parsed.id == caller.user_id
+            is_own = parsed_scope.id == caller.user_id
         else:
             group = next(
-                (candidate for candidate in await self._identities.groups() if candidate.id == parsed.id), None
+                (candidate for candidate in await self._identities.groups() if candidate.id == parsed_scope.id), None
             )
-            own_ids = {candidate.id for candidate in await self._identities.groups(user_id=caller.user_id)}
+            own_group_ids = {candidate.id for candidate in await self._identities.groups(user_id=caller.user_id)}
             domain = group.domain_name if group is not None else None
-            is_own = GroupId(parsed.id) in own_ids
+            is_own = GroupId(parsed_scope.id) in own_group_ids
         is_admin = is_permitted(caller, Operation.SEE_QUOTAS, domain_name=domain)
         if domain is None or not (is_own or is_admin):
             raise NotFound(f"There is no quota scope {scope[:64]!r} for you.", data={"quota_scope_id": "unknown"})
-        return parsed
+        return parsed_scope

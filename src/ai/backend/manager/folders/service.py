@@ -60,7 +60,7 @@ from ai.backend.manager.volumes.model import Volume
 from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderScopes, require
 
 _NOT_DELETED = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
-_USAGE_CALLS = 4
+_MAX_CONCURRENT_USAGE_CALLS = 4
 """The number of folders of one query whose usage is read at the same time."""
 _ALL_FOLDERS = ListQuery(limit=1_000_000, filter=_NOT_DELETED)
 
@@ -89,9 +89,11 @@ class FolderService:
     async def hosts(self, caller: Caller, group_id: GroupId | None = None) -> tuple[str | None, Mapping[str, Volume]]:
         """Returns the default host, and the volumes of the hosts that the caller may use, by host."""
         scope, volumes = await self._scopes.of(caller, group_id), await self._volumes.volumes()
-        allowed = {host: volume for host, volume in sorted(volumes.items()) if scope.allowed(host)}
-        default = await self._volumes.default_host()
-        return default if default in allowed else next(iter(allowed), None), allowed
+        volume_by_allowed_host = {host: volume for host, volume in sorted(volumes.items()) if scope.allowed(host)}
+        default_host = await self._volumes.default_host()
+        return default_host if default_host in volume_by_allowed_host else next(
+            iter(volume_by_allowed_host), None
+        ), volume_by_allowed_host
 
     async def all_hosts(self, caller: Caller) -> tuple[str | None, Mapping[str, Volume]]:
         """Returns the default host and all volumes to superadmins."""
@@ -108,7 +110,7 @@ class FolderService:
         group = await self._find_group(caller, request.group) if request.group is not None else None
         if group is not None and group.type is GroupType.MODEL_STORE and request.usage_mode is not UsageMode.MODEL:
             raise InvalidInput("A model store keeps models: say usage mode model.", data={"usage_mode": "not model"})
-        host = await self._full_host(request.host) if request.host else await self._volumes.default_host()
+        host = await self._resolve_host(request.host) if request.host else await self._volumes.default_host()
         if host is None:
             raise NotFound("This cluster has no storage host.", data={"host": "none"})
         scope = await self._scopes.of(caller, group.id if group is not None else None)
@@ -117,22 +119,22 @@ class FolderService:
             request = replace(request, unmanaged_path=self._unmanaged.check(caller, request.unmanaged_path))
         else:
             await self._check_host(scope, host)
-        folder = self._new_folder(caller, name, host, group, _limited(request, scope))
+        folder = self._new_folder(caller, name, host, group, _with_limited_size(request, scope))
         await self._apply_quota(folder, scope)
-        limit = scope.max_count
+        max_folder_count = scope.max_count
         if group is not None:
             policies = await self._identities.storage_policies(QuotaScopeKind.PROJECT, name=group.resource_policy)
-            limit = policies[0].max_vfolder_count if policies else 0
-        await asyncio.shield(self._loop.begin(folder, max_count=limit))
+            max_folder_count = policies[0].max_vfolder_count if policies else 0
+        await asyncio.shield(self._loop.begin(folder, max_count=max_folder_count))
         return await self.get(caller, str(folder.id))
 
     async def _apply_quota(self, folder: Folder, scope: FolderScope) -> None:
         """Sends the limit of the quota scope to the storage proxy, before files are written."""
         if folder.unmanaged_path is None and (scope.max_size is not None or folder.group_id is not None):
-            await self._quotas.ensure(folder.host, QuotaScopeId.parse(folder.quota_scope))
+            await self._quotas.ensure_limit(folder.host, QuotaScopeId.parse(folder.quota_scope))
 
     def _new_folder(
-        self, caller: Caller, name: str, host: str, group: Group | None, request: CreateFolder, **more: Any
+        self, caller: Caller, name: str, host: str, group: Group | None, request: CreateFolder, **other_fields: Any
     ) -> Folder:
         now = self._clock.now()
         options = ("usage_mode", "permission", "cloneable", "max_size", "unmanaged_path")
@@ -149,7 +151,7 @@ class FolderService:
             created_at=now,
             status_changed=now,
             **{option: getattr(request, option) for option in options},
-            **more,
+            **other_fields,
         )
 
     async def _find_group(self, caller: Caller, ref: str) -> Group:
@@ -166,11 +168,11 @@ class FolderService:
             raise Forbidden("Only administrators make folders of a group.", data={"group": "not allowed"})
         return next((candidate for candidate in matches if candidate.domain_name == caller.domain_name), matches[0])
 
-    async def _full_host(self, name: str) -> str:
+    async def _resolve_host(self, name: str) -> str:
         """Returns the host whose volume or proxy has this plain name, if only one host matches (03-11:540)."""
         hosts = await self._volumes.volumes() if ":" not in name else ()
-        for part in (2, 0):
-            matches = [host for host in hosts if host.partition(":")[part] == name]
+        for part_index in (2, 0):
+            matches = [host for host in hosts if host.partition(":")[part_index] == name]
             if len(matches) == 1:
                 return matches[0]
         return name
@@ -200,7 +202,7 @@ class FolderService:
             )
         if source.unmanaged_path is not None:
             raise InvalidInput(f"The files of {source.name!r} are with no storage proxy.", data={"name": "unmanaged"})
-        name, host = check_folder_name(request.name), await self._full_host(request.host or source.host)
+        name, host = check_folder_name(request.name), await self._resolve_host(request.host or source.host)
         scope = await self._scopes.of(caller)
         if CLONE in scope.blocked.get(source.host, ()):
             raise Forbidden(f"Nobody may clone folders of {source.host!r}.", data={"host": source.host})
@@ -209,46 +211,54 @@ class FolderService:
             raise InvalidInput(
                 "A folder is cloned onto a volume of the same storage proxy.", data={"target_host": "another proxy"}
             )
-        limited = _limited(request, scope)
-        if limited.max_size and (await self._storage.usage(source.key)).bytes > limited.max_size:
-            raise LimitExceeded(f"{source.name!r} exceeds the {limited.max_size} bytes that your folders may have.")
-        target = self._new_folder(caller, name, host, None, limited, status=FolderStatus.CLONING, cloned_from=source.id)
+        limited_request = _with_limited_size(request, scope)
+        if limited_request.max_size and (await self._storage.usage(source.key)).bytes > limited_request.max_size:
+            raise LimitExceeded(
+                f"{source.name!r} exceeds the {limited_request.max_size} bytes that your folders may have."
+            )
+        target = self._new_folder(
+            caller, name, host, None, limited_request, status=FolderStatus.CLONING, cloned_from=source.id
+        )
         await self._apply_quota(target, scope)
-        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        insert_result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def work(progress: TaskProgress) -> str:
             async def report(done: float, total: float) -> None:
                 await progress.update(done, total, f"cloning {source.name} to {name}")
 
-            await self._loop.begin(target, max_count=scope.max_count, progress=report, begun=begun)
+            await self._loop.begin(target, max_count=scope.max_count, progress=report, insert_result=insert_result)
             return f"cloned {source.name} to {name}"
 
         task_id = await self._tasks.start(caller, f"clone the folder {source.name}", work)
-        await begun
+        await insert_result
         access = await self._finder.one(caller, str(target.id), statuses=ANY_STATUS)
         return access, task_id
 
     # ---- reading ----
 
     async def list(
-        self, caller: Caller, *, everything: bool = False, group: str | None = None
+        self, caller: Caller, *, lists_all: bool = False, group: str | None = None
     ) -> Sequence[FolderAccess]:
-        """Returns the folders that the caller may use, including folders in the trash; superadmins may list
-        ``everything``.
+        """Returns the folders that the caller may use, including folders in the trash, or with
+        ``lists_all`` every folder, which only superadmins may list.
         """
-        if everything and not checks.is_permitted(caller, Operation.LIST_ALL_FOLDERS):
+        if lists_all and not checks.is_permitted(caller, Operation.LIST_ALL_FOLDERS):
             raise Forbidden("Only superadmins list the folders of all users.", data={"all": "not allowed"})
         accesses = await self._finder.accessible(caller)
-        if everything:
-            own = {access.folder.id: access for access in accesses}
+        if lists_all:
+            own_accesses = {access.folder.id: access for access in accesses}
             rows = (await self._store.page(_ALL_FOLDERS, FolderSelection())).items
-            accesses = [own.get(row.folder.id) or _as_admin(row) for row in rows]
+            accesses = [own_accesses.get(row.folder.id) or _admin_access(row) for row in rows]
         if group is None:
             return accesses
-        if not everything:
+        if not lists_all:
             accesses = [*accesses, *await self._finder.administered(caller)]
-        ids = ((entry, entry.folder.group_id) for entry in accesses)
-        return [entry for entry, id_ in ids if id_ is None or group in (str(id_), id_.hex, entry.row.group_name)]
+        accesses_with_group = ((folder_access, folder_access.folder.group_id) for folder_access in accesses)
+        return [
+            folder_access
+            for folder_access, group_id in accesses_with_group
+            if group_id is None or group in (str(group_id), group_id.hex, folder_access.row.group_name)
+        ]
 
     async def page(
         self,
@@ -270,8 +280,10 @@ class FolderService:
         if kind is None and scope is Scope.DOMAIN and domain_name in (None, caller.domain_name):
             return await self._store.page(query, replace(selection, domain_name=caller.domain_name))
         groups = (await self._scopes.of(caller)).all_groups
-        own = replace(selection, user_id=caller.user_id, groups=groups)
-        return await self._store.page(query, replace(own, kinds=frozenset({kind})) if kind is not None else own)
+        own_selection = replace(selection, user_id=caller.user_id, groups=groups)
+        return await self._store.page(
+            query, replace(own_selection, kinds=frozenset({kind})) if kind is not None else own_selection
+        )
 
     async def get(self, caller: Caller, ref: str) -> FolderAccess:
         """Returns the folder of a name or id, including a folder in the trash."""
@@ -285,15 +297,15 @@ class FolderService:
 
     async def usages(self, folders: Sequence[Folder]) -> Mapping[FolderId, FolderUsage]:
         """Returns the current usage of live, managed folders, without folders whose storage proxy does not answer."""
-        slots, usages = asyncio.Semaphore(_USAGE_CALLS), dict[FolderId, FolderUsage]()
+        concurrency_limit, usages = asyncio.Semaphore(_MAX_CONCURRENT_USAGE_CALLS), dict[FolderId, FolderUsage]()
 
         async def read(folder: Folder) -> None:
             with contextlib.suppress(BackendError):
-                async with slots:
+                async with concurrency_limit:
                     usages[folder.id] = await self._storage.usage(folder.key)
 
-        managed = (folder for folder in folders if folder.status.is_live and folder.unmanaged_path is None)
-        await asyncio.gather(*map(read, managed))
+        managed_folders = (folder for folder in folders if folder.status.is_live and folder.unmanaged_path is None)
+        await asyncio.gather(*map(read, managed_folders))
         return usages
 
     # ---- changes ----
@@ -335,9 +347,9 @@ class FolderService:
         """Restores a folder from the trash. Raises LimitExceeded, and FolderAlreadyExists if its name was taken."""
         trigger = FolderTrigger.RESTORE_REQUESTED
         access = await self._controlled_folder(caller, ref, HostPermission.MODIFY, trigger=trigger)
-        is_own = access.folder.user_id == caller.user_id
-        limit = (await self._scopes.of(caller)).max_count if is_own else 0
-        await self._apply_trigger(caller, access.folder, trigger, max_count=limit)
+        is_own_folder = access.folder.user_id == caller.user_id
+        max_folder_count = (await self._scopes.of(caller)).max_count if is_own_folder else 0
+        await self._apply_trigger(caller, access.folder, trigger, max_count=max_folder_count)
 
     async def purge(self, caller: Caller, ref: str) -> None:
         """Deletes a folder in the trash for ever; its files are removed in the background."""
@@ -372,17 +384,19 @@ class FolderService:
             raise Conflict(f"The folder {folder.name!r} was changed meanwhile; look again.")
 
 
-def _limited(request: CreateFolder, scope: FolderScope) -> CreateFolder:
+def _with_limited_size(request: CreateFolder, scope: FolderScope) -> CreateFolder:
     """Returns the creation request with a permitted size: the requested one, or the largest that the keypair's policy
     allows. Raises LimitExceeded for a larger one.
     """
-    limit = scope.max_folder_size
-    if limit and (request.max_size or 0) > limit:
-        raise LimitExceeded(f"Your policy allows folders of {limit} bytes.", data={"quota": limit})
-    return replace(request, max_size=request.max_size or limit or None)
+    max_folder_bytes = scope.max_folder_size
+    if max_folder_bytes and (request.max_size or 0) > max_folder_bytes:
+        raise LimitExceeded(
+            f"Your policy allows folders of {max_folder_bytes} bytes.", data={"quota": max_folder_bytes}
+        )
+    return replace(request, max_size=request.max_size or max_folder_bytes or None)
 
 
-def _as_admin(row: FolderRow) -> FolderAccess:
+def _admin_access(row: FolderRow) -> FolderAccess:
     return FolderAccess(
         row=row, permission=FolderPermission.WRITE_DELETE, is_owner=False, controls=True, allowed=frozenset()
     )
@@ -397,18 +411,20 @@ class FolderOwnerRemoval:
         self._store = store
         self._transitions = transitions
 
-    async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
+    async def remove_of_user(self, user_id: UserId, *, heir: User | None) -> None:
         """Removes the folders of a user. Shared folders go to ``heir``, under another name if their name is taken."""
         page = await self._store.page(_ALL_FOLDERS, FolderSelection(owner_id=user_id))
         folders = [row.folder for row in page.items if row.folder.user_id == user_id]
-        shared = {share.folder_id for share in await self._store.shares([owned.id for owned in folders])}
+        shared_folder_ids = {
+            share.folder_id for share in await self._store.shares([owned_folder.id for owned_folder in folders])
+        }
         for folder in folders:
-            if heir is not None and folder.id in shared and folder.status is FolderStatus.READY:
+            if heir is not None and folder.id in shared_folder_ids and folder.status is FolderStatus.READY:
                 await self._hand_over(folder, heir)
             else:
                 await self._remove(folder)
 
-    async def of_group(self, group_id: GroupId) -> None:
+    async def remove_of_group(self, group_id: GroupId) -> None:
         page = await self._store.page(_ALL_FOLDERS, FolderSelection(group_id=group_id))
         for row in page.items:
             await self._remove(row.folder)
@@ -421,8 +437,8 @@ class FolderOwnerRemoval:
             await self._store.hand_over(folder.id, heir)
 
     async def _remove(self, folder: Folder) -> None:
-        moved = await self._transitions.apply(
+        is_moved = await self._transitions.apply(
             folder, FolderTrigger.OWNER_REMOVED, cause="removal of its owner", unless_used=folder.status.is_live
         )
-        if not moved:
+        if not is_moved:
             raise Conflict(f"The folder {folder.name!r} was changed meanwhile; try again.")

@@ -20,7 +20,7 @@ from ai.backend.manager.identity.model import User
 from ai.backend.manager.identity.store import IdentityStore
 
 
-def _no_invitation() -> NotFound:
+def _unknown_invitation_error() -> NotFound:
     return NotFound("There is no such invitation.", data={"inv_id": "unknown"})
 
 
@@ -65,11 +65,11 @@ class FolderSharing:
             raise InvalidInput("A group's folder is shared, not offered by invitation.", data={"name": "of a group"})
         if folder.name.startswith("."):
             raise InvalidInput("A folder that is mounted by itself is its owner's alone.", data={"name": "dotted"})
-        sharing = {share.user_id for share in await self._store.shares([folder.id])}
+        sharing_user_ids = {share.user_id for share in await self._store.shares([folder.id])}
         now = self._clock.now()
-        invited = []
+        invited_emails = []
         for user in await self._users_of(caller, emails):
-            if user.uuid in sharing or user.uuid == folder.user_id:
+            if user.uuid in sharing_user_ids or user.uuid == folder.user_id:
                 continue
             invitation = Invitation(
                 id=InvitationId(self._id_generator.uuid()),
@@ -81,14 +81,14 @@ class FolderSharing:
                 modified_at=now,
             )
             if await self._store.invite(invitation):
-                invited.append(user.email)
-        return invited
+                invited_emails.append(user.email)
+        return invited_emails
 
-    async def received(self, caller: Caller) -> Sequence[Invitation]:
+    async def received_invitations(self, caller: Caller) -> Sequence[Invitation]:
         """Returns the pending invitations that the caller has received."""
         return await self._store.invitations(invitee=caller.email)
 
-    async def sent(self, caller: Caller) -> Sequence[Invitation]:
+    async def sent_invitations(self, caller: Caller) -> Sequence[Invitation]:
         """Returns the pending invitations that the caller has sent."""
         return await self._store.invitations(inviter=caller.email)
 
@@ -98,7 +98,7 @@ class FolderSharing:
         invitation = await self._store.invitation(InvitationId(invitation_id))
         is_party = invitation is not None and (invitation.inviter == inviter or invitation.invitee == invitee)
         if invitation is None or not is_party or invitation.state is not InvitationState.PENDING:
-            raise _no_invitation()
+            raise _unknown_invitation_error()
         return invitation
 
     async def accept(self, caller: Caller, invitation_id: UUID) -> None:
@@ -107,37 +107,37 @@ class FolderSharing:
         row = await self._store.get(invitation.folder_id)
         if row is None or not row.folder.status.is_live:
             raise NotFound("The folder of this invitation is gone.", data={"inv_id": "its folder is gone"})
-        done = await self._store.answer(
+        is_accepted = await self._store.answer(
             invitation.id, InvitationState.ACCEPTED, at=self._clock.now(), user_id=caller.user_id
         )
-        if not done:
-            raise _no_invitation()
+        if not is_accepted:
+            raise _unknown_invitation_error()
 
     async def reject(self, caller: Caller, invitation_id: UUID) -> None:
         """Rejects an invitation to the caller, or withdraws one that the caller sent."""
         invitation = await self._pending_invitation(invitation_id, invitee=caller.email, inviter=caller.email)
         if not await self._store.answer(invitation.id, InvitationState.REJECTED, at=self._clock.now()):
-            raise _no_invitation()
+            raise _unknown_invitation_error()
 
     async def amend(self, caller: Caller, invitation_id: UUID, permission: FolderPermission) -> None:
         """Changes the permission of an invitation that the caller sent."""
         invitation = await self._pending_invitation(invitation_id, inviter=caller.email)
         if not await self._store.amend(invitation.id, permission, at=self._clock.now()):
-            raise _no_invitation()
+            raise _unknown_invitation_error()
 
     # ---- shares ----
 
     async def share(self, caller: Caller, ref: str, permission: FolderPermission, emails: Sequence[str]) -> list[str]:
         """Sets the permission of individual members on the folder of their group. Returns their emails."""
         access = await self._group_folder(caller, ref)
-        shared = []
+        shared_emails = []
         for user in await self._users_of(caller, emails):
             if any(group.id == access.folder.group_id for group in user.groups):
                 await self._store.share(access.folder.id, user.uuid, permission)
-                shared.append(user.email)
-        if not shared:
+                shared_emails.append(user.email)
+        if not shared_emails:
             raise NotFound("None of them is a member of the group.", data={"emails": list(emails)[:20]})
-        return shared
+        return shared_emails
 
     async def unshare(self, caller: Caller, ref: str, emails: Sequence[str]) -> list[str]:
         """Removes the permissions of individual members on the folder of their group. Returns their emails."""
@@ -146,8 +146,8 @@ class FolderSharing:
         return [user.email for user in users if await self._store.share(access.folder.id, user.uuid, None)]
 
     async def _group_folder(self, caller: Caller, ref: str) -> FolderAccess:
-        needs = HostPermission.SET_USER_PERMISSION
-        access = await self._finder.one(caller, ref, to_control=True, needs=needs)
+        needed_permission = HostPermission.SET_USER_PERMISSION
+        access = await self._finder.one(caller, ref, to_control=True, needs=needed_permission)
         if access.folder.ownership_type is not FolderOwnership.GROUP:
             raise InvalidInput(
                 "Only a group's folder is shared so; invite others to your own.", data={"name": "not of a group"}
@@ -164,13 +164,15 @@ class FolderSharing:
                 for access in await self._finder.accessible(caller)
                 if access.is_owner and access.folder.status.is_live
             ]
-        by_id = {access.folder.id: access for access in folders}
-        return [(by_id[share.folder_id], share) for share in await self._store.shares(by_id)]
+        access_by_folder_id = {access.folder.id: access for access in folders}
+        return [
+            (access_by_folder_id[share.folder_id], share) for share in await self._store.shares(access_by_folder_id)
+        ]
 
     async def set_share(self, caller: Caller, ref: str, user_id: UUID, permission: FolderPermission | None) -> None:
         """Changes an existing share of a folder, or ends the share if the permission is None."""
-        needs = HostPermission.SET_USER_PERMISSION
-        folder = (await self._finder.one(caller, ref, to_control=True, needs=needs)).folder
+        needed_permission = HostPermission.SET_USER_PERMISSION
+        folder = (await self._finder.one(caller, ref, to_control=True, needs=needed_permission)).folder
         if all(share.user_id != user_id for share in await self._store.shares([folder.id])):
             raise NotFound("That user does not share this folder.", data={"user": "unknown"})
         await self._store.share(folder.id, UserId(user_id), permission)
@@ -185,12 +187,12 @@ class FolderSharing:
         if user_id is not None and user_id != caller.user_id:
             if not access.controls:
                 raise NotFound("That user does not share this folder.", data={"shared_user_uuid": "unknown"})
-            member = UserId(user_id)
+            leaving_user_id = UserId(user_id)
         elif access.is_owner:
             raise InvalidInput("Nobody can leave their own folder.", data={"name": "your own"})
         else:
-            member = caller.user_id
-        if not await self._store.share(access.folder.id, member, None):
-            if member == caller.user_id:
+            leaving_user_id = caller.user_id
+        if not await self._store.share(access.folder.id, leaving_user_id, None):
+            if leaving_user_id == caller.user_id:
                 raise FolderNotFound  # another call ended it meanwhile
             raise NotFound("That user does not share this folder.", data={"shared_user_uuid": "unknown"})

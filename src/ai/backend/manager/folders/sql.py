@@ -42,13 +42,15 @@ def _selection_clauses(selection: FolderSelection) -> list[ColumnElement[bool]]:
     columns = folders.c
     clauses: list[ColumnElement[bool]] = []
     if selection.user_id is not None:
-        shared = select(folder_permissions.c.folder_id).where(folder_permissions.c.user_id == selection.user_id)
-        kinds: dict[FolderKind, ColumnElement[bool]] = {
+        shared_folder_ids = select(folder_permissions.c.folder_id).where(
+            folder_permissions.c.user_id == selection.user_id
+        )
+        clause_of_kind: dict[FolderKind, ColumnElement[bool]] = {
             "own": columns.user_id == selection.user_id,
-            "invited": and_(columns.user_id != selection.user_id, columns.id.in_(shared)),
+            "invited": and_(columns.user_id != selection.user_id, columns.id.in_(shared_folder_ids)),
             "project": columns.group_id.in_(selection.groups),
         }
-        clauses.append(or_(*(kinds[kind] for kind in sorted(selection.kinds))))
+        clauses.append(or_(*(clause_of_kind[kind] for kind in sorted(selection.kinds))))
     if selection.domain_name is not None:
         clauses.append(columns.domain_name == selection.domain_name)
     if selection.group_id is not None:
@@ -84,19 +86,27 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
     def _check_unused(self, s: Connection, folder: Row[Any]) -> None:
         """Raises Conflict if a live session mounts the folder or the folder is being cloned."""
         live_sessions, columns = self._live_sessions.c, folders.c
-        mounting = select(live_sessions.name).join(session_folders, session_folders.c.session_id == live_sessions.id)
-        session = s.execute(mounting.where(session_folders.c.folder_id == folder.id).limit(1)).scalar()
-        clones = select(columns.name).where(columns.cloned_from == folder.id, columns.status == FolderStatus.CLONING)
-        clone = s.execute(clones.limit(1)).scalar()
-        if session is not None or clone is not None:
-            usage = f"the session {session!r} mounts it" if session is not None else f"it is being cloned as {clone!r}"
-            raise Conflict(f"The folder {folder.name!r} is in use: {usage}.", data={"name": folder.name})
+        mounting_sessions = select(live_sessions.name).join(
+            session_folders, session_folders.c.session_id == live_sessions.id
+        )
+        session_name = s.execute(mounting_sessions.where(session_folders.c.folder_id == folder.id).limit(1)).scalar()
+        clone_query = select(columns.name).where(
+            columns.cloned_from == folder.id, columns.status == FolderStatus.CLONING
+        )
+        clone_name = s.execute(clone_query.limit(1)).scalar()
+        if session_name is not None or clone_name is not None:
+            usage_text = (
+                f"the session {session_name!r} mounts it"
+                if session_name is not None
+                else f"it is being cloned as {clone_name!r}"
+            )
+            raise Conflict(f"The folder {folder.name!r} is in use: {usage_text}.", data={"name": folder.name})
 
     async def insert(self, folder: Folder, *, max_count: int = 0) -> None:
         def work(s: Connection) -> None:
             if folder.user_id is not None and r.uses_name(s, folder.user_id, folder.name, except_id=folder.id):
-                raise r.name_taken(folder.name)
-            with r.unique_name(folder.name):
+                raise r.name_taken_error(folder.name)
+            with r.require_unique_name(folder.name):
                 s.execute(insert(folders), row_of(folder))
             r.check_count(s, folder.user_id, folder.group_id, max_count)
 
@@ -135,15 +145,15 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
         return [r.folder_of(row) for row in await self._db.fetch(query)]
 
     async def expire(self, before: datetime, *, at: datetime, info: str) -> int:
-        trashed, trigger = FolderStatus.DELETE_PENDING, FolderTrigger.EXPIRED
-        is_expired = and_(folders.c.status == trashed, folders.c.status_changed < before)
-        values = {"status": step(trashed, trigger)[0], "status_changed": at, "status_info": info}
+        trash_status, trigger = FolderStatus.DELETE_PENDING, FolderTrigger.EXPIRED
+        is_expired = and_(folders.c.status == trash_status, folders.c.status_changed < before)
+        values = {"status": step(trash_status, trigger)[0], "status_changed": at, "status_info": info}
         return await self._db.execute(update(folders).where(is_expired).values(values))
 
-    async def hand_over(self, folder_id: FolderId, to: User, *, max_count: int = 0) -> None:
+    async def hand_over(self, folder_id: FolderId, new_owner: User, *, max_count: int = 0) -> None:
         columns = folder_invitations.c
-        is_answered = and_(
-            columns.folder_id == folder_id, columns.invitee == to.email, columns.state == InvitationState.PENDING
+        is_pending_invitation = and_(
+            columns.folder_id == folder_id, columns.invitee == new_owner.email, columns.state == InvitationState.PENDING
         )
 
         def work(s: Connection) -> None:
@@ -151,45 +161,51 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
             if row is None or row.user_id is None or row.status is not FolderStatus.READY:
                 raise Conflict("Only a user's folder that is ready can change hands.", data={"vfolder": "not ready"})
             self._check_unused(s, row)
-            if r.uses_name(s, to.uuid, row.name, except_id=folder_id):
-                raise r.name_taken(row.name)
-            values = {"user_id": to.uuid, "domain_name": to.domain_name}
-            with r.unique_name(row.name):
+            if r.uses_name(s, new_owner.uuid, row.name, except_id=folder_id):
+                raise r.name_taken_error(row.name)
+            values = {"user_id": new_owner.uuid, "domain_name": new_owner.domain_name}
+            with r.require_unique_name(row.name):
                 s.execute(update(folders).where(folders.c.id == folder_id).values(values))
-            r.set_share(s, folder_id, to.uuid, None)
-            s.execute(delete(folder_invitations).where(is_answered))
-            r.check_count(s, to.uuid, None, max_count)
+            r.set_share(s, folder_id, new_owner.uuid, None)
+            s.execute(delete(folder_invitations).where(is_pending_invitation))
+            r.check_count(s, new_owner.uuid, None, max_count)
 
         await self._db.run_write(work)
 
     async def move(
         self,
         folder_id: FolderId,
-        allowed: Collection[FolderStatus],
-        to: FolderStatus,
+        allowed_statuses: Collection[FolderStatus],
+        new_status: FolderStatus,
         *,
         at: datetime,
         info: str | None = None,
         unless_used: bool = False,
         max_count: int = 0,
     ) -> bool:
-        values: dict[str, Any] = {"status": to, "status_changed": at, "status_info": info}
-        if to is not FolderStatus.CLONING:
+        values: dict[str, Any] = {"status": new_status, "status_changed": at, "status_info": info}
+        if new_status is not FolderStatus.CLONING:
             values["cloned_from"] = None
-        restores = to.is_live and not all(status.is_live for status in allowed)
-        status_update = update(folders).where(folders.c.id == folder_id, folders.c.status.in_(allowed)).values(values)
+        is_restoration = new_status.is_live and not all(status.is_live for status in allowed_statuses)
+        status_update = (
+            update(folders).where(folders.c.id == folder_id, folders.c.status.in_(allowed_statuses)).values(values)
+        )
 
         def work(s: Connection) -> bool:
-            if not unless_used and not restores:
+            if not unless_used and not is_restoration:
                 return s.execute(status_update).rowcount == 1
             row = s.execute(select(folders).where(folders.c.id == folder_id).with_for_update()).one_or_none()
-            if row is None or row.status not in allowed:
+            if row is None or row.status not in allowed_statuses:
                 return False
             if unless_used:
                 self._check_unused(s, row)
-            if restores and row.user_id is not None and r.uses_name(s, row.user_id, row.name, except_id=folder_id):
-                raise r.name_taken(row.name)
-            with r.unique_name(row.name):
+            if (
+                is_restoration
+                and row.user_id is not None
+                and r.uses_name(s, row.user_id, row.name, except_id=folder_id)
+            ):
+                raise r.name_taken_error(row.name)
+            with r.require_unique_name(row.name):
                 s.execute(status_update)
             r.check_count(s, row.user_id, row.group_id, max_count)
             return True
@@ -202,8 +218,8 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
         def work(s: Connection) -> None:
             owner = s.execute(select(folders.c.user_id).where(folders.c.id == folder_id)).scalar()
             if name is not None and owner is not None and r.uses_name(s, owner, name, except_id=folder_id):
-                raise r.name_taken(name)
-            with r.unique_name(str(name)):
+                raise r.name_taken_error(name)
+            with r.require_unique_name(str(name)):
                 s.execute(update(folders).where(folders.c.id == folder_id).values(values))
 
         await self._db.run_write(work)

@@ -22,23 +22,23 @@ FOLDER_FIELDS = tuple(field for field in Folder.__struct_fields__)
 LIVE_FOLDER = ~is_any(folders.c.status, DELETED_FOLDER_STATUSES)
 
 
-def name_taken(name: str) -> FolderAlreadyExists:
+def name_taken_error(name: str) -> FolderAlreadyExists:
     return FolderAlreadyExists(f"There is a folder {name!r} already.", data={"name": "taken"})
 
 
 @contextmanager
-def unique_name(name: str) -> Iterator[None]:
+def require_unique_name(name: str) -> Iterator[None]:
     """Raises FolderAlreadyExists if a statement in the block would give two live folders the same name."""
     try:
         yield
     except IntegrityError:
-        raise name_taken(name) from None
+        raise name_taken_error(name) from None
 
 
 def _select_folders() -> Select[Any]:
     """Selects folders with the owner, the group, and the share of the user ``me``."""
     user_param = bindparam("me", type_=GUID())
-    shared = and_(folder_permissions.c.folder_id == folders.c.id, folder_permissions.c.user_id == user_param)
+    is_shared = and_(folder_permissions.c.folder_id == folders.c.id, folder_permissions.c.user_id == user_param)
     return (
         select(
             *(folders.c[name] for name in FOLDER_FIELDS),
@@ -49,19 +49,19 @@ def _select_folders() -> Select[Any]:
         )
         .outerjoin(identity_tables.users, identity_tables.users.c.uuid == folders.c.user_id)
         .outerjoin(identity_tables.groups, identity_tables.groups.c.id == folders.c.group_id)
-        .outerjoin(folder_permissions, shared)
+        .outerjoin(folder_permissions, is_shared)
     )
 
 
 def _select_accessible() -> Select[Any]:
     """Selects the folders of the user ``me``, of the groups ``groups``, and folders shared with the user."""
     columns = folders.c
-    accessible = or_(
+    is_accessible = or_(
         columns.user_id == bindparam("me", type_=GUID()),
         IsOneOf(columns.group_id, "groups"),
         folder_permissions.c.permission.is_not(None),
     )
-    query = FOLDER_ROWS.where(accessible, columns.status != FolderStatus.DELETE_COMPLETE)
+    query = FOLDER_ROWS.where(is_accessible, columns.status != FolderStatus.DELETE_COMPLETE)
     return query.order_by(columns.created_at, columns.id)
 
 
@@ -74,9 +74,13 @@ def _select_dotted() -> Select[Any]:
 def _select_same_name() -> Select[Any]:
     """Selects one other live folder named ``name`` that the user ``me`` owns or shares."""
     columns, user_param = folders.c, bindparam("me", type_=GUID())
-    shared = select(folder_permissions.c.folder_id).where(folder_permissions.c.user_id == user_param)
+    shared_folder_ids = select(folder_permissions.c.folder_id).where(folder_permissions.c.user_id == user_param)
     has_name = and_(columns.name == bindparam("name"), columns.id != bindparam("but", type_=GUID()), LIVE_FOLDER)
-    return select(columns.id).where(has_name, or_(columns.user_id == user_param, columns.id.in_(shared))).limit(1)
+    return (
+        select(columns.id)
+        .where(has_name, or_(columns.user_id == user_param, columns.id.in_(shared_folder_ids)))
+        .limit(1)
+    )
 
 
 # Every request about a folder executes these, so they are built once.
@@ -93,8 +97,8 @@ def folder_of(row: Row[Any]) -> Folder:
 
 
 def folder_row_of(row: Row[Any]) -> FolderRow:
-    joined = ("owner_email", "owner_role", "group_name", "granted")
-    return FolderRow(folder=folder_of(row), **{name: row._mapping[name] for name in joined})
+    joined_columns = ("owner_email", "owner_role", "group_name", "granted")
+    return FolderRow(folder=folder_of(row), **{name: row._mapping[name] for name in joined_columns})
 
 
 def uses_name(s: Connection, user_id: UserId, name: str, *, except_id: FolderId) -> bool:
@@ -106,17 +110,17 @@ def check_count(s: Connection, user_id: UserId | None, group_id: GroupId | None,
     """Raises LimitExceeded if an owner has more than ``max_count`` live folders (0: no limit)."""
     if not max_count:
         return
-    owned = folders.c.user_id == user_id if user_id is not None else folders.c.group_id == group_id
-    if s.execute(select(func.count()).select_from(folders).where(owned, LIVE_FOLDER)).scalar_one() > max_count:
+    is_owned = folders.c.user_id == user_id if user_id is not None else folders.c.group_id == group_id
+    if s.execute(select(func.count()).select_from(folders).where(is_owned, LIVE_FOLDER)).scalar_one() > max_count:
         raise LimitExceeded(f"Your policy allows {max_count} folders.", data={"max_vfolder_count": max_count})
 
 
 def set_share(s: Connection, folder_id: FolderId, user_id: UserId, permission: FolderPermission | None) -> bool:
     columns = folder_permissions.c
-    removed = s.execute(
+    removed_row = s.execute(
         delete(folder_permissions).where(columns.folder_id == folder_id, columns.user_id == user_id)
     ).rowcount
     if permission is not None:
         row = {"folder_id": folder_id, "user_id": user_id, "permission": permission}
         s.execute(insert(folder_permissions), row)
-    return bool(removed)
+    return bool(removed_row)

@@ -15,7 +15,7 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.database.batching import chunks
 from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.folders.model import Invitation, InvitationState, ScopeLimit, Share
-from ai.backend.manager.folders.sql_rows import LIVE_FOLDER, name_taken, set_share, uses_name
+from ai.backend.manager.folders.sql_rows import LIVE_FOLDER, name_taken_error, set_share, uses_name
 from ai.backend.manager.folders.tables import folder_invitations, folder_permissions, folders, quota_limits
 from ai.backend.manager.identity import tables as identity_tables
 
@@ -37,8 +37,10 @@ class SqlFolderSharing:
         query = query.order_by(share_columns.folder_id, users.email)
 
         def work(s: Connection) -> list[Share]:
-            parts = [s.execute(query.where(share_columns.folder_id.in_(chunk))).all() for chunk in chunks(folder_ids)]
-            return [Share(**row._mapping) for part in parts for row in part]
+            rows_of_chunks = [
+                s.execute(query.where(share_columns.folder_id.in_(chunk))).all() for chunk in chunks(folder_ids)
+            ]
+            return [Share(**row._mapping) for chunk_rows in rows_of_chunks for row in chunk_rows]
 
         return await self._db.run_read(work)
 
@@ -81,15 +83,15 @@ class SqlFolderSharing:
                 if name is None:
                     return False
                 if uses_name(s, user_id, name, except_id=row.folder_id):
-                    raise name_taken(name)
+                    raise name_taken_error(name)
                 set_share(s, row.folder_id, user_id, row.permission)
             return True
 
         return await self._db.run_write(work)
 
     async def amend(self, invitation_id: InvitationId, permission: FolderPermission, *, at: datetime) -> bool:
-        change = update(folder_invitations).where(_is_pending(invitation_id))
-        return bool(await self._db.execute(change.values(permission=permission, modified_at=at)))
+        permission_update = update(folder_invitations).where(_is_pending(invitation_id))
+        return bool(await self._db.execute(permission_update.values(permission=permission, modified_at=at)))
 
 
 def _is_pending(invitation_id: InvitationId) -> ColumnElement[bool]:
@@ -103,8 +105,8 @@ class SqlQuotaLimits:
     _db: Database
 
     async def scope_limits(self) -> list[ScopeLimit]:
-        stored = and_(folders.c.status != FolderStatus.DELETE_COMPLETE, folders.c.unmanaged_path.is_(None))
-        query = select(folders.c.host, folders.c.quota_scope).where(stored).distinct()
+        has_files = and_(folders.c.status != FolderStatus.DELETE_COMPLETE, folders.c.unmanaged_path.is_(None))
+        query = select(folders.c.host, folders.c.quota_scope).where(has_files).distinct()
 
         def work(s: Connection) -> list[ScopeLimit]:
             return _read_limits(s, [(row.host, QuotaScopeId.parse(row.quota_scope)) for row in s.execute(query)])
@@ -129,20 +131,22 @@ def _read_limits(s: Connection, scopes: Sequence[tuple[str, QuotaScopeId]]) -> l
     """Returns the limit of each host and quota scope: the scope's own limit, or the limit of its owner's policy."""
     own_limits = {(row.host, row.quota_scope): row.limit_bytes for row in s.execute(select(quota_limits))}
     stored_policies = s.execute(select(identity_tables.storage_policies))
-    sizes = {(row.kind, row.name): row.max_quota_scope_size for row in stored_policies}
-    owners = {
+    size_of_policy = {(row.kind, row.name): row.max_quota_scope_size for row in stored_policies}
+    owner_tables = {
         QuotaScopeKind.USER: (identity_tables.users, identity_tables.users.c.uuid),
         QuotaScopeKind.PROJECT: (identity_tables.groups, identity_tables.groups.c.id),
     }
-    policies: dict[QuotaScopeId, str] = {}
-    for kind, (table, key) in owners.items():
+    policy_of_scope: dict[QuotaScopeId, str] = {}
+    for kind, (table, key) in owner_tables.items():
         for chunk in chunks(sorted({scope.id for _, scope in scopes if scope.kind is kind})):
             query = select(key, table.c.resource_policy).where(key.in_(chunk))
-            policies |= {QuotaScopeId(kind, row[0]): row[1] for row in s.execute(query)}
+            policy_of_scope |= {QuotaScopeId(kind, row[0]): row[1] for row in s.execute(query)}
     limits = []
     for host, scope in scopes:
         own_limit = own_limits.get((host, str(scope)))
-        limit_bytes = own_limit if own_limit is not None else sizes.get((scope.kind, policies.get(scope)), -1)
+        limit_bytes = (
+            own_limit if own_limit is not None else size_of_policy.get((scope.kind, policy_of_scope.get(scope)), -1)
+        )
         limit = limit_bytes if limit_bytes >= 0 else None
         limits.append(ScopeLimit(host=host, scope=scope, limit_bytes=limit, is_own=own_limit is not None))
     return limits

@@ -60,8 +60,8 @@ class FolderStore(Protocol):
         """
         ...
 
-    async def hand_over(self, folder_id: FolderId, to: User, *, max_count: int = 0) -> None:
-        """Makes the user ``to`` the owner of a folder, and ends the share that the user had.
+    async def hand_over(self, folder_id: FolderId, new_owner: User, *, max_count: int = 0) -> None:
+        """Makes the user ``new_owner`` the owner of a folder, and ends the share that the user had.
 
         Raises:
             Conflict: a group owns it, or it is not ``ready``, or mounted, or being cloned.
@@ -72,15 +72,15 @@ class FolderStore(Protocol):
     async def move(
         self,
         folder_id: FolderId,
-        allowed: Collection[FolderStatus],
-        to: FolderStatus,
+        allowed_statuses: Collection[FolderStatus],
+        new_status: FolderStatus,
         *,
         at: datetime,
         info: str | None = None,
         unless_used: bool = False,
         max_count: int = 0,
     ) -> bool:
-        """Changes the status of a folder if its present status is in ``allowed``, and returns True if it was.
+        """Changes the status of a folder if its present status is in ``allowed_statuses``, and returns True if it was.
 
         Raises:
             Conflict: ``unless_used``, and a live session mounts the folder or a clone is made of it.

@@ -46,12 +46,14 @@ class FolderTransitions:
             Conflict, FolderAlreadyExists, LimitExceeded: as :meth:`FolderStore.move` raises them.
         """
         self.check(folder, trigger, cause=cause)
-        target, transition_path, effects = step(folder.status, trigger, stimulus_id=cause)
+        new_status, transition_path, effects = step(folder.status, trigger, stimulus_id=cause)
         if not transition_path:
             return True
-        moved = await self._store.move(folder.id, {folder.status}, target, at=self._clock.now(), info=info, **limits)
-        if moved:
+        is_moved = await self._store.move(
+            folder.id, {folder.status}, new_status, at=self._clock.now(), info=info, **limits
+        )
+        if is_moved:
             self._stories.extend(folder.id, transition_path)
             for effect in effects:
                 self._executors[effect]()
-        return moved
+        return is_moved

@@ -51,22 +51,24 @@ def folder_item(access: FolderAccess) -> FolderItem:
 
 def folder_info(access: FolderAccess, usage: FolderUsage | None) -> FolderInfo:
     """Converts a folder with its usage to the reply of the REST API."""
-    files, used = (usage.files, usage.bytes) if usage is not None else (None, None)
-    return FolderInfo(**_common_fields(access), num_files=files, numFiles=files, used_bytes=used, cur_size=used)
+    file_count, used_bytes = (usage.files, usage.bytes) if usage is not None else (None, None)
+    return FolderInfo(
+        **_common_fields(access), num_files=file_count, numFiles=file_count, used_bytes=used_bytes, cur_size=used_bytes
+    )
 
 
-def hosts_reply(default: str | None, volumes: Mapping[str, Volume]) -> HostsReply:
-    """Returns the storage hosts; ``default`` is text even without a host, as the published client requires."""
+def hosts_reply(default_host: str | None, volumes: Mapping[str, Volume]) -> HostsReply:
+    """Returns the storage hosts; ``default_host`` is text even without a host, as the published client requires."""
     return {
-        "default": default or "",
+        "default": default_host or "",
         "allowed": list(volumes),
         "volume_info": {host: _volume_info(volume) for host, volume in volumes.items()},
     }
 
 
 def _volume_info(volume: Volume) -> dict[str, Any]:
-    described = {"backend": volume.backend, "capabilities": list(volume.capabilities), "usage": dict(volume.usage)}
-    return {**described, "sftp_scaling_groups": []}
+    volume_fields = {"backend": volume.backend, "capabilities": list(volume.capabilities), "usage": dict(volume.usage)}
+    return {**volume_fields, "sftp_scaling_groups": []}
 
 
 def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: bool) -> FilesReply:
@@ -93,19 +95,21 @@ def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: boo
         }
         for file in files
     ]
-    too_long = cursor is not None and not is_page
+    is_incomplete = cursor is not None and not is_page
     reply = FilesReply(items=items, files=json.dumps(legacy_files), cursor=cursor)
-    if too_long:
+    if is_incomplete:
         reply["error_msg"] = f"only the first {len(items)} entries are shown"
     return reply
 
 
-def mkdir_reply(outcome: Mapping[str, str | None]) -> dict[str, Any]:
+def mkdir_reply(problem_by_path: Mapping[str, str | None]) -> dict[str, Any]:
     """Returns the created and the failed paths in two lists, since the published client requires both lists."""
     return {
         "results": {
-            "success": [{"item": path, "msg": None} for path, problem in outcome.items() if problem is None],
-            "failed": [{"item": path, "msg": problem} for path, problem in outcome.items() if problem is not None],
+            "success": [{"item": path, "msg": None} for path, problem in problem_by_path.items() if problem is None],
+            "failed": [
+                {"item": path, "msg": problem} for path, problem in problem_by_path.items() if problem is not None
+            ],
         }
     }
 

@@ -16,7 +16,7 @@ from ai.backend.common.errors import BackendError, InvalidInput, LimitExceeded
 from ai.backend.common.structs import replace
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.graphql.limits import MAX_LIST, MAX_PAGE
+from ai.backend.manager.graphql.limits import MAX_LIST_ITEMS, MAX_PAGE
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.query.language import parse_filter, parse_order
 from ai.backend.manager.query.model import OrderBy
@@ -117,13 +117,13 @@ class Context:
         return self._loaders.setdefault(name, BatchLoader(load, key))
 
     @asynccontextmanager
-    async def audited(self, operation: str, object_type: str, object_id: str) -> AsyncIterator[None]:
+    async def audit_change(self, operation: str, object_type: str, object_id: str) -> AsyncIterator[None]:
         """Records a change in the audit log, with the outcome of the ``with`` block."""
-        outcome = "success"
+        change_outcome = "success"
         try:
             yield
         except BaseException as e:
-            outcome = e.code if isinstance(e, BackendError) else "internal-error"
+            change_outcome = e.code if isinstance(e, BackendError) else "internal-error"
             raise
         finally:
             await self.audit.record(
@@ -132,7 +132,7 @@ class Context:
                 request_id=self.request_id,
                 object_type=object_type,
                 object_id=object_id,
-                outcome=outcome,
+                outcome=change_outcome,
             )
 
 
@@ -149,7 +149,7 @@ def caller_of(info: Info) -> Caller:
     return context_of(info).caller
 
 
-def page_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+def page_fields_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     """Returns the paging, filter and order arguments of a list as fields of a ListQuery. ``aliases`` maps a field to
     the column that has its order. Raises InvalidInput for a page out of range, and for a malformed filter or order.
     """
@@ -161,12 +161,14 @@ def page_of(arguments: Mapping[str, Any], aliases: Mapping[str, str] = MappingPr
     order = parse_order(arguments.get("order"))
     if not order and arguments.get("order_key"):
         descending = not arguments.get("order_asc", True)
-        order = tuple(OrderBy(field=item.field, descending=descending) for item in parse_order(arguments["order_key"]))
-    order = tuple(replace(item, field=aliases.get(item.field, item.field)) for item in order)
+        order = tuple(
+            OrderBy(field=order_by.field, descending=descending) for order_by in parse_order(arguments["order_key"])
+        )
+    order = tuple(replace(order_by, field=aliases.get(order_by.field, order_by.field)) for order_by in order)
     return {"limit": limit, "offset": offset, "filter": parse_filter(arguments.get("filter")), "order": order}
 
 
-async def whole_list(
+async def list_all_pages(
     page: Callable[..., Awaitable[View]], info: Info, paged_field: str, **arguments: Any
 ) -> list[View]:
     """Returns the items of all pages of a list. Raises LimitExceeded, which names the field that has pages, for too
@@ -176,14 +178,14 @@ async def whole_list(
     while True:
         reply = await page(info, limit=MAX_PAGE, offset=len(items), **arguments)
         items += reply["items"]
-        if reply["total_count"] > MAX_LIST:
-            message = f"There are {reply['total_count']}, more than {MAX_LIST}: read {paged_field} page by page."
-            raise LimitExceeded(message, data={"limit": MAX_LIST})
+        if reply["total_count"] > MAX_LIST_ITEMS:
+            message = f"There are {reply['total_count']}, more than {MAX_LIST_ITEMS}: read {paged_field} page by page."
+            raise LimitExceeded(message, data={"limit": MAX_LIST_ITEMS})
         if not reply["items"] or len(items) >= reply["total_count"]:
             return items
 
 
-def structured(field: str, value: Any) -> Any:
+def decode_json_text(field: str, value: Any) -> Any:
     """Decodes a string as JSON, as the published client sends it, and returns any other value unchanged."""
     if not isinstance(value, str):
         return value
@@ -194,15 +196,19 @@ def structured(field: str, value: Any) -> Any:
 
 
 async def run_mutation(
-    info: Info, kind: str, name: str, work: Callable[[], Awaitable[Any]], view: Callable[[Any], View] | None = None
+    info: Info,
+    object_type: str,
+    name: str,
+    mutate: Callable[[], Awaitable[Any]],
+    view: Callable[[Any], View] | None = None,
 ) -> View:
-    """Runs and audits a change, and returns ``ok``, ``msg`` and the object under ``kind``. Keeps a refusal, so that the
-    reply's extensions tell its whole problem.
+    """Runs and audits a change, and returns ``ok``, ``msg`` and the object under ``object_type``. Keeps a refusal, so
+    that the reply's extensions tell its whole problem.
     """
     try:
-        async with context_of(info).audited(info.field_name, kind, name):
-            changed_object = await work()
+        async with context_of(info).audit_change(info.field_name, object_type, name):
+            changed_object = await mutate()
     except BackendError as e:
         context_of(info).refusals[str(info.path.key)] = e
-        return {"ok": False, "msg": e.message, kind: None}
-    return {"ok": True, "msg": "success", kind: view(changed_object) if view is not None else None}
+        return {"ok": False, "msg": e.message, object_type: None}
+    return {"ok": True, "msg": "success", object_type: view(changed_object) if view is not None else None}

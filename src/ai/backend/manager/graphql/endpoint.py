@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from ai.backend.manager.graphql.context import AuditTrail
     from ai.backend.manager.graphql.executor import Executor
 
-MAX_QUERY = 65_536
+MAX_QUERY_CHARACTERS = 65_536
 SCHEMA_OPEN_KEY = "config/api/allow-graphql-schema-introspection"
 """The key of the shared configuration that opens the schema to everybody if it is ``true`` (spec 03-13:178)."""
 
 
 class GraphQLBody(Schema, frozen=True, rename={"operation_name": "operationName"}):
-    query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)]
+    query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY_CHARACTERS)]
     variables: dict[str, Any] = msgspec.field(default_factory=dict)
     operation_name: Annotated[str, Meta(max_length=256)] | None = None
     extensions: dict[str, Any] = msgspec.field(default_factory=dict)

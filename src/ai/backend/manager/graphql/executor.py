@@ -23,9 +23,9 @@ from ai.backend.manager.graphql.settings import GraphQLSettings
 from ai.backend.manager.graphql.variables import adapt_variable_types
 
 log = logging.getLogger(__name__)
-_CACHED_QUERIES = 256
+_MAX_CACHED_QUERIES = 256
 _MAX_ERRORS = 8
-_TOO_DEEP = "The query is nested too deeply."
+_TOO_DEEP_MESSAGE = "The query is nested too deeply."
 
 
 _SCALARS = (
@@ -43,7 +43,7 @@ def build_schema(definitions: str, bindables: Sequence[SchemaBindable]) -> Graph
 
 
 @dataclass(slots=True)
-class _Query:
+class _ParsedQuery:
     """Holds a parsed query; ``errors`` is None until the query is validated."""
 
     document: DocumentNode
@@ -63,16 +63,16 @@ class Executor:
         self._is_schema_open = is_schema_open
         self.schema = schema
         self._widths = widths_of(self.schema)
-        self._queries: OrderedDict[str, _Query] = OrderedDict()
+        self._queries: OrderedDict[str, _ParsedQuery] = OrderedDict()
 
     async def execute(
-        self, text: str, variables: Mapping[str, Any], operation: str | None, context: Context
+        self, query_text: str, variables: Mapping[str, Any], operation: str | None, context: Context
     ) -> dict[str, Any]:
         """Returns the reply to a query, which always has ``data``, and ``errors`` if there are errors. If mutations
         were refused, ``extensions.problems`` has the reasons by their names in the reply.
         """
         try:
-            query = self._parse(text)
+            query = self._parse(query_text)
             check_limits(query.document, variables, self._settings, self._widths)
             allows_introspection = self._settings.introspection
             if allows_introspection != "everybody" and not (
@@ -109,21 +109,21 @@ class Executor:
             if self._is_schema_open is None or not await self._is_schema_open():
                 raise
 
-    def _parse(self, text: str) -> _Query:
+    def _parse(self, query_text: str) -> _ParsedQuery:
         """Returns a parsed query, from the cache if it is there. Raises GraphQLError."""
-        if text in self._queries:
-            self._queries.move_to_end(text)
-            return self._queries[text]
+        if query_text in self._queries:
+            self._queries.move_to_end(query_text)
+            return self._queries[query_text]
         try:
-            query = _Query(parse(text, max_tokens=MAX_TOKENS))
+            query = _ParsedQuery(parse(query_text, max_tokens=MAX_TOKENS))
         except RecursionError:
-            raise GraphQLError(_TOO_DEEP) from None
-        self._queries[text] = query
-        if len(self._queries) > _CACHED_QUERIES:
+            raise GraphQLError(_TOO_DEEP_MESSAGE) from None
+        self._queries[query_text] = query
+        if len(self._queries) > _MAX_CACHED_QUERIES:
             self._queries.popitem(last=False)
         return query
 
-    def _validate(self, query: _Query) -> Sequence[GraphQLError]:
+    def _validate(self, query: _ParsedQuery) -> Sequence[GraphQLError]:
         """Returns the errors of a query, whose limits must have been checked before. The time of a validation grows
         with the square of repeated fields. Adapts the types of its variables if it is not valid without.
         """
@@ -136,22 +136,22 @@ class Executor:
 
 def format_error(error: GraphQLError) -> dict[str, Any]:
     """Returns an error in the form of the reply; an unexpected exception is logged and its text hidden."""
-    formatted: dict[str, Any] = {"message": error.message}
+    formatted_error: dict[str, Any] = {"message": error.message}
     if error.locations:
-        formatted["locations"] = [location.formatted for location in error.locations]
+        formatted_error["locations"] = [location.formatted for location in error.locations]
     if error.path:
-        formatted["path"] = error.path
+        formatted_error["path"] = error.path
     cause = error.original_error
     if isinstance(cause, BackendError):
-        formatted["message"] = cause.message
-        formatted["extensions"] = _problem_of(cause)
+        formatted_error["message"] = cause.message
+        formatted_error["extensions"] = _problem_of(cause)
     elif isinstance(cause, RecursionError):  # of a literal, while it is validated
-        formatted["message"] = _TOO_DEEP
+        formatted_error["message"] = _TOO_DEEP_MESSAGE
     elif cause is not None and not isinstance(cause, GraphQLError):
         log.error("a resolver failed", exc_info=cause)
-        formatted["message"] = "Something went wrong inside the platform."
-        formatted["extensions"] = {"code": "internal-error"}
-    return formatted
+        formatted_error["message"] = "Something went wrong inside the platform."
+        formatted_error["extensions"] = {"code": "internal-error"}
+    return formatted_error
 
 
 def _problem_of(error: BackendError) -> dict[str, Any]:

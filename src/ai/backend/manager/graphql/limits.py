@@ -25,7 +25,7 @@ MAX_WIDTH = 64
 them.
 """
 MAX_PAGE = 100
-MAX_LIST = 1_000
+MAX_LIST_ITEMS = 1_000
 """The maximum length of a list that has no pages."""
 _UNPAGED_ITEMS = 10
 _FULL_PAGE_FIELDS = frozenset({"compute_sessions", "keypairs", "users"})
@@ -52,12 +52,12 @@ def widths_of(schema: graphql.GraphQLSchema) -> dict[str, int]:
 def check_introspection(document: graphql.DocumentNode) -> None:
     """Raises GraphQLError if a document asks for the schema in any place."""
 
-    class Finder(graphql.Visitor):
+    class IntrospectionFinder(graphql.Visitor):
         def enter_field(self, node: graphql.FieldNode, *_: Any) -> None:
             if node.name.value in ("__schema", "__type"):
                 raise graphql.GraphQLError("The schema is not told to you: it is in the documentation.")
 
-    graphql.visit(document, Finder())
+    graphql.visit(document, IntrospectionFinder())
 
 
 def check_limits(
@@ -71,13 +71,13 @@ def check_limits(
     fragments = {
         node.name.value: node for node in document.definitions if isinstance(node, graphql.FragmentDefinitionNode)
     }
-    counter = _CostCounter(fragments, variables, limits, widths)
-    for number, definition in enumerate(document.definitions):
+    cost_counter = _CostCounter(fragments, variables, limits, widths)
+    for operation_index, definition in enumerate(document.definitions):
         if isinstance(definition, graphql.OperationDefinitionNode):
             _check_width(definition.variable_definitions)
-            counter.walk(definition.selection_set, (str(number),), 1, 1)
-    for name in {*fragments} - counter.used_fragments:  # validation reads unused ones, too
-        counter.walk(fragments[name].selection_set, (name,), 1, 1)
+            cost_counter.walk(definition.selection_set, (str(operation_index),), 1, 1)
+    for name in {*fragments} - cost_counter.used_fragments:  # validation reads unused ones, too
+        cost_counter.walk(fragments[name].selection_set, (name,), 1, 1)
 
 
 def _check_width(nodes: Iterable[graphql.Node] | None) -> None:
@@ -99,30 +99,34 @@ class _CostCounter:
     _cost: int = field(default=0, init=False)
     _repetitions: Counter[tuple[str, ...]] = field(default_factory=Counter, init=False)
 
-    def walk(self, selections: graphql.SelectionSetNode, path: tuple[str, ...], depth: int, weight: int) -> None:
+    def walk(
+        self, selections: graphql.SelectionSetNode, path: tuple[str, ...], depth: int, expected_count: int
+    ) -> None:
         """Counts the selected fields at ``path``, which is a path of keys of the reply. A missing fragment is left to
         the validation.
         """
         if depth > self.limits.max_depth:
             raise graphql.GraphQLError(f"The query is nested deeper than {self.limits.max_depth}.")
         for node in selections.selections:
-            self._cost += weight
+            self._cost += expected_count
             if self._cost > self.limits.max_cost:
                 raise graphql.GraphQLError(f"The query costs more than {self.limits.max_cost}; ask for less at once.")
             _check_width(node.directives)
             if isinstance(node, graphql.FieldNode):
                 _check_width(node.arguments)
-                key = (*path, (node.alias or node.name).value)
-                self._repetitions[key] += 1
-                if self._repetitions[key] > MAX_REPETITIONS:
-                    raise graphql.GraphQLError(f"The query asks for {key[-1]!r} more than {MAX_REPETITIONS} times.")
+                field_path = (*path, (node.alias or node.name).value)
+                self._repetitions[field_path] += 1
+                if self._repetitions[field_path] > MAX_REPETITIONS:
+                    raise graphql.GraphQLError(
+                        f"The query asks for {field_path[-1]!r} more than {MAX_REPETITIONS} times."
+                    )
                 if node.selection_set is not None:
-                    self.walk(node.selection_set, key, depth + 1, weight * self._item_count(node))
+                    self.walk(node.selection_set, field_path, depth + 1, expected_count * self._item_count(node))
             elif isinstance(node, graphql.InlineFragmentNode):
-                self.walk(node.selection_set, path, depth + 1, weight)
+                self.walk(node.selection_set, path, depth + 1, expected_count)
             elif isinstance(node, graphql.FragmentSpreadNode) and node.name.value in self.fragments:
                 self.used_fragments.add(node.name.value)
-                self.walk(self.fragments[node.name.value].selection_set, path, depth + 1, weight)
+                self.walk(self.fragments[node.name.value].selection_set, path, depth + 1, expected_count)
 
     def _item_count(self, node: graphql.FieldNode) -> int:
         for argument in node.arguments or ():

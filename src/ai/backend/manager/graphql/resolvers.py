@@ -34,13 +34,13 @@ def mutation(name: str) -> Callable[[F], F]:
 
 def bindables_of(features: Iterable[object]) -> list[ObjectType]:
     """Returns the marked methods of all resolvers by object type, for binding them to a schema."""
-    types: dict[str, ObjectType] = {}
+    object_types: dict[str, ObjectType] = {}
     for feature in features:
         for method in (getattr(feature, attribute) for attribute in dir(type(feature))):
             for type_name, name in getattr(method, _MARK_ATTRIBUTE, ()):
                 resolver = _without_parent(method) if type_name in _ROOT_TYPES else method
-                types.setdefault(type_name, ObjectType(type_name)).set_field(name, resolver)
-    return list(types.values())
+                object_types.setdefault(type_name, ObjectType(type_name)).set_field(name, resolver)
+    return list(object_types.values())
 
 
 def _without_parent(method: Callable[..., Any]) -> Callable[..., Any]:

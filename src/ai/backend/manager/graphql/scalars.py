@@ -48,13 +48,13 @@ def parse_json_value(value: Any) -> Any:
     return value
 
 
-def _decode(text: str) -> Any:
-    if len(text) > _MAX_JSON_LENGTH:
+def _decode(json_text: str) -> Any:
+    if len(json_text) > _MAX_JSON_LENGTH:
         raise GraphQLError(f"the JSON text is longer than {_MAX_JSON_LENGTH} characters")
     try:
-        value = msgspec.json.decode(text)
+        value = msgspec.json.decode(json_text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise GraphQLError(f"not JSON: {text[:64]!r}") from None
+        raise GraphQLError(f"not JSON: {json_text[:64]!r}") from None
     _check_depth(value, MAX_JSON_DEPTH)
     return value
 

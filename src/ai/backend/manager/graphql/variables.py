@@ -10,9 +10,9 @@ from graphql import NamedTypeNode, NameNode, NonNullTypeNode
 
 from ai.backend.common.structs import replace
 
-_TEXT = frozenset({"String", "ID", "UUID"})
+_TEXT_TYPES = frozenset({"String", "ID", "UUID"})
 _ACCEPTED_TYPES: Mapping[str, frozenset[str]] = {
-    **{name: _TEXT - {name} for name in _TEXT},
+    **{name: _TEXT_TYPES - {name} for name in _TEXT_TYPES},
     "JSONString": frozenset({"String"}),
     "VFolderHosts": frozenset({"String", "JSONString"}),
     "BigInt": frozenset({"Int"}),
@@ -27,16 +27,16 @@ def adapt_variable_types(schema: graphql.GraphQLSchema, document: graphql.Docume
     """Returns the document in which each variable has the type of the argument that uses it. This is done only if the
     argument accepts the declared type. The values are then parsed as values of the argument's type.
     """
-    types = graphql.TypeInfo(schema)
+    type_info = graphql.TypeInfo(schema)
     argument_types: dict[str, str] = {}
 
-    class Collector(graphql.Visitor):
+    class ArgumentTypeCollector(graphql.Visitor):
         def enter_variable(self, node: graphql.VariableNode, _key: Any, parent: Any, *_: Any) -> None:
-            input_type = types.get_input_type()
+            input_type = type_info.get_input_type()
             if input_type is not None and not isinstance(parent, graphql.VariableDefinitionNode):
                 argument_types.setdefault(node.name.value, graphql.get_named_type(input_type).name)
 
-    class Replacer(graphql.Visitor):
+    class VariableTypeReplacer(graphql.Visitor):
         def enter_variable_definition(
             self, node: graphql.VariableDefinitionNode, *_: Any
         ) -> graphql.VariableDefinitionNode | None:
@@ -44,9 +44,9 @@ def adapt_variable_types(schema: graphql.GraphQLSchema, document: graphql.Docume
             is_required = isinstance(node.type, NonNullTypeNode)
             if graphql.print_ast(node.type).strip("[]!") not in _ACCEPTED_TYPES.get(argument_type, ()):
                 return None
-            accepted = NamedTypeNode(name=NameNode(value=argument_type))
-            return replace(node, type=NonNullTypeNode(type=accepted) if is_required else accepted)
+            accepted_type = NamedTypeNode(name=NameNode(value=argument_type))
+            return replace(node, type=NonNullTypeNode(type=accepted_type) if is_required else accepted_type)
 
-    graphql.visit(document, graphql.TypeInfoVisitor(types, Collector()))
-    adapted: graphql.DocumentNode = graphql.visit(document, Replacer())
-    return adapted
+    graphql.visit(document, graphql.TypeInfoVisitor(type_info, ArgumentTypeCollector()))
+    adapted_document: graphql.DocumentNode = graphql.visit(document, VariableTypeReplacer())
+    return adapted_document

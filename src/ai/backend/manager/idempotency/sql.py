@@ -14,7 +14,7 @@ from ai.backend.infra.database.columns import required
 from ai.backend.infra.database.prepared import Prepared, insertion, parameter, updating
 from ai.backend.infra.http.client_tokens import Answer, KnownCall
 from ai.backend.manager.db import metadata
-from ai.backend.manager.idempotency.store import KEPT_BYTES, KEPT_CALLS
+from ai.backend.manager.idempotency.store import MAX_KEPT_BYTES, MAX_KEPT_CALLS
 from ai.backend.manager.secrets.sealer import Sealer
 
 kept_answers = Table(
@@ -30,16 +30,16 @@ kept_answers = Table(
     Column("body", LargeBinary),
 )
 
-_IS_OWN = (
+_IS_CALL = (
     kept_answers.c.access_key == parameter(kept_answers.c.access_key),
     kept_answers.c.token == parameter(kept_answers.c.token),
 )
-_CALL = Prepared(
-    select(kept_answers).where(*_IS_OWN, kept_answers.c.begun_at > parameter(kept_answers.c.begun_at, "since"))
+_CALL_QUERY = Prepared(
+    select(kept_answers).where(*_IS_CALL, kept_answers.c.begun_at > parameter(kept_answers.c.begun_at, "since"))
 )
-_DELETION = Prepared(delete(kept_answers).where(*_IS_OWN))
-_BEGUN = insertion(kept_answers, ("access_key", "token", "fingerprint", "call_id", "begun_at"))
-_ANSWERED = updating(kept_answers, ("access_key", "token"), ("status", "headers", "body"))
+_CALL_DELETION = Prepared(delete(kept_answers).where(*_IS_CALL))
+_CALL_INSERTION = insertion(kept_answers, ("access_key", "token", "fingerprint", "call_id", "begun_at"))
+_ANSWER_UPDATE = updating(kept_answers, ("access_key", "token"), ("status", "headers", "body"))
 _PRUNE_EVERY_ANSWERS = 50
 
 
@@ -56,20 +56,22 @@ class SqlAnswerStore:
     async def begin(
         self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
-        own = {"access_key": access_key, "token": token}
-        digests = self._sealer.keyed_digests(fingerprint, "kept_answers.fingerprint")
+        call_key = {"access_key": access_key, "token": token}
+        fingerprint_digests = self._sealer.keyed_digests(fingerprint, "kept_answers.fingerprint")
 
         def work(conn: Connection) -> KnownCall | None:
-            row = _CALL.first(conn, {**own, "since": since})
+            row = _CALL_QUERY.first(conn, {**call_key, "since": since})
             if row is not None:
                 answer = None
                 if row.status is not None:
-                    body = self._opened(row.body, _associated_data(access_key, token))
+                    body = self._open_body(row.body, _associated_data(access_key, token))
                     answer = Answer(status=row.status, headers=row.headers, body=body)
-                stored_digest = fingerprint if row.fingerprint in digests else row.fingerprint
+                stored_digest = fingerprint if row.fingerprint in fingerprint_digests else row.fingerprint
                 return KnownCall(fingerprint=stored_digest, call_id=row.call_id, answer=answer)
-            _DELETION.execute(conn, own)
-            _BEGUN.execute(conn, {**own, "fingerprint": digests[0], "call_id": call_id, "begun_at": now})
+            _CALL_DELETION.execute(conn, call_key)
+            _CALL_INSERTION.execute(
+                conn, {**call_key, "fingerprint": fingerprint_digests[0], "call_id": call_id, "begun_at": now}
+            )
             return None
 
         try:
@@ -82,16 +84,16 @@ class SqlAnswerStore:
         is_time_to_prune = self._finished % _PRUNE_EVERY_ANSWERS == 0
 
         def work(conn: Connection) -> None:
-            body = self._sealed(answer.body, _associated_data(access_key, token))
+            body = self._seal_body(answer.body, _associated_data(access_key, token))
             values = {"new_status": answer.status, "new_headers": dict(answer.headers), "new_body": body}
-            _ANSWERED.execute(conn, {"access_key": access_key, "token": token, **values})
+            _ANSWER_UPDATE.execute(conn, {"access_key": access_key, "token": token, **values})
             if is_time_to_prune:
                 _prune(conn)
 
         await self._db.run_write(work)
 
     async def forget(self, access_key: str, token: str) -> None:
-        await self._db.run_write(lambda conn: _DELETION.execute(conn, {"access_key": access_key, "token": token}))
+        await self._db.run_write(lambda conn: _CALL_DELETION.execute(conn, {"access_key": access_key, "token": token}))
 
     async def purge(self, *, before: datetime) -> None:
         def work(conn: Connection) -> None:
@@ -100,16 +102,16 @@ class SqlAnswerStore:
 
         await self._db.run_write(work)
 
-    def _sealed(self, body: bytes | None, associated_data: str) -> bytes | None:
+    def _seal_body(self, body: bytes | None, associated_data: str) -> bytes | None:
         if body is None or not self._sealer.is_on:
             return body
         return self._sealer.seal(body.decode("latin-1"), associated_data).encode()
 
-    def _opened(self, stored: bytes | None, associated_data: str) -> bytes | None:
-        if stored is None:
+    def _open_body(self, stored_body: bytes | None, associated_data: str) -> bytes | None:
+        if stored_body is None:
             return None
         try:
-            return self._sealer.open(stored.decode("latin-1"), associated_data).encode("latin-1")
+            return self._sealer.open(stored_body.decode("latin-1"), associated_data).encode("latin-1")
         except InternalError:
             return None
 
@@ -120,20 +122,20 @@ def _associated_data(access_key: str, token: str) -> str:
 
 def _prune(conn: Connection) -> None:
     """Deletes all answers of each access key except the newest ones, which are within both limits."""
-    cols = kept_answers.c
-    newest_first = (cols.begun_at.desc(), cols.token)
-    body_size = func.coalesce(func.length(cols.body), 0)
+    columns = kept_answers.c
+    newest_first = (columns.begun_at.desc(), columns.token)
+    body_size = func.coalesce(func.length(columns.body), 0)
     ranked_rows = (
         select(
-            cols.access_key,
-            cols.token,
-            func.row_number().over(partition_by=cols.access_key, order_by=newest_first).label("rank"),
-            func.sum(body_size).over(partition_by=cols.access_key, order_by=newest_first).label("bytes"),
+            columns.access_key,
+            columns.token,
+            func.row_number().over(partition_by=columns.access_key, order_by=newest_first).label("rank"),
+            func.sum(body_size).over(partition_by=columns.access_key, order_by=newest_first).label("bytes"),
         )
-        .where(cols.status.is_not(None))
+        .where(columns.status.is_not(None))
         .subquery()
     )
     excess_rows = select(ranked_rows.c.access_key, ranked_rows.c.token).where(
-        or_(ranked_rows.c.rank > KEPT_CALLS, ranked_rows.c.bytes > KEPT_BYTES)
+        or_(ranked_rows.c.rank > MAX_KEPT_CALLS, ranked_rows.c.bytes > MAX_KEPT_BYTES)
     )
-    conn.execute(delete(kept_answers).where(tuple_(cols.access_key, cols.token).in_(excess_rows)))
+    conn.execute(delete(kept_answers).where(tuple_(columns.access_key, columns.token).in_(excess_rows)))

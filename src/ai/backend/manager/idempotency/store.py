@@ -7,13 +7,13 @@ from typing import Protocol
 
 from ai.backend.infra.http import client_tokens
 
-KEPT_CALLS = 1_000
-KEPT_BYTES = 33_554_432
+MAX_KEPT_CALLS = 1_000
+MAX_KEPT_BYTES = 33_554_432
 
 
 class AnswerStore(client_tokens.AnswerStore, Protocol):
-    """Stores, for each access key, the newest :data:`KEPT_CALLS` answers and at most :data:`KEPT_BYTES` of bodies.
-    Calls without an answer are not counted."""
+    """Stores, for each access key, the newest :data:`MAX_KEPT_CALLS` answers and at most :data:`MAX_KEPT_BYTES` of
+    bodies. Calls without an answer are not counted."""
 
     async def purge(self, *, before: datetime) -> None:
         """Deletes calls that began before a time, and answers beyond the limits of each access key."""

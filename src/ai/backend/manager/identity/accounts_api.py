@@ -141,15 +141,15 @@ class AccountsApi:
 
     @route("DELETE", "/totp", query=RemoveTotpQuery, problems=_OTP_PROBLEMS)
     async def remove_totp(self, call: Call[Nothing, RemoveTotpQuery]) -> EmptyReply:
-        """Takes one-time passwords away: the caller's own by one, another user's by an administrator. The fields come
-        in a JSON body, as queries are logged."""
+        """Removes the one-time passwords of the caller, who gives one, or of another user, for administrators. The
+        fields come in a JSON body, as queries are logged."""
         query = call.query
         await self._users.remove_totp(caller_of(call), email=query.email, otp=query.otp or "", address=call.address)
         return {}
 
     @route("GET", "/auth/sign-ins", query=SignInsQuery, problems=(NotFound,))
     async def sign_ins(self, call: Call[Nothing, SignInsQuery]) -> SignIns:
-        """Lists the latest sign-ins, and tries of them, as a user whom the caller sees."""
+        """Lists the latest sign-ins of a user whom the caller may see, including attempts that failed."""
         query = call.query
         user = await self._identity.user(caller_of(call), email=query.email)
         page = await self._sign_in.history(user, limit=query.limit, offset=query.offset)
@@ -161,8 +161,8 @@ class AccountsApi:
 
     @route("POST", "/auth/proof", body=ProofBody, audited=True, max_body=4_096, problems=(AuthenticationFailed,))
     async def prove(self, call: Call[ProofBody]) -> ProofReply:
-        """Proves again who asks, for operations that `accounts.proof.operations` names; others take no proof. A call
-        without one is refused as `proof-required`, before anything is done."""
+        """Returns a proof of the caller's identity for operations in `accounts.proof.operations`; others take none. A
+        call without a proof is refused as `proof-required`, before anything is done."""
         body = call.body
         proof = await self._proofs.prove(caller_of(call), password=body.password, otp=body.otp, address=call.address)
         return {"proof": proof.token, "expires_at": proof.expires_at.isoformat()}

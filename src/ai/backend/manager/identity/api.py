@@ -89,24 +89,24 @@ class AuthApi:
     @route("PATCH", "/auth/ssh-keypair")
     async def generate_ssh_key(self, call: Call) -> KeyPair:
         """Replaces the SSH key by a generated one. The private half is returned only once and not stored."""
-        public, private = await self._ssh_keys.generate(caller_of(call))
-        return {"ssh_public_key": public, "ssh_private_key": private}
+        public_key, private_key = await self._ssh_keys.generate(caller_of(call))
+        return {"ssh_public_key": public_key, "ssh_private_key": private_key}
 
     @route("POST", "/auth/ssh-keypair", body=SshKeyBody)
     async def upload_ssh_key(self, call: Call[SshKeyBody]) -> KeyPair:
         """Replaces the SSH key by an uploaded one, which opens sessions created from now on."""
-        public = await self._ssh_keys.upload(caller_of(call), call.body.pubkey, call.body.privkey)
-        return {"ssh_public_key": public, "ssh_private_key": ""}
+        public_key = await self._ssh_keys.upload(caller_of(call), call.body.pubkey, call.body.privkey)
+        return {"ssh_public_key": public_key, "ssh_private_key": ""}
 
     @route("GET", "/auth/role", query=RoleQuery)
     async def role(self, call: Call[Nothing, RoleQuery]) -> Roles:
         """Returns the roles of the caller: in the installation, in the domain, in a group."""
         caller = caller_of(call)
-        admin: Literal["admin", "user"] = "admin" if caller.role in ADMIN_ROLES else "user"
+        domain_role: Literal["admin", "user"] = "admin" if caller.role in ADMIN_ROLES else "user"
         groups = await self._identity.groups(caller, name=call.query.group) if call.query.group is not None else ()
         is_group_admin = any(group.id in caller.administered for group in groups)
-        group_role = ("admin" if is_group_admin else admin) if groups else None
-        return {"global_role": caller.role.value, "domain_role": admin, "group_role": group_role}
+        group_role = ("admin" if is_group_admin else domain_role) if groups else None
+        return {"global_role": caller.role.value, "domain_role": domain_role, "group_role": group_role}
 
     @route("POST", "/auth/update-password", body=UpdatePasswordBody)
     async def update_password(self, call: Call[UpdatePasswordBody]) -> PasswordReply:

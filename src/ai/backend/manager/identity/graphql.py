@@ -12,7 +12,7 @@ from ai.backend.common.ids import UserId
 from ai.backend.common.states import GroupType
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.graphql.context import Info, caller_of, page_of, run_mutation, whole_list
+from ai.backend.manager.graphql.context import Info, caller_of, list_all_pages, page_fields_of, run_mutation
 from ai.backend.manager.graphql.resolvers import field, query
 from ai.backend.manager.graphql.values import View, attributes_of, slots_json
 from ai.backend.manager.identity.model import Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
@@ -20,7 +20,7 @@ from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.query.model import ListQuery
 
 
-def _in_domain(groups: Iterable[Group], domain_name: str | None) -> list[Group]:
+def _filter_by_domain(groups: Iterable[Group], domain_name: str | None) -> list[Group]:
     return [group for group in groups if domain_name in (None, "", group.domain_name)]
 
 
@@ -85,13 +85,13 @@ def _tenant_view(tenant: Domain | Group) -> View:
 
 async def change(
     info: Info,
-    kind: str,
+    object_type: str,
     name: str,
-    work: Callable[[Caller], Awaitable[Any]],
+    perform_change: Callable[[Caller], Awaitable[Any]],
     view: Callable[[Any], View] | None = None,
 ) -> View:
-    """Runs and audits a change by the caller; replies with the changed object under ``kind``."""
-    return await run_mutation(info, kind, name, lambda: work(caller_of(info)), view)
+    """Runs and audits a change by the caller; replies with the changed object under ``object_type``."""
+    return await run_mutation(info, object_type, name, lambda: perform_change(caller_of(info)), view)
 
 
 def uuid_of(text: Any, field_name: str) -> UUID:
@@ -114,13 +114,13 @@ class IdentityResolvers:
 
     @query("keypairs")
     async def keypairs(self, info: Info, **args: Any) -> list[View]:
-        return await whole_list(self.keypair_list, info, "keypair_list", **args)
+        return await list_all_pages(self.keypair_list, info, "keypair_list", **args)
 
     @query("keypair_list")
     async def keypair_list(self, info: Info, **args: Any) -> View:
         page = await self._identity.keypairs(
             caller_of(info),
-            ListQuery(**page_of(args)),
+            ListQuery(**page_fields_of(args)),
             email=args.get("email"),
             is_active=args.get("is_active"),
             domain_name=args.get("domain_name"),
@@ -154,13 +154,13 @@ class IdentityResolvers:
 
     @query("users")
     async def users(self, info: Info, **args: Any) -> list[View]:
-        return await whole_list(self.user_list, info, "user_list", **args)
+        return await list_all_pages(self.user_list, info, "user_list", **args)
 
     @query("user_list")
     async def user_list(self, info: Info, **args: Any) -> View:
         page = await self._identity.users(
             caller_of(info),
-            ListQuery(**page_of(args)),
+            ListQuery(**page_fields_of(args)),
             status=args.get("status"),
             is_active=args.get("is_active") if args.get("status") is None else None,
             domain_name=args.get("domain_name") or None,
@@ -180,7 +180,7 @@ class IdentityResolvers:
 
     @query("group")
     async def group(self, info: Info, id: UUID, domain_name: str | None = None) -> View | None:  # noqa: A002  # the wire's name
-        groups = _in_domain(await self._identity.groups(caller_of(info)), domain_name)
+        groups = _filter_by_domain(await self._identity.groups(caller_of(info)), domain_name)
         return next((group_view(group) for group in groups if group.id == id), None)
 
     @query("groups")
@@ -191,13 +191,19 @@ class IdentityResolvers:
         is_active: bool | None = None,
         type: list[str] | None = None,  # noqa: A002  # the wire's name
     ) -> list[View]:
-        groups = _in_domain(await self._identity.groups(caller_of(info)), domain_name)
-        kinds = {kind.value for kind in GroupType} if type is None else {word.upper() for word in type if word}
+        groups = _filter_by_domain(await self._identity.groups(caller_of(info)), domain_name)
+        group_types = (
+            {kind.value for kind in GroupType}
+            if type is None
+            else {type_name.upper() for type_name in type if type_name}
+        )
         return [
-            group_view(group) for group in groups if is_active in (None, group.is_active) and group.type.value in kinds
+            group_view(group)
+            for group in groups
+            if is_active in (None, group.is_active) and group.type.value in group_types
         ]
 
     @query("groups_by_name")
     async def groups_by_name(self, info: Info, name: str, domain_name: str | None = None) -> list[View]:
-        groups = _in_domain(await self._identity.groups(caller_of(info), name=name), domain_name)
+        groups = _filter_by_domain(await self._identity.groups(caller_of(info), name=name), domain_name)
         return [group_view(group) for group in groups]

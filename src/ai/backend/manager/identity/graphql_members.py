@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from ai.backend.common.ids import GroupId
-from ai.backend.manager.graphql.context import Info, caller_of, page_of
+from ai.backend.manager.graphql.context import Info, caller_of, page_fields_of
 from ai.backend.manager.graphql.resolvers import field, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.identity.members import Member, MemberService
@@ -34,8 +34,8 @@ class MemberResolvers:
 
     @query("group_member_list")
     async def group_member_list(self, info: Info, group_id: UUID, **arguments: Any) -> View:
-        parts = page_of(arguments)
-        page_query = ListQuery(**{**parts, "order": parts["order"] or _DEFAULT_ORDER})
+        page_fields = page_fields_of(arguments)
+        page_query = ListQuery(**{**page_fields, "order": page_fields["order"] or _DEFAULT_ORDER})
         page = await self._members.members(caller_of(info), GroupId(group_id), page_query)
         return {"items": [_member_view(member) for member in page.items], "total_count": page.total_count}
 

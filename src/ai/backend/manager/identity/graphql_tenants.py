@@ -14,7 +14,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.graphql.context import Info, caller_of, structured
+from ai.backend.manager.graphql.context import Info, caller_of, decode_json_text
 from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.identity import graphql
@@ -27,7 +27,7 @@ _DEFAULT_FOR_UNSPECIFIED = ("LIMITED", "UNLIMITED")
 
 def _slots_reader(field: str) -> Callable[[Any], ResourceSlot]:
     def read(value: Any) -> ResourceSlot:
-        slots = structured(field, value)
+        slots = decode_json_text(field, value)
         if not isinstance(slots, dict):
             raise InvalidInput("Resource slots are an object.", data={field: "malformed"})
         try:
@@ -41,7 +41,7 @@ def _slots_reader(field: str) -> Callable[[Any], ResourceSlot]:
 def _read_hosts(value: Any) -> dict[str, tuple[str, ...]]:
     """Reads host -> names of permissions; a plain list of hosts allows all (spec 03-09)."""
     hosts, all_permissions = (
-        structured("allowed_vfolder_hosts", value),
+        decode_json_text("allowed_vfolder_hosts", value),
         [permission.value for permission in HostPermission],
     )
     if isinstance(hosts, list) and all(isinstance(host, str) for host in hosts):
@@ -51,17 +51,19 @@ def _read_hosts(value: Any) -> dict[str, tuple[str, ...]]:
     for host, permissions in hosts.items():
         parse_host(host)
         is_list = isinstance(permissions, list | tuple)
-        unknown = [name for name in permissions if name not in all_permissions] if is_list else [permissions]
-        if unknown:
-            message = f"{str(unknown[0])[:64]!r} is not one of {', '.join(all_permissions)}."
+        unknown_permissions = (
+            [name for name in permissions if name not in all_permissions] if is_list else [permissions]
+        )
+        if unknown_permissions:
+            message = f"{str(unknown_permissions[0])[:64]!r} is not one of {', '.join(all_permissions)}."
             raise InvalidInput(message, data={"allowed_vfolder_hosts": host})
     return {host: tuple(dict.fromkeys(permissions)) for host, permissions in hosts.items()}
 
 
 def _read_registries(value: Any) -> list[str]:
     """Returns the hosts of registries; the published client sends them as one string, with commas. ``*`` is all."""
-    texts = value.split(",") if isinstance(value, str) else value
-    names = [str(name).strip() for name in texts if str(name or "").strip()]
+    registry_texts = value.split(",") if isinstance(value, str) else value
+    names = [str(name).strip() for name in registry_texts if str(name or "").strip()]
     return [name if name == ALL_REGISTRIES else check_registry_name(name) for name in names]
 
 
@@ -72,7 +74,7 @@ def _read_group_type(value: Any) -> GroupType:
     return type_of_text[str(value).upper().replace("-", "_")]
 
 
-def _read_unspecified(value: Any) -> str:
+def _read_unspecified_rule(value: Any) -> str:
     if str(value) not in _DEFAULT_FOR_UNSPECIFIED:
         raise InvalidInput(
             "default_for_unspecified is LIMITED or UNLIMITED.", data={"default_for_unspecified": "unknown"}
@@ -96,7 +98,7 @@ _FIELD_READERS: Mapping[str, Callable[[Any], Any]] = {
     "allowed_vfolder_hosts": _read_hosts,
     "allowed_docker_registries": _read_registries,
     "type": _read_group_type,
-    "default_for_unspecified": _read_unspecified,
+    "default_for_unspecified": _read_unspecified_rule,
     "max_quota_scope_size": lambda value: max(-1, int(value)),
 }
 _TENANT_FIELDS = ("name", "description", "is_active", "total_resource_slots", "allowed_vfolder_hosts", "integration_id")
@@ -115,8 +117,8 @@ def _read_values(fields: tuple[str, ...], props: View) -> View:
 
 def _policy_kind(info: Info) -> QuotaScopeKind | None:
     """Returns the kind of owner of the policies of a GraphQL field; None for keypairs."""
-    kinds = {"user_resource": QuotaScopeKind.USER, "project_resource": QuotaScopeKind.PROJECT}
-    return next((kind for field_part, kind in kinds.items() if field_part in info.field_name), None)
+    kind_of_field_part = {"user_resource": QuotaScopeKind.USER, "project_resource": QuotaScopeKind.PROJECT}
+    return next((kind for field_part, kind in kind_of_field_part.items() if field_part in info.field_name), None)
 
 
 class TenantResolvers:
@@ -128,28 +130,28 @@ class TenantResolvers:
     @mutation("create_domain")
     @mutation("modify_domain")
     async def put_domain(self, info: Info, name: str, props: View) -> View:
-        put = getattr(self._tenants, info.field_name)
+        create_or_modify = getattr(self._tenants, info.field_name)
         return await change(
             info,
             "domain",
             name,
-            lambda caller: put(caller, name, _read_values(_DOMAIN_FIELDS, props)),
+            lambda caller: create_or_modify(caller, name, _read_values(_DOMAIN_FIELDS, props)),
             graphql.domain_view,
         )
 
     @mutation("delete_domain")
     @mutation("purge_domain")
     async def remove_domain(self, info: Info, name: str) -> View:
-        remove = getattr(self._tenants, info.field_name)
-        return await change(info, "domain", name, lambda caller: remove(caller, name))
+        delete_or_purge = getattr(self._tenants, info.field_name)
+        return await change(info, "domain", name, lambda caller: delete_or_purge(caller, name))
 
     @mutation("delete_group")
     @mutation("purge_group")
     async def remove_group(self, info: Info, gid: UUID | None = None, name: str | None = None) -> View:
-        remove = getattr(self._tenants, info.field_name)
+        delete_or_purge = getattr(self._tenants, info.field_name)
 
         async def work(caller: Caller) -> None:
-            await remove(caller, await self._group_id(caller, gid, name))
+            await delete_or_purge(caller, await self._group_id(caller, gid, name))
 
         return await change(info, "group", str(gid or name), work)
 
@@ -159,7 +161,7 @@ class TenantResolvers:
             return GroupId(gid)
         if not name:
             raise InvalidInput("Name the group by gid or name.", data={"gid": "missing"})
-        return await self._tenants.group_named(caller, name)
+        return await self._tenants.find_group_id(caller, name)
 
     @mutation("create_group")
     async def create_group(self, info: Info, name: str, props: View) -> View:
@@ -175,17 +177,19 @@ class TenantResolvers:
     @mutation("modify_group")
     async def modify_group(self, info: Info, props: View, gid: UUID | None = None, name: str | None = None) -> View:
         async def work(caller: Caller) -> Any:
-            mode = props.get("user_update_mode")
-            if mode not in (None, *_MEMBER_CHANGES):
-                modes = ", ".join(_MEMBER_CHANGES)
-                raise InvalidInput(f"user_update_mode is one of {modes}.", data={"user_update_mode": "unknown"})
-            users = [UserId(graphql.uuid_of(text, "user_uuids")) for text in props.get("user_uuids") or ()]
+            member_change = props.get("user_update_mode")
+            if member_change not in (None, *_MEMBER_CHANGES):
+                allowed_changes = ", ".join(_MEMBER_CHANGES)
+                raise InvalidInput(
+                    f"user_update_mode is one of {allowed_changes}.", data={"user_update_mode": "unknown"}
+                )
+            users = [UserId(graphql.uuid_of(user_text, "user_uuids")) for user_text in props.get("user_uuids") or ()]
             group_id = await self._group_id(caller, gid, name)
-            emails = [str(text) for text in props.get("user_emails") or ()]
+            emails = [str(user_text) for user_text in props.get("user_emails") or ()]
             if emails:
-                users += await self._tenants.users_named(caller, group_id, emails)
+                users += await self._tenants.find_user_ids(caller, group_id, emails)
             values = _read_values(_GROUP_FIELDS, props)
-            members = {mode.replace("-", "_"): users} if mode is not None else {}
+            members = {member_change.replace("-", "_"): users} if member_change is not None else {}
             return await self._tenants.modify_group(caller, group_id, values, **members)
 
         return await change(info, "group", str(gid or name), work, graphql.group_view)
@@ -215,11 +219,15 @@ class TenantResolvers:
     @mutation("modify_project_resource_policy")
     async def put_policy(self, info: Info, name: str, props: View) -> View:
         kind, tenants = _policy_kind(info), self._tenants
-        put = tenants.create_policy if info.field_name.startswith("create") else tenants.modify_policy
+        create_or_modify = tenants.create_policy if info.field_name.startswith("create") else tenants.modify_policy
         fields = _POLICY_FIELDS if kind is None else _STORAGE_POLICY_FIELDS
         view = graphql.policy_view if kind is None else graphql.storage_policy_view
         return await change(
-            info, "resource_policy", name, lambda caller: put(caller, kind, name, _read_values(fields, props)), view
+            info,
+            "resource_policy",
+            name,
+            lambda caller: create_or_modify(caller, kind, name, _read_values(fields, props)),
+            view,
         )
 
     @mutation("delete_keypair_resource_policy")

@@ -69,10 +69,10 @@ class TotpResolvers:
         return await change(info, "totp", email or caller_of(info).email, work)
 
     async def _change_own(
-        self, info: Info, work: Callable[[User], Awaitable[Any]], view: Callable[[Any], View]
+        self, info: Info, change_user: Callable[[User], Awaitable[Any]], view: Callable[[Any], View]
     ) -> View:
-        async def of_caller(caller: Caller) -> Any:
-            return await work(await self._identity.user(caller))
+        async def change_caller(caller: Caller) -> Any:
+            return await change_user(await self._identity.user(caller))
 
-        reply = await change(info, "totp", caller_of(info).email, of_caller, view)
+        reply = await change(info, "totp", caller_of(info).email, change_caller, view)
         return {**reply, **(reply["totp"] or {})}

@@ -28,12 +28,12 @@ _KEYPAIR_FIELDS = ("is_active", "is_admin", "resource_policy", "rate_limit", "co
 _MAX_NETWORKS = 64
 
 
-def _enum_member(kind: type[E], field: str, value: Any) -> E:
+def _enum_member(enum_type: type[E], field: str, value: Any) -> E:
     """Returns the member of an enumeration by its value, or by its name as published clients may write."""
     try:
-        return kind(str(value).strip().lower().replace("_", "-"))
+        return enum_type(str(value).strip().lower().replace("_", "-"))
     except ValueError:
-        raise InvalidInput(f"{field} is one of {', '.join(kind)}.", data={field: "unknown"}) from None
+        raise InvalidInput(f"{field} is one of {', '.join(enum_type)}.", data={field: "unknown"}) from None
 
 
 def _user_values(props: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,16 +47,22 @@ def _user_values(props: Mapping[str, Any]) -> dict[str, Any]:
     if props.get("allowed_client_ip") is not None:
         values["allowed_client_ip"] = _read_networks(props["allowed_client_ip"])
     if props.get("group_ids") is not None:
-        values["group_ids"] = [GroupId(uuid_of(text, "group_ids")) for text in props["group_ids"]]
+        values["group_ids"] = [GroupId(uuid_of(id_text, "group_ids")) for id_text in props["group_ids"]]
     return values
 
 
-def _read_networks(texts: list[Any]) -> tuple[str, ...]:
+def _read_networks(network_texts: list[Any]) -> tuple[str, ...]:
     """Returns networks and addresses in their canonical text; an empty tuple allows every address."""
-    if len(texts) > _MAX_NETWORKS:
+    if len(network_texts) > _MAX_NETWORKS:
         raise InvalidInput(f"At most {_MAX_NETWORKS} networks are allowed.", data={"allowed_client_ip": "too many"})
     try:
-        return tuple(dict.fromkeys(str(parse_network(str(text))) for text in texts if str(text or "").strip()))
+        return tuple(
+            dict.fromkeys(
+                str(parse_network(str(network_text)))
+                for network_text in network_texts
+                if str(network_text or "").strip()
+            )
+        )
     except ValueError as e:
         raise InvalidInput(f"allowed_client_ip: {e}"[:200], data={"allowed_client_ip": "malformed"}) from None
 
@@ -81,7 +87,7 @@ class UserResolvers:
     @mutation("create_user")
     async def create_user(self, info: Info, email: str, props: View) -> View:
         async def work(caller: Caller) -> Any:
-            user, _pair = await self._users.create_user(caller, email, str(props["password"]), _user_values(props))
+            user, _keypair = await self._users.create_user(caller, email, str(props["password"]), _user_values(props))
             return await self._identity.user(caller, uuid=user.uuid)
 
         return await change(info, "user", email, work, user_view)
@@ -116,9 +122,9 @@ class UserResolvers:
                 email = user_id
             else:
                 email = (await self._identity.user(caller, uuid=uuid)).email
-            pair = await self._users.create_keypair(caller, email, _keypair_values(props))
-            keypair = await self._identity.keypair(caller, pair.access_key)
-            return {**keypair_view(keypair), "secret_key": pair.secret_key}
+            new_keypair = await self._users.create_keypair(caller, email, _keypair_values(props))
+            keypair = await self._identity.keypair(caller, new_keypair.access_key)
+            return {**keypair_view(keypair), "secret_key": new_keypair.secret_key}
 
         return await change(info, "keypair", user_id, work, lambda view: view)
 
@@ -132,9 +138,9 @@ class UserResolvers:
     @mutation("rotate_keypair")
     async def rotate_keypair(self, info: Info, access_key: str) -> View:
         async def work(caller: Caller) -> View:
-            pair = await self._users.rotate_keypair(caller, access_key)
+            new_keypair = await self._users.rotate_keypair(caller, access_key)
             keypair = await self._identity.keypair(caller, access_key)
-            return {**keypair_view(keypair), "secret_key": pair.secret_key}
+            return {**keypair_view(keypair), "secret_key": new_keypair.secret_key}
 
         return await change(info, "keypair", access_key, work, lambda view: view)
 

@@ -17,7 +17,7 @@ from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore, OwnedSessions
 from ai.backend.manager.query.model import Condition, Filter, ListQuery, Page
 
-_FIELDS = frozenset({"uuid", "email", "username", "full_name", "status"})
+_MEMBER_FIELDS = frozenset({"uuid", "email", "username", "full_name", "status"})
 """The fields by which members are filtered and ordered; project administrators may not see other fields of users."""
 
 
@@ -47,8 +47,8 @@ class MemberService:
             for operation in operations
         ):
             raise Forbidden("Only administrators see the members of a project.")
-        if not _fields_of(query) <= _FIELDS:
-            raise refuse({"filter": f"members are found and ordered by {', '.join(sorted(_FIELDS))}"})
+        if not _fields_of(query) <= _MEMBER_FIELDS:
+            raise refuse({"filter": f"members are found and ordered by {', '.join(sorted(_MEMBER_FIELDS))}"})
         page = await self._store.users(query, domain_name=None, status=None, group_id=group_id)
         admins = {*await self._store.group_admins(group_id)}
         members = [Member(user=user, group_id=group_id, is_admin=user.uuid in admins) for user in page.items]
@@ -61,10 +61,10 @@ class MemberService:
 
 def _fields_of(query: ListQuery) -> set[str]:
     fields = {item.field for item in query.order}
-    return fields | _compared(query.filter) if query.filter is not None else fields
+    return fields | _compared_fields(query.filter) if query.filter is not None else fields
 
 
-def _compared(condition: Filter) -> set[str]:
+def _compared_fields(condition: Filter) -> set[str]:
     if isinstance(condition, Condition):
         return {condition.field}
-    return set().union(*(_compared(term) for term in condition.terms))
+    return set().union(*(_compared_fields(term) for term in condition.terms))

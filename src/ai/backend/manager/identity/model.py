@@ -182,8 +182,8 @@ class ResourcePolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the amount of a slot that a keypair may occupy. A slot without an entry is unlimited, or forbidden if
         the policy is LIMITED.
         """
-        unnamed = INFINITY if self.default_for_unspecified == "UNLIMITED" else Decimal(0)
-        return self.total_resource_slots[slot] if slot in set(self.total_resource_slots) else unnamed
+        default_limit = INFINITY if self.default_for_unspecified == "UNLIMITED" else Decimal(0)
+        return self.total_resource_slots[slot] if slot in set(self.total_resource_slots) else default_limit
 
 
 class StoragePolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,5 +231,5 @@ def may_sign(role: UserRole, status: UserStatus, *, is_keypair_active: bool, is_
     """Returns True if a keypair of a user in this state may sign requests; ``is_domain_active`` is None without a
     domain.
     """
-    is_open = is_domain_active is not False or PERMISSIONS[role, Operation.SIGN_WITHOUT_DOMAIN] is Scope.ALL
-    return is_keypair_active and status is UserStatus.ACTIVE and is_open
+    may_use_domain = is_domain_active is not False or PERMISSIONS[role, Operation.SIGN_WITHOUT_DOMAIN] is Scope.ALL
+    return is_keypair_active and status is UserStatus.ACTIVE and may_use_domain

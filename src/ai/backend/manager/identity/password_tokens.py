@@ -37,7 +37,7 @@ class PasswordTokens(msgspec.Struct, frozen=True, eq=False):
             "sub": str(user.uuid),
             "aud": self.audience,
             "exp": self.clock.now() + self.life,
-            "password": _mark(password_hash),
+            "password": _password_digest(password_hash),
         }
         key = self.sealer.derive(self.purpose, key_id)
         return jwt.encode(claims, key, algorithm=_ALGORITHM, headers={"kid": key_id})
@@ -52,12 +52,12 @@ class PasswordTokens(msgspec.Struct, frozen=True, eq=False):
                 token, key, algorithms=[_ALGORITHM], audience=self.audience, options=options
             )
         except (jwt.InvalidTokenError, UnicodeError):
-            raise self.refusal() from None
+            raise self.token_error() from None
         if claims["exp"] <= self.clock.now().timestamp():
-            raise self.refusal()
+            raise self.token_error()
         return claims
 
-    def refusal(self) -> AuthenticationFailed:
+    def token_error(self) -> AuthenticationFailed:
         """Returns the error for a token that is wrong, used or expired."""
         return AuthenticationFailed(f"The token is wrong, was used, or has expired: {self.hint}.")
 
@@ -69,8 +69,8 @@ def user_id_of(claims: dict[str, Any]) -> UserId:
 
 def is_password_of(claims: dict[str, Any], password_hash: str | None) -> bool:
     """Returns True if the user's password has not changed since the token was made."""
-    return bool(claims["password"] == _mark(password_hash))
+    return bool(claims["password"] == _password_digest(password_hash))
 
 
-def _mark(password_hash: str | None) -> str:
+def _password_digest(password_hash: str | None) -> str:
     return hashlib.sha256((password_hash or "").encode()).hexdigest()

@@ -50,10 +50,10 @@ def hash_password(password: str) -> str:
     return _HASHER.hash(password)
 
 
-def verify_password(stored: str, password: str) -> bool:
-    """Returns True if ``stored`` is the hash of the password. Slow: call it in a thread."""
+def verify_password(stored_hash: str, password: str) -> bool:
+    """Returns True if ``stored_hash`` is the hash of the password. Slow: call it in a thread."""
     try:
-        return _HASHER.verify(stored, password)
+        return _HASHER.verify(stored_hash, password)
     except (VerificationError, InvalidHashError):
         return False
 
@@ -90,14 +90,16 @@ class PasswordService:
             AuthenticationFailed: there is none. RateLimitExceeded: too many wrong passwords lately.
         """
         self.count_attempt(email)  # before the first await, so that parallel attempts stay within the limit
-        return await self.verified_user(email, password)
+        return await self.verify_user(email, password)
 
-    async def change_own(self, caller: Caller, old: str, new: str) -> None:
+    async def change_own(self, caller: Caller, old_password: str, new_password: str) -> None:
         """Changes the caller's password. Raises AuthenticationFailed for a wrong one, InvalidInput for a short one."""
-        user = await self.authenticate(caller.email, old)
-        await self._change_password(user, old, new)
+        user = await self.authenticate(caller.email, old_password)
+        await self._change_password(user, old_password, new_password)
 
-    async def change_required(self, email: str, old: str, new: str, *, address: str, otp: str = "") -> None:
+    async def change_required(
+        self, email: str, old_password: str, new_password: str, *, address: str, otp: str = ""
+    ) -> None:
         """Changes a password that the user must change before signing in.
 
         Raises:
@@ -105,29 +107,29 @@ class PasswordService:
             Forbidden: the user need not change it, or may not sign in from this address.
             InvalidInput: the new password is against the policy.
         """
-        user = await self.authenticate(email, old)
+        user = await self.authenticate(email, old_password)
         check_address(user, address)
         if not user.need_password_change and self.expired_at(user) is None:
             raise Forbidden("You need not change your password here; sign in.")
-        check_password(new, self._policy)  # a one-time password is not spent in vain
+        check_password(new_password, self._policy)  # a one-time password is not spent in vain
         await self._totp.check(user, otp)
-        await self._change_password(user, old, new)
+        await self._change_password(user, old_password, new_password)
 
     def expired_at(self, user: User) -> datetime | None:
         """Returns the time at which the password of a user expired, or None if it is still valid."""
         if not self._policy.max_age_days:
             return None
-        end = (user.password_changed_at or user.created_at) + timedelta(days=self._policy.max_age_days)
-        return end if end <= self._clock.now() else None
+        expiry = (user.password_changed_at or user.created_at) + timedelta(days=self._policy.max_age_days)
+        return expiry if expiry <= self._clock.now() else None
 
-    async def checked_hash(self, password: str, *, user_id: UserId | None = None) -> str:
+    async def check_and_hash(self, password: str, *, user_id: UserId | None = None) -> str:
         """Checks a new password by the policy and returns its hash. Raises InvalidInput if it is against the policy,
         such as an old one of the user, and RateLimitExceeded if too many requests wait.
         """
         check_password(password, self._policy)
         if user_id is not None and self._policy.history:
-            for stored in await self._store.old_passwords(user_id, self._policy.history):
-                if await self._in_thread(partial(self._verify, stored, password)):
+            for old_hash in await self._store.old_passwords(user_id, self._policy.history):
+                if await self._in_thread(partial(self._verify, old_hash, password)):
                     raise InvalidInput("You have had that password already.", data={"new_password": "an old one"})
         return await self._in_thread(partial(self._hash, password))
 
@@ -149,39 +151,39 @@ class PasswordService:
         )
         self._identity.invalidate(caller.access_key)
 
-    async def _change_password(self, user: User, old: str, new: str) -> None:
-        if new == old:
+    async def _change_password(self, user: User, old_password: str, new_password: str) -> None:
+        if new_password == old_password:
             raise InvalidInput("That is the old password.", data={"new_password": "the same"})
-        hashed = await self.checked_hash(new, user_id=user.uuid)
+        new_hash = await self.check_and_hash(new_password, user_id=user.uuid)
         now = self._clock.now()
         await self._store.change_user(
-            user.uuid, password_hash=hashed, need_password_change=False, password_changed_at=now, modified_at=now
+            user.uuid, password_hash=new_hash, need_password_change=False, password_changed_at=now, modified_at=now
         )
 
-    async def verified_user(self, email: str, password: str) -> User:
+    async def verify_user(self, email: str, password: str) -> User:
         """Returns the active user who has this address and password, without counting a wrong password. Raises
         AuthenticationFailed.
         """
         user = await self._store.user(email=email)
-        stored = await self._store.password_hash(email)  # read for unknown users too, for equal work
+        stored_hash = await self._store.password_hash(email)  # read for unknown users too, for equal work
         if user is None or not user.is_active:
-            stored = None
+            stored_hash = None
         if self._dummy is None:
             self._dummy = await self._in_thread(lambda: self._hash("nobody's password"))
-        expected = stored or self._dummy  # an unknown address takes as long as a wrong password
-        is_right = await self._in_thread(lambda: self._verify(expected, password[:MAX_PASSWORD_LENGTH]))
-        if user is None or stored is None or not is_right:
-            raise wrong_password()
+        compared_hash = stored_hash or self._dummy  # an unknown address takes as long as a wrong password
+        is_right_password = await self._in_thread(lambda: self._verify(compared_hash, password[:MAX_PASSWORD_LENGTH]))
+        if user is None or stored_hash is None or not is_right_password:
+            raise wrong_password_error()
         self.forget_attempts(email)
         return user
 
-    async def require(self, email: str, stored: str, password: str) -> None:
-        """Raises AuthenticationFailed if the hash of a password is not ``stored``. Raises RateLimitExceeded after too
-        many wrong passwords.
+    async def require_password(self, email: str, stored_hash: str, password: str) -> None:
+        """Raises AuthenticationFailed if the hash of a password is not ``stored_hash``. Raises RateLimitExceeded after
+        too many wrong passwords.
         """
         self.count_attempt(email)
-        if not await self._in_thread(partial(self._verify, stored, password[:MAX_PASSWORD_LENGTH])):
-            raise wrong_password()
+        if not await self._in_thread(partial(self._verify, stored_hash, password[:MAX_PASSWORD_LENGTH])):
+            raise wrong_password_error()
         self.forget_attempts(email)
 
     def forget_attempts(self, email: str) -> None:
@@ -193,26 +195,26 @@ class PasswordService:
         wrong passwords.
         """
         now = self._clock.monotonic()
-        count, last = self._failures.pop(email, (0, 0.0))
-        remaining_s = last + LOCKOUT_S - now
-        if remaining_s > 0 and count >= MAX_FAILURES:
-            self._failures[email] = (count, last)
+        failure_count, last_failure_s = self._failures.pop(email, (0, 0.0))
+        remaining_s = last_failure_s + LOCKOUT_S - now
+        if remaining_s > 0 and failure_count >= MAX_FAILURES:
+            self._failures[email] = (failure_count, last_failure_s)
             wait_s = int(remaining_s) + 1
             message = f"Too many wrong passwords; try again in {wait_s} s."
             raise RateLimitExceeded(message, data={"retry_after": wait_s})
-        self._failures[email] = (count + 1 if remaining_s > 0 else 1, now)
+        self._failures[email] = (failure_count + 1 if remaining_s > 0 else 1, now)
         if len(self._failures) > _MAX_TRACKED_EMAILS:
             self._failures.popitem(last=False)
 
-    async def _in_thread(self, work: Callable[[], R]) -> R:
-        """Runs ``work`` in a thread, since hashing blocks, and returns the result. Raises RateLimitExceeded if too many
-        requests wait.
+    async def _in_thread(self, hash_call: Callable[[], R]) -> R:
+        """Runs ``hash_call`` in a thread, since hashing blocks, and returns the result. Raises RateLimitExceeded if too
+        many requests wait.
         """
         if self._waiting >= MAX_WAITING_REQUESTS:
             raise RateLimitExceeded("Too many sign in at once; try again in a moment.")
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, hash_call)
         finally:
             self._waiting -= 1
 
@@ -232,9 +234,11 @@ def check_password(password: str, policy: PasswordPolicy) -> str:
     """
     if not policy.min_length <= len(password) <= MAX_PASSWORD_LENGTH:
         raise InvalidInput(f"A password has {policy.min_length} characters or more.", data={"password": "its length"})
-    kinds = (str.islower, str.isupper, str.isdigit)
-    count = sum(any(map(kind, password)) for kind in kinds) + any(not char.isalnum() for char in password)
-    if count < policy.min_kinds:
+    character_tests = (str.islower, str.isupper, str.isdigit)
+    kind_count = sum(any(map(is_of_kind, password)) for is_of_kind in character_tests) + any(
+        not char.isalnum() for char in password
+    )
+    if kind_count < policy.min_kinds:
         message = f"A password has {policy.min_kinds} of: small letters, capital letters, digits, other characters."
         raise InvalidInput(message, data={"password": "its kinds of characters"})
     if policy.refuse_common and password.lower() in common_passwords():
@@ -248,6 +252,6 @@ def check_address(user: User, address: str) -> None:
         raise Forbidden("You may not sign in from where you are.")
 
 
-def wrong_password() -> AuthenticationFailed:
+def wrong_password_error() -> AuthenticationFailed:
     """Returns the error for a wrong password, which is the same for an unknown or inactive user."""
     return AuthenticationFailed("The address or the password is wrong.")

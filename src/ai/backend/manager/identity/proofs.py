@@ -13,7 +13,7 @@ from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.hooks import Hooks
 from ai.backend.manager.identity.model import User
 from ai.backend.manager.identity.password_tokens import PasswordTokens, is_password_of, user_id_of
-from ai.backend.manager.identity.passwords import PasswordService, wrong_password
+from ai.backend.manager.identity.passwords import PasswordService, wrong_password_error
 from ai.backend.manager.identity.settings import ProofSettings
 from ai.backend.manager.identity.site_users import SiteUsers
 from ai.backend.manager.identity.store import IdentityStore
@@ -48,7 +48,7 @@ class ProofService:
     _demanded: frozenset[Operation] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._demanded = self._settings.demanded
+        self._demanded = self._settings.demanded_operations
 
     async def prove(self, caller: Caller, *, password: str, otp: str, address: str) -> Proof:
         """Returns a proof after checking the caller's password, or a one-time password or recovery code if the caller
@@ -60,7 +60,7 @@ class ProofService:
         """
         user = await self._store.user(uuid=caller.user_id)
         if user is None or not user.is_active:
-            raise wrong_password()
+            raise wrong_password_error()
         if password:
             await self._check_password(user, password, address)
         elif not otp:
@@ -70,10 +70,10 @@ class ProofService:
         else:
             await self._totp.check(user, otp)
         expires_at = self._clock.now() + timedelta(minutes=self._settings.minutes)
-        token = self._tokens(caller).make(user, await self._store.password_hash(user.email))
+        token = self._proof_tokens(caller).make(user, await self._store.password_hash(user.email))
         return Proof(token=token, expires_at=expires_at)
 
-    async def checked(self, caller: Caller, token: str | None) -> Caller:
+    async def check_proof(self, caller: Caller, token: str | None) -> Caller:
         """Returns the caller, and marks the operations that need a proof unless ``token`` is a valid proof."""
         if not self._demanded or (token and await self._is_valid(caller, token)):
             return caller
@@ -81,7 +81,7 @@ class ProofService:
 
     async def _is_valid(self, caller: Caller, token: str) -> bool:
         try:
-            claims = self._tokens(caller).claims_of(token)
+            claims = self._proof_tokens(caller).claims_of(token)
         except AuthenticationFailed:
             return False
         password_hash = await self._store.password_hash(caller.email)
@@ -91,13 +91,15 @@ class ProofService:
         self._passwords.count_attempt(user.email)  # before the first await, so that parallel attempts count
         site_user = await self._hooks.sign_on(SignOn(name=user.email, secret=password, address=address))
         if site_user is None:
-            await self._passwords.verified_user(user.email, password)
+            await self._passwords.verify_user(user.email, password)
             return
         if (await self._site_users.resolve(site_user)).uuid != user.uuid:
-            raise wrong_password()
+            raise wrong_password_error()
         self._passwords.forget_attempts(user.email)
 
-    def _tokens(self, caller: Caller) -> PasswordTokens:
-        life = timedelta(minutes=self._settings.minutes)
-        audience = f"{_AUDIENCE}{caller.access_key}"
-        return PasswordTokens(self._sealer, self._clock, b"proof", audience, life, "prove again that it is you")
+    def _proof_tokens(self, caller: Caller) -> PasswordTokens:
+        token_life = timedelta(minutes=self._settings.minutes)
+        token_audience = f"{_AUDIENCE}{caller.access_key}"
+        return PasswordTokens(
+            self._sealer, self._clock, b"proof", token_audience, token_life, "prove again that it is you"
+        )

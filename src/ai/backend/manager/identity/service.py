@@ -31,10 +31,10 @@ def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def existing(value: T | None, noun: str) -> T:
-    """Returns the value, and raises NotFound if the value is None. Raises NotFound for None."""
+def require_existing(value: T | None, object_noun: str) -> T:
+    """Returns the value. Raises NotFound if the value is None."""
     if value is None:
-        raise NotFound(f"There is no such {noun}.")
+        raise NotFound(f"There is no such {object_noun}.")
     return value
 
 
@@ -46,8 +46,8 @@ async def check_policy(store: IdentityStore, kind: QuotaScopeKind | None, fields
     if name is None or (kind is not None and name == "default"):
         return
     if not await (store.policies(name=name) if kind is None else store.storage_policies(kind, name=name)):
-        noun = "resource policy" if kind is None else f"{kind} resource policy"
-        raise NotFound(f"There is no {noun} {name[:64]!r}.", data={"resource_policy": "unknown"})
+        policy_noun = "resource policy" if kind is None else f"{kind} resource policy"
+        raise NotFound(f"There is no {policy_noun} {name[:64]!r}.", data={"resource_policy": "unknown"})
 
 
 class IdentityService:
@@ -95,30 +95,30 @@ class IdentityService:
         username is taken.
         """
         user_id = UserId(self._id_generator.uuid())
-        pair = self.new_keypair(user_id, email, role)
+        new_keypair = self.new_keypair(user_id, email, role)
         user = User(
             uuid=user_id,
             username=username,
             email=email,
             role=role,
             domain_name=domain,
-            created_at=pair.keypair.created_at,
-            modified_at=pair.keypair.created_at,
-            main_access_key=pair.keypair.access_key,
+            created_at=new_keypair.keypair.created_at,
+            modified_at=new_keypair.keypair.created_at,
+            main_access_key=new_keypair.keypair.access_key,
             **{"full_name": username, **details},
         )
-        await self._store.put_user(user, password_hash=password_hash, groups=groups, keypair=pair)
-        self.invalidate(pair.keypair.access_key)
-        return user, pair.revealed()
+        await self._store.put_user(user, password_hash=password_hash, groups=groups, keypair=new_keypair)
+        self.invalidate(new_keypair.keypair.access_key)
+        return user, new_keypair.reveal()
 
     # ---- authentication ----
 
     async def credentials(self, access_key: str) -> Credentials | None:
         """Returns the credentials of a keypair, at most one second old, or None for an unknown key."""
         now = self._clock.monotonic()
-        cached = self._cache.get(access_key)
-        if cached is not None and now - cached[0] < CREDENTIALS_CACHE_S:
-            return cached[1]
+        cache_entry = self._cache.get(access_key)
+        if cache_entry is not None and now - cache_entry[0] < CREDENTIALS_CACHE_S:
+            return cache_entry[1]
         credentials = await self._store.credentials(access_key)
         if len(self._cache) >= _MAX_CACHED_KEYS:
             self._cache.clear()
@@ -187,17 +187,17 @@ class IdentityService:
         """Returns a keypair, by default the caller's own, with ``concurrency_used``. Raises NotFound if its user is not
         of ``domain_name``."""
         key = access_key or caller.access_key
-        keypair = existing(await self._store.keypair(key), "keypair")
-        owner = existing(await self._store.user(uuid=keypair.user_id), "keypair")
+        keypair = require_existing(await self._store.keypair(key), "keypair")
+        owner = require_existing(await self._store.user(uuid=keypair.user_id), "keypair")
         is_own = owner.uuid == caller.user_id
         is_visible = is_permitted(caller, Operation.SEE_KEYPAIRS, domain_name=owner.domain_name, is_own=is_own)
         if not is_visible or domain_name not in (None, owner.domain_name):
             raise NotFound("There is no such keypair.")
-        return (await self._with_concurrency([keypair]))[0]
+        return (await self._add_concurrency([keypair]))[0]
 
-    async def _with_concurrency(self, keypairs: Sequence[Keypair]) -> list[Keypair]:
-        used = await self._sessions.count_live([keypair.access_key for keypair in keypairs])
-        return [replace(keypair, concurrency_used=used.get(keypair.access_key, 0)) for keypair in keypairs]
+    async def _add_concurrency(self, keypairs: Sequence[Keypair]) -> list[Keypair]:
+        session_counts = await self._sessions.count_live([keypair.access_key for keypair in keypairs])
+        return [replace(keypair, concurrency_used=session_counts.get(keypair.access_key, 0)) for keypair in keypairs]
 
     async def keypairs(
         self,
@@ -217,7 +217,7 @@ class IdentityService:
                 return Page(items=[], total_count=0)
             domain_name = caller.domain_name
         page = await self._store.keypairs(query, domain_name=domain_name, email=email, is_active=is_active)
-        return Page(items=await self._with_concurrency(page.items), total_count=page.total_count)
+        return Page(items=await self._add_concurrency(page.items), total_count=page.total_count)
 
     async def user(
         self, caller: Caller, *, email: str | None = None, uuid: UserId | None = None, domain_name: str | None = None
@@ -225,7 +225,7 @@ class IdentityService:
         """Returns a user, by default the caller. Raises NotFound if the user is not of ``domain_name``."""
         if email is None and uuid is None:
             uuid = caller.user_id
-        user = existing(await self._store.user(email=email, uuid=uuid), "user")
+        user = require_existing(await self._store.user(email=email, uuid=uuid), "user")
         is_own = user.uuid == caller.user_id
         is_visible = is_permitted(caller, Operation.SEE_USERS, domain_name=user.domain_name, is_own=is_own)
         if not is_visible or domain_name not in (None, user.domain_name):
@@ -258,7 +258,7 @@ class IdentityService:
         name = name or caller.domain_name
         if not is_permitted(caller, Operation.SEE_DOMAINS, domain_name=name):
             raise NotFound("There is no such domain.")
-        return existing(await self._store.domain(name), "domain")
+        return require_existing(await self._store.domain(name), "domain")
 
     async def check_domain(self, name: str) -> None:
         """Raises NotFound if the domain of a new user or group does not exist."""
@@ -267,8 +267,8 @@ class IdentityService:
 
     async def domains(self, caller: Caller) -> Sequence[Domain]:
         """Returns the domains that the caller may see."""
-        is_all = scope_of(caller, Operation.SEE_DOMAINS) is Scope.ALL
-        return await self._store.domains() if is_all else [await self.domain(caller)]
+        sees_all = scope_of(caller, Operation.SEE_DOMAINS) is Scope.ALL
+        return await self._store.domains() if sees_all else [await self.domain(caller)]
 
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
         """Returns the groups that the caller's role may see: own groups, groups of the domain, or all groups."""
@@ -287,8 +287,8 @@ class IdentityService:
         if not is_permitted(caller, Operation.SEE_KEYPAIR_POLICIES, is_own=name == caller.resource_policy):
             raise NotFound("There is no such resource policy.")
         policies = await self._store.policies(name=name)
-        return existing(policies[0] if policies else None, "resource policy")
+        return require_existing(policies[0] if policies else None, "resource policy")
 
     async def resource_policies(self, caller: Caller) -> Sequence[ResourcePolicy]:
-        is_all = scope_of(caller, Operation.SEE_KEYPAIR_POLICIES) is Scope.ALL
-        return await self._store.policies(name=None if is_all else caller.resource_policy)
+        sees_all = scope_of(caller, Operation.SEE_KEYPAIR_POLICIES) is Scope.ALL
+        return await self._store.policies(name=None if sees_all else caller.resource_policy)

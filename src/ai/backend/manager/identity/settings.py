@@ -10,7 +10,7 @@ from ai.backend.infra.settings import Settings
 from ai.backend.manager.access.permissions import GRAVE_OPERATIONS, Operation
 from ai.backend.manager.identity.model import MAX_PASSWORD_HISTORY
 
-PROVABLE = {operation.name.lower().replace("_", "-"): operation for operation in GRAVE_OPERATIONS}
+PROVABLE_OPERATIONS = {operation.name.lower().replace("_", "-"): operation for operation in GRAVE_OPERATIONS}
 """Name in the settings -> operation."""
 
 
@@ -47,31 +47,33 @@ class TotpSettings(Settings):
 
 
 class ProofSettings(Settings):
-    """A recent proof of who asks: the password or a one-time password, given again."""
+    """Settings of recent proofs of identity: the password or a one-time password, given again."""
 
     operations: list[str] = Field(
         [],
-        description="What takes one: `all`, or any of " + ", ".join(sorted(PROVABLE)) + ". Programs that sign by"
+        description="What takes one: `all`, or any of "
+        + ", ".join(sorted(PROVABLE_OPERATIONS))
+        + ". Programs that sign by"
         " keypair give one too.",
     )
     minutes: float = Field(10.0, gt=0, le=720, description="How long one is good, in minutes.")
 
     @field_validator("operations")
     @classmethod
-    def _are_operations(cls, names: list[str]) -> list[str]:
-        if unknown := sorted({*names} - PROVABLE.keys() - {"all"}):
-            raise ValueError(f"{', '.join(unknown)}: these are no operations that take a proof")
+    def _check_operations(cls, names: list[str]) -> list[str]:
+        if unknown_names := sorted({*names} - PROVABLE_OPERATIONS.keys() - {"all"}):
+            raise ValueError(f"{', '.join(unknown_names)}: these are no operations that take a proof")
         return names
 
     @property
-    def demanded(self) -> frozenset[Operation]:
+    def demanded_operations(self) -> frozenset[Operation]:
         """The operations that take a proof."""
-        names = PROVABLE.keys() if "all" in self.operations else self.operations
-        return frozenset(PROVABLE[name] for name in names)
+        names = PROVABLE_OPERATIONS.keys() if "all" in self.operations else self.operations
+        return frozenset(PROVABLE_OPERATIONS[name] for name in names)
 
 
 class SignUpSettings(Settings):
-    """People who make their own accounts."""
+    """Settings of sign-up, by which people create their own accounts."""
 
     mode: Literal["closed", "hooks"] = Field(
         "closed",

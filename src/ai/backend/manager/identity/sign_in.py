@@ -18,7 +18,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.hooks import Hooks
 from ai.backend.manager.idempotency.store import AnswerStore
 from ai.backend.manager.identity.model import NewKeypair, SignInRecord, User
-from ai.backend.manager.identity.passwords import PasswordService, check_address, wrong_password
+from ai.backend.manager.identity.passwords import PasswordService, check_address, wrong_password_error
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.site_users import SiteUsers
 from ai.backend.manager.identity.store import AccountStore, IdentityStore
@@ -109,11 +109,11 @@ class SignInService:
             self._passwords.forget_attempts(email)
             return await self._admit(user, address=address, domain_name=domain_name, otp=otp, method="hook")
         try:
-            user = await self._passwords.verified_user(email, password)
+            user = await self._passwords.verify_user(email, password)
         except AuthenticationFailed as refusal:
-            existing = await self._store.user(email=email)
-            if existing is not None:
-                self._record(existing, address, "password", refusal.code)
+            existing_user = await self._store.user(email=email)
+            if existing_user is not None:
+                self._record(existing_user, address, "password", refusal.code)
             raise
         return await self._admit(user, address=address, domain_name=domain_name, otp=otp, method="password")
 
@@ -134,16 +134,20 @@ class SignInService:
 
     def providers(self) -> Sequence[str]:
         """Returns the names of the services where browsers may sign in."""
-        return self._hooks.redirecting()
+        return self._hooks.redirecting_plugins()
 
     async def begin_redirect(self, provider: str, return_url: str) -> RedirectTicket:
         """Returns the address at which a browser signs in with ``provider``, and a sealed ticket to bring back. Raises
         NotFound, Forbidden if ``return_url`` is not a configured one, Unavailable.
         """
-        start = await self._hooks.begin_redirect(provider, return_url)
-        content = msgspec.json.encode(_Ticket(provider=provider, return_url=return_url, secret=start.secret))
+        redirect_start = await self._hooks.begin_redirect(provider, return_url)
+        ticket_json = msgspec.json.encode(
+            _Ticket(provider=provider, return_url=return_url, secret=redirect_start.secret)
+        )
         key_id = self._sealer.newest_id()
-        return RedirectTicket(url=start.url, ticket=f"{key_id}.{self._fernet(key_id).encrypt(content).decode()}")
+        return RedirectTicket(
+            url=redirect_start.url, ticket=f"{key_id}.{self._fernet(key_id).encrypt(ticket_json).decode()}"
+        )
 
     async def finish_redirect(
         self, provider: str, ticket: str, parameters: Mapping[str, str], *, address: str, domain_name: str | None
@@ -155,21 +159,23 @@ class SignInService:
             AuthenticationFailed: the ticket is old or forged, or the service knows nobody here.
             Forbidden: the service or a policy refuses. Unavailable: the service is away.
         """
-        begun = self._opened(ticket)
-        if not hmac.compare_digest(begun.provider.encode(), provider.encode(errors="replace")):
-            raise _stale_ticket()
-        site_user = await self._hooks.finish_redirect(provider, begun.secret, begun.return_url, parameters)
+        opened_ticket = self._open_ticket(ticket)
+        if not hmac.compare_digest(opened_ticket.provider.encode(), provider.encode(errors="replace")):
+            raise _refused_ticket_error()
+        site_user = await self._hooks.finish_redirect(
+            provider, opened_ticket.secret, opened_ticket.return_url, parameters
+        )
         user = await self._site_users.resolve(site_user)
         return await self._admit(user, address=address, domain_name=domain_name, otp=None, method=provider)
 
-    def _opened(self, ticket: str) -> _Ticket:
-        key_id, _, text = ticket.partition(".")
+    def _open_ticket(self, ticket: str) -> _Ticket:
+        key_id, _, sealed_text = ticket.partition(".")
         now = int(self._clock.now().timestamp())
         try:
-            content = self._fernet(key_id).decrypt_at_time(text.encode(), ttl=TICKET_S, current_time=now)
-            return msgspec.json.decode(content, type=_Ticket)
+            ticket_json = self._fernet(key_id).decrypt_at_time(sealed_text.encode(), ttl=TICKET_S, current_time=now)
+            return msgspec.json.decode(ticket_json, type=_Ticket)
         except (InvalidToken, UnicodeError, msgspec.MsgspecError):
-            raise _stale_ticket() from None
+            raise _refused_ticket_error() from None
 
     def _fernet(self, key_id: str) -> Fernet:
         return Fernet(base64.urlsafe_b64encode(self._sealer.derive(b"redirected sign-in", key_id[:16])))
@@ -186,18 +192,18 @@ class SignInService:
             AuthenticationFailed: no plugin takes the token, it was used or has expired, or nobody here is named by it.
             Forbidden: a plugin or a policy refuses. Unavailable: a plugin fails.
         """
-        verdict = await self._hooks.sign_on_token(TokenSignOn(token=token, address=address))
-        if verdict is None:
-            raise _refused_token()
-        method, token_user = verdict
+        method_and_user = await self._hooks.sign_on_token(TokenSignOn(token=token, address=address))
+        if method_and_user is None:
+            raise _refused_token_error()
+        method, token_user = method_and_user
         now = self._clock.now()
         if not token_user.token_id or not now < token_user.expires_at <= now + min(
             MAX_TOKEN_LIFE, self._spent_tokens.life
         ):
-            raise _refused_token()
+            raise _refused_token_error()
         digest = hashlib.sha256(f"{method}\0{token_user.token_id}".encode(errors="replace")).hexdigest()
         if not await self._spent_tokens.spend(digest):
-            raise _refused_token()
+            raise _refused_token_error()
         user = await self._site_users.resolve(token_user.user)
         return await self._admit(user, address=address, domain_name=domain_name, otp=None, method=method)
 
@@ -210,20 +216,18 @@ class SignInService:
         None if no one-time password is asked for.
         """
         try:
-            keypair = await self._checked_keypair(
-                user, address=address, domain_name=domain_name, otp=otp, method=method
-            )
+            keypair = await self._check_sign_in(user, address=address, domain_name=domain_name, otp=otp, method=method)
         except BackendError as refusal:
             self._record(user, address, method, refusal.code)
             raise
         self._record(user, address, method, "ok")
         return user, keypair
 
-    async def _checked_keypair(
+    async def _check_sign_in(
         self, user: User, *, address: str, domain_name: str | None, otp: str | None, method: str
     ) -> NewKeypair:
         if domain_name not in (None, user.domain_name):
-            raise wrong_password()
+            raise wrong_password_error()
         check_address(user, address)
         account = Account(email=user.email, username=user.username, domain_name=user.domain_name, role=user.role.value)
         await self._hooks.check_sign_on(account, address)
@@ -234,7 +238,7 @@ class SignInService:
             await self._registration.check(user)
         credentials = await self._identity.credentials(user.main_access_key or "")
         if credentials is None or not credentials.is_active:
-            raise wrong_password()
+            raise wrong_password_error()
         return NewKeypair(access_key=credentials.caller.access_key, secret_key=credentials.secret_key)
 
     def _check_age(self, user: User) -> None:
@@ -252,10 +256,10 @@ class SignInService:
             self._records.append(record)
 
 
-def _refused_token() -> AuthenticationFailed:
+def _refused_token_error() -> AuthenticationFailed:
     """Returns the error for a refused token, which is the same for unknown, forged, used and expired tokens."""
     return AuthenticationFailed("That token signs nobody in: it was used, has expired, or is of no site that is known.")
 
 
-def _stale_ticket() -> AuthenticationFailed:
+def _refused_ticket_error() -> AuthenticationFailed:
     return AuthenticationFailed("This sign-in took too long, or began in another browser: begin anew.")

@@ -131,7 +131,7 @@ class RedirectReply(TypedDict):
     ticket: str
 
 
-_REFUSALS = (AuthenticationFailed, Forbidden)
+_SIGN_IN_PROBLEMS = (AuthenticationFailed, Forbidden)
 
 
 class SignInApi:
@@ -149,7 +149,7 @@ class SignInApi:
         self._passwords = passwords
         self._registration = registration
 
-    @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True, problems=_REFUSALS)
+    @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True, problems=_SIGN_IN_PROBLEMS)
     async def authorize(self, call: Call[AuthorizeBody]) -> AuthorizeReply:
         """Returns the main keypair of a user for an e-mail address and a password. Whoever has one-time passwords gives
         one, or a recovery code, as ``otp``."""
@@ -161,7 +161,7 @@ class SignInApi:
             domain_name=body.domain or None,
             otp=body.otp or "",
         )
-        return _signed_in(user, keypair)
+        return _authorize_reply(user, keypair)
 
     @route(
         "POST",
@@ -170,7 +170,7 @@ class SignInApi:
         auth=False,
         audited=True,
         max_body=_MAX_BODY_BYTES,
-        problems=_REFUSALS,
+        problems=_SIGN_IN_PROBLEMS,
     )
     async def authorize_token(self, call: Call[AuthorizeTokenBody]) -> AuthorizeReply:
         """Returns the main keypair of the user whom a token of another site names, once for each token. A hook plugin
@@ -179,7 +179,7 @@ class SignInApi:
         user, keypair = await self._sign_in.sign_in_token(
             body.token, address=call.address, domain_name=body.domain or None
         )
-        return _signed_in(user, keypair)
+        return _authorize_reply(user, keypair)
 
     @route(
         "POST",
@@ -187,7 +187,7 @@ class SignInApi:
         body=UpdatePasswordUnsignedBody,
         auth=False,
         audited=True,
-        problems=_REFUSALS,
+        problems=_SIGN_IN_PROBLEMS,
     )
     async def update_password_unsigned(self, call: Call[UpdatePasswordUnsignedBody]) -> PasswordReply:
         """Changes a password that has expired, or must be changed before its user signs in."""
@@ -220,13 +220,15 @@ class SignInApi:
         )
         return {"status": "before-verification"}
 
-    @route("POST", "/auth/verify-email", body=VerifyEmailBody, auth=False, audited=True, problems=_REFUSALS)
+    @route("POST", "/auth/verify-email", body=VerifyEmailBody, auth=False, audited=True, problems=_SIGN_IN_PROBLEMS)
     async def verify_email(self, call: Call[VerifyEmailBody]) -> SignedUp:
         """Activates the account of a token."""
         user = await self._sign_up.verify(call.body.token, call.body.password, address=call.address)
         return {"status": user.status.value}
 
-    @route("POST", "/totp/anon", body=RegistrationBody, auth=False, audited=True, problems=(*_REFUSALS, Conflict))
+    @route(
+        "POST", "/totp/anon", body=RegistrationBody, auth=False, audited=True, problems=(*_SIGN_IN_PROBLEMS, Conflict)
+    )
     async def begin_totp(self, call: Call[RegistrationBody]) -> RegisteredDevice:
         """Makes a key for an authenticator app, by the token of a sign-in that demands one."""
         device = await self._registration.begin(call.body.registration_token, address=call.address)
@@ -238,10 +240,10 @@ class SignInApi:
         body=ConfirmRegistrationBody,
         auth=False,
         audited=True,
-        problems=(*_REFUSALS, NotFound),
+        problems=(*_SIGN_IN_PROBLEMS, NotFound),
     )
     async def confirm_totp(self, call: Call[ConfirmRegistrationBody]) -> RegistrationCodes:
-        """Confirms that key by a one-time password; the sign-in then takes the next one."""
+        """Confirms the key of the authenticator app by a one-time password; the sign-in then takes the next one."""
         body = call.body
         codes = await self._registration.confirm(body.registration_token, body.otp, address=call.address)
         return {"recovery_codes": list(codes)}
@@ -254,8 +256,8 @@ class SignInApi:
     @route("POST", "/auth/redirect", body=BeginRedirectBody, auth=False, problems=(Forbidden, NotFound))
     async def begin_redirect(self, call: Call[BeginRedirectBody]) -> RedirectReply:
         """Returns where a browser signs in, and a ticket, which only this browser may bring back."""
-        begun = await self._sign_in.begin_redirect(call.body.provider, call.body.return_url)
-        return {"url": begun.url, "ticket": begun.ticket}
+        redirect = await self._sign_in.begin_redirect(call.body.provider, call.body.return_url)
+        return {"url": redirect.url, "ticket": redirect.ticket}
 
     @route(
         "POST",
@@ -263,7 +265,7 @@ class SignInApi:
         body=FinishRedirectBody,
         auth=False,
         audited=True,
-        problems=(*_REFUSALS, NotFound, Conflict),
+        problems=(*_SIGN_IN_PROBLEMS, NotFound, Conflict),
     )
     async def finish_redirect(self, call: Call[FinishRedirectBody]) -> AuthorizeReply:
         """Returns the main keypair of the user who came back from a service."""
@@ -271,10 +273,10 @@ class SignInApi:
         user, keypair = await self._sign_in.finish_redirect(
             body.provider, body.ticket, body.parameters, address=call.address, domain_name=body.domain or None
         )
-        return _signed_in(user, keypair)
+        return _authorize_reply(user, keypair)
 
 
-def _signed_in(user: User, keypair: NewKeypair) -> AuthorizeReply:
+def _authorize_reply(user: User, keypair: NewKeypair) -> AuthorizeReply:
     return {
         "data": {
             "response_type": "success",

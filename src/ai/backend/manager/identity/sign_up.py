@@ -17,7 +17,7 @@ from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.settings import SignUpSettings
 from ai.backend.manager.identity.site_users import DEFAULT_DOMAIN
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.identity.users import EMAIL_PATTERN, free_username
+from ai.backend.manager.identity.users import EMAIL_PATTERN, unused_username
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.plugin.hooks import Account, SignUpRequest
 
@@ -40,8 +40,10 @@ class SignUpService:
     tokens: PasswordTokens = field(init=False)
 
     def __post_init__(self) -> None:
-        life = timedelta(hours=self._settings.token_hours)
-        self.tokens = PasswordTokens(self._sealer, self._clock, b"sign-up", "backendai-sign-up", life, "sign up again")
+        token_life = timedelta(hours=self._settings.token_hours)
+        self.tokens = PasswordTokens(
+            self._sealer, self._clock, b"sign-up", "backendai-sign-up", token_life, "sign up again"
+        )
 
     async def sign_up(
         self, email: str, password: str, *, username: str, full_name: str, domain_name: str, address: str
@@ -65,8 +67,8 @@ class SignUpService:
         await self._identity.check_domain(domain_name)
         account = Account(email=email, username=username, domain_name=domain_name, role=UserRole.USER.value)
         await self._hooks.check_password(account, password)
-        hashed = await self._passwords.checked_hash(password)
-        token = await self._pending_account(request, hashed)
+        password_hash = await self._passwords.check_and_hash(password)
+        token = await self._store_pending_account(request, password_hash)
         if not await self._hooks.deliver_verification(request, token):
             raise Unavailable("Nobody delivers tokens for new accounts here: tell an administrator.")
 
@@ -77,30 +79,30 @@ class SignUpService:
         claims = self.tokens.claims_of(token)
         user = await self._store.user(uuid=user_id_of(claims))
         if user is None or user.status is not UserStatus.BEFORE_VERIFICATION:
-            raise self.tokens.refusal()
+            raise self.tokens.token_error()
         check_address(user, address)
-        stored = await self._store.password_hash(user.email)
-        if stored is None or not is_password_of(claims, stored):
-            raise self.tokens.refusal()
-        await self._passwords.require(user.email, stored, password)
+        stored_hash = await self._store.password_hash(user.email)
+        if stored_hash is None or not is_password_of(claims, stored_hash):
+            raise self.tokens.token_error()
+        await self._passwords.require_password(user.email, stored_hash, password)
         now = self._clock.now()
-        changed = await self._store.change_user(
+        activated_user = await self._store.change_user(
             user.uuid, status=UserStatus.ACTIVE, status_info="verified", modified_at=now
         )
-        if changed is None:
-            raise self.tokens.refusal()
+        if activated_user is None:
+            raise self.tokens.token_error()
         self._identity.invalidate(user.main_access_key or "")
-        return changed
+        return activated_user
 
-    async def _pending_account(self, request: SignUpRequest, hashed: str) -> str:
+    async def _store_pending_account(self, request: SignUpRequest, password_hash: str) -> str:
         """Returns the token of a new or renewed account, or an empty text if the address has an active account."""
         user = await self._store.user(email=request.email)
         now = self._clock.now()
         if user is None:
             domain = DomainName(request.domain_name)
             groups = [group.id for group in await self._store.groups(domain_name=domain, name="default")]
-            source = request.username or request.email
-            username = await free_username(self._store, source, self._identity.new_suffix)
+            username_source = request.username or request.email
+            username = await unused_username(self._store, username_source, self._identity.new_suffix)
             try:
                 user, _ = await self._identity.make_user(
                     request.email,
@@ -108,7 +110,7 @@ class SignUpService:
                     UserRole.USER,
                     domain,
                     groups,
-                    password_hash=hashed,
+                    password_hash=password_hash,
                     full_name=request.full_name or username,
                     status=UserStatus.BEFORE_VERIFICATION,
                     password_changed_at=now,
@@ -116,7 +118,9 @@ class SignUpService:
             except Conflict:  # the same person at the same moment
                 return ""
         elif user.status is UserStatus.BEFORE_VERIFICATION:
-            await self._store.change_user(user.uuid, password_hash=hashed, password_changed_at=now, modified_at=now)
+            await self._store.change_user(
+                user.uuid, password_hash=password_hash, password_changed_at=now, modified_at=now
+            )
         else:
             return ""
-        return self.tokens.make(user, hashed)
+        return self.tokens.make(user, password_hash)

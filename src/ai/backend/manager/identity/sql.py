@@ -63,13 +63,18 @@ _TABLES_AND_NOUNS: Mapping[type, tuple[Table, str]] = {
 }
 
 
-def _signing_query(*columns: Any) -> Select[Any]:
+def _select_signing_columns(*columns: Any) -> Select[Any]:
     """Selects the columns that decide if a keypair may sign, and further columns."""
-    keys, users, domains = tables.keypairs.c, tables.users.c, tables.domains.c
+    keypair_columns, users, domains = tables.keypairs.c, tables.users.c, tables.domains.c
     query = select(
-        keys.access_key, keys.is_active, users.status, users.role, domains.is_active.label("is_domain_active"), *columns
+        keypair_columns.access_key,
+        keypair_columns.is_active,
+        users.status,
+        users.role,
+        domains.is_active.label("is_domain_active"),
+        *columns,
     )
-    return query.join(tables.users, users.uuid == keys.user_id).outerjoin(
+    return query.join(tables.users, users.uuid == keypair_columns.user_id).outerjoin(
         tables.domains, domains.name == users.domain_name
     )
 
@@ -78,9 +83,9 @@ def _is_active(row: Row[Any]) -> bool:
     return may_sign(row.role, row.status, is_keypair_active=row.is_active, is_domain_active=row.is_domain_active)
 
 
-_MEMBERS = tables.memberships.c
+_MEMBERSHIP_COLUMNS = tables.memberships.c
 _IS_MEMBER = tables.groups.c.id.in_(
-    select(_MEMBERS.group_id).where(_MEMBERS.user_id == bindparam("user", type_=GUID()))
+    select(_MEMBERSHIP_COLUMNS.group_id).where(_MEMBERSHIP_COLUMNS.user_id == bindparam("user", type_=GUID()))
 )
 
 
@@ -102,14 +107,15 @@ def _select_groups(*conditions: ColumnElement[bool]) -> Select[Any]:
 
 
 def _select_credentials() -> Select[Any]:
-    keys, users = tables.keypairs.c, tables.users.c
-    query = _signing_query(
-        keys.secret_key, keys.is_admin, keys.resource_policy, keys.rate_limit, keys.concurrency_limit,
-        keys.ssh_public_key, keys.allowed_client_ip.label("key_networks"),
+    keypair_columns, users = tables.keypairs.c, tables.users.c
+    query = _select_signing_columns(
+        keypair_columns.secret_key, keypair_columns.is_admin, keypair_columns.resource_policy,
+        keypair_columns.rate_limit, keypair_columns.concurrency_limit, keypair_columns.ssh_public_key,
+        keypair_columns.allowed_client_ip.label("key_networks"),
         users.uuid.label("user_id"), users.email, users.username, users.domain_name, users.allowed_client_ip,
         users.sudo_session_enabled,
     )  # fmt: skip
-    return query.where(keys.access_key == bindparam("access_key"))
+    return query.where(keypair_columns.access_key == bindparam("access_key"))
 
 
 def _select_storage_policy() -> Select[Any]:
@@ -128,7 +134,9 @@ _DOMAIN_GROUPS_QUERY = Prepared(_select_groups())
 _MEMBER_GROUPS_QUERY = Prepared(_select_groups(_IS_MEMBER))
 _CREDENTIALS_QUERY = Prepared(_select_credentials())
 _ADMINISTERED_QUERY = Prepared(
-    select(_MEMBERS.group_id).where(_MEMBERS.user_id == bindparam("user", type_=GUID()), _MEMBERS.is_admin.is_(True))
+    select(_MEMBERSHIP_COLUMNS.group_id).where(
+        _MEMBERSHIP_COLUMNS.user_id == bindparam("user", type_=GUID()), _MEMBERSHIP_COLUMNS.is_admin.is_(True)
+    )
 )
 
 
@@ -136,12 +144,12 @@ class SqlIdentityStore(SqlUserStore):
     """Implements :class:`ai.backend.manager.identity.store.IdentityStore`."""
 
     async def put(self, value: Domain | Group | ResourcePolicy | StoragePolicy, *, only_new: bool = False) -> None:
-        (table, noun), row = _TABLES_AND_NOUNS[type(value)], row_of(value)
+        (table, object_noun), row = _TABLES_AND_NOUNS[type(value)], row_of(value)
         matches_key = and_(*(column == row[column.name] for column in table.primary_key))
 
         def work(s: Connection) -> None:
             if only_new:
-                add_row(s, table, row, noun)
+                add_row(s, table, row, object_noun)
             elif s.execute(update(table).where(matches_key).values(row)).rowcount == 0:
                 s.execute(insert(table), row)
 
@@ -149,7 +157,7 @@ class SqlIdentityStore(SqlUserStore):
 
     async def change(self, model: type[Tenant], /, *key: Any, **values: Any) -> Tenant | None:
         table = _TABLES_AND_NOUNS[model][0]
-        matches_key = and_(*(column == key_part for column, key_part in zip(table.primary_key, key, strict=True)))
+        matches_key = and_(*(column == key_value for column, key_value in zip(table.primary_key, key, strict=True)))
 
         def work(s: Connection) -> Row[Any] | None:
             try:
@@ -174,36 +182,38 @@ class SqlIdentityStore(SqlUserStore):
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
     ) -> list[Group]:
         if domain_name is not None and name is None:
-            prepared = _DOMAIN_GROUPS_QUERY if user_id is None else _MEMBER_GROUPS_QUERY
-            rows = await self._db.fetch(prepared, {"domain": domain_name, "user": user_id})
+            groups_query = _DOMAIN_GROUPS_QUERY if user_id is None else _MEMBER_GROUPS_QUERY
+            rows = await self._db.fetch(groups_query, {"domain": domain_name, "user": user_id})
             return [Group(**row._mapping) for row in rows]
-        columns, members = tables.groups.c, tables.memberships.c
+        columns, membership_columns = tables.groups.c, tables.memberships.c
         query = select(tables.groups).order_by(columns.name)
         if domain_name is not None:
             query = query.where(columns.domain_name == domain_name)
         if name is not None:
             query = query.where(columns.name == name)
         if user_id is not None:
-            query = query.where(columns.id.in_(select(members.group_id).where(members.user_id == user_id)))
+            query = query.where(
+                columns.id.in_(select(membership_columns.group_id).where(membership_columns.user_id == user_id))
+            )
         return [Group(**row._mapping) for row in await self._db.fetch(query)]
 
     async def user_scope(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
-        arguments = {"domain": domain_name, "user": user_id, "policy": policy}
+        query_parameters = {"domain": domain_name, "user": user_id, "policy": policy}
 
         def work(s: Connection) -> UserScope:
-            domain = _DOMAIN_QUERY.first(s, arguments)
-            visible = _VISIBLE_GROUPS_QUERY.all(s, arguments)
+            domain = _DOMAIN_QUERY.first(s, query_parameters)
+            visible_rows = _VISIBLE_GROUPS_QUERY.all(s, query_parameters)
             groups = [
                 (Group(**{name: value for name, value in row._mapping.items() if name != "is_member"}), row.is_member)
-                for row in visible
+                for row in visible_rows
             ]
-            keypair_policy = _POLICY_QUERY.first(s, arguments)
-            storage = _STORAGE_POLICY_QUERY.first(s, arguments)
+            keypair_policy = _POLICY_QUERY.first(s, query_parameters)
+            storage_policy_row = _STORAGE_POLICY_QUERY.first(s, query_parameters)
             return UserScope(
                 domain=Domain(**domain._mapping) if domain is not None else None,
                 groups=tuple(group for group, is_member in groups if is_member),
                 policy=ResourcePolicy(**keypair_policy._mapping) if keypair_policy is not None else None,
-                storage_policy=StoragePolicy(**storage._mapping) if storage is not None else None,
+                storage_policy=StoragePolicy(**storage_policy_row._mapping) if storage_policy_row is not None else None,
                 model_stores=tuple(group for group, _ in groups if group.is_model_store),
             )
 
@@ -212,17 +222,21 @@ class SqlIdentityStore(SqlUserStore):
     async def change_members(
         self, group_id: GroupId, *, add: Collection[UserId] = (), remove: Collection[UserId] = ()
     ) -> None:
-        members = tables.memberships.c
+        membership_columns = tables.memberships.c
 
         def work(s: Connection) -> None:
             # Users to be added are removed first, so that no membership exists twice.
-            is_changed = members.user_id.in_([*add, *remove])
+            is_changed = membership_columns.user_id.in_([*add, *remove])
             admins = (
-                s.execute(select(members.user_id).where(members.group_id == group_id, members.is_admin.is_(True)))
+                s.execute(
+                    select(membership_columns.user_id).where(
+                        membership_columns.group_id == group_id, membership_columns.is_admin.is_(True)
+                    )
+                )
                 .scalars()
                 .all()
             )
-            s.execute(delete(tables.memberships).where(members.group_id == group_id, is_changed))
+            s.execute(delete(tables.memberships).where(membership_columns.group_id == group_id, is_changed))
             if add:
                 s.execute(
                     insert(tables.memberships),
@@ -232,8 +246,8 @@ class SqlIdentityStore(SqlUserStore):
         await self._db.run_write(work)
 
     async def change_group_admins(self, group_id: GroupId, users: Collection[UserId], *, is_admin: bool) -> bool:
-        members = tables.memberships.c
-        condition = (members.group_id == group_id) & members.user_id.in_([*users])
+        membership_columns = tables.memberships.c
+        condition = (membership_columns.group_id == group_id) & membership_columns.user_id.in_([*users])
 
         def work(s: Connection) -> bool:
             if s.execute(select(func.count()).select_from(tables.memberships).where(condition)).scalar_one() != len(
@@ -246,9 +260,11 @@ class SqlIdentityStore(SqlUserStore):
         return await self._db.run_write(work)
 
     async def group_admins(self, group_id: GroupId) -> list[UserId]:
-        members = tables.memberships.c
-        query = select(members.user_id).where(members.group_id == group_id, members.is_admin.is_(True))
-        return [UserId(row.user_id) for row in await self._db.fetch(query.order_by(members.user_id))]
+        membership_columns = tables.memberships.c
+        query = select(membership_columns.user_id).where(
+            membership_columns.group_id == group_id, membership_columns.is_admin.is_(True)
+        )
+        return [UserId(row.user_id) for row in await self._db.fetch(query.order_by(membership_columns.user_id))]
 
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]:
         rows = await self._db.fetch(_POLICIES_QUERY if name is None else _POLICY_QUERY, {"policy": name})
@@ -261,13 +277,15 @@ class SqlIdentityStore(SqlUserStore):
         return [StoragePolicy(**row._mapping) for row in rows]
 
     async def delete_policy(self, kind: QuotaScopeKind | None, name: str) -> bool:
-        owners = {None: tables.keypairs, QuotaScopeKind.USER: tables.users, QuotaScopeKind.PROJECT: tables.groups}[kind]
-        used = select(owners.c.resource_policy).where(owners.c.resource_policy == name).limit(1)
+        owner_table = {None: tables.keypairs, QuotaScopeKind.USER: tables.users, QuotaScopeKind.PROJECT: tables.groups}[
+            kind
+        ]
+        use_query = select(owner_table.c.resource_policy).where(owner_table.c.resource_policy == name).limit(1)
         table = tables.policies if kind is None else tables.storage_policies
         condition = and_(table.c.name == name, *(() if kind is None else (table.c.kind == kind,)))
 
         def work(s: Connection) -> bool:
-            if s.execute(used).first() is not None:
+            if s.execute(use_query).first() is not None:
                 raise Conflict(f"The resource policy {name!r} is in use.", data={"name": "in use"})
             return bool(s.execute(delete(table).where(condition)).rowcount)
 
@@ -304,7 +322,7 @@ class SqlIdentityStore(SqlUserStore):
         is_active: bool | None = None,
         group_id: GroupId | None = None,
     ) -> Page[User]:
-        columns, members = tables.users.c, tables.memberships.c
+        columns, membership_columns = tables.users.c, tables.memberships.c
         clauses = compile_filter(tables.users, query.filter, hidden=_HIDDEN_USER_COLUMNS)
         if domain_name is not None:
             clauses.append(columns.domain_name == domain_name)
@@ -313,7 +331,9 @@ class SqlIdentityStore(SqlUserStore):
         if is_active is not None:
             clauses.append((columns.status == UserStatus.ACTIVE) == is_active)
         if group_id is not None:
-            clauses.append(columns.uuid.in_(select(members.user_id).where(members.group_id == group_id)))
+            clauses.append(
+                columns.uuid.in_(select(membership_columns.user_id).where(membership_columns.group_id == group_id))
+            )
         order = compile_order(
             tables.users, query.order, (columns.created_at.desc(), columns.uuid.asc()), hidden=_HIDDEN_USER_COLUMNS
         )
@@ -330,11 +350,11 @@ class SqlIdentityStore(SqlUserStore):
         if not rows:
             return None
         row = rows[0]
-        admins = await self._db.fetch(_ADMINISTERED_QUERY, {"user": row.user_id})
+        administered_rows = await self._db.fetch(_ADMINISTERED_QUERY, {"user": row.user_id})
         return Credentials(
             caller=Caller(
                 **{name: getattr(row, name) for name in _CALLER_FIELDS},
-                administered=frozenset(admin.group_id for admin in admins),
+                administered=frozenset(administered_row.group_id for administered_row in administered_rows),
             ),
             secret_key=opened(self._sealer, row.access_key, row.secret_key),
             is_active=_is_active(row),
@@ -343,11 +363,11 @@ class SqlIdentityStore(SqlUserStore):
         )
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        active: set[str] = set()
+        active_access_keys: set[str] = set()
         for chunk in chunks(sorted(access_keys)):
-            rows = await self._db.fetch(_signing_query().where(tables.keypairs.c.access_key.in_(chunk)))
-            active.update(row.access_key for row in rows if _is_active(row))
-        return active
+            rows = await self._db.fetch(_select_signing_columns().where(tables.keypairs.c.access_key.in_(chunk)))
+            active_access_keys.update(row.access_key for row in rows if _is_active(row))
+        return active_access_keys
 
     async def keypair(self, access_key: str) -> Keypair | None:
         rows = await self._db.fetch(KEYPAIR_QUERY.where(tables.keypairs.c.access_key == access_key))
@@ -361,30 +381,34 @@ class SqlIdentityStore(SqlUserStore):
         email: str | None = None,
         is_active: bool | None = None,
     ) -> Page[Keypair]:
-        keys, users = tables.keypairs.c, tables.users.c
+        keypair_columns, users = tables.keypairs.c, tables.users.c
         clauses = compile_filter(tables.keypairs, query.filter, hidden=_HIDDEN_KEYPAIR_COLUMNS, joined=_OWNER_COLUMNS)
-        for column, value in ((users.domain_name, domain_name), (users.email, email), (keys.is_active, is_active)):
+        for column, value in (
+            (users.domain_name, domain_name),
+            (users.email, email),
+            (keypair_columns.is_active, is_active),
+        ):
             if value is not None:
                 clauses.append(column == value)
-        default = (keys.created_at.desc(), keys.access_key.asc())
+        default_order = (keypair_columns.created_at.desc(), keypair_columns.access_key.asc())
         order = compile_order(
-            tables.keypairs, query.order, default, hidden=_HIDDEN_KEYPAIR_COLUMNS, joined=_OWNER_COLUMNS
+            tables.keypairs, query.order, default_order, hidden=_HIDDEN_KEYPAIR_COLUMNS, joined=_OWNER_COLUMNS
         )
-        joined = tables.keypairs.join(tables.users, users.uuid == keys.user_id)
+        keypairs_with_users = tables.keypairs.join(tables.users, users.uuid == keypair_columns.user_id)
 
         def work(s: Connection) -> Page[Keypair]:
-            total = s.execute(select(func.count()).select_from(joined).where(*clauses)).scalar_one()
+            total = s.execute(select(func.count()).select_from(keypairs_with_users).where(*clauses)).scalar_one()
             page = KEYPAIR_QUERY.where(*clauses).order_by(*order).limit(query.limit).offset(query.offset)
             return Page(items=[keypair_of(row) for row in s.execute(page)], total_count=total)
 
         return await self._db.run_read(work)
 
-    async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
-        keys = tables.keypairs.c
+    async def touch(self, uses_by_key: Mapping[AccessKey, tuple[datetime, int]]) -> None:
+        keypair_columns = tables.keypairs.c
 
         def work(s: Connection) -> None:
-            for access_key, (at, count) in used.items():
-                values = {"last_used": at, "num_queries": keys.num_queries + count}
-                s.execute(update(tables.keypairs).where(keys.access_key == access_key).values(values))
+            for access_key, (last_used, request_count) in uses_by_key.items():
+                values = {"last_used": last_used, "num_queries": keypair_columns.num_queries + request_count}
+                s.execute(update(tables.keypairs).where(keypair_columns.access_key == access_key).values(values))
 
         await self._db.run_write(work)

@@ -28,44 +28,44 @@ class SshKeyService:
 
     async def generate(self, caller: Caller) -> SshKeyPair:
         """Replaces the SSH key by a new one and returns both halves; the private half is not stored."""
-        pair = generate_key_pair(caller.email)
-        await self._store_key(caller, check_public_key(pair.public))
-        return pair
+        key_pair = generate_key_pair(caller.email)
+        await self._store_key(caller, check_public_key(key_pair.public))
+        return key_pair
 
-    async def upload(self, caller: Caller, public: str, private: str) -> str:
+    async def upload(self, caller: Caller, public_key: str, private_key: str) -> str:
         """Replaces the SSH key by an uploaded one and returns its public half; a private half is only compared. Raises
         InvalidInput.
         """
-        public = check_public_key(public)
-        if private.strip():
-            _require_same_pair(public, private)
-        await self._store_key(caller, public)
-        return public
+        public_key = check_public_key(public_key)
+        if private_key.strip():
+            _require_same_pair(public_key, private_key)
+        await self._store_key(caller, public_key)
+        return public_key
 
-    async def _store_key(self, caller: Caller, public: str) -> None:
-        values = {"ssh_public_key": public, "modified_at": self._clock.now()}
+    async def _store_key(self, caller: Caller, public_key: str) -> None:
+        values = {"ssh_public_key": public_key, "modified_at": self._clock.now()}
         if await self._store.change_keypair(caller.access_key, **values) is None:
             raise NotFound("There is no such keypair.")
         self._identity.invalidate(caller.access_key)
 
 
-def check_public_key(text: str) -> str:
+def check_public_key(key_text: str) -> str:
     """Returns an uploaded public key in the form in which it is stored. Raises InvalidInput, whose ``data`` names the
     field.
     """
     try:
-        if len(text) > MAX_KEY_LENGTH:
+        if len(key_text) > MAX_KEY_LENGTH:
             raise ValueError("The public key is too long.")
-        return normalize_public_key(text)
+        return normalize_public_key(key_text)
     except ValueError as e:
         raise InvalidInput(str(e), data={"pubkey": "malformed"}) from None
 
 
-def _require_same_pair(public: str, private: str) -> None:
+def _require_same_pair(public_key: str, private_key: str) -> None:
     try:
-        if len(private) > MAX_KEY_LENGTH:
+        if len(private_key) > MAX_KEY_LENGTH:
             raise ValueError
-        if are_of_one_pair(public, private):
+        if are_of_one_pair(public_key, private_key):
             return
     except ValueError:
         raise InvalidInput("That is not a private key, or it was damaged.", data={"privkey": "malformed"}) from None

@@ -64,10 +64,10 @@ class OwnedFolders(Protocol):
     mounts one of them, or a clone is made of it.
     """
 
-    async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
+    async def remove_of_user(self, user_id: UserId, *, heir: User | None) -> None:
         """Removes the folders of a user; folders that other users share go to ``heir``, if there is one."""
 
-    async def of_group(self, group_id: GroupId) -> None: ...
+    async def remove_of_group(self, group_id: GroupId) -> None: ...
 
 
 class UserStore(Protocol):
@@ -121,7 +121,7 @@ class UserStore(Protocol):
         """Returns the access keys of a user or of a domain, or all access keys."""
         ...
 
-    async def owned_by_deleted(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
+    async def keys_of_deleted_users(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
         """Returns those of the access keys whose user is deleted."""
         ...
 
@@ -159,8 +159,8 @@ class IdentityStore(UserStore, Protocol):
         """Adds members to a group and removes others; users who are already in or out of it are ignored."""
 
     async def change_group_admins(self, group_id: GroupId, users: Collection[UserId], *, is_admin: bool) -> bool:
-        """Makes members of a group its administrators, or ends that. Returns False, changing nothing, if one of them is
-        no member.
+        """Makes members of a group its administrators, or ordinary members again. Returns False, changing nothing, if
+        one of them is no member.
         """
         ...
 
@@ -203,7 +203,7 @@ class IdentityStore(UserStore, Protocol):
         email: str | None = None,
         is_active: bool | None = None,
     ) -> Page[Keypair]: ...
-    async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
+    async def touch(self, uses_by_key: Mapping[AccessKey, tuple[datetime, int]]) -> None:
         """Sets ``last_used`` of keypairs and adds to ``num_queries``."""
 
 
@@ -261,6 +261,6 @@ class KeypairSecret:
     keypair: Keypair
     secret_key: str = field(repr=False)
 
-    def revealed(self) -> NewKeypair:
+    def reveal(self) -> NewKeypair:
         """Returns the access key with its secret, for the reply to the creation of the keypair."""
         return NewKeypair(access_key=self.keypair.access_key, secret_key=self.secret_key)

@@ -50,11 +50,11 @@ class TenantService:
         require(caller, Operation.CHANGE_DOMAINS)
         if values.get("name") not in (None, name):
             raise InvalidInput("A domain keeps its name.", data={"name": "cannot be changed"})
-        changed = await self._store.change(Domain, name, modified_at=self._clock.now(), **without_none(values))
-        if changed is None:
+        changed_domain = await self._store.change(Domain, name, modified_at=self._clock.now(), **without_none(values))
+        if changed_domain is None:
             raise NotFound(f"There is no domain {name[:64]!r}.")
         self._identity.invalidate_all()
-        return changed
+        return changed_domain
 
     async def delete_domain(self, caller: Caller, name: str) -> None:
         """Makes a domain inactive, so that only its superadmins can sign in. Its sessions go on."""
@@ -96,16 +96,16 @@ class TenantService:
         another domain, and for new administrators who are no members.
         """
         fields = without_none(values)
-        is_about_members = not fields and not add_admins and not remove_admins and bool(add or remove)
-        if not (is_about_members and group_id in caller.administered):
+        changes_only_members = not fields and not add_admins and not remove_admins and bool(add or remove)
+        if not (changes_only_members and group_id in caller.administered):
             require_any(caller, Operation.CHANGE_GROUPS)
         group = await self._identity.group(caller, group_id)
         if fields.pop("domain_name", group.domain_name) != group.domain_name:
             raise InvalidInput("A group stays in its domain.", data={"domain_name": "cannot be changed"})
-        if is_about_members:
+        if changes_only_members:
             domain_name = group.domain_name
             require(caller, Operation.CHANGE_MEMBERS, domain_name=domain_name, group_id=group_id)
-            await self._check_removed(caller, group_id, remove)
+            await self._check_removed_admins(caller, group_id, remove)
         else:
             await self._check_group(caller, group.domain_name, fields)
         if "name" in fields:
@@ -115,8 +115,8 @@ class TenantService:
             if user is None or user.domain_name != group.domain_name:
                 message = f"There is no user {user_id} in the domain {group.domain_name} of that group."
                 raise NotFound(message, data={"user_uuids": "unknown"})
-        changed = await self._store.change(Group, group_id, modified_at=self._clock.now(), **fields)
-        if changed is None:
+        changed_group = await self._store.change(Group, group_id, modified_at=self._clock.now(), **fields)
+        if changed_group is None:
             raise NotFound("There is no such group.", data={"gid": "unknown"})
         if add or remove:
             await self._store.change_members(group_id, add=add, remove=remove)
@@ -126,48 +126,48 @@ class TenantService:
         for user_id in {*remove, *add_admins, *remove_admins}:
             for access_key in await self._store.keys_of(user_id=user_id):
                 self._identity.invalidate(access_key)
-        return changed
+        return changed_group
 
-    async def users_named(self, caller: Caller, group_id: GroupId, emails: Sequence[str]) -> list[UserId]:
+    async def find_user_ids(self, caller: Caller, group_id: GroupId, emails: Sequence[str]) -> list[UserId]:
         """Returns the ids of users of a group's domain by their addresses, for callers who may change the members.
         Raises NotFound, which names the address.
         """
         group = await self._identity.group(caller, group_id)
         require(caller, Operation.CHANGE_MEMBERS, domain_name=group.domain_name, group_id=group_id)
-        ids = []
+        user_ids = []
         for email in emails:
             user = await self._store.user(email=email.strip())
             if user is None or user.domain_name != group.domain_name:
                 message = f"There is no user {email[:64]} in the domain {group.domain_name}."
                 raise NotFound(message, data={"user_emails": email[:64]})
-            ids.append(user.uuid)
-        return ids
+            user_ids.append(user.uuid)
+        return user_ids
 
     async def group_admins(self, group_id: GroupId) -> Sequence[UserId]:
         """Returns the members who administrate a group, which the caller is known to see."""
         return await self._store.group_admins(group_id)
 
-    async def _check_removed(self, caller: Caller, group_id: GroupId, users: Collection[UserId]) -> None:
+    async def _check_removed_admins(self, caller: Caller, group_id: GroupId, users: Collection[UserId]) -> None:
         """Raises Forbidden if a project administrator would remove another administrator of the project."""
         if caller.is_any_admin:
             return
-        others = {*await self._store.group_admins(group_id)} - {caller.user_id}
-        if others & {*users}:
+        other_admins = {*await self._store.group_admins(group_id)} - {caller.user_id}
+        if other_admins & {*users}:
             raise Forbidden("Administrators of a project are removed by those of the domain.")
 
-    async def group_named(self, caller: Caller, name: str) -> GroupId:
+    async def find_group_id(self, caller: Caller, name: str) -> GroupId:
         """Returns the id of the group of a name, among groups that the caller may see. A group of the caller's domain
         takes precedence. Raises NotFound, and InvalidInput if several other domains have one.
         """
         groups = await self._identity.groups(caller, name=name)
-        own = [group for group in groups if group.domain_name == caller.domain_name] or groups
-        if not own:
+        preferred_groups = [group for group in groups if group.domain_name == caller.domain_name] or groups
+        if not preferred_groups:
             raise NotFound(f"There is no group {name[:64]!r}.", data={"name": "unknown"})
-        if len(own) > 1:
+        if len(preferred_groups) > 1:
             raise InvalidInput(
                 f"Several domains have a group {name[:64]!r}: name it by gid.", data={"name": "ambiguous"}
             )
-        return own[0].id
+        return preferred_groups[0].id
 
     async def delete_group(self, caller: Caller, group_id: GroupId) -> None:
         """Makes a group inactive, so that it takes no new sessions. Its sessions go on."""
@@ -177,11 +177,11 @@ class TenantService:
         """Deletes a group with its folders. Raises Conflict while it has live sessions."""
         require(caller, Operation.PURGE_GROUPS)
         await self.delete_group(caller, group_id)
-        live = await self._sessions.count_live_of_group(group_id)
-        if live:
-            raise Conflict(f"{live} sessions of the group live.", data={"sessions": live})
+        live_count = await self._sessions.count_live_of_group(group_id)
+        if live_count:
+            raise Conflict(f"{live_count} sessions of the group live.", data={"sessions": live_count})
         if self._folders is not None:
-            await self._folders.of_group(group_id)
+            await self._folders.remove_of_group(group_id)
         await self._store.delete_group(group_id)
 
     async def _check_group(self, caller: Caller, domain_name: str, fields: Mapping[str, Any]) -> None:
@@ -219,26 +219,26 @@ class TenantService:
     ) -> ResourcePolicy | StoragePolicy:
         """Changes a policy, and updates quota scopes at once."""
         require(caller, Operation.CHANGE_POLICIES)
-        changed: ResourcePolicy | StoragePolicy | None
+        changed_policy: ResourcePolicy | StoragePolicy | None
         if kind is None:
-            changed = await self._store.change(ResourcePolicy, name, **without_none(values))
+            changed_policy = await self._store.change(ResourcePolicy, name, **without_none(values))
         else:
-            changed = await self._store.change(StoragePolicy, kind, name, **without_none(values))
-        if changed is None:
-            raise _no_policy(kind, name)
+            changed_policy = await self._store.change(StoragePolicy, kind, name, **without_none(values))
+        if changed_policy is None:
+            raise _policy_not_found_error(kind, name)
         self._wake_loops(kind)
-        return changed
+        return changed_policy
 
     async def delete_policy(self, caller: Caller, kind: QuotaScopeKind | None, name: str) -> None:
         """Deletes a policy. Raises Conflict while it is in use."""
         require(caller, Operation.CHANGE_POLICIES)
         if not await self._store.delete_policy(kind, name):
-            raise _no_policy(kind, name)
+            raise _policy_not_found_error(kind, name)
 
     def _wake_loops(self, kind: QuotaScopeKind | None) -> None:
         for background_loop in self._quota_loops if kind is not None else ():
             background_loop.wake()
 
 
-def _no_policy(kind: QuotaScopeKind | None, name: str) -> NotFound:
+def _policy_not_found_error(kind: QuotaScopeKind | None, name: str) -> NotFound:
     return NotFound(f"There is no {f'{kind} ' if kind else ''}resource policy {name[:64]!r}.")

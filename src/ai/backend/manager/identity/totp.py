@@ -21,13 +21,13 @@ from ai.backend.manager.identity.store import AccountStore
 
 PERIOD_S = 30
 DIGITS = 6
-RECOVERY_CODES = 10
+RECOVERY_CODE_COUNT = 10
 MAX_FAILURES = 5
-"""The number of wrong codes of a user after which all codes are refused for :data:`BLOCK`. That allows 480 guesses a
-day of 1,000,000 codes, of which three are valid.
+"""The number of wrong codes of a user after which all codes are refused for :data:`BLOCK_TIME`. That allows 480 guesses
+a day of 1,000,000 codes, of which three are valid.
 """
-BLOCK = timedelta(minutes=15)
-NOT_PROVIDED = "OTP not provided"
+BLOCK_TIME = timedelta(minutes=15)
+OTP_MISSING_MESSAGE = "OTP not provided"
 """The text by which published clients know that they must ask for a one-time password (client wire contract 2.10)."""
 _DRIFT_STEPS = 1
 """The number of time steps by which a clock may be fast or slow (RFC 6238, 5.2)."""
@@ -86,7 +86,7 @@ class TotpService:
         codes = self._new_codes()
         digests = [_digest(user.uuid, code) for code in codes]
         if step is None or not await self._store.activate_totp(user.uuid, step=step, digests=digests):
-            raise _wrong_otp()
+            raise _wrong_otp_error()
         return codes
 
     async def check(self, user: User, otp: str) -> None:
@@ -102,13 +102,13 @@ class TotpService:
         if device is None or not device.is_active:
             return
         if not otp:
-            raise AuthenticationFailed(NOT_PROVIDED, data={"otp": "missing"})
+            raise AuthenticationFailed(OTP_MISSING_MESSAGE, data={"otp": "missing"})
         await self._count_try(user)
         step = self._matching_step(device.key, otp)
         if step is not None and await self._store.spend_step(user.uuid, step):
             return
         if step is not None or not await self._store.spend_recovery_code(user.uuid, _digest(user.uuid, otp)):
-            raise _wrong_otp()
+            raise _wrong_otp_error()
 
     async def remove(self, user: User, otp: str) -> None:
         """Removes the device of a user who gives a one-time password or a recovery code. Raises NotFound, and as
@@ -136,32 +136,38 @@ class TotpService:
             raise NotFound("You have no one-time passwords.")
 
     async def _count_try(self, user: User) -> None:
-        if not await self._store.count_totp_try(user.uuid, now=self._clock.now(), limit=MAX_FAILURES, window=BLOCK):
-            wait_s = int(BLOCK.total_seconds())
+        if not await self._store.count_totp_try(
+            user.uuid, now=self._clock.now(), limit=MAX_FAILURES, window=BLOCK_TIME
+        ):
+            wait_s = int(BLOCK_TIME.total_seconds())
             raise RateLimitExceeded(
                 f"Too many wrong one-time passwords; try again in {wait_s // 60} minutes.", data={"retry_after": wait_s}
             )
 
     def _matching_step(self, key: str, otp: str) -> int | None:
         """Returns the newest time step of which ``otp`` is the one-time password, or None."""
-        text = "".join(otp.split())
+        otp_digits = "".join(otp.split())
         totp, now_step = (
             pyotp.TOTP(key, digits=DIGITS, interval=PERIOD_S),
             int(self._clock.now().timestamp()) // PERIOD_S,
         )
-        steps = range(now_step + _DRIFT_STEPS, now_step - _DRIFT_STEPS - 1, -1)
-        matches = [step for step in steps if hmac.compare_digest(totp.generate_otp(step).encode(), text.encode())]
-        return matches[0] if matches else None
+        accepted_steps = range(now_step + _DRIFT_STEPS, now_step - _DRIFT_STEPS - 1, -1)
+        matching_steps = [
+            step
+            for step in accepted_steps
+            if hmac.compare_digest(totp.generate_otp(step).encode(), otp_digits.encode())
+        ]
+        return matching_steps[0] if matching_steps else None
 
     def _new_codes(self) -> list[str]:
-        texts = (base64.b32encode(self._random_bytes(_CODE_BYTES)).decode() for _ in range(RECOVERY_CODES))
-        return ["-".join(text[i : i + 4] for i in range(0, len(text), 4)) for text in texts]
+        raw_codes = (base64.b32encode(self._random_bytes(_CODE_BYTES)).decode() for _ in range(RECOVERY_CODE_COUNT))
+        return ["-".join(raw_code[start : start + 4] for start in range(0, len(raw_code), 4)) for raw_code in raw_codes]
 
 
 def _digest(user_id: UserId, code: str) -> str:
-    plain = "".join(char for char in code.upper() if char.isalnum())
-    return hashlib.sha256(f"{user_id}:{plain}".encode(errors="replace")).hexdigest()
+    plain_code = "".join(char for char in code.upper() if char.isalnum())
+    return hashlib.sha256(f"{user_id}:{plain_code}".encode(errors="replace")).hexdigest()
 
 
-def _wrong_otp() -> AuthenticationFailed:
+def _wrong_otp_error() -> AuthenticationFailed:
     return AuthenticationFailed("Invalid TOTP code provided", data={"otp": "wrong"})

@@ -47,8 +47,8 @@ class TotpRegistration:
 
     async def check(self, user: User) -> None:
         """Raises AuthenticationFailed with a token if an authenticated user must first register one-time passwords."""
-        is_required = {"nobody": False, "administrators": user.role in ADMIN_ROLES, "everybody": True}
-        if is_required[self._settings.required] and not user.totp_activated:
+        required_by_setting = {"nobody": False, "administrators": user.role in ADMIN_ROLES, "everybody": True}
+        if required_by_setting[self._settings.required] and not user.totp_activated:
             token = self.tokens.make(user, await self._store.password_hash(user.email))
             data = {"otp": "unregistered", "two_factor_registration_token": token}
             raise AuthenticationFailed("You must register Two-Factor Authentication.", data=data)
@@ -67,8 +67,8 @@ class TotpRegistration:
         claims = self.tokens.claims_of(token)
         user = await self._store.user(uuid=user_id_of(claims))
         if user is None or not user.is_active or user.totp_activated:
-            raise self.tokens.refusal()
+            raise self.tokens.token_error()
         if not is_password_of(claims, await self._store.password_hash(user.email)):
-            raise self.tokens.refusal()
+            raise self.tokens.token_error()
         check_address(user, address)
         return user

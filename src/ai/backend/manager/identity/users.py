@@ -20,7 +20,7 @@ from ai.backend.manager.access.checks import is_permitted, require, require_any
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.identity.model import Keypair, NewKeypair, User
 from ai.backend.manager.identity.passwords import PasswordService
-from ai.backend.manager.identity.service import IdentityService, check_policy, existing, without_none
+from ai.backend.manager.identity.service import IdentityService, check_policy, require_existing, without_none
 from ai.backend.manager.identity.store import IdentityStore, OwnedFolders, OwnedSessions
 from ai.backend.manager.identity.totp import TotpService
 from ai.backend.manager.query.model import Condition, ListQuery
@@ -64,18 +64,18 @@ class UserService:
         domain = DomainName(fields.pop("domain_name", caller.domain_name))
         _check_rights(caller, domain, role, fields)
         if fields.pop("totp_activated", False):
-            raise _not_for_others()
+            raise _totp_activation_error()
         if not EMAIL_PATTERN.fullmatch(email):
             raise InvalidInput("That is no e-mail address.", data={"email": "malformed"})
         await self._identity.check_domain(domain)
         await check_policy(self._store, QuotaScopeKind.USER, fields)
         groups = await self._check_group_ids(domain, fields.pop("group_ids", None))
-        username = fields.pop("username", "") or await free_username(self._store, email, self._identity.new_suffix)
+        username = fields.pop("username", "") or await unused_username(self._store, email, self._identity.new_suffix)
         check_slug(username, what="username", allow_dots=True)
-        hashed = await self._passwords.checked_hash(password)
+        password_hash = await self._passwords.check_and_hash(password)
         fields["password_changed_at"] = self._clock.now()
         return await self._identity.make_user(
-            email, username, role, domain, groups, password_hash=hashed, **{"full_name": username, **fields}
+            email, username, role, domain, groups, password_hash=password_hash, **{"full_name": username, **fields}
         )
 
     async def modify_user(
@@ -108,9 +108,11 @@ class UserService:
         await self._check_main_key(user, fields.get("main_access_key"))
         is_totp_wanted = fields.pop("totp_activated", None)
         if is_totp_wanted and not user.totp_activated:
-            raise _not_for_others()
-        hashed = await self._passwords.checked_hash(password, user_id=user.uuid) if password is not None else None
-        if hashed is not None:
+            raise _totp_activation_error()
+        password_hash = (
+            await self._passwords.check_and_hash(password, user_id=user.uuid) if password is not None else None
+        )
+        if password_hash is not None:
             fields["password_changed_at"] = self._clock.now()
         group_ids = fields.pop("group_ids", None)
         groups = (
@@ -118,24 +120,24 @@ class UserService:
             if group_ids is not None or domain != user.domain_name
             else None
         )
-        keypairs: dict[str, Any] = {}
+        keypair_fields: dict[str, Any] = {}
         if role is not user.role:
-            keypairs["is_admin"] = role in ADMIN_ROLES
+            keypair_fields["is_admin"] = role in ADMIN_ROLES
         if fields.get("status") is UserStatus.DELETED:
-            keypairs["is_active"] = False
-        changed = await self._store.change_user(
+            keypair_fields["is_active"] = False
+        changed_user = await self._store.change_user(
             user.uuid,
             groups=groups,
-            password_hash=hashed,
-            keypairs=keypairs or None,
+            password_hash=password_hash,
+            keypairs=keypair_fields or None,
             modified_at=self._clock.now(),
             **fields,
         )
         await self._refresh_keypairs(user)
         if is_totp_wanted is False and user.totp_activated:
             await self._totp.reset(user.uuid)
-            changed = await self._store.user(uuid=user.uuid)
-        return existing(changed, "user")
+            changed_user = await self._store.user(uuid=user.uuid)
+        return require_existing(changed_user, "user")
 
     async def delete_user(self, caller: Caller, email: str) -> None:
         """Marks a user as deleted; the user's keypairs become inactive at once, and the sessions end."""
@@ -161,19 +163,19 @@ class UserService:
         await self.delete_user(caller, email)
         keys = await self._store.keys_of(user_id=user.uuid)
         await self._sessions.end_all(caller, keys)
-        live = sum((await self._sessions.count_live(keys)).values())
-        if live:
-            raise Conflict(f"{live} sessions are still ending; try again.", data={"sessions": live})
+        live_count = sum((await self._sessions.count_live(keys)).values())
+        if live_count:
+            raise Conflict(f"{live_count} sessions are still ending; try again.", data={"sessions": live_count})
         if self._folders is not None:
-            heir = existing(await self._store.user(uuid=caller.user_id), "user")
-            await self._folders.of_user(user.uuid, heir=None if purge_shared else heir)
+            heir = require_existing(await self._store.user(uuid=caller.user_id), "user")
+            await self._folders.remove_of_user(user.uuid, heir=None if purge_shared else heir)
         await self._store.delete_user(user.uuid)
         for key in keys:
             self._identity.invalidate(key)
 
     async def remove_totp(self, caller: Caller, *, email: str | None, otp: str, address: str) -> None:
-        """Removes one-time passwords: the caller's own by one of them, another user's as an administrator. ``email``
-        names the other user. Raises as :meth:`modify_user` and ``TotpService.remove``.
+        """Removes the one-time passwords of the caller, who gives one as ``otp``, or for administrators those of
+        the user ``email``. Raises as :meth:`modify_user` and ``TotpService.remove``.
         """
         if email is None or email == caller.email:
             await self._totp.remove(await self._identity.user(caller), otp)
@@ -215,26 +217,26 @@ class UserService:
         user = await self._user(caller, email)
         fields = without_none(values)
         await self._check_keypair(caller, user, fields)
-        pair = self._identity.new_keypair(user.uuid, user.email, user.role, **fields)
-        await self._store.put_keypair(pair)
-        self._identity.invalidate(pair.keypair.access_key)
-        return pair.revealed()
+        new_keypair = self._identity.new_keypair(user.uuid, user.email, user.role, **fields)
+        await self._store.put_keypair(new_keypair)
+        self._identity.invalidate(new_keypair.keypair.access_key)
+        return new_keypair.reveal()
 
     async def modify_keypair(self, caller: Caller, access_key: str, values: Mapping[str, Any]) -> Keypair:
         """Changes a keypair, with effect at once in this manager and within a second in other managers."""
         fields = without_none(values)
         await self._check_keypair(caller, await self._owner_of_key(caller, access_key), fields)
-        changed = await self._store.change_keypair(access_key, **fields, modified_at=self._clock.now())
+        changed_keypair = await self._store.change_keypair(access_key, **fields, modified_at=self._clock.now())
         self._identity.invalidate(access_key)
-        return existing(changed, "keypair")
+        return require_existing(changed_keypair, "keypair")
 
     async def delete_keypair(self, caller: Caller, access_key: str) -> None:
         """Deletes a keypair. Raises Conflict for a main keypair, and while it has live sessions."""
         await self._check_keypair(caller, await self._owner_of_key(caller, access_key), {})
         key = AccessKey(access_key)
-        live = (await self._sessions.count_live([key])).get(key, 0)
-        if live:
-            raise Conflict(f"{live} sessions of that keypair live.", data={"sessions": live})
+        live_count = (await self._sessions.count_live([key])).get(key, 0)
+        if live_count:
+            raise Conflict(f"{live_count} sessions of that keypair live.", data={"sessions": live_count})
         if not await self._store.delete_keypair(access_key):
             raise NotFound("There is no such keypair.")
         self._identity.invalidate(access_key)
@@ -257,7 +259,7 @@ class UserService:
     async def _owner_of_key(self, caller: Caller, access_key: str) -> User:
         require_any(caller, Operation.CHANGE_KEYPAIRS)
         keypair = await self._identity.keypair(caller, access_key)
-        return existing(await self._store.user(uuid=keypair.user_id), "keypair")
+        return require_existing(await self._store.user(uuid=keypair.user_id), "keypair")
 
     async def _check_keypair(self, caller: Caller, owner: User, fields: Mapping[str, Any]) -> None:
         _check_rights(caller, owner.domain_name, owner.role, {})
@@ -273,14 +275,14 @@ def _check_rights(caller: Caller, domain_name: str, role: UserRole, fields: Mapp
         require(caller, Operation.CHANGE_USER_LIMITS)
 
 
-async def free_username(store: IdentityStore, text: str, new_suffix: Callable[[], str]) -> str:
+async def unused_username(store: IdentityStore, preferred_name: str, new_suffix: Callable[[], str]) -> str:
     """Returns an unused username that is derived from a name or an e-mail address."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", text.partition("@")[0]).strip("-")[:56] or "user"
-    same_name = ListQuery(limit=1, filter=Condition(field="username", op="==", value=name))
-    page = await store.users(same_name, domain_name=None, status=None)
+    name = re.sub(r"[^A-Za-z0-9]+", "-", preferred_name.partition("@")[0]).strip("-")[:56] or "user"
+    same_name_query = ListQuery(limit=1, filter=Condition(field="username", op="==", value=name))
+    page = await store.users(same_name_query, domain_name=None, status=None)
     return name if not page.items else f"{name}-{new_suffix()}"
 
 
-def _not_for_others() -> InvalidInput:
+def _totp_activation_error() -> InvalidInput:
     message = "Users activate one-time passwords themselves; you may only take them away."
     return InvalidInput(message, data={"totp_activated": "cannot be activated"})

@@ -15,9 +15,9 @@ from ai.backend.manager.idle.store import Activity, ActivityStore
 from ai.backend.manager.sessions.model import Session
 
 log = logging.getLogger(__name__)
-WRITE_S = 5.0
+WRITE_INTERVAL_S = 5.0
 """Seconds between two writes; the first access after a pause is written at once, later ones together."""
-_FORGET_S = 3600.0
+_FORGET_AFTER_S = 3600.0
 
 
 class ActivityTracker:
@@ -65,8 +65,12 @@ class ActivityTracker:
             except BaseException:
                 self._dirty |= dirty_ids
                 raise
-        limit_s = self._clock.now().timestamp() - _FORGET_S
-        for session_id in [i for i, at in self._seen.items() if at.timestamp() < limit_s and i not in self._dirty]:
+        oldest_kept_s = self._clock.now().timestamp() - _FORGET_AFTER_S
+        for session_id in [
+            seen_id
+            for seen_id, seen_at in self._seen.items()
+            if seen_at.timestamp() < oldest_kept_s and seen_id not in self._dirty
+        ]:
             del self._seen[session_id]
 
     async def run(self) -> None:
@@ -78,4 +82,4 @@ class ActivityTracker:
             except Exception:  # the loop must outlive any failure of the store
                 log.exception("could not write when sessions were used")
                 self._signal.set()
-            await asyncio.sleep(WRITE_S)
+            await asyncio.sleep(WRITE_INTERVAL_S)

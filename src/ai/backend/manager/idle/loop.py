@@ -12,7 +12,7 @@ from ai.backend.core.idle.window import Window
 from ai.backend.core.lifecycle.events import SessionDestroyRequested
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
-from ai.backend.manager.idle.service import EVALUATED, IdleService
+from ai.backend.manager.idle.service import EVALUATED_STATUSES, IdleService
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.store import SessionStore
@@ -20,7 +20,7 @@ from ai.backend.manager.sessions.transitions import advance
 from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
-_STORE_S = 60.0
+_STORE_INTERVAL_S = 60.0
 """Seconds between two writes of the measured usage; usage that is lost with a manager counts as not measured."""
 
 
@@ -39,13 +39,13 @@ class IdleLoop(PeriodicLoop):
         self._stored_at = self._evaluated_at = clock.monotonic()
 
     async def once(self) -> None:
-        if self._clock.monotonic() - self._evaluated_at > _STORE_S:
+        if self._clock.monotonic() - self._evaluated_at > _STORE_INTERVAL_S:
             self._windows = {}  # another manager may have been the leader meanwhile and stored newer ones
-        running = await self._sessions.by_status(EVALUATED) if await self._idle.has_limits() else []
-        results = await self._idle.evaluate(running, self._windows, measure=True)
+        running_sessions = await self._sessions.by_status(EVALUATED_STATUSES) if await self._idle.has_limits() else []
+        results = await self._idle.evaluate(running_sessions, self._windows, measure=True)
         self._windows = {result.session.id: result.usage for result in results if result.usage is not None}
         now = self._evaluated_at = self._clock.monotonic()
-        if self._windows and now - self._stored_at >= _STORE_S:
+        if self._windows and now - self._stored_at >= _STORE_INTERVAL_S:
             await self._idle.put_usage(self._windows)
             self._stored_at = now
         for result in results:
@@ -61,7 +61,14 @@ class IdleLoop(PeriodicLoop):
         except BackendError as e:
             log.warning("session %s could not be ended: %s", session.id, e)
 
-    def _end_change(self, evaluated: Session, reason: KernelEventReason, stored: Session) -> Change | None:
-        if stored.status not in EVALUATED or stored.status_changed != evaluated.status_changed:
+    def _end_change(
+        self, evaluated_session: Session, reason: KernelEventReason, stored_session: Session
+    ) -> Change | None:
+        if (
+            stored_session.status not in EVALUATED_STATUSES
+            or stored_session.status_changed != evaluated_session.status_changed
+        ):
             return None  # the session was restarted or ended meanwhile
-        return advance(stored, SessionDestroyRequested(reason=reason, stimulus_id="idle checks"), now=self._clock.now())
+        return advance(
+            stored_session, SessionDestroyRequested(reason=reason, stimulus_id="idle checks"), now=self._clock.now()
+        )

@@ -19,7 +19,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.identity.model import ResourcePolicy
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.idle.activity import WRITE_S, ActivityTracker
+from ai.backend.manager.idle.activity import WRITE_INTERVAL_S, ActivityTracker
 from ai.backend.manager.idle.store import Activity, ActivityStore
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.lookup import with_live_statistics
@@ -27,9 +27,9 @@ from ai.backend.manager.sessions.model import Kernel, Session
 
 log = logging.getLogger(__name__)
 CONFIG_KEY = "config/idle"
-EVALUATED = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
-_COUNTER_LIMIT = 2**63
-_SLACK_S = 2 * WRITE_S
+EVALUATED_STATUSES = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
+_MAX_METRIC_VALUE = 2**63
+_ACTIVITY_SLACK_S = 2 * WRITE_INTERVAL_S
 """Seconds of tolerance for accesses that a manager has not stored yet."""
 
 
@@ -53,7 +53,7 @@ def utilization(kernels: Sequence[Kernel], names: Sequence[str]) -> dict[str, fl
             continue
         capacities = [capacity for _, capacity, _ in measurements if capacity]
         if len(capacities) == len(measurements):
-            percents[name] = sum(current for current, _, _ in measurements) / sum(capacities) * 100
+            percents[name] = sum(used_amount for used_amount, _, _ in measurements) / sum(capacities) * 100
         else:
             percents[name] = sum(percent for _, _, percent in measurements) / len(measurements)
     return percents
@@ -69,7 +69,7 @@ def _metric_values(kernel: Kernel, name: str) -> tuple[float, float, float] | No
         measurement = float(metric["current"]), float(capacity) if capacity else 0.0, float(metric.get("pct") or 0)
     except (KeyError, OverflowError, TypeError, ValueError):
         return None
-    return measurement if all(0 <= value < _COUNTER_LIMIT for value in measurement) else None
+    return measurement if all(0 <= value < _MAX_METRIC_VALUE for value in measurement) else None
 
 
 @dataclass(eq=False, repr=False)
@@ -98,12 +98,12 @@ class IdleService:
     async def has_limits(self) -> bool:
         """Returns True if the rules or any keypair's policy limit sessions."""
         rules = await self.rules()
-        return rules != Rules(faults=rules.faults) or any(map(_is_bounded, await self.identities.policies()))
+        return rules != Rules(faults=rules.faults) or any(map(_has_session_limits, await self.identities.policies()))
 
     async def _limits(self, access_keys: set[AccessKey], rules: Rules) -> dict[AccessKey, Limits]:
         """Returns the limits of those keypairs that have limits."""
         policies = {policy.name: policy for policy in await self.identities.policies()}
-        if rules == Rules(faults=rules.faults) and not any(map(_is_bounded, policies.values())):
+        if rules == Rules(faults=rules.faults) and not any(map(_has_session_limits, policies.values())):
             return {}
         limits: dict[AccessKey, Limits] = {}
         for access_key in access_keys:
@@ -118,29 +118,33 @@ class IdleService:
     ) -> list[IdleCheckResult]:
         """Evaluates the running sessions that have limits. ``windows`` is usage that is newer than what is stored;
         ``measure`` adds the present usage."""
-        running = [session for session in sessions if session.status in EVALUATED and session.started_at is not None]
-        if not running:
+        running_sessions = [
+            session for session in sessions if session.status in EVALUATED_STATUSES and session.started_at is not None
+        ]
+        if not running_sessions:
             return []
-        limits = await self._limits({session.access_key for session in running}, await self.rules())
-        limited = [session for session in running if session.access_key in limits]
-        if not limited:
+        limits = await self._limits({session.access_key for session in running_sessions}, await self.rules())
+        limited_sessions = [session for session in running_sessions if session.access_key in limits]
+        if not limited_sessions:
             return []
-        activities = await self.tracker.load([session.id for session in limited])
+        activities = await self.tracker.load([session.id for session in limited_sessions])
         now = self.clock.now()
         results = []
-        for session in limited:
+        for session in limited_sessions:
             session_limits = limits[session.access_key]
             activity = activities.get(session.id, Activity(session_id=session.id))
             window = (windows or {}).get(session.id)
             usage = self._measured_usage(session, session_limits, activity, window, now if measure else None)
-            subject = Subject(
+            idle_subject = Subject(
                 session_type=session.type,
                 started_at=session.started_at or session.created_at,
                 last_access=max(_running_since(session), activity.last_access or session.created_at),
                 usage=usage,
             )
             results.append(
-                IdleCheckResult(session, evaluate(subject, session_limits, now=now, slack_s=_SLACK_S), usage)
+                IdleCheckResult(
+                    session, evaluate(idle_subject, session_limits, now=now, slack_s=_ACTIVITY_SLACK_S), usage
+                )
             )
         return results
 
@@ -172,12 +176,12 @@ class IdleService:
         }
 
 
-def _is_bounded(policy: ResourcePolicy) -> bool:
+def _has_session_limits(policy: ResourcePolicy) -> bool:
     return policy.idle_timeout > 0 or policy.max_session_lifetime > 0
 
 
 def _running_since(session: Session) -> datetime:
     """Returns the time since which the session is RUNNING; a restart resets the idle time (spec 03-08)."""
     entered_at = session.status_history.get(SessionStatus.RUNNING.value)
-    started = session.started_at or session.created_at
-    return max(started, datetime.fromisoformat(entered_at)) if entered_at else started
+    started_at = session.started_at or session.created_at
+    return max(started_at, datetime.fromisoformat(entered_at)) if entered_at else started_at

@@ -33,11 +33,11 @@ class SqlActivityStore:
 
     async def activities(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
         def work(conn: Connection) -> dict[SessionId, Activity]:
-            loaded: dict[SessionId, Activity] = {}
+            activities_by_session: dict[SessionId, Activity] = {}
             for chunk in chunks(session_ids):
                 for row in conn.execute(select(activities).where(activities.c.session_id.in_(chunk))):
-                    loaded[row.session_id] = Activity(**row._mapping)
-            return loaded
+                    activities_by_session[row.session_id] = Activity(**row._mapping)
+            return activities_by_session
 
         return await self._db.run_read(work)
 
@@ -48,20 +48,20 @@ class SqlActivityStore:
         await self._upsert("usage", {session_id: dict(value) for session_id, value in usage.items()})
 
     async def _upsert(self, column: str, value_by_session: Mapping[SessionId, Any]) -> None:
-        cols = activities.c
+        columns = activities.c
 
         def work(conn: Connection) -> None:
             for session_id, value in sorted(value_by_session.items()):
                 # the parent's row makes the first writers of one session wait for each other
-                parent = select(sessions.c.id).where(sessions.c.id == session_id).with_for_update(key_share=True)
-                if conn.execute(parent).one_or_none() is None:
+                session_lock = select(sessions.c.id).where(sessions.c.id == session_id).with_for_update(key_share=True)
+                if conn.execute(session_lock).one_or_none() is None:
                     continue
-                own_row = select(activities).where(cols.session_id == session_id).with_for_update()
-                row = conn.execute(own_row).one_or_none()
+                activity_query = select(activities).where(columns.session_id == session_id).with_for_update()
+                row = conn.execute(activity_query).one_or_none()
                 if row is None:
                     conn.execute(insert(activities), {"session_id": session_id, "usage": {}, column: value})
                 elif column != "last_access" or row.last_access is None or row.last_access < value:
-                    conn.execute(update(activities).where(cols.session_id == session_id).values({column: value}))
+                    conn.execute(update(activities).where(columns.session_id == session_id).values({column: value}))
 
         if value_by_session:
             await self._db.run_write(work)

@@ -43,17 +43,19 @@ def registry_view(registry: ContainerRegistry) -> View:
     }
 
 
-def _with_props(name: str, props: View, old: ContainerRegistry | None = None) -> ContainerRegistry:
+def _change_registry(name: str, props: View, old_registry: ContainerRegistry | None = None) -> ContainerRegistry:
     """Returns a registry with changed properties; nulls change nothing. Raises InvalidInput for an unknown type."""
     values = {key: value for key, value in props.items() if value is not None}
-    kind = str(values.get("type", old.type.value if old else "")).lower()
-    if kind not in _REGISTRY_TYPES:
+    type_name = str(values.get("type", old_registry.type.value if old_registry else "")).lower()
+    if type_name not in _REGISTRY_TYPES:
         raise InvalidInput("A registry is of type docker or harbor2.", data={"type": "unknown"})
     if "project" in values:
         values["projects"] = tuple(project for project in values.pop("project") if project)
     if values.get("password") == _HIDDEN_PASSWORD:
         del values["password"]
-    return replace(old or ContainerRegistry(name=name, url=""), **values | {"type": _REGISTRY_TYPES[kind]})
+    return replace(
+        old_registry or ContainerRegistry(name=name, url=""), **values | {"type": _REGISTRY_TYPES[type_name]}
+    )
 
 
 def image_view(image: Image, caller: Caller) -> View:
@@ -70,7 +72,7 @@ def image_view(image: Image, caller: Caller) -> View:
         "aliases": list(image.aliases),
         "size_bytes": image.size_bytes,
         "resource_limits": _slot_limits(image),
-        "supported_accelerators": _comma_separated(image.labels.get("ai.backend.accelerators")),
+        "supported_accelerators": _split_at_commas(image.labels.get("ai.backend.accelerators")),
         "installed": bool(image.agents),
         "installed_agents": list(image.agents) if is_permitted(caller, Operation.SEE_AGENTS) else None,
     }
@@ -81,7 +83,7 @@ def _slot_limits(image: Image) -> list[View]:
     return [{"key": name, "min": format_quantity(value), "max": "Infinity"} for name, value in image.min_slots.items()]
 
 
-def _comma_separated(text: str | None) -> Sequence[str]:
+def _split_at_commas(text: str | None) -> Sequence[str]:
     return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
@@ -98,14 +100,14 @@ class ImageResolvers:
         return self._images
 
     async def _change(
-        self, info: Info, kind: str, name: str, work: Callable[[Images, Caller], Awaitable[object]]
+        self, info: Info, object_type: str, name: str, perform_change: Callable[[Images, Caller], Awaitable[object]]
     ) -> View:
         caller = context_of(info).caller
 
         async def run() -> object:
-            return await work(self._require_images(), caller)
+            return await perform_change(self._require_images(), caller)
 
-        return await run_mutation(info, kind, name, run)
+        return await run_mutation(info, object_type, name, run)
 
     @query("images")
     async def images(self, info: Info, **arguments: Any) -> list[View]:
@@ -129,11 +131,13 @@ class ImageResolvers:
             return None
         return image_view(image, context.caller)
 
-    async def _start_task(self, info: Info, name: str, work: Callable[[Images], Awaitable[TaskId]]) -> View:
+    async def _start_task(
+        self, info: Info, name: str, start_in_background: Callable[[Images], Awaitable[TaskId]]
+    ) -> View:
         context = context_of(info)
         try:
-            async with context.audited(info.field_name, "image", name):
-                task_id = await work(self._require_images())
+            async with context.audit_change(info.field_name, "image", name):
+                task_id = await start_in_background(self._require_images())
         except BackendError as e:
             return {"ok": False, "msg": e.message, "task_id": None}
         return {"ok": True, "msg": "", "task_id": task_id}
@@ -153,8 +157,8 @@ class ImageResolvers:
         caller = context_of(info).caller
 
         def work(images: Images) -> Awaitable[TaskId]:
-            start = images.preloader.preload if info.field_name == "preload_image" else images.preloader.unload
-            return start(caller, reference, target_agents, architecture)
+            start_method = images.preloader.preload if info.field_name == "preload_image" else images.preloader.unload
+            return start_method(caller, reference, target_agents, architecture)
 
         return await self._start_task(info, reference, work)
 
@@ -207,11 +211,11 @@ class ImageResolvers:
             registries = self._require_images().registries
             match info.field_name:
                 case "create_container_registry":
-                    return await registries.add(context.caller, _with_props(hostname, props or {}))
+                    return await registries.add(context.caller, _change_registry(hostname, props or {}))
                 case "modify_container_registry":
                     require(context.caller, Operation.CONFIGURE_REGISTRIES)
                     return await registries.change(
-                        context.caller, _with_props(hostname, props or {}, await registries.get(hostname))
+                        context.caller, _change_registry(hostname, props or {}, await registries.get(hostname))
                     )
                 case _:
                     return await registries.remove(context.caller, hostname)

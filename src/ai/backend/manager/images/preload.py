@@ -60,13 +60,13 @@ async def await_job(
 _GROUP_PREFIXES = ("group:", "scaling-group:", "sgroup:")
 
 
-def chosen_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
+def select_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
     """Returns the agents that a comma-separated expression selects, in their order.
 
     A term is an agent's id, a pattern of ids with ``*`` and ``?``, or ``group:NAME`` for a resource group, which may be
     a pattern, too. ``!TERM`` removes agents from the selection so far; as the first term, from all agents.
 
-    >>> chosen_agents([], "*,!i-gpu-*")
+    >>> select_agents([], "*,!i-gpu-*")
     []
 
     Raises:
@@ -76,16 +76,16 @@ def chosen_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
     if not terms or len(expression) > 4096:
         raise InvalidInput("No agents are named: '*', an id, or group:NAME.", data={"target_agents": "malformed"})
     candidates = list(agents)
-    chosen: set[str] = {agent.id for agent in candidates} if terms[0].startswith("!") else set()
+    chosen_ids: set[str] = {agent.id for agent in candidates} if terms[0].startswith("!") else set()
     for term in terms:
-        matching_ids = {agent.id for agent in candidates if _is_named(agent, term.removeprefix("!"))}
+        matching_ids = {agent.id for agent in candidates if _matches_term(agent, term.removeprefix("!"))}
         if not matching_ids and candidates:
             raise InvalidInput(f"{term[:64]!r} names no agent that is alive.", data={"target_agents": "unknown"})
-        chosen = chosen - matching_ids if term.startswith("!") else chosen | matching_ids
-    return [agent for agent in candidates if agent.id in chosen]
+        chosen_ids = chosen_ids - matching_ids if term.startswith("!") else chosen_ids | matching_ids
+    return [agent for agent in candidates if agent.id in chosen_ids]
 
 
-def _is_named(agent: Agent, term: str) -> bool:
+def _matches_term(agent: Agent, term: str) -> bool:
     for prefix in _GROUP_PREFIXES:
         if term.startswith(prefix):
             return fnmatchcase(agent.scaling_group, term.removeprefix(prefix))
@@ -108,24 +108,24 @@ class ImagePreloader(msgspec.Struct, frozen=True):
     async def preload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
     ) -> TaskId:
-        """Starts a background task that fetches an image on the agents of an expression; see :func:`chosen_agents`.
+        """Starts a background task that fetches an image on the agents of an expression; see :func:`select_agents`.
         Raises Forbidden, ImageNotFound; InvalidInput: no agent matches or could run it, or no registry has it.
         """
         require(caller, Operation.PLACE_IMAGES)
         image = await self.images.image(caller, reference, architecture)
         if not image.is_registered:
             raise InvalidInput(f"No registry has {image.name}.", data={"reference": "of no registry"})
-        agents = await self.alive(target_agents)
-        capable = [agent for agent in agents if agent.can_pull and agent.architecture == image.architecture]
-        if not capable:
+        agents = await self.alive_agents(target_agents)
+        capable_agents = [agent for agent in agents if agent.can_pull and agent.architecture == image.architecture]
+        if not capable_agents:
             raise InvalidInput(
                 f"None of these agents fetches images for {image.architecture}.", data={"target_agents": "unfit"}
             )
-        access = await self.pulls.access([image.name])
+        access = await self.pulls.registry_access([image.name])
         job = partial(
             ImageJob, action="pull", image=image.name, digest=image.digest, access=access[0] if access else None
         )
-        return await self.start_task(caller, f"preload {image.name}", capable, job)
+        return await self.start_task(caller, f"preload {image.name}", capable_agents, job)
 
     async def unload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
@@ -135,15 +135,15 @@ class ImagePreloader(msgspec.Struct, frozen=True):
         """
         require(caller, Operation.PLACE_IMAGES)
         image = await self.images.image(caller, reference, architecture)
-        holders = [agent for agent in await self.alive(target_agents) if agent.id in image.agents]
-        if not holders:
+        agents_with_image = [agent for agent in await self.alive_agents(target_agents) if agent.id in image.agents]
+        if not agents_with_image:
             raise InvalidInput(f"None of these agents has {image.name}.", data={"target_agents": "without it"})
         job = partial(ImageJob, action="remove", image=image.name)
-        return await self.start_task(caller, f"unload {image.name}", holders, job)
+        return await self.start_task(caller, f"unload {image.name}", agents_with_image, job)
 
-    async def alive(self, expression: str) -> list[Agent]:
+    async def alive_agents(self, expression: str) -> list[Agent]:
         """Returns the live agents that an expression selects. Raises InvalidInput: there is none."""
-        return chosen_agents(
+        return select_agents(
             (agent for agent in await self.agents.agents() if agent.status is AgentStatus.ALIVE), expression
         )
 
@@ -160,26 +160,30 @@ class ImagePreloader(msgspec.Struct, frozen=True):
     async def _run_on_all(
         self, title: str, agents: Sequence[Agent], job: Callable[..., ImageJob], progress: TaskProgress
     ) -> str:
-        failures: dict[str, BackendError] = {}
-        done, total = 0, len(agents)
+        error_by_agent: dict[str, BackendError] = {}
+        finished_count, agent_count = 0, len(agents)
 
         async def run_on(agent: Agent) -> AgentId:
             async def report(state: ImageJobState) -> None:
                 if state.total:
-                    await progress.update(done, total, f"{agent.id}: {state.current * 100 // state.total} %")
+                    await progress.update(
+                        finished_count, agent_count, f"{agent.id}: {state.current * 100 // state.total} %"
+                    )
 
             try:
                 await await_job(self.gateway, agent.id, job(job_id=str(self.id_generator.uuid())), report)
             except BackendError as e:
-                failures[agent.id] = e
+                error_by_agent[agent.id] = e
             return agent.id
 
-        await progress.update(0, total, title)
+        await progress.update(0, agent_count, title)
         async for agent_id in bounded(agents, run_on, _MAX_CONCURRENT_AGENTS):
-            done += 1
-            outcome = failures[agent_id].message if agent_id in failures else "done"
-            await progress.update(done, total, f"{agent_id}: {outcome}")
-        problems = "; ".join(f"{agent_id}: {error.message}" for agent_id, error in sorted(failures.items()))
-        if len(failures) == total:
-            raise Unavailable(problems) if total > 1 else next(iter(failures.values()))
-        return f"{title}: done on {total - len(failures)} of {total} agents" + (f"; {problems}" if problems else "")
+            finished_count += 1
+            agent_result = error_by_agent[agent_id].message if agent_id in error_by_agent else "done"
+            await progress.update(finished_count, agent_count, f"{agent_id}: {agent_result}")
+        problems = "; ".join(f"{agent_id}: {error.message}" for agent_id, error in sorted(error_by_agent.items()))
+        if len(error_by_agent) == agent_count:
+            raise Unavailable(problems) if agent_count > 1 else next(iter(error_by_agent.values()))
+        return f"{title}: done on {agent_count - len(error_by_agent)} of {agent_count} agents" + (
+            f"; {problems}" if problems else ""
+        )

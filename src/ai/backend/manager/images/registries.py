@@ -43,8 +43,10 @@ def check_registry(registry: ContainerRegistry) -> ContainerRegistry:
         is_valid = url.scheme in ("http", "https") and bool(url.hostname) and not url.username and not url.query
     except ValueError:
         is_valid = False
-    texts = (registry.url, registry.username, registry.password, *registry.projects)
-    if not is_valid or not all(text.isprintable() and len(text) <= _MAX_TEXT_LENGTH for text in texts):
+    registry_texts = (registry.url, registry.username, registry.password, *registry.projects)
+    if not is_valid or not all(
+        registry_text.isprintable() and len(registry_text) <= _MAX_TEXT_LENGTH for registry_text in registry_texts
+    ):
         raise InvalidInput(
             "A registry has a URL such as https://cr.example.org, and names without control characters.",
             data={"url": "malformed"},
@@ -73,8 +75,8 @@ class ContainerRegistries:
         }
 
     def _read(self, name: str, values: Mapping[str, str]) -> ContainerRegistry | None:
-        kind = values.get("type", "").strip().lower()
-        is_harbor = kind in ("harbor", "harbor2")
+        type_name = values.get("type", "").strip().lower()
+        is_harbor = type_name in ("harbor", "harbor2")
         ssl_verify = values.get("ssl_verify", values.get("ssl-verify", str(self._verifies_tls)))
         try:
             return check_registry(
@@ -82,7 +84,9 @@ class ContainerRegistries:
                     name=name,
                     url=values.get("", "").strip(),
                     type=ContainerRegistryType.HARBOR2 if is_harbor else ContainerRegistryType.DOCKER,
-                    projects=tuple(part.strip() for part in values.get("project", "").split(",") if part.strip()),
+                    projects=tuple(
+                        project.strip() for project in values.get("project", "").split(",") if project.strip()
+                    ),
                     username=values.get("username", ""),
                     password=values.get("password", ""),
                     ssl_verify=ssl_verify.strip().lower() not in ("false", "0", "no", "off"),
@@ -137,8 +141,8 @@ class ContainerRegistries:
 
     async def auto_pull(self) -> AutoPull:
         """Returns the policy by which agents fetch images, which is DIGEST by default."""
-        text = (await self._config.get(AUTO_PULL_KEY) or "").strip().lower()
-        return AutoPull(text) if text in set(AutoPull) else AutoPull.DIGEST
+        policy_text = (await self._config.get(AUTO_PULL_KEY) or "").strip().lower()
+        return AutoPull(policy_text) if policy_text in set(AutoPull) else AutoPull.DIGEST
 
 
 class ImagePulls(msgspec.Struct, frozen=True):
@@ -149,22 +153,23 @@ class ImagePulls(msgspec.Struct, frozen=True):
     store: ImageStore
     registries: ContainerRegistries
 
-    async def request(self, kernels: Iterable[KernelSpec]) -> CreateKernels:
+    async def creation_command(self, kernels: Iterable[KernelSpec]) -> CreateKernels:
         """Returns the command to create kernels, with the digests of images and the credentials of registries. An image
         that no registry has is not fetched: the creation fails unless the agent has it.
         """
         specs = list(kernels)
         images = {
-            (image.name, image.architecture): image for image in await self.store.named({spec.image for spec in specs})
+            (image.name, image.architecture): image
+            for image in await self.store.by_names({spec.image for spec in specs})
         }
         if not images:
             return CreateKernels(kernels=specs)
         policy = await self.registries.auto_pull()
-        complete = [_with_image(spec, images.get((spec.image, spec.architecture)), policy) for spec in specs]
-        access = await self.access(spec.image for spec in complete if spec.auto_pull)
-        return CreateKernels(kernels=complete, registries=access)
+        specs_with_images = [_add_image(spec, images.get((spec.image, spec.architecture)), policy) for spec in specs]
+        access = await self.registry_access(spec.image for spec in specs_with_images if spec.auto_pull)
+        return CreateKernels(kernels=specs_with_images, registries=access)
 
-    async def access(self, names: Iterable[str]) -> list[RegistryAccess]:
+    async def registry_access(self, names: Iterable[str]) -> list[RegistryAccess]:
         """Returns the credentials of the registries from which the named images come."""
         registry_names = {registry_of(name) for name in names}
         return [
@@ -174,20 +179,20 @@ class ImagePulls(msgspec.Struct, frozen=True):
         ]
 
 
-_WIRE_POLICIES: Mapping[AutoPull, Literal["", "tag", "digest"]] = {
+_AUTO_PULL_ON_WIRE: Mapping[AutoPull, Literal["", "tag", "digest"]] = {
     AutoPull.NONE: "",
     AutoPull.TAG: "tag",
     AutoPull.DIGEST: "digest",
 }
 
 
-def _with_image(spec: KernelSpec, image: RegisteredImage | None, policy: AutoPull) -> KernelSpec:
+def _add_image(spec: KernelSpec, image: RegisteredImage | None, policy: AutoPull) -> KernelSpec:
     if image is None:
         return spec
     return replace(
         spec,
         image_digest=image.digest,
         image_config_digest=image.config_digest,
-        image_labels={name: text for name, text in image.labels.items() if name.startswith(LABEL_PREFIX)},
-        auto_pull=_WIRE_POLICIES[policy],
+        image_labels={name: label_value for name, label_value in image.labels.items() if name.startswith(LABEL_PREFIX)},
+        auto_pull=_AUTO_PULL_ON_WIRE[policy],
     )

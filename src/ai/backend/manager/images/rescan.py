@@ -39,18 +39,18 @@ class ScanOutcome:
     reasons: dict[str, list[str]] = field(default_factory=lambda: {_SKIPPED_TEXT: [], _FAILED_TEXT: []})
 
     def add(self, step: ScanStep) -> None:
-        for kind, reason in ((_SKIPPED_TEXT, step.skipped), (_FAILED_TEXT, step.failed)):
+        for problem_kind, reason in ((_SKIPPED_TEXT, step.skipped), (_FAILED_TEXT, step.failed)):
             if reason is not None:
-                self.counts[kind] += 1
-                if self.counts[kind] <= _MAX_REASONS:
-                    self.reasons[kind].append(f"{step.current}: {reason}")
+                self.counts[problem_kind] += 1
+                if self.counts[problem_kind] <= _MAX_REASONS:
+                    self.reasons[problem_kind].append(f"{step.current}: {reason}")
 
     def summary(self, name: str) -> str:
-        text = f"{name} has {self.images} images; {self.new} are new, {self.removed} are gone"
-        for kind, reasons in self.reasons.items():
+        summary_text = f"{name} has {self.images} images; {self.new} are new, {self.removed} are gone"
+        for problem_kind, reasons in self.reasons.items():
             if reasons:
-                text += f"; {self.counts[kind]} {kind} ({'; '.join(reasons)})"
-        return text
+                summary_text += f"; {self.counts[problem_kind]} {problem_kind} ({'; '.join(reasons)})"
+        return summary_text
 
 
 @dataclass(slots=True)
@@ -84,20 +84,20 @@ class Rescan:
             return TaskId(UUID(e.data["task"]))
 
     async def _scan_all(self, registries: Sequence[ContainerRegistry], progress: TaskProgress) -> str:
-        reports: list[str] = []
+        registry_reports: list[str] = []
         problem: BackendError | None = None
         for registry in registries:
             try:
-                reports.append(await self.scan(registry, progress))
+                registry_reports.append(await self.scan(registry, progress))
             except BackendError as e:
                 log.warning("the registry %s could not be scanned: %s", registry.name, e)
-                reports.append(f"{registry.name}: {e.message}")
+                registry_reports.append(f"{registry.name}: {e.message}")
                 problem = e
         if problem is not None and len(registries) == 1:
             raise problem
         if problem is not None:
-            raise RegistryUnavailable(" | ".join(reports))
-        return " | ".join(reports)
+            raise RegistryUnavailable(" | ".join(registry_reports))
+        return " | ".join(registry_reports)
 
     async def scan(
         self,
@@ -106,34 +106,34 @@ class Rescan:
         on_step: Callable[[ScanStep], None] | None = None,
     ) -> str:
         """Scans one registry and returns a summary. Raises BackendError; images found until then are stored."""
-        began, outcome = self.clock.now(), ScanOutcome()
-        pending: list[ScannedImage] = []
-        unread: set[str] = set()
-        reported_at = began
+        began_at, scan_outcome = self.clock.now(), ScanOutcome()
+        pending_images: list[ScannedImage] = []
+        failed_tags: set[str] = set()
+        reported_at = began_at
         async for step in self.scan_registry(registry):
-            outcome.add(step)
+            scan_outcome.add(step)
             if on_step is not None:
                 on_step(step)
-            pending += step.images
+            pending_images += step.images
             if step.failed is not None:
-                unread.add(f"{registry.name}/{step.current}")
-            if len(pending) >= _IMAGES_PER_WRITE:
-                await self._write_pending(registry, pending, outcome)
+                failed_tags.add(f"{registry.name}/{step.current}")
+            if len(pending_images) >= _IMAGES_PER_WRITE:
+                await self._write_pending(registry, pending_images, scan_outcome)
             now = self.clock.now()
             if progress is not None and (
                 (now - reported_at).total_seconds() >= _PROGRESS_PERIOD_S or step.done == step.total
             ):
                 reported_at = now
                 await progress.update(step.done, step.total, f"{registry.name}/{step.current}")
-        await self._write_pending(registry, pending, outcome)
-        if outcome.images:
-            outcome.removed = await self.store.sweep(registry.name, before=began, keep=unread)
-        return outcome.summary(registry.name)
+        await self._write_pending(registry, pending_images, scan_outcome)
+        if scan_outcome.images:
+            scan_outcome.removed = await self.store.sweep(registry.name, before=began_at, kept_names=failed_tags)
+        return scan_outcome.summary(registry.name)
 
     async def _write_pending(
-        self, registry: ContainerRegistry, pending: list[ScannedImage], outcome: ScanOutcome
+        self, registry: ContainerRegistry, pending_images: list[ScannedImage], outcome: ScanOutcome
     ) -> None:
-        images, pending[:] = list(pending), []
+        images, pending_images[:] = list(pending_images), []
         if images:
             outcome.new += await self.store.record(registry.name, images, at=self.clock.now())
             outcome.images += len(images)

@@ -64,10 +64,10 @@ image_aliases = Table(
     required("architecture", String(32)),
 )
 
-_NAMED_IMAGES = Prepared(select(images).where(IsOneOf(images.c.name, "names")))
+_IMAGES_BY_NAME_QUERY = Prepared(select(images).where(IsOneOf(images.c.name, "names")))
 _HAS_REFERENCE = or_(images.c.name == bindparam("reference"), images.c.repository == bindparam("reference"))
-_IMAGES_OF_REFERENCE = Prepared(select(images).where(_HAS_REFERENCE).order_by(images.c.name))
-_ALIAS = Prepared(select(image_aliases).where(image_aliases.c.alias == bindparam("alias")))
+_IMAGES_OF_REFERENCE_QUERY = Prepared(select(images).where(_HAS_REFERENCE).order_by(images.c.name))
+_ALIAS_QUERY = Prepared(select(image_aliases).where(image_aliases.c.alias == bindparam("alias")))
 
 
 def _image_of(row: Row[Any]) -> RegisteredImage:
@@ -82,11 +82,11 @@ def _has_key(name: str, architecture: str) -> ColumnElement[bool]:
     return and_(images.c.name == name, images.c.architecture == architecture)
 
 
-def _drop_dangling(s: Connection, names: Collection[str]) -> None:
+def _drop_dangling_aliases(s: Connection, names: Collection[str]) -> None:
     for chunk in chunks(names):
-        remaining = select(images.c.name).where(images.c.name.in_(chunk))
+        remaining_names = select(images.c.name).where(images.c.name.in_(chunk))
         s.execute(
-            delete(image_aliases).where(image_aliases.c.image.in_(chunk), image_aliases.c.image.not_in(remaining))
+            delete(image_aliases).where(image_aliases.c.image.in_(chunk), image_aliases.c.image.not_in(remaining_names))
         )
 
 
@@ -96,29 +96,34 @@ class SqlImageStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def record(self, registry: str, scanned: Sequence[ScannedImage], *, at: datetime) -> int:
+    async def record(self, registry: str, scanned_images: Sequence[ScannedImage], *, at: datetime) -> int:
         def work(s: Connection) -> int:
             new_count = 0
-            for image in scanned:
-                changed = {**asdict(image), "labels": dict(image.labels), "scanned_at": at}
-                if s.execute(update(images).where(_has_key(image.name, image.architecture)).values(changed)).rowcount:
+            for image in scanned_images:
+                changed_columns = {**asdict(image), "labels": dict(image.labels), "scanned_at": at}
+                if s.execute(
+                    update(images).where(_has_key(image.name, image.architecture)).values(changed_columns)
+                ).rowcount:
                     continue
                 repository = ImageName.parse(image.name).repository
-                s.execute(insert(images), {**changed, "registry": registry, "repository": repository, "created_at": at})
+                s.execute(
+                    insert(images),
+                    {**changed_columns, "registry": registry, "repository": repository, "created_at": at},
+                )
                 new_count += 1
             return new_count
 
         return await self._db.run_write(work)
 
-    async def sweep(self, registry: str, *, before: datetime, keep: Collection[str] = ()) -> int:
+    async def sweep(self, registry: str, *, before: datetime, kept_names: Collection[str] = ()) -> int:
         def work(s: Connection) -> int:
-            stale = select(images.c.name).where(images.c.registry == registry, images.c.scanned_at < before)
-            removed = [row.name for row in s.execute(stale) if row.name not in keep]
+            stale_names_query = select(images.c.name).where(images.c.registry == registry, images.c.scanned_at < before)
+            removed_names = [row.name for row in s.execute(stale_names_query) if row.name not in kept_names]
             count = 0
-            for chunk in chunks(set(removed)):
+            for chunk in chunks(set(removed_names)):
                 clauses = (images.c.name.in_(chunk), images.c.registry == registry, images.c.scanned_at < before)
                 count += s.execute(delete(images).where(*clauses)).rowcount
-            _drop_dangling(s, set(removed))
+            _drop_dangling_aliases(s, set(removed_names))
             return count
 
         return await self._db.run_write(work)
@@ -131,8 +136,8 @@ class SqlImageStore:
 
     async def lookup(self, reference: str) -> list[RegisteredImage]:
         def work(s: Connection) -> list[RegisteredImage]:
-            matches = [_image_of(row) for row in _IMAGES_OF_REFERENCE.all(s, {"reference": reference})]
-            alias = _ALIAS.first(s, {"alias": reference}) if not matches else None
+            matches = [_image_of(row) for row in _IMAGES_OF_REFERENCE_QUERY.all(s, {"reference": reference})]
+            alias = _ALIAS_QUERY.first(s, {"alias": reference}) if not matches else None
             if not matches and alias is not None:
                 query = select(images).where(images.c.name == alias.image)
                 if alias.architecture != ANY_ARCHITECTURE:
@@ -142,15 +147,15 @@ class SqlImageStore:
 
         return await self._db.run_read(work)
 
-    async def named(self, names: Collection[str]) -> list[RegisteredImage]:
-        return [_image_of(row) for row in await self._db.fetch(_NAMED_IMAGES, {"names": names})]
+    async def by_names(self, names: Collection[str]) -> list[RegisteredImage]:
+        return [_image_of(row) for row in await self._db.fetch(_IMAGES_BY_NAME_QUERY, {"names": names})]
 
     async def forget(self, name: str, architecture: str | None = None) -> int:
         def work(s: Connection) -> int:
             clauses = images.c.name == name if architecture is None else _has_key(name, architecture)
             count = s.execute(delete(images).where(clauses)).rowcount
             if count:
-                _drop_dangling(s, [name])
+                _drop_dangling_aliases(s, [name])
             return count
 
         return await self._db.run_write(work)
@@ -159,7 +164,7 @@ class SqlImageStore:
         def work(s: Connection) -> int:
             names = {row.name for row in s.execute(select(images.c.name).where(images.c.registry == registry))}
             count = s.execute(delete(images).where(images.c.registry == registry)).rowcount
-            _drop_dangling(s, names)
+            _drop_dangling_aliases(s, names)
             return count
 
         return await self._db.run_write(work)
@@ -169,7 +174,7 @@ class SqlImageStore:
         return await self._db.run_read(lambda s: [_alias_of(row) for row in s.execute(query)])
 
     async def alias(self, alias: str) -> ImageAlias | None:
-        rows = await self._db.fetch(_ALIAS, {"alias": alias})
+        rows = await self._db.fetch(_ALIAS_QUERY, {"alias": alias})
         return _alias_of(rows[0]) if rows else None
 
     async def put_alias(self, alias: ImageAlias) -> None:

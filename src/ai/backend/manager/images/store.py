@@ -12,11 +12,11 @@ from ai.backend.manager.images.model import ImageAlias, RegisteredImage, Scanned
 class ImageStore(Protocol):
     """Stores images of registries, keyed by name and architecture, and aliases. Every method is one transaction."""
 
-    async def record(self, registry: str, scanned: Sequence[ScannedImage], *, at: datetime) -> int:
+    async def record(self, registry: str, scanned_images: Sequence[ScannedImage], *, at: datetime) -> int:
         """Inserts or updates images, and returns the number of new images."""
 
-    async def sweep(self, registry: str, *, before: datetime, keep: Collection[str] = ()) -> int:
-        """Deletes images last scanned before ``before``, except the names in ``keep``, and returns their number."""
+    async def sweep(self, registry: str, *, before: datetime, kept_names: Collection[str] = ()) -> int:
+        """Deletes images last scanned before ``before``, except those of ``kept_names``, and returns their number."""
 
     async def all(self, registry: str | None = None) -> list[RegisteredImage]:
         """Returns all images, or the images of one registry, sorted by name and architecture."""
@@ -24,7 +24,7 @@ class ImageStore(Protocol):
     async def lookup(self, reference: str) -> list[RegisteredImage]:
         """Returns the images whose name, repository or alias is ``reference``."""
 
-    async def named(self, names: Collection[str]) -> list[RegisteredImage]: ...
+    async def by_names(self, names: Collection[str]) -> list[RegisteredImage]: ...
 
     async def forget(self, name: str, architecture: str | None = None) -> int:
         """Deletes images, and aliases that have no image left, and returns the number of images."""

@@ -22,7 +22,7 @@ def check_fence() -> None:
         fence()
 
 
-_FORGOTTEN_AFTER = timedelta(days=1)
+_EXPIRED_LEASE_KEPT_FOR = timedelta(days=1)
 
 
 def _utc_now() -> datetime:
@@ -67,7 +67,7 @@ class MemoryLeaseStore:
         self._rows = {
             name: row
             for name, row in self._rows.items()
-            if not name.startswith(prefix) or row.expires_at >= now - _FORGOTTEN_AFTER
+            if not name.startswith(prefix) or row.expires_at >= now - _EXPIRED_LEASE_KEPT_FOR
         }
         return {
             name: row.holder

@@ -13,8 +13,8 @@ from ai.backend.manager.leadership.store import Lease, LeaseStore
 
 log = logging.getLogger(__name__)
 
-LEADER = "leader"
-PRESENCE = "manager:"
+LEADER_LEASE = "leader"
+PRESENCE_PREFIX = "manager:"
 """The prefix of the name of the lease that each manager holds while it is alive."""
 
 
@@ -65,13 +65,13 @@ class Leadership:
             await self._end_leadership("this manager stops")
             await self.leases.release(lease)
 
-    async def living(self) -> set[str]:
+    async def living_managers(self) -> set[str]:
         """Returns the ids of the managers that are alive."""
-        return set((await self.leases.holders(PRESENCE)).values())
+        return set((await self.leases.holders(PRESENCE_PREFIX)).values())
 
     async def announce(self) -> None:
         """Renews the lease that shows that this manager is alive."""
-        await self.leases.acquire(PRESENCE + self.holder, self.holder, ttl_s=4 * self.ttl_s)
+        await self.leases.acquire(PRESENCE_PREFIX + self.holder, self.holder, ttl_s=4 * self.ttl_s)
 
     async def _once(self) -> None:
         requested_at = self.clock.monotonic()
@@ -79,7 +79,7 @@ class Leadership:
             if requested_at >= self._announced_at + self.ttl_s:
                 await self.announce()
                 self._announced_at = requested_at
-            lease = await self.leases.acquire(LEADER, self.holder, ttl_s=self.ttl_s)
+            lease = await self.leases.acquire(LEADER_LEASE, self.holder, ttl_s=self.ttl_s)
         if lease is None:
             if self._lease is not None:
                 await self._end_leadership("another manager has it")

@@ -40,38 +40,44 @@ class SqlLeaseStore:
         self._db = database
 
     async def acquire(self, name: str, holder: str, *, ttl_s: float) -> Lease | None:
-        cols = leases.c
+        columns = leases.c
 
         def work(conn: Connection) -> Lease | None:
             now = _server_time(conn)
-            until = now + timedelta(seconds=ttl_s)
-            row = conn.execute(select(leases).where(cols.name == name)).one_or_none()
+            expires_at = now + timedelta(seconds=ttl_s)
+            row = conn.execute(select(leases).where(columns.name == name)).one_or_none()
             if row is None:
-                conn.execute(insert(leases), {"name": name, "holder": holder, "token": 1, "expires_at": until})
+                conn.execute(insert(leases), {"name": name, "holder": holder, "token": 1, "expires_at": expires_at})
                 return Lease(name=name, holder=holder, token=1)
             if row.holder != holder and row.expires_at > now:
                 return None
             token = row.token if row.holder == holder else row.token + 1
-            conn.execute(update(leases).where(cols.name == name).values(holder=holder, token=token, expires_at=until))
+            conn.execute(
+                update(leases).where(columns.name == name).values(holder=holder, token=token, expires_at=expires_at)
+            )
             return Lease(name=name, holder=holder, token=token)
 
         return await self._db.run_write(work)
 
     async def release(self, lease: Lease) -> None:
-        cols = leases.c
-        held_conditions = (cols.name == lease.name, cols.holder == lease.holder, cols.token == lease.token)
+        columns = leases.c
+        held_conditions = (columns.name == lease.name, columns.holder == lease.holder, columns.token == lease.token)
 
-        release = update(leases).where(*held_conditions)
-        await self._db.run_write(lambda conn: conn.execute(release.values(expires_at=_server_time(conn), holder="")))
+        release_statement = update(leases).where(*held_conditions)
+        await self._db.run_write(
+            lambda conn: conn.execute(release_statement.values(expires_at=_server_time(conn), holder=""))
+        )
 
     async def holders(self, prefix: str) -> dict[str, str]:
-        cols = leases.c
+        columns = leases.c
 
         def work(conn: Connection) -> dict[str, str]:
             now = _server_time(conn)
-            matches = cols.name.startswith(prefix, autoescape=True)
-            conn.execute(delete(leases).where(matches, cols.expires_at < now - timedelta(days=1)))
-            rows = conn.execute(select(cols.name, cols.holder).where(matches, cols.expires_at > now, cols.holder != ""))
+            matches = columns.name.startswith(prefix, autoescape=True)
+            conn.execute(delete(leases).where(matches, columns.expires_at < now - timedelta(days=1)))
+            rows = conn.execute(
+                select(columns.name, columns.holder).where(matches, columns.expires_at > now, columns.holder != "")
+            )
             return {row.name: row.holder for row in rows}
 
         return await self._db.run_write(work)

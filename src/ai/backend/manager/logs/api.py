@@ -84,16 +84,16 @@ class ErrorLogApi:
         """Reports an error."""
         caller, body = caller_of(call), call.body
         values = {name: value for name, value in asdict(body).items() if name not in ("user", "context_env")}
-        number = await self._errors.report(
+        log_id = await self._errors.report(
             ErrorReport(
                 **values,
                 user_id=caller.user_id,
                 domain_name=caller.domain_name,
-                context_env=_environment(body.context_env),
+                context_env=_parse_environment(body.context_env),
                 created_at=self._now(),
             )
         )
-        return {"success": True, "log_id": str(number)}
+        return {"success": True, "log_id": str(log_id)}
 
     @route("GET", "/logs/error", query=ErrorsQuery, reply=ErrorPage)
     async def errors(self, call: Call[Nothing, ErrorsQuery]) -> dict[str, Any]:
@@ -110,13 +110,13 @@ class ErrorLogApi:
     @route("POST", "/logs/error/{log_id}/clear", repeatable=True)
     async def clear(self, call: Call) -> Success:
         """Hides an error from the lists."""
-        text = call.params["log_id"]
-        number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-        await self._errors.clear(caller_of(call), number)
+        log_id_text = call.params["log_id"]
+        log_id = int(log_id_text) if log_id_text.isascii() and log_id_text.isdigit() and len(log_id_text) < 19 else 0
+        await self._errors.clear(caller_of(call), log_id)
         return {"success": True}
 
 
-def _environment(value: dict[str, Any] | str) -> dict[str, Any]:
+def _parse_environment(value: dict[str, Any] | str) -> dict[str, Any]:
     environment: Any = value or {}
     if isinstance(environment, str):
         try:
@@ -150,7 +150,7 @@ class CallAudit:
 
     async def record(self, call: Call[Any, Any], outcome: str) -> None:
         caller = call.identity if isinstance(call.identity, Caller) else None
-        kind, _, _ = call.endpoint.path.strip("/").partition("/")
+        object_type, _, _ = call.endpoint.path.strip("/").partition("/")
         detail = {"route": call.endpoint.template, **call.audit_detail}
         if call.owner_access_key:
             detail["owner_access_key"] = call.owner_access_key[:64]
@@ -158,7 +158,7 @@ class CallAudit:
             caller,
             call.endpoint.name,
             request_id=call.request_id,
-            object_type=kind or "api",
+            object_type=object_type or "api",
             object_id=next(iter(call.params.values()), None),
             outcome=outcome,
             detail=detail,

@@ -28,8 +28,8 @@ class ErrorLogService:
 
     async def list(self, caller: Caller, *, limit: int, offset: int, mark_read: bool) -> Page[StoredError]:
         """Returns a page of reported errors, newest first."""
-        bounds = bounds_of(caller, Operation.SEE_ERRORS)
-        return await self._store.errors(limit=limit, offset=offset, mark_read=mark_read, **bounds)
+        visible_scope = bounds_of(caller, Operation.SEE_ERRORS)
+        return await self._store.errors(limit=limit, offset=offset, mark_read=mark_read, **visible_scope)
 
     async def clear(self, caller: Caller, error_id: int) -> None:
         """Hides a reported error from the lists. Raises NotFound."""

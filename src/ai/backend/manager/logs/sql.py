@@ -43,18 +43,20 @@ class SqlAuditStore:
         return [AuditRecord(**row._mapping) for row in rows]
 
     async def records(self, query: AuditQuery) -> list[StoredAuditRecord]:
-        logs, names = tables.audit_logs.c, list(AuditRecord.__struct_fields__)
-        statement = select(logs.id, *(logs[name] for name in names))
+        columns, names = tables.audit_logs.c, list(AuditRecord.__struct_fields__)
+        statement = select(columns.id, *(columns[name] for name in names))
         if query.before is not None:
-            statement = statement.where(logs.id < query.before)
+            statement = statement.where(columns.id < query.before)
         if query.user_id is not None:
-            statement = statement.where(logs.user_id == query.user_id)
+            statement = statement.where(columns.user_id == query.user_id)
         if query.text is not None:
-            is_operation = logs.operation.contains(query.text, autoescape=True)
-            statement = statement.where(or_(is_operation, logs.object_id == query.text, logs.request_id == query.text))
+            matches_operation = columns.operation.contains(query.text, autoescape=True)
+            statement = statement.where(
+                or_(matches_operation, columns.object_id == query.text, columns.request_id == query.text)
+            )
         if query.only_refused:
-            statement = statement.where(logs.outcome.not_in(SUCCESSFUL_OUTCOMES))
-        rows = await self._db.fetch(statement.order_by(logs.id.desc()).limit(query.limit))
+            statement = statement.where(columns.outcome.not_in(SUCCESSFUL_OUTCOMES))
+        rows = await self._db.fetch(statement.order_by(columns.id.desc()).limit(query.limit))
         return [
             StoredAuditRecord(id=row.id, record=AuditRecord(**{name: row._mapping[name] for name in names}))
             for row in rows
@@ -70,13 +72,13 @@ class SqlErrorLogStore:
     async def add_error(self, report: ErrorReport, *, max_count: int) -> int:
         columns = tables.error_logs.c
         is_of_user = columns.user_id == report.user_id
-        oldest_kept = select(columns.id).where(is_of_user).order_by(columns.id.desc()).offset(max_count - 1).limit(1)
+        oldest_kept_id = select(columns.id).where(is_of_user).order_by(columns.id.desc()).offset(max_count - 1).limit(1)
 
         def work(s: Connection) -> int:
             row = {**row_of(report), "is_read": False, "is_cleared": False}
             key = s.execute(insert(tables.error_logs).values(row)).inserted_primary_key
             assert key is not None
-            s.execute(delete(tables.error_logs).where(is_of_user, columns.id < oldest_kept.scalar_subquery()))
+            s.execute(delete(tables.error_logs).where(is_of_user, columns.id < oldest_kept_id.scalar_subquery()))
             return int(key[0])
 
         return await self._db.run_write(work)
@@ -91,7 +93,7 @@ class SqlErrorLogStore:
         mark_read: bool = False,
     ) -> Page[StoredError]:
         columns = tables.error_logs.c
-        clauses = [columns.is_cleared.is_(False), *_bounds(user_id, domain_name)]
+        clauses = [columns.is_cleared.is_(False), *_filter_clauses(user_id, domain_name)]
 
         def work(s: Connection) -> Page[StoredError]:
             total = s.execute(select(func.count()).select_from(tables.error_logs).where(*clauses)).scalar_one()
@@ -115,14 +117,14 @@ class SqlErrorLogStore:
     async def clear_error(
         self, error_id: int, *, user_id: UserId | None = None, domain_name: str | None = None
     ) -> bool:
-        clauses = [tables.error_logs.c.id == error_id, *_bounds(user_id, domain_name)]
+        clauses = [tables.error_logs.c.id == error_id, *_filter_clauses(user_id, domain_name)]
         return bool(await self._db.execute(update(tables.error_logs).where(*clauses).values(is_cleared=True)))
 
     async def purge_errors(self, *, before: datetime) -> None:
         await self._db.execute(delete(tables.error_logs).where(tables.error_logs.c.created_at < before))
 
 
-def _bounds(user_id: UserId | None, domain_name: str | None) -> list[ColumnElement[bool]]:
+def _filter_clauses(user_id: UserId | None, domain_name: str | None) -> list[ColumnElement[bool]]:
     columns = tables.error_logs.c
-    bounds = ((columns.user_id, user_id), (columns.domain_name, domain_name))
-    return [column == value for column, value in bounds if value is not None]
+    filters = ((columns.user_id, user_id), (columns.domain_name, domain_name))
+    return [column == value for column, value in filters if value is not None]

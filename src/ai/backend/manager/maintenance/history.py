@@ -24,7 +24,7 @@ BATCH_ROWS = 1_000
 """The number of sessions, or of audit records, in one file and one transaction. Such a transaction holds SQLite's lock
 for some 50 ms.
 """
-_NOTE = "unfinished.json"
+_UNFINISHED_BATCH_FILE = "unfinished.json"
 
 
 class History(msgspec.Struct, frozen=True):
@@ -40,15 +40,15 @@ class History(msgspec.Struct, frozen=True):
         Raises:
             Unavailable: the archive cannot be written. What was not archived stays in the database.
         """
-        removed: Counter[str] = Counter()
+        removed_counts: Counter[str] = Counter()
         loop = asyncio.get_running_loop()
-        removed.update(await self._finish_batch())
-        while ids := await self.store.expired(kind, before=before, limit=BATCH_ROWS):
-            began = loop.time()
+        removed_counts.update(await self._finish_batch())
+        while ids := await self.store.expired_ids(kind, before=before, limit=BATCH_ROWS):
+            began_s = loop.time()
             await self._archive(kind, ids)
-            removed.update(await self._delete(kind, ids))
-            await asyncio.sleep(min(1.0, loop.time() - began))
-        return removed
+            removed_counts.update(await self._delete(kind, ids))
+            await asyncio.sleep(min(1.0, loop.time() - began_s))
+        return removed_counts
 
     async def _archive(self, kind: HistoryKind, ids: Sequence[str]) -> None:
         if self.archive is None:
@@ -63,18 +63,24 @@ class History(msgspec.Struct, frozen=True):
 
     @staticmethod
     def _write(archive: Archive, kind: HistoryKind, ids: Sequence[str], rows_by_table: Mapping[str, Rows]) -> None:
-        name = f"{ids[0]}-{len(ids)}"
-        note = {"kind": kind.value, "ids": list(ids), "name": name, "tables": list(rows_by_table), "complete": False}
-        _write_note(archive.folder, note)
+        file_name = f"{ids[0]}-{len(ids)}"
+        batch_note = {
+            "kind": kind.value,
+            "ids": list(ids),
+            "name": file_name,
+            "tables": list(rows_by_table),
+            "complete": False,
+        }
+        _write_batch_note(archive.folder, batch_note)
         for table, rows in rows_by_table.items():
-            archive.write(table, name, rows)
-        _write_note(archive.folder, {**note, "complete": True})
+            archive.write(table, file_name, rows)
+        _write_batch_note(archive.folder, {**batch_note, "complete": True})
 
     async def _delete(self, kind: HistoryKind, ids: Sequence[str]) -> Mapping[str, int]:
-        removed = await self.store.remove(kind, ids)
+        removed_counts = await self.store.remove(kind, ids)
         if self.archive is not None:
-            await asyncio.to_thread((self.archive.folder / _NOTE).unlink, missing_ok=True)
-        return removed
+            await asyncio.to_thread((self.archive.folder / _UNFINISHED_BATCH_FILE).unlink, missing_ok=True)
+        return removed_counts
 
     async def _finish_batch(self) -> Mapping[str, int]:
         """Completes a batch that was interrupted: deletes its rows from the database if its files were complete. An
@@ -82,31 +88,31 @@ class History(msgspec.Struct, frozen=True):
         """
         if self.archive is None:
             return {}
-        note = await asyncio.to_thread(_read_note, self.archive.folder)
-        if note is None:
+        batch_note = await asyncio.to_thread(_read_batch_note, self.archive.folder)
+        if batch_note is None:
             return {}
-        if note["complete"]:
-            return await self._delete(HistoryKind(note["kind"]), note["ids"])
-        for table in note["tables"]:
-            for path in (self.archive.folder / table).glob(f"{note['name']}.*"):
+        if batch_note["complete"]:
+            return await self._delete(HistoryKind(batch_note["kind"]), batch_note["ids"])
+        for table in batch_note["tables"]:
+            for path in (self.archive.folder / table).glob(f"{batch_note['name']}.*"):
                 await asyncio.to_thread(path.unlink, missing_ok=True)
         return {}
 
 
-def _write_note(folder: Path, note: Mapping[str, Any]) -> None:
+def _write_batch_note(folder: Path, batch_note: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(folder / _NOTE, json.dumps(note).encode())
+    write_atomically(folder / _UNFINISHED_BATCH_FILE, json.dumps(batch_note).encode())
     sync_folder(folder)
 
 
-def _read_note(folder: Path) -> dict[str, Any] | None:
+def _read_batch_note(folder: Path) -> dict[str, Any] | None:
     """Returns the stored note about a batch that was interrupted, or None. Raises InvalidInput for a note that is
     damaged.
     """
-    path = folder / _NOTE
+    path = folder / _UNFINISHED_BATCH_FILE
     try:
-        note: dict[str, Any] = json.loads(path.read_bytes())
-        return {key: note[key] for key in ("kind", "ids", "name", "tables", "complete")}
+        batch_note: dict[str, Any] = json.loads(path.read_bytes())
+        return {key: batch_note[key] for key in ("kind", "ids", "name", "tables", "complete")}
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as e:

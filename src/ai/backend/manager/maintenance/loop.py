@@ -64,12 +64,12 @@ class RetentionLoop(PeriodicLoop):
         errors: ErrorLogStore,
         accounts: AccountStore,
         sign_ins_days: float,
-        further: Sequence[PastRecords] = (),
+        other_records: Sequence[PastRecords] = (),
         history: History | None = None,
     ) -> None:
         super().__init__()
         self._history = history
-        self._further = further
+        self._further = other_records
         self._errors = errors
         self._accounts = accounts
         self._sign_ins = timedelta(days=sign_ins_days)
@@ -87,11 +87,11 @@ class RetentionLoop(PeriodicLoop):
         await self._errors.purge_errors(before=now - timedelta(days=self._settings.errors_days))
         await self._accounts.purge_sign_ins(before=now - self._sign_ins)
         if self._history is not None:
-            days = {
+            days_of_kind = {
                 HistoryKind.SESSIONS: self._settings.sessions_days,
                 HistoryKind.AUDIT: self._settings.audit_days,
                 HistoryKind.CLAIM_SPANS: self._settings.sessions_days,
             }
-            for kind, kept_days in days.items():
+            for kind, kept_days in days_of_kind.items():
                 if kept_days is not None:
                     await self._history.remove(kind, before=now - timedelta(days=kept_days))

@@ -26,7 +26,7 @@ class ParquetArchive:
         except ImportError:
             problem = "an archive of history needs the extra `archive`: pip install 'backendai[archive]'"
             raise InvalidInput(problem, data={"retention.archive-dir": "the extra archive is not installed"}) from None
-        kinds = {
+        arrow_types = {
             datetime: pyarrow.timestamp("us", tz="UTC"),
             int: pyarrow.int64(),
             float: pyarrow.float64(),
@@ -36,8 +36,8 @@ class ParquetArchive:
         self._folder = folder
         self._arrow = pyarrow
         self._schemas = {
-            table: pyarrow.schema([(name, kinds[kind]) for name, kind in kinds_of.items()])
-            for table, kinds_of in columns.items()
+            table: pyarrow.schema([(name, arrow_types[value_type]) for name, value_type in type_by_column.items()])
+            for table, type_by_column in columns.items()
         }
 
     @property
@@ -47,16 +47,16 @@ class ParquetArchive:
     def write(self, table: str, name: str, rows: Rows) -> Path:
         folder = self.folder / table
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path, temporary = folder / f"{name}.parquet", folder / f".{name}.tmp"
-        content = self._arrow.Table.from_pylist(list(rows), schema=self._schemas[table])
-        temporary.unlink(missing_ok=True)
+        path, temporary_path = folder / f"{name}.parquet", folder / f".{name}.tmp"
+        arrow_table = self._arrow.Table.from_pylist(list(rows), schema=self._schemas[table])
+        temporary_path.unlink(missing_ok=True)
         try:
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                self._arrow.parquet.write_table(content, file, compression="zstd")
+            with os.fdopen(os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                self._arrow.parquet.write_table(arrow_table, file, compression="zstd")
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            temporary_path.replace(path)
         finally:
-            temporary.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
         sync_folder(folder)
         return path

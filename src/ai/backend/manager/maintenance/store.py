@@ -31,7 +31,7 @@ class HistoryStore(Protocol):
         """Returns the columns of the tables in ``rows``, without columns that may hold secrets."""
         ...
 
-    async def expired(self, kind: HistoryKind, *, before: datetime, limit: int) -> Sequence[str]:
+    async def expired_ids(self, kind: HistoryKind, *, before: datetime, limit: int) -> Sequence[str]:
         """Returns the ids of the oldest history that ended before a time. Sessions are left out on which a live session
         depends, or whose array has live or younger sessions.
         """

@@ -27,7 +27,7 @@ def check_families(agent_id: AgentId, families: Sequence[MetricFamily]) -> list[
     reserved, known labels, finite values, no duplicates, at most SAMPLES_LIMIT samples.
     """
     valid_families: list[MetricFamily] = []
-    remaining = SAMPLES_LIMIT
+    remaining_count = SAMPLES_LIMIT
     for family in families:
         if (
             not _NAME_PATTERN.fullmatch(family.name)
@@ -39,30 +39,30 @@ def check_families(agent_id: AgentId, families: Sequence[MetricFamily]) -> list[
             continue
         samples: dict[tuple[tuple[str, str], ...], MetricSample] = {}
         for sample in family.samples:
-            is_short = all(len(value) <= _MAX_LABEL_LENGTH for value in sample.labels.values())
-            if is_short and sample.labels.keys() <= _KNOWN_LABELS and math.isfinite(sample.value):
+            has_short_labels = all(len(value) <= _MAX_LABEL_LENGTH for value in sample.labels.values())
+            if has_short_labels and sample.labels.keys() <= _KNOWN_LABELS and math.isfinite(sample.value):
                 key = tuple(sorted(sample.labels.items()))
                 labels = {"agent": str(agent_id), **sample.labels}
                 samples.setdefault(key, MetricSample(labels=labels, value=sample.value))
-        accepted = list(samples.values())[:remaining]
-        remaining -= len(accepted)
-        if accepted:
+        accepted_samples = list(samples.values())[:remaining_count]
+        remaining_count -= len(accepted_samples)
+        if accepted_samples:
             valid_families.append(
-                MetricFamily(name=family.name, kind=family.kind, help=family.help[:500], samples=accepted)
+                MetricFamily(name=family.name, kind=family.kind, help=family.help[:500], samples=accepted_samples)
             )
-    if remaining == 0:
+    if remaining_count == 0:
         log.warning("the agent %s reports more than %d samples; the rest is dropped", agent_id, SAMPLES_LIMIT)
     return valid_families
 
 
 def merge_families(agent_families: Mapping[AgentId, Sequence[MetricFamily]]) -> list[MetricFamily]:
     """Merges the metric families of several agents by name. Samples of another kind than the first are dropped."""
-    merged: dict[str, MetricFamily] = {}
+    merged_families: dict[str, MetricFamily] = {}
     for families in agent_families.values():
         for family in families:
-            existing = merged.setdefault(
+            merged_family = merged_families.setdefault(
                 family.name, MetricFamily(name=family.name, kind=family.kind, help=family.help, samples=[])
             )
-            if existing.kind == family.kind:
-                existing.samples.extend(family.samples)
-    return list(merged.values())
+            if merged_family.kind == family.kind:
+                merged_family.samples.extend(family.samples)
+    return list(merged_families.values())

@@ -18,15 +18,15 @@ from pydantic import Field, SecretStr
 from ai.backend.infra.settings import Settings
 
 Span = Literal["hour", "day"]
-STEPS: Mapping[Span, tuple[int, int]] = {"hour": (5, 720), "day": (60, 1440)}
+RING_SIZES: Mapping[Span, tuple[int, int]] = {"hour": (5, 720), "day": (60, 1440)}
 """The length of a step in seconds, and the number of steps that are kept."""
-BYTES_OF_SERIES = sum(steps for _, steps in STEPS.values()) * 4
+BYTES_OF_SERIES = sum(steps for _, steps in RING_SIZES.values()) * 4
 _MAX_METRICS = 64
 """The maximum number of metrics of one kernel or agent; further metrics are not kept."""
 _MAX_NAME_LENGTH = 128
-_BUSY_S = 120.0
+_ACTIVE_SERIES_S = 120.0
 """Seconds since its last report within which a series is not replaced by a new series."""
-_NOTHING = float("nan")
+_NO_VALUE = float("nan")
 
 
 class _Ring:
@@ -47,7 +47,7 @@ class _Ring:
         if self.newest < 0 or step - self.newest >= self.steps:
             self.values = array("f", [value])
         elif step > self.newest:
-            self.values.extend([_NOTHING] * (step - self.newest - 1) + [value])
+            self.values.extend([_NO_VALUE] * (step - self.newest - 1) + [value])
             if len(self.values) > self.steps + self.steps // 8:
                 del self.values[: len(self.values) - self.steps]
         elif self.newest - step < len(self.values):
@@ -59,18 +59,18 @@ class _Ring:
 
     def read(self, now_s: float) -> list[float | None]:
         """Returns the values of all steps up to now, the oldest first; the last value may still change."""
-        last = int(now_s // self.step_s)
+        last_step = int(now_s // self.step_s)
         values: list[float | None] = [None] * self.steps
-        offset = self.steps - 1 - (last - self.newest)
-        for place, value in enumerate(reversed(self.values)):
-            index = offset - place
+        last_index = self.steps - 1 - (last_step - self.newest)
+        for steps_back, value in enumerate(reversed(self.values)):
+            index = last_index - steps_back
             if 0 <= index < self.steps:
                 values[index] = None if math.isnan(value) else value
         return values
 
 
 @dataclass(slots=True)
-class _Subject:
+class _SubjectHistory:
     """Holds the series of one kernel or agent by the names of metrics."""
 
     updated_s: float = 0.0
@@ -95,19 +95,19 @@ class MetricHistory:
     def __init__(self, *, max_bytes: int = 64 << 20, wall_clock: Callable[[], float] = time.time) -> None:
         self._max_series = max(1, max_bytes // BYTES_OF_SERIES)
         self._wall_clock = wall_clock
-        self._subjects: dict[str, _Subject] = {}
+        self._subjects: dict[str, _SubjectHistory] = {}
         self._count = 0
 
     def put(self, subject_id: str, values: Mapping[str, float]) -> None:
         """Records the present values of a kernel's or agent's metrics, by the name of the metric."""
         now_s = self._wall_clock()
-        subject = self._subjects.pop(subject_id, None) or _Subject()
+        subject = self._subjects.pop(subject_id, None) or _SubjectHistory()
         for name, value in values.items():
             rings = subject.series.get(name)
             if rings is None:
                 if len(subject.series) >= _MAX_METRICS or not self._has_room(now_s):
                     continue
-                rings = subject.series[name] = {span: _Ring(*shape) for span, shape in STEPS.items()}
+                rings = subject.series[name] = {span: _Ring(*ring_size) for span, ring_size in RING_SIZES.items()}
                 self._count += 1
             for ring in rings.values():
                 ring.put(now_s, value)
@@ -118,14 +118,14 @@ class MetricHistory:
     def _has_room(self, now_s: float) -> bool:
         while self._count >= self._max_series and self._subjects:
             oldest_id = next(iter(self._subjects))
-            if now_s - self._subjects[oldest_id].updated_s < _BUSY_S:
+            if now_s - self._subjects[oldest_id].updated_s < _ACTIVE_SERIES_S:
                 return False
             self._count -= len(self._subjects.pop(oldest_id).series)
         return self._count < self._max_series
 
     def read(self, subject_id: str, span: Span) -> Series:
         """Returns the history of a kernel or agent, which has no metrics if nothing was recorded."""
-        step_s, _ = STEPS[span]
+        step_s, _ = RING_SIZES[span]
         now_s = self._wall_clock()
         subject = self._subjects.get(subject_id)
         series = subject.series if subject is not None else {}

@@ -15,11 +15,11 @@ from ai.backend.manager.metrics.families import check_families, merge_families
 from ai.backend.manager.metrics.history import MetricHistory, Series, Span, numbers_of, numbers_of_agent
 
 log = logging.getLogger(__name__)
-STALE_S = 30.0
+STALE_AFTER_S = 30.0
 """Seconds after its last report for which the statistics of a node are served."""
 
 
-class _Node(msgspec.Struct, frozen=True, kw_only=True):
+class _NodeStatistics(msgspec.Struct, frozen=True, kw_only=True):
     reported_at: float
     live_stat: Mapping[str, Any]
     families: Sequence[MetricFamily]
@@ -48,7 +48,7 @@ class LiveMetrics:
         self._clock = clock
         self._kernels: dict[KernelId, bytes] = {}
         self._dirty: set[KernelId] = set()
-        self._nodes: dict[AgentId, _Node] = {}
+        self._nodes: dict[AgentId, _NodeStatistics] = {}
         self._queries: dict[SessionId, int] = {}
 
     def put(self, report: StatReport, kernels: Mapping[str, KernelId]) -> None:
@@ -56,7 +56,7 @@ class LiveMetrics:
         the agent's kernels.
         """
         agent_id = AgentId(report.agent_id)
-        self._nodes[agent_id] = _Node(
+        self._nodes[agent_id] = _NodeStatistics(
             reported_at=self._clock(),
             live_stat={"node": report.node, "devices": report.devices},
             families=check_families(agent_id, report.families),
@@ -64,23 +64,23 @@ class LiveMetrics:
         for reported_id, kernel_id in kernels.items():
             self._kernels[kernel_id] = bytes(report.kernels[reported_id])
             self._dirty.add(kernel_id)
-            self._history.put(str(kernel_id), dict(numbers_of(self.of_kernel(kernel_id) or {})))
+            self._history.put(str(kernel_id), dict(numbers_of(self.kernel_statistics(kernel_id) or {})))
         self._history.put(f"agent {agent_id}", numbers_of_agent(report.node, report.devices))
 
     def count_query(self, session_id: SessionId) -> None:
         self._queries[session_id] = self._queries.get(session_id, 0) + 1
 
-    def of_kernel(self, kernel_id: KernelId) -> Mapping[str, Any] | None:
-        raw = self._kernels.get(kernel_id)
+    def kernel_statistics(self, kernel_id: KernelId) -> Mapping[str, Any] | None:
+        encoded_stat = self._kernels.get(kernel_id)
         try:
-            return None if raw is None else msgspec.msgpack.decode(raw, type=dict[str, Any])
+            return None if encoded_stat is None else msgspec.msgpack.decode(encoded_stat, type=dict[str, Any])
         except msgspec.MsgspecError as e:
             log.warning("the statistics of kernel %s cannot be read: %s", kernel_id, e)
             return None
 
-    def of_agent(self, agent_id: AgentId) -> Mapping[str, Any] | None:
+    def agent_statistics(self, agent_id: AgentId) -> Mapping[str, Any] | None:
         """Returns the latest statistics of an agent's node, or None if the agent has not reported recently."""
-        node = self._fresh().get(agent_id)
+        node = self._drop_silent_nodes().get(agent_id)
         return node.live_stat if node is not None else None
 
     def history_of_kernel(self, kernel_id: KernelId, span: Span) -> Series:
@@ -102,23 +102,25 @@ class LiveMetrics:
 
     def families(self) -> list[MetricFamily]:
         """Returns the merged metric families of all agents."""
-        return merge_families({agent_id: node.families for agent_id, node in self._fresh().items()})
+        return merge_families({agent_id: node.families for agent_id, node in self._drop_silent_nodes().items()})
 
     def families_of(self, agent_id: AgentId) -> Sequence[MetricFamily] | None:
         """Returns the metric families of an agent, or None if the agent has not reported recently."""
-        node = self._fresh().get(agent_id)
+        node = self._drop_silent_nodes().get(agent_id)
         return node.families if node is not None else None
 
-    def _fresh(self) -> dict[AgentId, _Node]:
+    def _drop_silent_nodes(self) -> dict[AgentId, _NodeStatistics]:
         """Drops nodes whose agents have not reported recently, and returns the remaining nodes."""
-        oldest_time = self._clock() - STALE_S
+        oldest_time = self._clock() - STALE_AFTER_S
         self._nodes = {agent_id: node for agent_id, node in self._nodes.items() if node.reported_at >= oldest_time}
         return self._nodes
 
     async def flush(self) -> None:
         """Writes the query counts, and the latest statistics of kernels that reported since the last flush."""
         queries, self._queries = self._queries, {}
-        dirty, self._dirty = self._dirty, set()
-        stats = {kernel_id: stat for kernel_id in dirty if (stat := self.of_kernel(kernel_id)) is not None}
+        dirty_kernel_ids, self._dirty = self._dirty, set()
+        stats = {
+            kernel_id: stat for kernel_id in dirty_kernel_ids if (stat := self.kernel_statistics(kernel_id)) is not None
+        }
         if queries or stats:
             await self._store.bump(queries, stats)

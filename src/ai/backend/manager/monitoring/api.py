@@ -35,7 +35,7 @@ class ReportsApi(msgspec.Struct, frozen=True):
     @route("GET", "/session/{s}/report")
     async def report(self, call: Call) -> SessionReport:
         """Returns all about a session: its life, decisions, errors, events, and the logs of its daemons."""
-        return await self.reports.of(**session_of(call))
+        return await self.reports.report_of(**session_of(call))
 
 
 class MonitoringApi(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class MonitoringApi(msgspec.Struct, frozen=True):
     async def list_targets(self, call: Call) -> list[TargetGroup]:
         """Lists what Prometheus scrapes, in the form of its HTTP service discovery; needs a bearer token."""
         self._check_token(call)
-        return await self.targets.groups(call.request.host, scheme=call.request.scheme)
+        return await self.targets.target_groups(call.request.host, scheme=call.request.scheme)
 
     @route(
         "GET", "/metrics/agents/{agent}", auth=False, limited=False, produces=("text/plain",), problems=(Unavailable,)
@@ -61,7 +61,7 @@ class MonitoringApi(msgspec.Struct, frozen=True):
         families = self.stats.families_of(AgentId(call.params["agent"]))
         if families is None:
             raise Unavailable("This agent has not reported lately.")
-        return _exposition(families)
+        return _metrics_response(families)
 
     @route("GET", "/metrics/kernels", auth=False, produces=("text/plain",), problems=(AuthenticationFailed, Forbidden))
     async def list_kernels(self, call: Call) -> web.Response:
@@ -82,18 +82,18 @@ class MonitoringApi(msgspec.Struct, frozen=True):
             for workload in await self.sessions.workloads()
         ]
         help_text = "Live kernels with the ids of their workloads: containers or pods."
-        return _exposition([MetricFamily(name=_WORKLOADS, kind="gauge", help=help_text, samples=samples)])
+        return _metrics_response([MetricFamily(name=_WORKLOADS, kind="gauge", help=help_text, samples=samples)])
 
     def _check_token(self, call: Call) -> None:
         if self.token is None:
             raise Forbidden("Nobody may read this until metrics.targets-token is set.")
-        expected = f"Bearer {self.token.get_secret_value()}".encode()
-        given = call.request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if not hmac.compare_digest(given, expected):
+        expected_header = f"Bearer {self.token.get_secret_value()}".encode()
+        given_header = call.request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not hmac.compare_digest(given_header, expected_header):
             raise AuthenticationFailed("The bearer token is not that of metrics.targets-token.")
 
 
-def _exposition(families: Sequence[MetricFamily]) -> web.Response:
+def _metrics_response(families: Sequence[MetricFamily]) -> web.Response:
     registry = CollectorRegistry()
     registry.register(FamilyCollector(lambda: families))
     return web.Response(body=generate_latest(registry), headers={"Content-Type": "text/plain; version=0.0.4"})

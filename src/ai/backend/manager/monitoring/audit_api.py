@@ -17,7 +17,7 @@ from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.model import AuditQuery, StoredAuditRecord
 
 MAX_PAGE = 100
-_NOBODY = UserId(UUID(int=0))
+_UNKNOWN_USER = UserId(UUID(int=0))
 
 
 class AuditQueryFields(Schema, frozen=True):
@@ -66,31 +66,34 @@ class AuditApi:
     @route("GET", "/logs/audit", query=AuditQueryFields)
     async def records(self, call: Call[Nothing, AuditQueryFields]) -> AuditPage:
         """Returns what users have changed, newest first."""
-        asked, user_id = call.query, None
-        if asked.email is not None:
-            user = await self._identities.user(email=asked.email)
-            user_id = user.uuid if user is not None else _NOBODY
+        fields, user_id = call.query, None
+        if fields.email is not None:
+            user = await self._identities.user(email=fields.email)
+            user_id = user.uuid if user is not None else _UNKNOWN_USER
         query = AuditQuery(
-            limit=asked.limit + 1,
-            before=asked.before,
+            limit=fields.limit + 1,
+            before=fields.before,
             user_id=user_id,
-            text=asked.text,
-            only_refused=asked.refused == "true",
+            text=fields.text,
+            only_refused=fields.refused == "true",
         )
-        stored = await self._audit.records(caller_of(call), query)
-        shown = stored[: asked.limit]
-        emails = await self._emails({each.record.user_id for each in shown})
-        return {"items": [_audit_view(each, emails) for each in shown], "has_more": len(stored) > asked.limit}
+        stored_records = await self._audit.records(caller_of(call), query)
+        page_records = stored_records[: fields.limit]
+        emails = await self._emails({stored_record.record.user_id for stored_record in page_records})
+        return {
+            "items": [_audit_view(stored_record, emails) for stored_record in page_records],
+            "has_more": len(stored_records) > fields.limit,
+        }
 
     async def _emails(self, user_ids: Iterable[UserId | None]) -> Mapping[UserId | None, str]:
         users = [await self._identities.user(uuid=user_id) for user_id in user_ids if user_id is not None]
         return {user.uuid: user.email for user in users if user is not None}
 
 
-def _audit_view(stored: StoredAuditRecord, emails: Mapping[UserId | None, str]) -> AuditItem:
-    record = stored.record
+def _audit_view(stored_record: StoredAuditRecord, emails: Mapping[UserId | None, str]) -> AuditItem:
+    record = stored_record.record
     return {
-        "id": stored.id,
+        "id": stored_record.id,
         "at": record.at.isoformat(),
         "email": emails.get(record.user_id),
         "access_key": record.access_key,

@@ -87,14 +87,14 @@ class SessionReports(msgspec.Struct, frozen=True):
     explanations: ExplanationService
     gateway: AgentGateway
 
-    async def of(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> SessionReport:
+    async def report_of(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> SessionReport:
         """Returns the report of a session. Raises Forbidden and as :meth:`SessionFinder.one`."""
         require(caller, Operation.SEE_AGENTS)
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
         decision = dict(session.status_data.get("scheduler", {}))
         if session.status is SessionStatus.PENDING:
             decision = msgspec.to_builtins(await self.explanations.explain_session(caller, str(session.id)))
-        lines, unreachable = await self._logs(session)
+        log_lines, unreachable = await self._collect_logs(session)
         return {
             "id": str(session.id),
             "name": session.name,
@@ -102,7 +102,7 @@ class SessionReports(msgspec.Struct, frozen=True):
             "reason": session.reason.value,
             "owner": session.user_email,
             "trace_id": session.trace[3:35] if session.trace is not None else None,
-            "life": _life(session, await self.sessions.events_of(session.id, limit=_MAX_EVENTS)),
+            "life": _life_steps(session, await self.sessions.events_of(session.id, limit=_MAX_EVENTS)),
             "kernels": [
                 {
                     "id": str(kernel.id),
@@ -116,67 +116,71 @@ class SessionReports(msgspec.Struct, frozen=True):
                 for kernel in session.kernels
             ],
             "decision": decision,
-            "errors": list(dict.fromkeys(_errors(session))),
+            "errors": list(dict.fromkeys(_error_texts(session))),
             "logs": [
                 {
-                    "at": line.at,
-                    "daemon": line.daemon,
-                    "level": line.level,
-                    "logger": line.logger,
-                    "message": line.message,
-                    "request_id": line.request_id,
-                    "trace_id": line.trace_id,
+                    "at": log_line.at,
+                    "daemon": log_line.daemon,
+                    "level": log_line.level,
+                    "logger": log_line.logger,
+                    "message": log_line.message,
+                    "request_id": log_line.request_id,
+                    "trace_id": log_line.trace_id,
                 }
-                for line in lines
+                for log_line in log_lines
             ],
             "unreachable": unreachable,
         }
 
-    async def _logs(self, session: Session) -> tuple[list[LogLine], list[str]]:
-        ids = [str(session.id), *(str(kernel.id) for kernel in session.kernels)]
+    async def _collect_logs(self, session: Session) -> tuple[list[LogLine], list[str]]:
+        logged_ids = [str(session.id), *(str(kernel.id) for kernel in session.kernels)]
         agents = list(session.agent_ids)
-        answers = await asyncio.gather(*(self._ask(agent, ids) for agent in agents))
-        lines = {(line.at, line.message): line for line in recent_lines(ids)}  # an agent may be in this process
-        for answer in answers:
-            lines |= {(line.at, line.message): line for line in answer or ()}
-        unreachable = [str(agent) for agent, answer in zip(agents, answers, strict=True) if answer is None]
-        return sorted(lines.values(), key=lambda line: line.at), unreachable
+        lines_of_agents = await asyncio.gather(*(self._read_agent_logs(agent, logged_ids) for agent in agents))
+        line_by_key = {
+            (log_line.at, log_line.message): log_line for log_line in recent_lines(logged_ids)
+        }  # an agent may be in this process
+        for agent_lines in lines_of_agents:
+            line_by_key |= {(log_line.at, log_line.message): log_line for log_line in agent_lines or ()}
+        unreachable = [
+            str(agent) for agent, agent_lines in zip(agents, lines_of_agents, strict=True) if agent_lines is None
+        ]
+        return sorted(line_by_key.values(), key=lambda line: line.at), unreachable
 
-    async def _ask(self, agent_id: str, ids: list[str]) -> list[LogLine] | None:
+    async def _read_agent_logs(self, agent_id: str, logged_ids: list[str]) -> list[LogLine] | None:
         try:
             async with asyncio.timeout(_AGENT_TIMEOUT_S):
-                return await self.gateway.agent(agent_id).read_session_log(ReadSessionLog(ids=ids))
+                return await self.gateway.agent(agent_id).read_session_log(ReadSessionLog(ids=logged_ids))
         except (BackendError, TimeoutError):
             return None
 
 
-def _life(session: Session, events: Iterable[Event]) -> list[ReportedStep]:
+def _life_steps(session: Session, events: Iterable[Event]) -> list[ReportedStep]:
     """Returns the statuses and events of a session, in the order of their times."""
     steps: list[tuple[datetime, ReportedStep]] = []
-    for status, text in session.status_history.items():
-        steps.append((datetime.fromisoformat(text), {"at": text, "name": status, "details": {}}))
+    for status, entered_at in session.status_history.items():
+        steps.append((datetime.fromisoformat(entered_at), {"at": entered_at, "name": status, "details": {}}))
     steps += [
-        (event.at, {"at": event.at.isoformat(), "name": event.name, "details": _shown_details(event.payload)})
+        (event.at, {"at": event.at.isoformat(), "name": event.name, "details": _shown_fields(event.payload)})
         for event in events
     ]
     return [step for _, step in sorted(steps, key=lambda pair: pair[0])]
 
 
-def _shown_details(payload: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("reason", "result", "exitCode", "kernelId", "agentId", "clusterRole", "clusterIdx")
-    return {name: payload[name] for name in names if payload.get(name) not in (None, "")}
+def _shown_fields(payload: Mapping[str, Any]) -> dict[str, Any]:
+    shown_names = ("reason", "result", "exitCode", "kernelId", "agentId", "clusterRole", "clusterIdx")
+    return {name: payload[name] for name in shown_names if payload.get(name) not in (None, "")}
 
 
-def _errors(session: Session) -> Iterable[str]:
+def _error_texts(session: Session) -> Iterable[str]:
     """Yields the errors of a session and its kernels, in the words of daemons and plugins."""
-    places: list[tuple[str, Mapping[str, Any]]] = [("session", session.status_data)]
-    places += [(f"kernel {kernel.cluster_hostname}", kernel.status_data) for kernel in session.kernels]
-    for place, data in places:
+    data_by_place: list[tuple[str, Mapping[str, Any]]] = [("session", session.status_data)]
+    data_by_place += [(f"kernel {kernel.cluster_hostname}", kernel.status_data) for kernel in session.kernels]
+    for subject, data in data_by_place:
         error = data.get("error")
         if isinstance(error, Mapping) and error.get("message"):
-            origin = f" (agent {error['agent']})" if error.get("agent") else ""
-            yield f"{place}{origin}: {error['message']}"
-        for hook, trouble in data.get("hooks", {}).items():
-            yield f"{place}: hook {hook} is {trouble.get('state')}: {trouble.get('message')}"
-        if data.get("message") and place != "session":
-            yield f"{place}: {data['message']}"
+            agent_note = f" (agent {error['agent']})" if error.get("agent") else ""
+            yield f"{subject}{agent_note}: {error['message']}"
+        for hook, hook_state in data.get("hooks", {}).items():
+            yield f"{subject}: hook {hook} is {hook_state.get('state')}: {hook_state.get('message')}"
+        if data.get("message") and subject != "session":
+            yield f"{subject}: {data['message']}"

@@ -11,12 +11,12 @@ from ai.backend.common.states import LIVE_SESSION_STATUSES, AgentStatus, Session
 from ai.backend.common.wire.reports import MetricFamily, MetricSample
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
-from ai.backend.manager.leadership.service import LEADER
+from ai.backend.manager.leadership.service import LEADER_LEASE
 from ai.backend.manager.leadership.store import LeaseStore
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.store import SessionStore
 
-_PREFIX = "backendai_manager_"
+_METRIC_PREFIX = "backendai_manager_"
 
 
 class AgentCounts(Protocol):
@@ -51,46 +51,46 @@ class InstallationState:
         self._statuses = {status: count for status, (count, _) in statuses.items()}
         _, waiting_since = statuses.get(SessionStatus.PENDING, (0, self.clock.now()))
         waiting_s = (self.clock.now() - waiting_since).total_seconds()
-        holders = await self.leases.holders(LEADER) if self.leases is not None else {LEADER: "this process"}
+        holders = await self.leases.holders(LEADER_LEASE) if self.leases is not None else {LEADER_LEASE: "this process"}
         return {
             "agents_alive": agents.get(AgentStatus.ALIVE, 0),
             "agents_lost": agents.get(AgentStatus.LOST, 0),
             "sessions_live": sum(self._statuses.values()),
             "sessions_oldest_pending_seconds": max(0.0, waiting_s),
-            "leader_elected": float(LEADER in holders),
+            "leader_elected": float(LEADER_LEASE in holders),
         }
 
     def families(self) -> Iterable[MetricFamily]:
         """Returns the metrics that have labels, with the values of this process."""
-        yield _family(
+        yield _metric_family(
             "sessions",
             "Live sessions by status.",
             {(("status", status.value),): self._statuses.get(status, 0) for status in LIVE_SESSION_STATUSES},
         )
-        yield _family(
+        yield _metric_family(
             "sessions_ended_total",
             "Sessions that this process has seen end, by status and reason.",
             {(("reason", reason), ("status", status)): count for (status, reason), count in self._ended.items()},
         )
         loops = list(self.loops())
-        yield _family(
+        yield _metric_family(
             "loop_failures_total",
             "Rounds of a loop that have failed.",
             {(("loop", loop.name),): loop.failures for loop in loops},
         )
-        yield _family(
+        yield _metric_family(
             "loop_succeeded_timestamp_seconds",
             "When the last round of a loop succeeded; before the first, when the loop began.",
             {(("loop", loop.name),): loop.succeeded_at for loop in loops if loop.succeeded_at},
         )
-        yield _family(
+        yield _metric_family(
             "loop_period_seconds",
             "The longest time between two rounds of a loop.",
             {(("loop", loop.name),): loop.period_s for loop in loops},
         )
 
 
-def _family(name: str, help_: str, values: Mapping[tuple[tuple[str, str], ...], float]) -> MetricFamily:
-    kind = "counter" if name.endswith("_total") else "gauge"
+def _metric_family(name: str, help_: str, values: Mapping[tuple[tuple[str, str], ...], float]) -> MetricFamily:
+    metric_kind = "counter" if name.endswith("_total") else "gauge"
     samples = [MetricSample(labels=dict(labels), value=value) for labels, value in values.items()]
-    return MetricFamily(name=_PREFIX + name, kind=kind, help=help_, samples=samples)
+    return MetricFamily(name=_METRIC_PREFIX + name, kind=metric_kind, help=help_, samples=samples)

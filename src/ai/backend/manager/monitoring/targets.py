@@ -49,19 +49,19 @@ class ScrapeTargets(msgspec.Struct, frozen=True):
     storage_proxies: StorageProxies | None
     coordinators: Coordinators
 
-    async def groups(self, own_address: str, *, scheme: str) -> list[TargetGroup]:
+    async def target_groups(self, own_address: str, *, scheme: str) -> list[TargetGroup]:
         """Returns all targets. ``own_address`` is the manager's as the caller reaches it. A coordinator that does not
         answer leaves its workers out."""
         # Each agent is a target of its own: the manager's answer has what it measures itself.
-        target_groups = [_group("manager", f"{scheme}://{own_address}", {"__param_others": "false"})]
+        target_groups = [_target_group("manager", f"{scheme}://{own_address}", {"__param_others": "false"})]
         for agent in await self.agents.agents():
             if agent.status in (AgentStatus.ALIVE, AgentStatus.LOST):
                 labels = {"agent": str(agent.id), "__metrics_path__": f"{AGENT_PATH}{agent.id}"}
-                target_groups.append(_group("agent", f"{scheme}://{own_address}", labels))
-        target_groups += [*await self._storage_proxies(), *await self._app_proxies()]
+                target_groups.append(_target_group("agent", f"{scheme}://{own_address}", labels))
+        target_groups += [*await self._storage_proxy_targets(), *await self._app_proxy_targets()]
         return target_groups
 
-    async def _storage_proxies(self) -> Sequence[TargetGroup]:
+    async def _storage_proxy_targets(self) -> Sequence[TargetGroup]:
         if self.storage_proxies is None:
             return ()
         try:
@@ -69,33 +69,33 @@ class ScrapeTargets(msgspec.Struct, frozen=True):
         except BackendError as e:
             log.warning("the storage proxies are not known now: %s", e)
             return ()
-        return [_group("storage-proxy", proxy.manager_api, {"name": proxy.name}) for proxy in proxies.values()]
+        return [_target_group("storage-proxy", proxy.manager_api, {"name": proxy.name}) for proxy in proxies.values()]
 
-    async def _app_proxies(self) -> Sequence[TargetGroup]:
+    async def _app_proxy_targets(self) -> Sequence[TargetGroup]:
         groups = await self.resource_groups.resource_groups()
         coordinators = {address.url: address for group in groups if (address := coordinator_of(group)) is not None}
         target_groups: list[TargetGroup] = []
         for coordinator in coordinators.values():
-            target_groups.append(_group("app-proxy-coordinator", coordinator.url))
+            target_groups.append(_target_group("app-proxy-coordinator", coordinator.url))
             try:
                 reply = await self.coordinators.call(coordinator, "GET", "/api/worker")
-                target_groups += _workers(reply.get("workers", ()))
+                target_groups += _worker_targets(reply.get("workers", ()))
             except (BackendError, KeyError, TypeError) as e:
                 log.warning("the workers of the app proxy %s are not known now: %s", coordinator.url, e)
         return target_groups
 
 
-def _workers(workers: Iterable[Mapping[str, Any]]) -> Iterable[TargetGroup]:
+def _worker_targets(workers: Iterable[Mapping[str, Any]]) -> Iterable[TargetGroup]:
     for worker in workers:
         host, port = str(worker["hostname"]), int(worker["api_port"])
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        yield _group("app-proxy-worker", f"http://{address}", {"name": str(worker["authority"])})
+        yield _target_group("app-proxy-worker", f"http://{address}", {"name": str(worker["authority"])})
 
 
-def _group(role: str, url: str, labels: Mapping[str, str] | None = None) -> TargetGroup:
-    parts = urlsplit(url)
-    default_port = 443 if parts.scheme == "https" else 80
-    host = parts.hostname or ""
-    address = f"{f'[{host}]' if ':' in host else host}:{parts.port or default_port}"
-    own = {"__meta_backendai_role": role, "__scheme__": parts.scheme}
-    return {"targets": [address], "labels": {**own, **(labels or {})}}
+def _target_group(role: str, url: str, labels: Mapping[str, str] | None = None) -> TargetGroup:
+    url_parts = urlsplit(url)
+    default_port = 443 if url_parts.scheme == "https" else 80
+    host = url_parts.hostname or ""
+    address = f"{f'[{host}]' if ':' in host else host}:{url_parts.port or default_port}"
+    own_labels = {"__meta_backendai_role": role, "__scheme__": url_parts.scheme}
+    return {"targets": [address], "labels": {**own_labels, **(labels or {})}}

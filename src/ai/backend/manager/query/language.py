@@ -56,10 +56,10 @@ def parse_order(text: str | None) -> tuple[OrderBy, ...]:
     if len(text) > MAX_FILTER_LENGTH:
         raise _invalid("order", f"longer than {MAX_FILTER_LENGTH} characters")
     orders = []
-    for part in text.split(","):
-        match = _ORDER_PATTERN.fullmatch(part.strip())
+    for column_text in text.split(","):
+        match = _ORDER_PATTERN.fullmatch(column_text.strip())
         if match is None:
-            raise _invalid("order", f"not a column: {part.strip()[:64]!r}")
+            raise _invalid("order", f"not a column: {column_text.strip()[:64]!r}")
         orders.append(OrderBy(field=match[2], descending=match[1] == "-"))
     return tuple(orders)
 
@@ -72,15 +72,15 @@ class _Parser:
     """A recursive-descent parser of filter expressions."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = list(_tokens(text))
+        self._tokens = list(_split_tokens(text))
         self._position = 0
         self._conditions = 0
 
     def parse(self) -> Filter:
-        parsed = self._expression(0)
+        parsed_filter = self._parse_expression(0)
         if self._position < len(self._tokens):
-            raise self._unexpected()
-        return parsed
+            raise self._unexpected_token()
+        return parsed_filter
 
     def _peek(self) -> str:
         return self._tokens[self._position][1] if self._position < len(self._tokens) else ""
@@ -91,57 +91,57 @@ class _Parser:
         self._position += 1
         return self._tokens[self._position - 1]
 
-    def _unexpected(self) -> InvalidInput:
+    def _unexpected_token(self) -> InvalidInput:
         return _invalid("filter", f"unexpected {self._peek()[:64]!r}" if self._peek() else "ends too early")
 
-    def _expect(self, mark: str) -> None:
-        if self._peek() != mark:
-            raise self._unexpected()
+    def _expect(self, symbol: str) -> None:
+        if self._peek() != symbol:
+            raise self._unexpected_token()
         self._position += 1
 
-    def _expression(self, depth: int) -> Filter:
-        return self._junction("|", lambda: self._junction("&", lambda: self._factor(depth)))
+    def _parse_expression(self, depth: int) -> Filter:
+        return self._parse_junction("|", lambda: self._parse_junction("&", lambda: self._parse_factor(depth)))
 
-    def _junction(self, mark: Literal["&", "|"], parse_term: Callable[[], Filter]) -> Filter:
+    def _parse_junction(self, symbol: Literal["&", "|"], parse_term: Callable[[], Filter]) -> Filter:
         terms = [parse_term()]
-        while self._peek() == mark:
+        while self._peek() == symbol:
             self._position += 1
             terms.append(parse_term())
-        return terms[0] if len(terms) == 1 else Junction(kind=mark, terms=tuple(terms))
+        return terms[0] if len(terms) == 1 else Junction(kind=symbol, terms=tuple(terms))
 
-    def _factor(self, depth: int) -> Filter:
+    def _parse_factor(self, depth: int) -> Filter:
         if self._peek() == "(":
             if depth == MAX_DEPTH:
                 raise _invalid("filter", f"nested deeper than {MAX_DEPTH}")
             self._position += 1
-            inner = self._expression(depth + 1)
+            inner_filter = self._parse_expression(depth + 1)
             self._expect(")")
-            return inner
-        return self._condition()
+            return inner_filter
+        return self._parse_condition()
 
-    def _condition(self) -> Condition:
+    def _parse_condition(self) -> Condition:
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
             raise _invalid("filter", f"more than {MAX_CONDITIONS} conditions")
-        kind, field = self._next()
-        if kind != "word":
+        token_kind, field = self._next()
+        if token_kind != "word":
             raise _invalid("filter", f"not a column: {field[:64]!r}")
         _, operator = self._next()
         operator = operator.lower()
         if operator not in _OPERATORS:
             raise _invalid("filter", f"not an operator: {operator[:64]!r}")
-        value = self._list() if self._peek() == "[" else self._scalar()
+        value = self._parse_list() if self._peek() == "[" else self._parse_scalar()
         if (operator == "in") != isinstance(value, tuple):
             raise _invalid("filter", "a list goes with `in`, and only with it")
         if operator in ("like", "ilike") and not isinstance(value, str):
             raise _invalid("filter", f"`{operator}` needs a string")
         return Condition(field=field, op=cast(Operator, operator), value=value)
 
-    def _list(self) -> tuple[Scalar, ...]:
+    def _parse_list(self) -> tuple[Scalar, ...]:
         self._expect("[")
         values: list[Scalar] = []
         while self._peek() != "]":
-            values.append(self._scalar())
+            values.append(self._parse_scalar())
             if len(values) > MAX_CONDITIONS * 16:
                 raise _invalid("filter", "the list is too long")
             if self._peek() != "]":
@@ -149,21 +149,21 @@ class _Parser:
         self._expect("]")
         return tuple(values)
 
-    def _scalar(self) -> Scalar:
-        kind, text = self._next()
-        if kind == "string":
-            return _unquote(text)
-        if kind == "number":
-            return float(text) if "." in text else int(text)
-        if kind == "word" and text.lower() in _NAMED_VALUES:
-            return _NAMED_VALUES[text.lower()]
-        raise _invalid("filter", f"not a value: {text[:64]!r}; put text in double quotes")
+    def _parse_scalar(self) -> Scalar:
+        token_kind, token_text = self._next()
+        if token_kind == "string":
+            return _unquote(token_text)
+        if token_kind == "number":
+            return float(token_text) if "." in token_text else int(token_text)
+        if token_kind == "word" and token_text.lower() in _NAMED_VALUES:
+            return _NAMED_VALUES[token_text.lower()]
+        raise _invalid("filter", f"not a value: {token_text[:64]!r}; put text in double quotes")
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
+def _split_tokens(text: str) -> Iterator[tuple[str, str]]:
     position = 0
-    end = len(text.rstrip())
-    while position < end:
+    text_end = len(text.rstrip())
+    while position < text_end:
         match = _TOKEN_PATTERN.match(text, position)
         if match is None:
             raise _invalid("filter", f"unexpected {text[position : position + 16].strip()!r}")

@@ -35,12 +35,12 @@ def _field_value(item: object, name: str) -> Any:
     return getattr(item, name)
 
 
-def _comparable(value: Any, operand: Any) -> Any:
+def _convert_operand(value: Any, operand: Any) -> Any:
     """Converts the operand of a comparison to the type of the value, as the SQL store does."""
     try:
         if isinstance(value, datetime) and isinstance(operand, str):
-            parsed = datetime.fromisoformat(operand)
-            return parsed if parsed.tzinfo else datetime.fromisoformat(f"{operand}+00:00")
+            parsed_time = datetime.fromisoformat(operand)
+            return parsed_time if parsed_time.tzinfo else datetime.fromisoformat(f"{operand}+00:00")
         if isinstance(value, UUID) and isinstance(operand, str):
             return UUID(operand)
         if isinstance(value, StrEnum) and isinstance(operand, str):
@@ -58,18 +58,23 @@ def _matches_like(value: object, pattern: str, *, ignore_case: bool) -> bool:
 def _compile_like(pattern: str, ignore_case: bool) -> re.Pattern[str]:
     """Compiles a LIKE pattern to a regular expression; atomic groups bound its time by the product of both lengths."""
     first_part, *other_parts = (
-        "".join("." if character == "_" else re.escape(character) for character in part) for part in pattern.split("%")
+        "".join("." if character == "_" else re.escape(character) for character in literal_part)
+        for literal_part in pattern.split("%")
     )
-    parts = [*(f"(?>.*?{part})" for part in other_parts[:-1] if part), *(f".*{part}" for part in other_parts[-1:])]
-    return re.compile(first_part + "".join(parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+    regex_parts = [
+        *(f"(?>.*?{literal_part})" for literal_part in other_parts[:-1] if literal_part),
+        *(f".*{literal_part}" for literal_part in other_parts[-1:]),
+    ]
+    return re.compile(first_part + "".join(regex_parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
 
 
-def _meets(item: object, condition: Condition) -> bool:
+def _meets_condition(item: object, condition: Condition) -> bool:
     value = _field_value(item, condition.field)
     operator, operand = condition.op, condition.value
     if operator == "in":
         return value in [
-            _comparable(value, choice) for choice in (operand if isinstance(operand, tuple) else (operand,))
+            _convert_operand(value, listed_value)
+            for listed_value in (operand if isinstance(operand, tuple) else (operand,))
         ]
     if operator in ("like", "ilike"):
         return value is not None and _matches_like(value, str(operand), ignore_case=operator == "ilike")
@@ -77,7 +82,7 @@ def _meets(item: object, condition: Condition) -> bool:
         return value is not None and str(operand) in str(value)
     if value is None and operand is not None:
         return False
-    return bool(COMPARISON_FUNCTIONS[operator](value, _comparable(value, operand)))
+    return bool(COMPARISON_FUNCTIONS[operator](value, _convert_operand(value, operand)))
 
 
 def matches(item: object, filter_: Filter | None) -> bool:
@@ -85,21 +90,25 @@ def matches(item: object, filter_: Filter | None) -> bool:
     if filter_ is None:
         return True
     if isinstance(filter_, Condition):
-        return _meets(item, filter_)
+        return _meets_condition(item, filter_)
     results = [matches(item, term) for term in filter_.terms]
     return all(results) if filter_.kind == "&" else any(results)
 
 
-def select(items: Iterable[T], query: ListQuery, *, default: str = "created_at", descending: bool = True) -> Page[T]:
+def select(
+    items: Iterable[T], query: ListQuery, *, default_field: str = "created_at", descending: bool = True
+) -> Page[T]:
     """Returns the page of items that a query selects; the items must come in the order that breaks ties."""
-    matching: Sequence[T] = [item for item in items if matches(item, query.filter)]
-    matching = sorted(matching, key=lambda item: _field_value(item, default), reverse=descending)
+    matching_items: Sequence[T] = [item for item in items if matches(item, query.filter)]
+    matching_items = sorted(matching_items, key=lambda item: _field_value(item, default_field), reverse=descending)
     for order in reversed(query.order):
-        pairs = [(_field_value(item, order.field), item) for item in matching]
-        with_value = [pair for pair in pairs if pair[0] is not None]
-        without_value = [item for value, item in pairs if value is None]
-        ordered = sorted(with_value, key=lambda pair: pair[0], reverse=order.descending)
+        value_item_pairs = [(_field_value(item, order.field), item) for item in matching_items]
+        pairs_with_value = [value_and_item for value_and_item in value_item_pairs if value_and_item[0] is not None]
+        items_without_value = [item for value, item in value_item_pairs if value is None]
+        ordered_pairs = sorted(pairs_with_value, key=lambda pair: pair[0], reverse=order.descending)
         # As in SQLite, NULL is smaller than any value.
-        values_in_order = [item for _, item in ordered]
-        matching = [*values_in_order, *without_value] if order.descending else [*without_value, *values_in_order]
-    return Page(items=matching[query.offset : query.offset + query.limit], total_count=len(matching))
+        ordered_items = [item for _, item in ordered_pairs]
+        matching_items = (
+            [*ordered_items, *items_without_value] if order.descending else [*items_without_value, *ordered_items]
+        )
+    return Page(items=matching_items[query.offset : query.offset + query.limit], total_count=len(matching_items))

@@ -35,28 +35,28 @@ def _typed_value(column: Column[Any], value: Scalar) -> Any:
         if value is None:
             return None
         if isinstance(column.type, UTCDateTime):
-            parsed = datetime.fromisoformat(str(value))
-            return parsed if parsed.tzinfo else datetime.fromisoformat(f"{value}+00:00")
+            parsed_time = datetime.fromisoformat(str(value))
+            return parsed_time if parsed_time.tzinfo else datetime.fromisoformat(f"{value}+00:00")
         if isinstance(column.type, GUID):
             return UUID(str(value))
         if isinstance(column.type, EnumText):
             return _enum_member(column.type.kind, str(value))
         if isinstance(column.type, Boolean):
-            return _boolean(value)
+            return _parse_boolean(value)
         if isinstance(column.type, Integer | Float):
-            return _number(value)
+            return _parse_number(value)
         return str(value)
     except ValueError:
         raise InvalidInput(f"{column.name}: {value!r} is no such value", data={"filter": column.name}) from None
 
 
-def _boolean(value: Scalar) -> bool:
+def _parse_boolean(value: Scalar) -> bool:
     if not isinstance(value, int) or value not in (0, 1):
         raise ValueError(value)
     return bool(value)
 
 
-def _number(value: Scalar) -> int | float:
+def _parse_number(value: Scalar) -> int | float:
     number = value if isinstance(value, int | float) else float(str(value))
     if not abs(number) < _NUMBER_LIMIT:
         raise ValueError(value)
@@ -68,15 +68,17 @@ def _is_structured(column: Column[Any]) -> bool:
     return isinstance(column.type, TypeDecorator) and not isinstance(column.type, UTCDateTime | GUID | EnumText)
 
 
-def _enum_member(kind: type[StrEnum], text: str) -> StrEnum:
+def _enum_member(enum_type: type[StrEnum], text: str) -> StrEnum:
     """Returns an enum member by its value or by its name (``READ_ONLY``, as in the published client's help), in any
     case.
     """
-    members = {member.name.lower(): member for member in kind} | {member.value.lower(): member for member in kind}
-    return members[text.lower()] if text.lower() in members else kind(text)
+    members = {member.name.lower(): member for member in enum_type} | {
+        member.value.lower(): member for member in enum_type
+    }
+    return members[text.lower()] if text.lower() in members else enum_type(text)
 
 
-def _condition(
+def _compile_condition(
     table: Table, condition: Condition, hidden: frozenset[str], joined: Mapping[str, Column[Any]]
 ) -> ColumnElement[bool]:
     column = _column(table, condition.field, hidden, joined)
@@ -85,15 +87,15 @@ def _condition(
         raise InvalidInput(f"{condition.field}: {operator} does not apply; use like", data={"filter": condition.field})
     if operator == "in":
         values = value if isinstance(value, tuple) else (value,)
-        return column.in_([_typed_value(column, choice) for choice in values])
+        return column.in_([_typed_value(column, listed_value) for listed_value in values])
     if isinstance(value, tuple):
         raise InvalidInput(f"{condition.field}: {operator} takes one value", data={"filter": condition.field})
     if operator in ("like", "ilike", "contains"):
-        text = cast(column, SqlString)
+        text_column = cast(column, SqlString)
         pattern = str(value)
         if operator == "contains":
-            return text.contains(pattern, autoescape=True)
-        return text.like(pattern) if operator == "like" else text.ilike(pattern)
+            return text_column.contains(pattern, autoescape=True)
+        return text_column.like(pattern) if operator == "like" else text_column.ilike(pattern)
     operand = _typed_value(column, value)
     if operand is not None and _is_structured(column):
         raise InvalidInput(f"{condition.field}: {operator} takes only null here", data={"filter": condition.field})
@@ -101,8 +103,8 @@ def _condition(
         if operator not in _EQUALITY_OPERATORS:
             raise InvalidInput(f"{condition.field}: {operator} takes a value", data={"filter": condition.field})
         return column.is_(None) if operator in ("==", "is") else column.is_not(None)
-    compared: ColumnElement[bool] = COMPARISON_FUNCTIONS[operator](column, operand)
-    return compared
+    comparison: ColumnElement[bool] = COMPARISON_FUNCTIONS[operator](column, operand)
+    return comparison
 
 
 def compile_filter(
@@ -119,7 +121,7 @@ def compile_filter(
     if filter_ is None:
         return []
     if isinstance(filter_, Condition):
-        return [_condition(table, filter_, hidden, joined)]
+        return [_compile_condition(table, filter_, hidden, joined)]
     terms = [and_(*compile_filter(table, term, hidden=hidden, joined=joined)) for term in filter_.terms]
     return [(and_ if filter_.kind == "&" else or_)(*terms)]
 

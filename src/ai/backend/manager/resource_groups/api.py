@@ -33,5 +33,5 @@ class ResourceGroupsApi:
     @route("GET", "/scaling-groups", query=GroupsQuery)
     async def scaling_groups(self, call: Call[Nothing, GroupsQuery]) -> GroupsReply:
         """Lists the resource groups that the caller may use."""
-        groups = await self._resource_groups.available(caller_of(call), group=call.query.group)
+        groups = await self._resource_groups.available_groups(caller_of(call), group=call.query.group)
         return {"scaling_groups": [{"name": group.name} for group in groups]}

@@ -13,7 +13,7 @@ from ai.backend.common.ids import GroupId
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.graphql.context import Info, context_of, run_mutation, structured
+from ai.backend.manager.graphql.context import Info, context_of, decode_json_text, run_mutation
 from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
@@ -22,7 +22,7 @@ from ai.backend.manager.resource_groups.service import ResourceGroupService
 
 def _stored_values(props: View) -> View:
     return {
-        name: structured(name, value) if name.endswith("_opts") else value
+        name: decode_json_text(name, value) if name.endswith("_opts") else value
         for name, value in props.items()
         if value is not None
     }
@@ -62,14 +62,14 @@ class ResourceGroupResolvers:
         context = context_of(info)
         service = self._resource_groups
         is_new = info.field_name.startswith("create")
-        change = service.create if is_new else service.modify
+        create_or_modify = service.create if is_new else service.modify
         # The manual knows groups that associations open, and no public ones; published clients always say which.
         values = _stored_values({**({"is_public": False} if is_new else {}), **props})
         return await run_mutation(
             info,
             "scaling_group",
             name,
-            lambda: change(context.caller, name, values),
+            lambda: create_or_modify(context.caller, name, values),
             lambda group: resource_group_view(group, context.caller),
         )
 
@@ -112,7 +112,7 @@ class ResourceGroupResolvers:
     async def scaling_groups(self, info: Info, name: str | None = None, is_active: bool | None = None) -> list[View]:
         """Returns the resource groups that the caller may use."""
         context = context_of(info)
-        groups = await self._resource_groups.available(context.caller, is_active=is_active)
+        groups = await self._resource_groups.available_groups(context.caller, is_active=is_active)
         return [resource_group_view(group, context.caller) for group in groups if name in (None, group.name)]
 
     @query("scaling_group")
@@ -126,17 +126,17 @@ class ResourceGroupResolvers:
         self, info: Info, domain: str | None = None, user_group: str | None = None, **options: Any
     ) -> list[View]:
         caller = context_of(info).caller
-        groups = await self._resource_groups.open_to(caller, domain_name=domain, group=user_group, **options)
+        groups = await self._resource_groups.groups_open_to(caller, domain_name=domain, group=user_group, **options)
         return [resource_group_view(group, caller) for group in groups]
 
     @field("Domain", "scaling_groups")
     async def domain_scaling_groups(self, view: View, info: Info) -> list[str]:
         context = context_of(info)
-        groups = await self._resource_groups.open_to(context.caller, domain_name=view["name"])
+        groups = await self._resource_groups.groups_open_to(context.caller, domain_name=view["name"])
         return [group.name for group in groups]
 
     @field("Group", "scaling_groups")
     async def group_scaling_groups(self, view: View, info: Info) -> list[str]:
         context = context_of(info)
-        groups = await self._resource_groups.open_to(context.caller, group=str(view["id"]))
+        groups = await self._resource_groups.groups_open_to(context.caller, group=str(view["id"]))
         return [group.name for group in groups]

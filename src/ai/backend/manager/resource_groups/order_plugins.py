@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @cache
-def plugged_order(name: str) -> Order | None:
+def load_order_plugin(name: str) -> Order | None:
     """Returns the order of the plugin of this name, or logs the reason and returns None."""
     try:
         return adapt_order(name, load_class(ENTRY_POINT_GROUP, name, AbstractOrder)())
@@ -37,21 +37,21 @@ def adapt_order(name: str, plugin: AbstractOrder) -> Order:
     """
 
     def order(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
-        by_id = {queued.session.session_id: queued for queued in queued_sessions}
+        sessions_by_id = {queued_session.session.session_id: queued_session for queued_session in queued_sessions}
         try:
             usage = Usage(capacity=capacity, occupied=snapshot.occupied)
-            ordered = plugin.order([_waiting(queued) for queued in queued_sessions], usage)
-            ordered_sessions = [by_id.pop(session_id) for session_id in dict.fromkeys(ordered)]
+            ordered_ids = plugin.order([_waiting_session(queued_session) for queued_session in queued_sessions], usage)
+            ordered_sessions = [sessions_by_id.pop(session_id) for session_id in dict.fromkeys(ordered_ids)]
         except Exception:  # a failing plugin must not stop the scheduler
             log.exception("the ordering plugin %s failed; the oldest sessions go first", name)
             return StaticQueue(queued_sessions)
-        return StaticQueue([*ordered_sessions, *by_id.values()])
+        return StaticQueue([*ordered_sessions, *sessions_by_id.values()])
 
     return order
 
 
-def _waiting(queued: QueuedSession) -> Waiting:
-    session = queued.session
+def _waiting_session(queued_session: QueuedSession) -> Waiting:
+    session = queued_session.session
     return Waiting(
         session_id=session.session_id,
         session_type=session.session_type,

@@ -11,25 +11,25 @@ from ai.backend.core.scheduling.placement.strategies import PLACEMENTS, Placemen
 from ai.backend.plugin.placement import ENTRY_POINT_GROUP, Candidate, PlacementPlugin
 
 log = logging.getLogger(__name__)
-FALLBACK = "dispersed"
+FALLBACK_PLACEMENT = "dispersed"
 
 
 @cache
-def plugged(name: str) -> Placement | None:
+def load_placement_plugin(name: str) -> Placement | None:
     """Returns the placement of the plugin of this name, or logs the reason and returns None."""
-    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
         try:
-            plugin = entry.load()()
+            plugin = entry_point.load()()
         except Exception:  # a failing plugin must not stop the others
             log.exception("the placement plugin %s cannot be used", name)
             continue
         if isinstance(plugin, PlacementPlugin):
-            return adapt(name, plugin)
+            return adapt_placement(name, plugin)
         log.error("the placement plugin %s has no method choose", name)
     return None
 
 
-def adapt(name: str, plugin: PlacementPlugin) -> Placement:
+def adapt_placement(name: str, plugin: PlacementPlugin) -> Placement:
     """Returns a plugin in the form of a placement of the scheduler. If it fails or chooses no candidate, this is logged
     and the fallback decides.
     """
@@ -49,14 +49,14 @@ def adapt(name: str, plugin: PlacementPlugin) -> Placement:
             for agent in index.members(agent_mask)
         ]
         try:
-            rank = index.ranks.get(plugin.choose(demand.total, candidates, rng))
+            agent_rank = index.ranks.get(plugin.choose(demand.total, candidates, rng))
         except Exception:  # a failing plugin must not stop the scheduler
-            log.exception("the placement plugin %s failed; %s decides", name, FALLBACK)
-            rank = None
+            log.exception("the placement plugin %s failed; %s decides", name, FALLBACK_PLACEMENT)
+            agent_rank = None
         else:
-            if rank is None or not agent_mask >> rank & 1:
-                log.error("the placement plugin %s chose no candidate; %s decides", name, FALLBACK)
-                rank = None
-        return PLACEMENTS[FALLBACK](index, demand, agent_mask, rng) if rank is None else rank
+            if agent_rank is None or not agent_mask >> agent_rank & 1:
+                log.error("the placement plugin %s chose no candidate; %s decides", name, FALLBACK_PLACEMENT)
+                agent_rank = None
+        return PLACEMENTS[FALLBACK_PLACEMENT](index, demand, agent_mask, rng) if agent_rank is None else agent_rank
 
     return choose

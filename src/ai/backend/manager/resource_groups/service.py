@@ -19,8 +19,8 @@ from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
-from ai.backend.manager.resource_groups.order_plugins import plugged_order
-from ai.backend.manager.resource_groups.placement_plugins import plugged
+from ai.backend.manager.resource_groups.order_plugins import load_order_plugin
+from ai.backend.manager.resource_groups.placement_plugins import load_placement_plugin
 from ai.backend.manager.resource_groups.store import ResourceGroupStore, ResourceGroupUse
 
 _URL_PATTERN = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+/?")
@@ -41,7 +41,7 @@ class ResourceGroupService:
     clock: Clock
     after_change: list[PeriodicLoop] = field(default_factory=list)
 
-    async def available(
+    async def available_groups(
         self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
     ) -> Sequence[ResourceGroup]:
         """Returns the resource groups that are public or open to the caller's domain, groups or keypair. Superadmins
@@ -51,16 +51,20 @@ class ResourceGroupService:
         if scope_of(caller, Operation.SEE_RESOURCE_GROUPS) is Scope.ALL and group is None:
             return await self.store.resource_groups(is_active=is_active)
         if group is None:
-            groups = await self.identities.groups(user_id=caller.user_id)
+            user_groups = await self.identities.groups(user_id=caller.user_id)
         else:
-            groups = [each for each in await self.identity.groups(caller) if group in (each.name, str(each.id))]
-            if not groups:
+            user_groups = [
+                user_group
+                for user_group in await self.identity.groups(caller)
+                if group in (user_group.name, str(user_group.id))
+            ]
+            if not user_groups:
                 raise NotFound(f"There is no group {group[:64]!r} for you.", data={"group": "unknown"})
-        own_groups = [Beneficiary.group(candidate.id) for candidate in groups]
-        own_groups += [Beneficiary.domain(caller.domain_name), Beneficiary.keypair(caller.access_key)]
-        return await self.store.resource_groups(own_groups, is_active=is_active)
+        beneficiaries = [Beneficiary.group(user_group.id) for user_group in user_groups]
+        beneficiaries += [Beneficiary.domain(caller.domain_name), Beneficiary.keypair(caller.access_key)]
+        return await self.store.resource_groups(beneficiaries, is_active=is_active)
 
-    async def open_to(
+    async def groups_open_to(
         self,
         caller: Caller,
         *,
@@ -93,7 +97,7 @@ class ResourceGroupService:
         """Creates a resource group. Raises InvalidName; InvalidInput for unknown schedulers or options; Conflict."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         check_slug(name, what="name", allow_dots=True)
-        group = ResourceGroup(name=ResourceGroupName(name), created_at=self.clock.now(), **_checked_fields(values))
+        group = ResourceGroup(name=ResourceGroupName(name), created_at=self.clock.now(), **_check_fields(values))
         await self.store.put_resource_group(group, only_new=True)
         return group
 
@@ -102,12 +106,12 @@ class ResourceGroupService:
         :meth:`create`.
         """
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
-        changed = await self.store.change_resource_group(name, **_checked_fields(values))
-        if changed is None:
-            raise _no_group(name)
+        changed_group = await self.store.change_resource_group(name, **_check_fields(values))
+        if changed_group is None:
+            raise _group_not_found_error(name)
         for background_loop in self.after_change:
             background_loop.wake()
-        return changed
+        return changed_group
 
     async def delete(self, caller: Caller, name: str) -> None:
         """Deletes a resource group. Raises Conflict while it has living agents or live sessions."""
@@ -119,7 +123,7 @@ class ResourceGroupService:
                 data={"name": "in use", "agents": agents[:10], "sessions": sessions},
             )
         if not await self.store.delete_resource_group(name):
-            raise _no_group(name)
+            raise _group_not_found_error(name)
 
     async def associate(self, caller: Caller, name: str, beneficiary: Beneficiary) -> None:
         """Allows a domain, group or keypair to use a resource group. Raises NotFound also for the domain, group or
@@ -127,13 +131,15 @@ class ResourceGroupService:
         """
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         if await self.store.resource_group(name) is None:
-            raise _no_group(name)
-        kind, id_ = beneficiary
-        if kind == "domain" and await self.identities.domain(DomainName(id_)) is None:
+            raise _group_not_found_error(name)
+        beneficiary_kind, id_ = beneficiary
+        if beneficiary_kind == "domain" and await self.identities.domain(DomainName(id_)) is None:
             raise NotFound(f"There is no domain {id_[:64]!r}.")
-        if kind == "group" and all(str(candidate.id) != id_ for candidate in await self.identities.groups()):
+        if beneficiary_kind == "group" and all(
+            str(user_group.id) != id_ for user_group in await self.identities.groups()
+        ):
             raise NotFound(f"There is no group {id_}.")
-        if kind == "keypair" and await self.identities.keypair(AccessKey(id_)) is None:
+        if beneficiary_kind == "keypair" and await self.identities.keypair(AccessKey(id_)) is None:
             raise NotFound("There is no such keypair.")
         await self.store.associate(name, beneficiary)
 
@@ -142,12 +148,12 @@ class ResourceGroupService:
         Raises NotFound if a named group was not associated.
         """
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
-        removed = await self.store.dissociate(name, beneficiary)
-        if name is not None and not removed:
+        removed_count = await self.store.dissociate(name, beneficiary)
+        if name is not None and not removed_count:
             raise NotFound(f"The resource group {name[:64]!r} is not associated with that.")
 
 
-def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+def _check_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the checked fields to be stored, without None, and the scheduler in its canonical spelling."""
     fields = {name: value for name, value in values.items() if value is not None}
     if fields.get("driver", DRIVERS[0]) not in DRIVERS:
@@ -157,12 +163,16 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidInput(f"{name} is an object.", data={name: "malformed"})
     _check_app_proxy(fields)
     options = fields.get("scheduler_opts", {})
-    strategy = options.get("agent_selection_strategy")
-    plugins = {strategy} if isinstance(strategy, str) and plugged(strategy) is not None else set()
+    placement_name = options.get("agent_selection_strategy")
+    plugin_names = (
+        {placement_name}
+        if isinstance(placement_name, str) and load_placement_plugin(placement_name) is not None
+        else set()
+    )
     order = fields.get("scheduler")
-    if isinstance(order, str) and order_name(order) is None and plugged_order(order) is not None:
-        plugins.add(order)
-    check(order, options, plugins=plugins)
+    if isinstance(order, str) and order_name(order) is None and load_order_plugin(order) is not None:
+        plugin_names.add(order)
+    check(order, options, plugins=plugin_names)
     if order is not None:
         fields["scheduler"] = order_name(order) or order
     return fields
@@ -177,5 +187,5 @@ def _check_app_proxy(fields: Mapping[str, Any]) -> None:
         raise InvalidInput("wsproxy_addr is http://HOST:PORT or https://HOST.", data={"wsproxy_addr": "malformed"})
 
 
-def _no_group(name: str) -> NotFound:
+def _group_not_found_error(name: str) -> NotFound:
     return NotFound(f"There is no resource group {name[:64]!r}.")

@@ -15,12 +15,12 @@ from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
 
 _GROUP_COLUMNS = tables.resource_groups.c
 _LINK_COLUMNS = tables.resource_group_links.c
-_IS_LINKED = IsOneOf(_LINK_COLUMNS.kind + " " + _LINK_COLUMNS.target, "links")
-_LINKED = _GROUP_COLUMNS.name.in_(select(_LINK_COLUMNS.scaling_group).where(_IS_LINKED))
-_GROUP = Prepared(select(tables.resource_groups).where(_GROUP_COLUMNS.name == parameter(_GROUP_COLUMNS.name)))
-_ALL_GROUPS = select(tables.resource_groups).order_by(_GROUP_COLUMNS.name)
-_GROUPS = Prepared(_ALL_GROUPS)
-_OPEN_GROUPS = Prepared(_ALL_GROUPS.where(or_(_GROUP_COLUMNS.is_public.is_(True), _LINKED)))
+_IS_OF_LINKS = IsOneOf(_LINK_COLUMNS.kind + " " + _LINK_COLUMNS.target, "links")
+_IS_LINKED_GROUP = _GROUP_COLUMNS.name.in_(select(_LINK_COLUMNS.scaling_group).where(_IS_OF_LINKS))
+_GROUP_QUERY = Prepared(select(tables.resource_groups).where(_GROUP_COLUMNS.name == parameter(_GROUP_COLUMNS.name)))
+_SELECT_GROUPS = select(tables.resource_groups).order_by(_GROUP_COLUMNS.name)
+_GROUPS_QUERY = Prepared(_SELECT_GROUPS)
+_OPEN_GROUPS_QUERY = Prepared(_SELECT_GROUPS.where(or_(_GROUP_COLUMNS.is_public.is_(True), _IS_LINKED_GROUP)))
 
 
 class SqlResourceGroupStore:
@@ -50,22 +50,22 @@ class SqlResourceGroupStore:
         return await self._db.run_write(work)
 
     async def resource_group(self, name: str) -> ResourceGroup | None:
-        rows = await self._db.fetch(_GROUP, {"name": name})
+        rows = await self._db.fetch(_GROUP_QUERY, {"name": name})
         return ResourceGroup(**rows[0]._mapping) if rows else None
 
     async def resource_groups(
         self, beneficiaries: Sequence[Beneficiary] = (), *, is_active: bool | None = None
     ) -> list[ResourceGroup]:
         links = [f"{beneficiary.kind} {beneficiary.id}" for beneficiary in beneficiaries]
-        query = _OPEN_GROUPS if beneficiaries else _GROUPS
+        query = _OPEN_GROUPS_QUERY if beneficiaries else _GROUPS_QUERY
         rows = await self._db.fetch(query, {"links": links})
         groups = [ResourceGroup(**row._mapping) for row in rows]
         return groups if is_active is None else [group for group in groups if group.is_active == is_active]
 
     async def associate(self, name: str, beneficiary: Beneficiary) -> None:
         def work(s: Connection) -> None:
-            link = (_LINK_COLUMNS.scaling_group == name) & _is_link_of(beneficiary)
-            if s.execute(select(_LINK_COLUMNS.kind).where(link)).first() is None:
+            is_link = (_LINK_COLUMNS.scaling_group == name) & _is_link_of(beneficiary)
+            if s.execute(select(_LINK_COLUMNS.kind).where(is_link)).first() is None:
                 row = {"scaling_group": name, "kind": beneficiary.kind, "target": beneficiary.id}
                 s.execute(insert(tables.resource_group_links), row)
 

@@ -135,8 +135,8 @@ class ResourcesApi:
         """Returns the display data of slots, by name; with ``sgroup`` only of those that the resource group has now."""
         group, slots = call.query.sgroup, self._resources.slot_types()
         if group is not None:
-            offered = await self._resources.offered_slots(caller_of(call), group)
-            slots = [info for info in slots if info.slot_name in offered]
+            offered_slots = await self._resources.offered_slots(caller_of(call), group)
+            slots = [info for info in slots if info.slot_name in offered_slots]
         return {info.slot_name: dict(info.metadata) for info in slots}
 
     @route("GET", "/resource/variant-properties", query=VariantsQuery, reply=VariantsReply)
@@ -155,45 +155,47 @@ class ResourcesApi:
     async def presets(self, call: Call) -> msgspec.Raw:
         """Lists the named combinations of resources."""
         now = time.monotonic()
-        until, encoded = self._encoded_presets
-        if now >= until:
+        fresh_until_s, encoded_presets = self._encoded_presets
+        if now >= fresh_until_s:
             slot_names = {info.slot_name for info in self._resources.slot_types()}
             presets = [_preset_view(preset, slot_names) for preset in await self._presets.presets()]
-            encoded = msgspec.Raw(msgspec.json.encode({"presets": presets}))
-            self._encoded_presets = (now + PRESETS_TTL_S, encoded)
-        return encoded
+            encoded_presets = msgspec.Raw(msgspec.json.encode({"presets": presets}))
+            self._encoded_presets = (now + PRESETS_TTL_S, encoded_presets)
+        return encoded_presets
 
     @route("POST", "/resource/check-presets", body=CheckPresetsBody, audited=False, reply=PresetCheckReply)
     async def check_presets(self, call: Call[CheckPresetsBody]) -> dict[str, Any]:
         """Returns the presets, whether each is allocatable now, and the remaining quotas of the caller."""
         body = call.body
-        check = await self._resources.check_presets(caller_of(call), group=body.group, scaling_group=body.scaling_group)
+        preset_check = await self._resources.check_presets(
+            caller_of(call), group=body.group, scaling_group=body.scaling_group
+        )
         slot_names = {info.slot_name for info in self._resources.slot_types()}
-        remaining = ResourceSlot()
-        for _, group_remaining in check.scaling_groups.values():
-            remaining += group_remaining
+        total_remaining = ResourceSlot()
+        for _, group_remaining in preset_check.scaling_groups.values():
+            total_remaining += group_remaining
         quotas: dict[str, Any] = {}
-        for name, quota in check.quotas.items():
+        for name, quota in preset_check.quotas.items():
             quotas[f"{name}_limits"] = quota.limits.to_json()
             quotas[f"{name}_using"] = quota.using.to_json()
             quotas[f"{name}_remaining"] = quota.remaining.to_json()
         return {
             **quotas,
-            "scaling_group_remaining": remaining.to_json(),
+            "scaling_group_remaining": total_remaining.to_json(),
             "scaling_groups": {
-                name: {"using": using.to_json(), "remaining": group_remaining.to_json()}
-                for name, (using, group_remaining) in check.scaling_groups.items()
+                name: {"using": used_slots.to_json(), "remaining": group_remaining.to_json()}
+                for name, (used_slots, group_remaining) in preset_check.scaling_groups.items()
             },
             "presets": [
                 {**_preset_view(preset, slot_names), "allocatable": allocatable}
-                for preset, allocatable in check.presets
+                for preset, allocatable in preset_check.presets
             ],
         }
 
 
 def _preset_view(preset: ResourcePreset, slot_names: set[Any]) -> PresetItem:
     """Returns the view of a preset without the slots that nobody offers (spec 03-07, "Resource Preset Object")."""
-    slots = {name: text for name, text in preset.resource_slots.to_json().items() if name in slot_names}
+    slots = {name: amount_text for name, amount_text in preset.resource_slots.to_json().items() if name in slot_names}
     return {
         "name": preset.name,
         "resource_slots": slots,

@@ -10,7 +10,7 @@ from typing import Any
 from ai.backend.common.errors import InvalidInput, InvalidQuantity
 from ai.backend.common.slots import BinarySize, ResourceSlot
 from ai.backend.core.allocation.requests.compiled import RequestCompiler
-from ai.backend.manager.graphql.context import Info, context_of, run_mutation, structured
+from ai.backend.manager.graphql.context import Info, context_of, decode_json_text, run_mutation
 from ai.backend.manager.graphql.resolvers import mutation, query
 from ai.backend.manager.graphql.values import View, slots_json
 from ai.backend.manager.resources.model import OfferedVariant, ResourcePreset
@@ -23,13 +23,13 @@ def _preset_values(props: Mapping[str, Any]) -> dict[str, Any]:
     InvalidInput, which names the field."""
     values: dict[str, Any] = {}
     if props.get("resource_slots") is not None:
-        slots = structured("resource_slots", props["resource_slots"])
+        slots = decode_json_text("resource_slots", props["resource_slots"])
         if not isinstance(slots, dict):
             raise InvalidInput("Resource slots are an object.", data={"resource_slots": "malformed"})
-        with _naming("resource_slots"):
+        with _name_field_in_errors("resource_slots"):
             values["resource_slots"] = ResourceSlot.parse(slots)
     if props.get("shared_memory") is not None:
-        with _naming("shared_memory"):
+        with _name_field_in_errors("shared_memory"):
             values["shared_memory"] = int(BinarySize.parse(str(props["shared_memory"]))) or None
     if props.get("device_requests") is not None:
         values["device_requests"] = RequestCompiler().check(props["device_requests"], "device_requests")
@@ -37,7 +37,7 @@ def _preset_values(props: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _naming(field: str) -> Iterator[None]:
+def _name_field_in_errors(field: str) -> Iterator[None]:
     """Adds the field to the errors of quantities that the block raises."""
     try:
         yield

@@ -50,22 +50,22 @@ class PresetService(msgspec.Struct, frozen=True):
     async def modify(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourcePreset:
         """Replaces those fields of a preset that are in ``values``. Raises NotFound."""
         require(caller, Operation.CHANGE_AGENTS)
-        existing = await self._find(name)
-        if existing is None:
-            raise _not_found(name)
-        changed = replace(existing, **values)
-        await self.store.put_preset(changed)
-        return changed
+        old_preset = await self._find(name)
+        if old_preset is None:
+            raise _preset_not_found_error(name)
+        changed_preset = replace(old_preset, **values)
+        await self.store.put_preset(changed_preset)
+        return changed_preset
 
     async def delete(self, caller: Caller, name: str) -> None:
         """Deletes a preset. Raises NotFound."""
         require(caller, Operation.CHANGE_AGENTS)
         if not await self.store.delete_preset(name):
-            raise _not_found(name)
+            raise _preset_not_found_error(name)
 
     async def _find(self, name: str) -> ResourcePreset | None:
         return next((preset for preset in await self.store.presets() if preset.name == name), None)
 
 
-def _not_found(name: str) -> NotFound:
+def _preset_not_found_error(name: str) -> NotFound:
     return NotFound(f"There is no preset {name[:64]!r}.")

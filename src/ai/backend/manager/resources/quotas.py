@@ -21,11 +21,11 @@ def quota_names(session: Session) -> tuple[str, ...]:
     return f"keypair:{session.access_key}", f"group:{session.group_id}", f"domain:{session.domain_name}"
 
 
-def bounded(names: Iterable[str], limits: ResourceSlot, *, unnamed: Decimal = INFINITY) -> ResourceSlot:
-    """Returns a limit for every slot in ``names``, which is ``unnamed`` for slots that ``limits`` does not have."""
+def fill_limits(names: Iterable[str], limits: ResourceSlot, *, default_limit: Decimal = INFINITY) -> ResourceSlot:
+    """Returns a limit for every slot in ``names``: the one in ``limits``, or else ``default_limit``."""
     limited_names = set(limits)
     return ResourceSlot(
-        {name: (limits[name] if name in limited_names else unnamed) for name in {*names, *limited_names}}
+        {name: (limits[name] if name in limited_names else default_limit) for name in {*names, *limited_names}}
     )
 
 
@@ -38,7 +38,7 @@ def policy_limits(names: Iterable[str], policy: ResourcePolicy) -> ResourceSlot:
 
 def scope_limits(names: Iterable[str], total_resource_slots: ResourceSlot) -> ResourceSlot:
     """Returns the amount of each slot that a group or a domain may occupy. Slots without an entry are unlimited."""
-    return bounded(names, total_resource_slots)
+    return fill_limits(names, total_resource_slots)
 
 
 class QuotaUsage(msgspec.Struct, frozen=True):
@@ -47,15 +47,17 @@ class QuotaUsage(msgspec.Struct, frozen=True):
     sessions: SessionStore
     identities: IdentityStore
 
-    async def quotas(self, pending: Sequence[Session], claimed: Collection[str] = ()) -> Mapping[str, Quota]:
-        """Returns the quotas that limit these sessions, by the names of :func:`quota_names`. ``claimed``: the slots of
-        their device claims."""
-        slots = {name for session in pending for kernel in session.kernels for name in kernel.requested_slots}
-        slots.update(claimed)
+    async def quotas(
+        self, pending_sessions: Sequence[Session], claimed_slots: Collection[str] = ()
+    ) -> Mapping[str, Quota]:
+        """Returns the quotas that limit these sessions, by the names of :func:`quota_names`. Their
+        device claims request ``claimed_slots``."""
+        slots = {name for session in pending_sessions for kernel in session.kernels for name in kernel.requested_slots}
+        slots.update(claimed_slots)
         quotas: dict[str, Quota] = {}
-        await self._add_keypairs(quotas, {session.access_key for session in pending}, slots)
-        group_ids = {session.group_id for session in pending}
-        for domain in {session.domain_name for session in pending}:
+        await self._add_keypairs(quotas, {session.access_key for session in pending_sessions}, slots)
+        group_ids = {session.group_id for session in pending_sessions}
+        for domain in {session.domain_name for session in pending_sessions}:
             await self._add_domain(quotas, domain, slots, group_ids)
         return quotas
 
@@ -69,8 +71,8 @@ class QuotaUsage(msgspec.Struct, frozen=True):
             keypair = await self.identities.keypair(key)
             limit = limits.get(keypair.resource_policy) if keypair is not None else None
             if limit is not None and len(limit):
-                used = await self.sessions.occupied(access_key=key)
-                quotas[f"keypair:{key}"] = Quota(label="your keypair", limit=limit, used=used)
+                used_slots = await self.sessions.occupied(access_key=key)
+                quotas[f"keypair:{key}"] = Quota(label="your keypair", limit=limit, used=used_slots)
 
     async def _add_domain(
         self, quotas: dict[str, Quota], name: DomainName, slots: set[str], group_ids: set[GroupId]
@@ -80,13 +82,13 @@ class QuotaUsage(msgspec.Struct, frozen=True):
             _finite_limits(scope_limits(slots, domain.total_resource_slots)) if domain is not None else ResourceSlot()
         )
         if len(limit):
-            used = await self.sessions.occupied(domain_name=name)
-            quotas[f"domain:{name}"] = Quota(label=f"the domain {name}", limit=limit, used=used)
+            used_slots = await self.sessions.occupied(domain_name=name)
+            quotas[f"domain:{name}"] = Quota(label=f"the domain {name}", limit=limit, used=used_slots)
         for group in await self.identities.groups(domain_name=name):
             limit = _finite_limits(scope_limits(slots, group.total_resource_slots))
             if group.id in group_ids and len(limit):
-                used = await self.sessions.occupied(group_id=group.id)
-                quotas[f"group:{group.id}"] = Quota(label=f"the group {group.name}", limit=limit, used=used)
+                used_slots = await self.sessions.occupied(group_id=group.id)
+                quotas[f"group:{group.id}"] = Quota(label=f"the group {group.name}", limit=limit, used=used_slots)
 
 
 def _finite_limits(limits: ResourceSlot) -> ResourceSlot:

@@ -33,35 +33,39 @@ from ai.backend.manager.sessions.store import SessionStore
 def merge_variants(agents: Iterable[Agent], devices: DeviceReader) -> list[OfferedVariant]:
     """Returns the properties of healthy devices, ordered by namespace, feature and value."""
     match_modes: dict[tuple[str, str], VariantMatchMode] = {}
-    counts: dict[VariantProperty, dict[ResourceGroupName, int]] = {}
+    counts_by_property: dict[VariantProperty, dict[ResourceGroupName, int]] = {}
     device_names: dict[VariantProperty, set[DeviceName]] = {}
     for agent in agents:
         for plugin in devices.plugins_of(agent):
             match_modes.update({key: feature.match_mode for key, feature in features_of(plugin.namespaces).items()})
-            healthy = Counter(device.properties for device in plugin.devices if device.health is DeviceHealth.HEALTHY)
-            for properties, count in healthy.items():
+            healthy_device_counts = Counter(
+                device.properties for device in plugin.devices if device.health is DeviceHealth.HEALTHY
+            )
+            for properties, device_count in healthy_device_counts.items():
                 for device_property in properties:
-                    group_counts = counts.setdefault(device_property, {})
-                    group_counts[agent.scaling_group] = group_counts.get(agent.scaling_group, 0) + count
+                    group_counts = counts_by_property.setdefault(device_property, {})
+                    group_counts[agent.scaling_group] = group_counts.get(agent.scaling_group, 0) + device_count
                     device_names.setdefault(device_property, set()).add(plugin.name)
     return [
         OfferedVariant(
             property=device_property,
             match_mode=match_modes.get((device_property.namespace, device_property.feature), VariantMatchMode.EXACT),
             device_names=tuple(sorted(device_names[device_property])),
-            devices=counts[device_property],
+            devices=counts_by_property[device_property],
         )
-        for device_property in sorted(counts, key=lambda p: (p.namespace, p.feature, version_of(p.value), p.value))
+        for device_property in sorted(
+            counts_by_property, key=lambda p: (p.namespace, p.feature, version_of(p.value), p.value)
+        )
     ]
 
 
-def _choices(preset: ResourcePreset, names: Collection[str], compiler: RequestCompiler) -> list[ResourceSlot]:
+def _slot_alternatives(preset: ResourcePreset, names: Collection[str], compiler: RequestCompiler) -> list[ResourceSlot]:
     """Returns the known slots of a preset, once for each device request of the preset with the amounts
     of the request.
     """
     slots = ResourceSlot({name: amount for name, amount in preset.resource_slots.items() if name in names})
-    all_amounts = [compiler.compile(text).amounts for text in preset.device_requests]
-    return [ResourceSlot({**slots, **amounts}) for amounts in all_amounts] or [slots]
+    amounts_of_requests = [compiler.compile(request_text).amounts for request_text in preset.device_requests]
+    return [ResourceSlot({**slots, **amounts}) for amounts in amounts_of_requests] or [slots]
 
 
 class ResourceService(msgspec.Struct, frozen=True):
@@ -84,7 +88,7 @@ class ResourceService(msgspec.Struct, frozen=True):
         """Returns the slots of the living agents of a resource group, or no slots if the caller may not
         use the group.
         """
-        if scaling_group not in {group.name for group in await self.resource_groups.available(caller)}:
+        if scaling_group not in {group.name for group in await self.resource_groups.available_groups(caller)}:
             return frozenset()
         agents = await self.agents.agents(scaling_group=scaling_group)
         return frozenset(
@@ -95,18 +99,20 @@ class ResourceService(msgspec.Struct, frozen=True):
         """Returns the properties of devices in one resource group, or in all resource groups that the caller may use.
         Raises NotFound: the resource group is not open to the caller.
         """
-        open_groups = {group.name for group in await self.resource_groups.available(caller)}
+        open_groups = {group.name for group in await self.resource_groups.available_groups(caller)}
         if scaling_group is not None and scaling_group not in open_groups:
             raise NotFound(f"There is no resource group {scaling_group[:64]!r} for you.")
         agents = await self.agents.agents(scaling_group=scaling_group)
-        alive = (agent for agent in agents if agent.scaling_group in open_groups and agent.status is AgentStatus.ALIVE)
-        return merge_variants(alive, self.devices)
+        alive_agents = (
+            agent for agent in agents if agent.scaling_group in open_groups and agent.status is AgentStatus.ALIVE
+        )
+        return merge_variants(alive_agents, self.devices)
 
     async def plugin_options(self, caller: Caller) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Returns, by accelerator plugin, the JSON Schemas of the options that sessions may give to the plugin. Only
         agents in resource groups that the caller may use count.
         """
-        open_groups = {group.name for group in await self.resource_groups.available(caller)}
+        open_groups = {group.name for group in await self.resource_groups.available_groups(caller)}
         return schemas_of(agent for agent in await self.agents.agents() if agent.scaling_group in open_groups)
 
     async def check_presets(
@@ -120,7 +126,14 @@ class ResourceService(msgspec.Struct, frozen=True):
         no_slots = ResourceSlot(dict.fromkeys(slot_names, Decimal(0)))
         keypair_limits = policy_limits(slot_names, await self.identity.resource_policy(caller))
         groups = await self.identity.groups(caller)
-        project = next((candidate for candidate in groups if group in (None, candidate.name, str(candidate.id))), None)
+        project = next(
+            (
+                candidate_group
+                for candidate_group in groups
+                if group in (None, candidate_group.name, str(candidate_group.id))
+            ),
+            None,
+        )
         if group is not None and project is None:
             raise NotFound(f"There is no group {group[:64]!r} for you.", data={"group": "unknown"})
         domain = await self.identity.domain(caller, project.domain_name if project is not None else None)
@@ -134,8 +147,10 @@ class ResourceService(msgspec.Struct, frozen=True):
             "group": QuotaState(scope_limits(slot_names, group_limits), no_slots + group_using),
             "domain": QuotaState(scope_limits(slot_names, domain.total_resource_slots), no_slots + domain_using),
         }
-        available = await self.resource_groups.available(caller, group=group)
-        open_groups = [candidate.name for candidate in available if scaling_group in (None, candidate.name)]
+        visible_groups = await self.resource_groups.available_groups(caller, group=group)
+        open_groups = [
+            candidate_group.name for candidate_group in visible_groups if scaling_group in (None, candidate_group.name)
+        ]
         if scaling_group is not None and not open_groups:
             message = f"There is no resource group {scaling_group[:64]!r} for you."
             raise NotFound(message, data={"scaling_group": "unknown"})
@@ -144,20 +159,20 @@ class ResourceService(msgspec.Struct, frozen=True):
         free_slots = [
             agent.available_slots - agent.occupied_slots for name in open_groups for agent in group_agents[name]
         ]
-        remaining = [quota.remaining for quota in quotas.values()]
+        remaining_of_quotas = [quota.remaining for quota in quotas.values()]
 
-        def fits(choices: Sequence[ResourceSlot]) -> bool:
-            is_within = all(
+        def fits(slot_alternatives: Sequence[ResourceSlot]) -> bool:
+            is_within_quotas = all(
                 slots[name] <= remaining_slots[name]
-                for slots in choices
-                for remaining_slots in remaining
+                for slots in slot_alternatives
+                for remaining_slots in remaining_of_quotas
                 for name in slots
             )
-            return is_within and any(slots <= amount for slots in choices for amount in free_slots)
+            return is_within_quotas and any(slots <= amount for slots in slot_alternatives for amount in free_slots)
 
         return PresetCheck(
             presets=[
-                (preset, fits(_choices(preset, slot_names, self.request_compiler)))
+                (preset, fits(_slot_alternatives(preset, slot_names, self.request_compiler)))
                 for preset in await self.presets.presets()
             ],
             quotas=quotas,

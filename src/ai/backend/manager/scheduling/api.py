@@ -43,12 +43,12 @@ class ExplanationsApi:
 
     @route("GET", "/session/{s}/explain")
     async def explain_session(self, call: Call) -> Explanation:
-        """Say why a session waits, what is ahead of it, and who holds what it lacks."""
+        """Say why a session waits, which sessions are ahead, and which hold the slots that the session lacks."""
         return await self._explanations.explain_session(**session_of(call))
 
 
 class SchedulingApi:
-    """Shows the queues and shares of resource groups; of sessions and users, those that the caller may see."""
+    """Shows the queues and shares of resource groups, with the sessions and users that the caller may see."""
 
     owner_key = OwnerKey.ASSUMED
     problems = OBJECT_PROBLEMS

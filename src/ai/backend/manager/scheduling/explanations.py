@@ -39,22 +39,22 @@ from ai.backend.manager.sessions.creation.factory import SessionFactory
 from ai.backend.manager.sessions.lookup import SessionFinder, sees
 from ai.backend.manager.sessions.model import CreateSession, OwnerLimits, Session, SessionQuery, too_many_sessions
 
-_MAX_LISTED, _MAX_NEAREST = 20, 3
+_MAX_LISTED_SESSIONS, _MAX_NEAREST_REQUESTS = 20, 3
 _MAX_HOLDING_AGENTS, _MAX_HOLDERS = 32, 200
 _MAX_QUEUE_FOR_NEAREST = 2_000
 """The number of waiting sessions from which smaller requests are not tried, as each costs a pass over the queue."""
-_MAX_KEPT = 512
-_REFUSALS = (ResourceError, LimitExceeded, ImageNotFound)
+_MAX_CACHED_ANSWERS = 512
+_REFUSAL_ERRORS = (ResourceError, LimitExceeded, ImageNotFound)
 """Errors of a creation that mean a lack of resources; other errors mean a fault of the request."""
-_TIME = frozenset({SkipReason.NOT_YET, SkipReason.DEPENDENCY_UNFINISHED, SkipReason.BEHIND_ANOTHER})
-_OTHERS = frozenset({SkipReason.QUOTA_EXCEEDED, SkipReason.INSUFFICIENT_RESOURCE, SkipReason.CLAIM_IN_USE})
+_REASONS_OF_TIME = frozenset({SkipReason.NOT_YET, SkipReason.DEPENDENCY_UNFINISHED, SkipReason.BEHIND_ANOTHER})
+_REASONS_OF_OTHERS = frozenset({SkipReason.QUOTA_EXCEEDED, SkipReason.INSUFFICIENT_RESOURCE, SkipReason.CLAIM_IN_USE})
 
 
 def remedy_of(reason: SkipReason) -> Remedy:
     """Returns the remedy for a reason to wait: what could end the wait."""
-    if reason in _TIME or reason is SkipReason.PREEMPTING:
+    if reason in _REASONS_OF_TIME or reason is SkipReason.PREEMPTING:
         return "time"
-    return "others" if reason in _OTHERS else "change"
+    return "others" if reason in _REASONS_OF_OTHERS else "change"
 
 
 def message_of(reason: SkipReason, message: str, *, holder: Session | None) -> str:
@@ -82,12 +82,12 @@ class ExplanationService:
         do not allow it is an explanation.
         """
         key = msgspec.json.encode([caller.access_key, count, request])
-        kept_at, kept = self._kept.get(key, (0.0, None))
-        if kept is not None and self.clock.monotonic() - kept_at < self.queues.keep_s:
-            return kept
+        cached_at_s, cached_explanation = self._kept.get(key, (0.0, None))
+        if cached_explanation is not None and self.clock.monotonic() - cached_at_s < self.queues.keep_s:
+            return cached_explanation
         explanation = await self._explain_request(caller, request, count)
         self._kept[key] = self.clock.monotonic(), explanation
-        if len(self._kept) > _MAX_KEPT:
+        if len(self._kept) > _MAX_CACHED_ANSWERS:
             self._kept.popitem(last=False)
         return explanation
 
@@ -96,22 +96,22 @@ class ExplanationService:
         try:
             session, owner_limits = await self.factory.build(caller, owner, request)
             await self._check_owner_limits(session, owner_limits, count)
-        except _REFUSALS as e:
-            return self._refusal(request, count, e)
+        except _REFUSAL_ERRORS as e:
+            return self._refused_explanation(request, count, e)
         images = frozenset(kernel.image for kernel in session.kernels)
         state = await self.queues.state(session.scaling_group, images=images)
         quotas = await self.queues.quotas_of(session)
-        candidate = await self.queues.candidate(session, quotas)
-        trial = state.run(_copies(candidate, count), quotas)
-        nearest: list[NearestRequest] = []
+        candidate = await self.queues.to_pending_session(session, quotas)
+        trial = state.run(_copy_candidate(candidate, count), quotas)
+        nearest_requests: list[NearestRequest] = []
         if trial.outcome is not Outcome.NOW and not request.roles and len(state.sessions) < _MAX_QUEUE_FOR_NEAREST:
-            nearest = await self._nearest(caller, owner, request, trial.proposals, state, count)
+            nearest_requests = await self._nearest_requests(caller, owner, request, trial.proposals, state, count)
         explanation = await self._describe(caller, session, trial, state, quotas)
         return replace(
             explanation,
             count=count,
             placed=trial.placed,
-            nearest=nearest,
+            nearest=nearest_requests,
             message=_now_message(trial, count) if trial.outcome is Outcome.NOW else explanation.message,
         )
 
@@ -119,16 +119,23 @@ class ExplanationService:
         """Raises LimitExceeded if the insertion of the last of ``count`` sessions would exceed a limit of the owner."""
         sessions = self.queues.reader.sessions
         if limits.max_live is not None:
-            live = (await sessions.count_live([session.access_key])).get(session.access_key, 0)
-            if live + count > limits.max_live:
+            live_count = (await sessions.count_live([session.access_key])).get(session.access_key, 0)
+            if live_count + count > limits.max_live:
                 raise too_many_sessions(limits.max_live)
         if limits.counts_pending:
-            pending = await sessions.by_status([SessionStatus.PENDING])
-            owned = [each for each in pending if each.access_key == session.access_key]
-            slots = sum((_total(each) for each in (*owned, *[session] * count)), ResourceSlot())
-            limits.check_pending(len(owned) + count, slots)
+            pending_sessions = await sessions.by_status([SessionStatus.PENDING])
+            owned_sessions = [
+                pending_session
+                for pending_session in pending_sessions
+                if pending_session.access_key == session.access_key
+            ]
+            slots = sum(
+                (_total_slots(pending_session) for pending_session in (*owned_sessions, *[session] * count)),
+                ResourceSlot(),
+            )
+            limits.check_pending(len(owned_sessions) + count, slots)
 
-    def _refusal(self, request: CreateSession, count: int, error: BackendError) -> Explanation:
+    def _refused_explanation(self, request: CreateSession, count: int, error: BackendError) -> Explanation:
         is_limit = isinstance(error, LimitExceeded)
         return Explanation(
             verdict="never",
@@ -142,7 +149,7 @@ class ExplanationService:
             at=self.clock.now().isoformat(),
         )
 
-    async def _nearest(
+    async def _nearest_requests(
         self,
         caller: Caller,
         owner: Caller,
@@ -152,26 +159,26 @@ class ExplanationService:
         count: int,
     ) -> list[NearestRequest]:
         """Returns the proposals that would be accepted as requests and that the scheduler would start at once."""
-        nearest: list[NearestRequest] = []
+        nearest_requests: list[NearestRequest] = []
         for proposal in proposals:
             resources = proposal.slots.to_json()
-            smaller = replace(request, resources=resources, cluster_size=proposal.kernels)
+            smaller_request = replace(request, resources=resources, cluster_size=proposal.kernels)
             device_requests = [proposal.device_request] if proposal.device_request else []
             if device_requests:
-                smaller = replace(smaller, device_requests=tuple(device_requests))
+                smaller_request = replace(smaller_request, device_requests=tuple(device_requests))
             try:
-                session, _ = await self.factory.build(caller, owner, smaller)
+                session, _ = await self.factory.build(caller, owner, smaller_request)
             except BackendError:
                 continue
             quotas = await self.queues.quotas_of(session)
-            candidate = await self.queues.candidate(session, quotas)
-            if state.run(_copies(candidate, count), quotas).outcome is Outcome.NOW:
-                nearest.append(
+            candidate = await self.queues.to_pending_session(session, quotas)
+            if state.run(_copy_candidate(candidate, count), quotas).outcome is Outcome.NOW:
+                nearest_requests.append(
                     NearestRequest(resources=resources, cluster_size=proposal.kernels, device_requests=device_requests)
                 )
-            if len(nearest) == _MAX_NEAREST:
+            if len(nearest_requests) == _MAX_NEAREST_REQUESTS:
                 break
-        return nearest
+        return nearest_requests
 
     # ---- sessions
 
@@ -180,7 +187,7 @@ class ExplanationService:
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
         state = await self.queues.state(session.scaling_group)
         if session.status is SessionStatus.PENDING and session.id not in state.sessions:
-            state = await self.queues.state(session.scaling_group, anew=True)  # it was created since
+            state = await self.queues.state(session.scaling_group, force_read=True)  # it was created since
             if session.id not in state.sessions:  # or it has been scheduled since
                 session = await self.finder.one(caller, str(session.id))
         if session.status is not SessionStatus.PENDING:
@@ -190,7 +197,7 @@ class ExplanationService:
                 **_request_of(session),
                 at=state.at.isoformat(),
             )
-        waiting = len(state.sessions)
+        waiting_count = len(state.sessions)
         if session.id not in state.sessions or is_delayed(session, state.at):
             retry_at = session.not_before.isoformat(timespec="seconds") if session.not_before is not None else "once"
             return Explanation(
@@ -198,21 +205,21 @@ class ExplanationService:
                 reason=SkipReason.NOT_YET.value,
                 remedy="time",
                 message=f"its start failed and is tried again at {retry_at}",
-                waiting=waiting,
+                waiting=waiting_count,
                 **_request_of(session),
                 at=state.at.isoformat(),
             )
         trial = state.watch(session.id)
         quotas = await self.queues.quotas_of(session)
         explanation = await self._describe(caller, session, trial, state, quotas)
-        place = trial.order.index(session.id)
-        reserved = trial.reserved_for(session.id)
+        queue_index = trial.order.index(session.id)
+        reserved_agents = trial.reserved_for(session.id)
         return replace(
             explanation,
             placed=trial.placed,
-            position=place + 1,
-            ahead=_count(caller, [state.sessions[each] for each in trial.order[:place]]),
-            reserved=_excluded(caller, "reserved", reserved) if reserved else None,
+            position=queue_index + 1,
+            ahead=_session_count(caller, [state.sessions[ahead_id] for ahead_id in trial.order[:queue_index]]),
+            reserved=_excluded_agents(caller, "reserved", reserved_agents) if reserved_agents else None,
             evictions=sum(eviction.in_favour_of == session.id for eviction in trial.plan.evictions),
             message=_now_message(trial, 1) if trial.outcome is Outcome.NOW else explanation.message,
         )
@@ -224,32 +231,36 @@ class ExplanationService:
     ) -> Explanation:
         assert state.snapshot is not None
         skip = trial.skip
-        behind = self._session_in_front(caller, trial, state) if skip is not None else None
+        session_in_front = self._session_in_front(caller, trial, state) if skip is not None else None
         holders = SessionCount()
         if skip is not None and skip.reason is SkipReason.INSUFFICIENT_RESOURCE:
-            busy = [*trial.exclusions.get(Exclusion.BUSY, ()), *trial.exclusions.get(Exclusion.SCATTERED, ())]
-            holders = await self._holders_on(caller, busy, session.requested_slots)
+            busy_agents = [*trial.exclusions.get(Exclusion.BUSY, ()), *trial.exclusions.get(Exclusion.SCATTERED, ())]
+            holders = await self._holders_on(caller, busy_agents, session.requested_slots)
         elif skip is not None and skip.reason is SkipReason.QUOTA_EXCEEDED:
             holders = await self._holders_of_key(caller, session)
-        excluded = [_excluded(caller, why.value, trial.exclusions[why]) for why in Exclusion if why in trial.exclusions]
+        excluded_agents = [
+            _excluded_agents(caller, exclusion.value, trial.exclusions[exclusion])
+            for exclusion in Exclusion
+            if exclusion in trial.exclusions
+        ]
         sees_agents = is_permitted(caller, Operation.SEE_AGENTS)
         return Explanation(
             verdict=trial.outcome.value,
             reason=skip.reason.value if skip is not None else None,
             remedy=remedy_of(skip.reason) if skip is not None else None,
-            message=message_of(skip.reason, skip.message, holder=behind) if skip is not None else "",
+            message=message_of(skip.reason, skip.message, holder=session_in_front) if skip is not None else "",
             **_request_of(session),
             agents=AgentsVerdict(
                 total=len(state.snapshot.agents),
                 startable=len(trial.startable),
                 names=[str(agent_id) for agent_id in trial.startable] if sees_agents else [],
-                excluded=excluded,
+                excluded=excluded_agents,
                 largest_free=trial.largest_free.to_json(),
             ),
-            limits=_limits(quotas, _total(session)),
-            withheld=_withheld(caller, trial) if skip is not None else [],
+            limits=_limit_views(quotas, _total_slots(session)),
+            withheld=_withheld_devices(caller, trial) if skip is not None else [],
             waiting=len(state.sessions),
-            behind=_ref(behind) if behind is not None else None,
+            behind=_session_ref(session_in_front) if session_in_front is not None else None,
             holders=holders,
             at=state.at.isoformat(),
         )
@@ -267,29 +278,37 @@ class ExplanationService:
     async def _holders_on(self, caller: Caller, agents: Sequence[AgentId], requested: ResourceSlot) -> SessionCount:
         """Returns the sessions that occupy requested slots on the first of these agents."""
         sessions = self.queues.reader.sessions
-        scarce = [name for name in requested.nonzero() if name not in ("cpu", "mem")] or list(requested.nonzero())
+        scarce_slots = [name for name in requested.nonzero() if name not in ("cpu", "mem")] or list(requested.nonzero())
         holdings = await sessions.held(list(agents[:_MAX_HOLDING_AGENTS]))
-        ids = {each.session_id: None for each in holdings if any(each.slots[name] for name in scarce)}
-        return _count(caller, await sessions.get_many(list(ids)[:_MAX_HOLDERS]), total=len(ids))
+        session_ids = {
+            holding.session_id: None for holding in holdings if any(holding.slots[name] for name in scarce_slots)
+        }
+        return _session_count(
+            caller, await sessions.get_many(list(session_ids)[:_MAX_HOLDERS]), total_count=len(session_ids)
+        )
 
     async def _holders_of_key(self, caller: Caller, session: Session) -> SessionCount:
         """Returns the live sessions of the owner that hold slots."""
-        query = SessionQuery(limit=_MAX_LISTED, access_key=session.access_key, statuses=LIVE_SESSION_STATUSES)
+        query = SessionQuery(limit=_MAX_LISTED_SESSIONS, access_key=session.access_key, statuses=LIVE_SESSION_STATUSES)
         page = await self.queues.reader.sessions.search(query)
-        holding = [each for each in page.items if each.id != session.id and len(each.occupying_slots.nonzero())]
-        return _count(caller, holding)
+        holding_sessions = [
+            live_session
+            for live_session in page.items
+            if live_session.id != session.id and len(live_session.occupying_slots.nonzero())
+        ]
+        return _session_count(caller, holding_sessions)
 
 
-def _copies(candidate: PendingSession, count: int) -> list[PendingSession]:
+def _copy_candidate(candidate: PendingSession, count: int) -> list[PendingSession]:
     """Returns ``count`` equal sessions, of which the first is the candidate and the others have new ids."""
-    copies = [candidate]
+    copied_sessions = [candidate]
     for _ in range(count - 1):
         kernels = tuple(replace(kernel, kernel_id=KernelId(uuid4())) for kernel in candidate.kernels)
-        copies.append(replace(candidate, session_id=SessionId(uuid4()), kernels=kernels))
-    return copies
+        copied_sessions.append(replace(candidate, session_id=SessionId(uuid4()), kernels=kernels))
+    return copied_sessions
 
 
-def _total(session: Session) -> ResourceSlot:
+def _total_slots(session: Session) -> ResourceSlot:
     return sum((kernel.requested_slots for kernel in session.kernels), ResourceSlot())
 
 
@@ -304,19 +323,19 @@ class _Request(TypedDict):
 def _request_of(session: Session) -> _Request:
     return {
         "resource_group": session.scaling_group,
-        "requested": _total(session).to_json(),
+        "requested": _total_slots(session).to_json(),
         "cluster_size": session.cluster_size,
     }
 
 
 def _now_message(trial: Trial, count: int) -> str:
-    excluded = sum(map(len, trial.exclusions.values()))
-    startable = len(trial.startable)
-    started = "starts now" if count == 1 else f"all {count} start now"
-    return f"{started}; {startable} of {startable + excluded} agents could take it"
+    excluded_count = sum(map(len, trial.exclusions.values()))
+    startable_count = len(trial.startable)
+    start_text = "starts now" if count == 1 else f"all {count} start now"
+    return f"{start_text}; {startable_count} of {startable_count + excluded_count} agents could take it"
 
 
-def _limits(quotas: Mapping[str, Quota], requested: ResourceSlot) -> list[Limit]:
+def _limit_views(quotas: Mapping[str, Quota], requested: ResourceSlot) -> list[Limit]:
     limits = []
     for name, quota in quotas.items():
         for slot, limit in quota.limit.items():
@@ -334,32 +353,34 @@ def _limits(quotas: Mapping[str, Quota], requested: ResourceSlot) -> list[Limit]
     return limits
 
 
-def _excluded(caller: Caller, reason: str, agents: Collection[AgentId]) -> ExcludedAgents:
+def _excluded_agents(caller: Caller, reason: str, agents: Collection[AgentId]) -> ExcludedAgents:
     sees_agents = is_permitted(caller, Operation.SEE_AGENTS)
     return ExcludedAgents(
         reason=reason, count=len(agents), agents=[str(agent_id) for agent_id in agents] if sees_agents else []
     )
 
 
-def _withheld(caller: Caller, trial: Trial) -> list[WithheldDevice]:
+def _withheld_devices(caller: Caller, trial: Trial) -> list[WithheldDevice]:
     sees_agents = is_permitted(caller, Operation.SEE_AGENTS)
     return [
         WithheldDevice(
-            agent=each.agent_id if sees_agents else "",
-            device_name=each.device_name,
-            device_id=each.device_id,
-            reason=f"tainted {each.reason}" if each.is_tainted else each.reason or "unhealthy",
+            agent=withheld_device.agent_id if sees_agents else "",
+            device_name=withheld_device.device_name,
+            device_id=withheld_device.device_id,
+            reason=f"tainted {withheld_device.reason}"
+            if withheld_device.is_tainted
+            else withheld_device.reason or "unhealthy",
         )
-        for each in trial.withheld
+        for withheld_device in trial.withheld
     ]
 
 
-def _ref(session: Session) -> SessionRef:
-    slots = session.occupying_slots if len(session.occupying_slots.nonzero()) else _total(session)
+def _session_ref(session: Session) -> SessionRef:
+    slots = session.occupying_slots if len(session.occupying_slots.nonzero()) else _total_slots(session)
     return SessionRef(id=str(session.id), name=session.name, status=session.status.value, slots=slots.to_json())
 
 
-def _count(caller: Caller, sessions: Sequence[Session], *, total: int | None = None) -> SessionCount:
+def _session_count(caller: Caller, sessions: Sequence[Session], *, total_count: int | None = None) -> SessionCount:
     """Returns the number of sessions, and names the first sessions that the caller may see."""
-    visible = [_ref(session) for session in sessions if sees(caller, session)][:_MAX_LISTED]
-    return SessionCount(count=len(sessions) if total is None else total, visible=visible)
+    visible_sessions = [_session_ref(session) for session in sessions if sees(caller, session)][:_MAX_LISTED_SESSIONS]
+    return SessionCount(count=len(sessions) if total_count is None else total_count, visible=visible_sessions)

@@ -13,11 +13,11 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
-from ai.backend.manager.scheduling.snapshot import held_by_scope
+from ai.backend.manager.scheduling.snapshot import scopes_and_slots
 from ai.backend.manager.scheduling.store import ShareHistory, ShareStore
 from ai.backend.manager.sessions.store import SessionStore
 
-SAMPLE_S = 60.0
+SAMPLE_INTERVAL_S = 60.0
 """Seconds between samples of the occupied slots."""
 
 
@@ -32,16 +32,16 @@ class FairShareAccounting:
     clock: Clock
     _due: float = field(default=0.0, init=False)
 
-    async def used_lately(
-        self, group: ResourceGroup, held: Mapping[str, ResourceSlot], now: datetime
+    async def decayed_usage(
+        self, group: ResourceGroup, held_by_scope: Mapping[str, ResourceSlot], now: datetime
     ) -> Mapping[str, ResourceSlot]:
-        """Returns the decayed usage up to now; ``held`` is what each scope occupies now."""
-        history = await self.store.history(group.name)
-        if history is None:
+        """Returns the decayed usage up to now; ``held_by_scope`` is what each scope occupies now."""
+        last_sample = await self.store.history(group.name)
+        if last_sample is None:
             return {}
-        elapsed_s = (now - history.at).total_seconds()
+        elapsed_s = (now - last_sample.at).total_seconds()
         half_life_s = read(group.scheduler_opts).half_life_s
-        return decayed(history.used, held, elapsed_s=elapsed_s, half_life_s=half_life_s)
+        return decayed(last_sample.used, held_by_scope, elapsed_s=elapsed_s, half_life_s=half_life_s)
 
     async def sample(self) -> None:
         """Stores the usage of every group with fair share, if a sample is due."""
@@ -51,12 +51,15 @@ class FairShareAccounting:
         for group in await self.resource_groups.resource_groups():
             if order_name(group.scheduler) == "fair-share":
                 now = self.clock.now()
-                used_slots = await self.used_lately(group, await self._held_by_scope(group), now)
+                used_slots = await self.decayed_usage(group, await self._held_by_scope(group), now)
                 await self.store.put_history(group.name, ShareHistory(used=used_slots, at=now))
-        self._due = began_s + SAMPLE_S
+        self._due = began_s + SAMPLE_INTERVAL_S
 
     async def _held_by_scope(self, group: ResourceGroup) -> Mapping[str, ResourceSlot]:
         agents = await self.agents.agents(scaling_group=group.name)
         holdings = await self.sessions.held([agent.id for agent in agents])
-        owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
-        return occupied(held_by_scope(holdings, owners))
+        owners = {
+            session.id: session
+            for session in await self.sessions.get_many({holding.session_id for holding in holdings})
+        }
+        return occupied(scopes_and_slots(holdings, owners))

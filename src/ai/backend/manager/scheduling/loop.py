@@ -27,7 +27,7 @@ from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
-from ai.backend.manager.scheduling.claims import NamedClaims, placed_claim
+from ai.backend.manager.scheduling.claims import NamedClaims, change_placed_claim
 from ai.backend.manager.scheduling.explanations import message_of
 from ai.backend.manager.scheduling.reading import SnapshotReader
 from ai.backend.manager.scheduling.store import ShareStore
@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 _SLOW_PASS_S = 5.0
 _CAUSE = "schedule loop"
-COMPARE_EVERY = 100
-_REWORD_S, _MAX_REWORDED = 10.0, 200
+COMPARE_EVERY_PASSES = 100
+_REWORD_INTERVAL_S, _MAX_REWORDED = 10.0, 200
 """The age in seconds from which a reworded reason is stored again, and the maximum of sessions per pass."""
 
 
@@ -65,7 +65,7 @@ class GroupState:
         with collector_paused():
             if scheduler is None or not scheduler.update(snapshot):
                 scheduler = IncrementalScheduler(snapshot, self.node_classes)
-            elif self.passes % COMPARE_EVERY == 0:
+            elif self.passes % COMPARE_EVERY_PASSES == 0:
                 new_scheduler = IncrementalScheduler(snapshot, self.node_classes)
                 if new_scheduler.free != scheduler.free:
                     log.error(
@@ -113,17 +113,17 @@ class ScheduleLoop(PeriodicLoop):
             await self._reader.shares.sample()
         except BackendError as e:
             log.warning("could not store the usage for fair share: %s", e)
-        pending = await self.sessions.refreshed([SessionStatus.PENDING], self.writer.written)
+        pending_sessions = await self.sessions.refreshed([SessionStatus.PENDING], self.writer.written)
         now = self.clock.now()
         self.period_s = _SLOW_PASS_S
         groups: dict[str, list[Session]] = {}
-        for session in pending:
+        for session in pending_sessions:
             not_before = session.not_before or now
             if not_before - now > timedelta(seconds=MAX_RETRY_AFTER_S):
                 not_before = now  # the wall clock was set back
-            due = max(not_before, session.starts_at or now)
-            if due > now:
-                self.period_s = min(self.period_s, (due - now).total_seconds() + 0.001)
+            due_at = max(not_before, session.starts_at or now)
+            if due_at > now:
+                self.period_s = min(self.period_s, (due_at - now).total_seconds() + 0.001)
             if not_before <= now:
                 groups.setdefault(session.scaling_group, []).append(session)
         for name, sessions in groups.items():
@@ -137,16 +137,16 @@ class ScheduleLoop(PeriodicLoop):
 
     async def dump(self, name: str) -> tuple[Snapshot, Policy]:
         """Returns the snapshot and the policy of the next pass over a resource group."""
-        pending = await self.sessions.by_status([SessionStatus.PENDING])
-        sessions = [session for session in pending if session.scaling_group == name]
+        pending_sessions = await self.sessions.by_status([SessionStatus.PENDING])
+        sessions = [session for session in pending_sessions if session.scaling_group == name]
         return await self.snapshot(name, sessions)
 
     async def snapshot(
         self, name: str, sessions: Sequence[Session], claims: NamedClaims | None = None
     ) -> tuple[Snapshot, Policy]:
         """Returns the scheduler's input for a group, and its policy."""
-        memory = self._group_states.setdefault(name, GroupState(self._node_classes))
-        return await self._reader.snapshot(name, sessions, last_agent=memory.last_agent, claims=claims)
+        group_state = self._group_states.setdefault(name, GroupState(self._node_classes))
+        return await self._reader.snapshot(name, sessions, last_agent=group_state.last_agent, claims=claims)
 
     async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:
         claims = await self._reader.named_claims(sessions)  # a change since then makes the placement conflict
@@ -156,14 +156,19 @@ class ScheduleLoop(PeriodicLoop):
             log.warning("agent %s is left out of scheduling: %s", agent_id, fault_text)
         if plan.placements:
             self._group_states[name].last_agent = plan.placements[-1].kernels[-1].agent_id
-        by_id = {session.id: session for session in sessions}
+        sessions_by_id = {session.id: session for session in sessions}
         changes = [
-            change for p in plan.placements if (change := self._place(by_id[p.session_id], p, now, claims)) is not None
+            change
+            for placement in plan.placements
+            if (change := self._placement_change(sessions_by_id[placement.session_id], placement, now, claims))
+            is not None
         ]
-        changes, without_network = await self._with_networks(changes, name)
+        changes, skips_without_network = await self._assign_networks(changes, name)
         await self._commit(changes)
         await self._evict(plan, now)
-        await self._explain([*_without_strangers(plan, by_id), *without_network], by_id, now)
+        await self._store_explanations(
+            [*_skips_for_owners(plan, sessions_by_id), *skips_without_network], sessions_by_id, now
+        )
 
     async def _commit(self, changes: Sequence[Change]) -> None:
         """Saves all changes in one transaction, or one by one if one of the changes has conflicted."""
@@ -180,9 +185,9 @@ class ScheduleLoop(PeriodicLoop):
                     self.wake()
 
     @staticmethod
-    def _place(session: Session, placement: Placement, now: datetime, claims: NamedClaims) -> Change | None:
+    def _placement_change(session: Session, placement: Placement, now: datetime, claims: NamedClaims) -> Change | None:
         agents = {placement.kernel_id: placement.agent_id for placement in placement.kernels}
-        details = {
+        kernel_details = {
             placement.kernel_id: {
                 "devices": from_allocation(placement.devices),
                 "generation": placement.generation,
@@ -190,31 +195,31 @@ class ScheduleLoop(PeriodicLoop):
             }
             for placement in placement.kernels
         }
-        claimed = None
-        if (claim := claims.of(session)) is not None:
-            claimed, details = placed_claim(claim, placement, now)
-        change = advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=details)
-        return replace(change, claim=claimed) if change is not None else None
+        claim_change = None
+        if (claim := claims.claim_of(session)) is not None:
+            claim_change, kernel_details = change_placed_claim(claim, placement, now)
+        change = advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=kernel_details)
+        return replace(change, claim=claim_change) if change is not None else None
 
-    async def _with_networks(self, placed: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
+    async def _assign_networks(self, placement_changes: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
         """Returns the changes with the networks that their sessions need, and skips of sessions that get none."""
-        if not any(needs_overlay(change.new) for change in placed):
-            return placed, []
+        if not any(needs_overlay(change.new) for change in placement_changes):
+            return placement_changes, []
         agents = {agent.id: agent for agent in await self.agents.agents(scaling_group=group)}
-        taken = await self.sessions.networks()
+        used_networks = await self.sessions.networks()
         ready_changes: list[Change] = []
         skips: list[Skip] = []
-        for change in placed:
+        for change in placement_changes:
             if not needs_overlay(change.new):
                 ready_changes.append(change)
                 continue
             try:
-                vni, network = assign_network(change.new, agents, taken, self.settings, self.rng, self.key_id())
+                vni, network = assign_network(change.new, agents, used_networks, self.settings, self.rng, self.key_id())
             except InsufficientResource as e:
                 reason = SkipReason.INSUFFICIENT_RESOURCE
                 skips.append(Skip(session_id=change.old.id, reason=reason, message=e.message))
                 continue
-            taken.append((vni, network))
+            used_networks.append((vni, network))
             ready_changes.append(replace(change, new=replace(change.new, vni=vni, network=network)))
         return ready_changes, skips
 
@@ -232,7 +237,9 @@ class ScheduleLoop(PeriodicLoop):
             changes.append(advance(session, event, now=now))
         await self._commit([change for change in changes if change is not None])
 
-    async def _explain(self, skips: Iterable[Skip], sessions: Mapping[SessionId, Session], now: datetime) -> None:
+    async def _store_explanations(
+        self, skips: Iterable[Skip], sessions: Mapping[SessionId, Session], now: datetime
+    ) -> None:
         """Stores why each session waits, if the reason has changed. If only the amounts in the text have changed, which
         every end of a session causes, the text is stored less often and for a limited number of sessions.
         """
@@ -240,24 +247,24 @@ class ScheduleLoop(PeriodicLoop):
         reworded_count = 0
         for skip in skips:
             session = sessions[skip.session_id]
-            explained = _explanation_change(session, skip, now)
-            if explained is not None and session.status_info == skip.reason.value and not skip.is_final:
+            explanation_change = _explanation_change(session, skip, now)
+            if explanation_change is not None and session.status_info == skip.reason.value and not skip.is_final:
                 reworded_count += 1
-                if reworded_count > _MAX_REWORDED or not _is_old(session, now):
+                if reworded_count > _MAX_REWORDED or not _is_explanation_old(session, now):
                     continue
-            change = explained
+            change = explanation_change
             if skip.is_final:
                 event = SessionDestroyRequested(reason=KernelEventReason.DEPENDENCY_FAILED, stimulus_id=_CAUSE)
                 change = advance(session, event, now=now)
-                if change is not None and explained is not None:
-                    change = replace(change, new=replace(change.new, status_data=explained.new.status_data))
+                if change is not None and explanation_change is not None:
+                    change = replace(change, new=replace(change.new, status_data=explanation_change.new.status_data))
             if change is not None:
                 changes.append(change)
         for chunk in chunks(changes):
             await self._commit(chunk)
 
 
-def _without_strangers(plan: Plan, sessions: Mapping[SessionId, Session]) -> Iterable[Skip]:
+def _skips_for_owners(plan: Plan, sessions: Mapping[SessionId, Session]) -> Iterable[Skip]:
     """Yields the waiting sessions with a text for their owners that names no session of another user."""
     holders = {sessions[session_id].user_id for _, session_id in plan.reserved if session_id in sessions}
     for skip in plan.skips:
@@ -266,10 +273,10 @@ def _without_strangers(plan: Plan, sessions: Mapping[SessionId, Session]) -> Ite
         yield replace(skip, message=message_of(skip.reason, skip.message, holder=session if is_own else None))
 
 
-def _is_old(session: Session, now: datetime) -> bool:
-    """Returns True if the explanation of a session was stored at least ``_REWORD_S`` seconds ago."""
+def _is_explanation_old(session: Session, now: datetime) -> bool:
+    """Returns True if the explanation of a session was stored at least ``_REWORD_INTERVAL_S`` seconds ago."""
     stored_at = datetime.fromisoformat(session.status_data["scheduler"]["at"])
-    return not timedelta() <= now - stored_at < timedelta(seconds=_REWORD_S)
+    return not timedelta() <= now - stored_at < timedelta(seconds=_REWORD_INTERVAL_S)
 
 
 def _explanation_change(session: Session, skip: Skip, now: datetime) -> Change | None:
@@ -277,6 +284,6 @@ def _explanation_change(session: Session, skip: Skip, now: datetime) -> Change |
     old_explanation = session.status_data.get("scheduler", {})
     if {name: old_explanation.get(name) for name in explanation} == explanation:
         return None
-    scheduler = {**explanation, "at": now.isoformat(), "retries": old_explanation.get("retries", 0) + 1}
-    status_data = {**session.status_data, "scheduler": scheduler}
+    scheduler_data = {**explanation, "at": now.isoformat(), "retries": old_explanation.get("retries", 0) + 1}
+    status_data = {**session.status_data, "scheduler": scheduler_data}
     return Change(old=session, new=replace(session, status_info=skip.reason.value, status_data=status_data))

@@ -26,7 +26,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that the caller may see, and what it has or wants."""
+    """A session that the caller may see, with the slots that it has or requests."""
 
     id: str
     name: str
@@ -35,7 +35,7 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Sessions: how many, and the first of those that the caller may see."""
+    """Counts sessions, and lists the first of them that the caller may see."""
 
     count: int = 0
     visible: list[SessionRef] = []
@@ -50,7 +50,7 @@ class ExcludedAgents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentsVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The agents of the resource group: all, those that could take it now, and why the others could not.
+    """Counts the agents of a resource group, and those that could take the session now; says why the others cannot.
 
     ``names`` are those of ``startable``, for callers who may see agents. A multi-node session is judged by its largest
     kernel. ``largest_free``: the most of each slot that one agent has free and does not keep for another session.
@@ -73,8 +73,8 @@ class NearestRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WithheldDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that nobody is given now, or only who tolerates its taint. ``reason``: a failure, a cordon with its
-    reason, an operation that is under way, or the taint. ``agent`` is empty for who does not see agents."""
+    """A device that no session gets now, or only sessions that tolerate its taint. ``reason``: a failure, a cordon
+    with its reason, an operation that is under way, or the taint. ``agent`` is empty for who does not see agents."""
 
     agent: str
     device_name: str

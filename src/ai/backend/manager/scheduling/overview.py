@@ -25,14 +25,14 @@ from ai.backend.manager.scheduling.explanations import message_of, remedy_of
 from ai.backend.manager.scheduling.model import QueueEntry, QueueView, ShareItem, SharesView
 from ai.backend.manager.scheduling.queues import QueueReader
 from ai.backend.manager.scheduling.reading import group_policy
-from ai.backend.manager.scheduling.snapshot import held_by_scope
+from ai.backend.manager.scheduling.snapshot import scopes_and_slots
 from ai.backend.manager.sessions.lookup import sees
 from ai.backend.manager.sessions.model import Session
 
 MAX_PAGE = 100
-_USAGE_KEEP_S = 10.0
+_USAGE_CACHE_S = 10.0
 _MAX_NAMED_USERS = 200
-_LEVELS = ("domain", "project", "user")
+_SCOPE_LEVELS = ("domain", "project", "user")
 _Usage = tuple[Mapping[str, ResourceSlot], Mapping[str, ResourceSlot], ResourceSlot, Mapping[str, str]]
 
 
@@ -51,30 +51,30 @@ class SchedulingOverview:
         Raises NotFound: the resource group is not open to the caller."""
         await self._open_group(caller, group)
         state = await self.queues.state(group)
-        trial = state.pass_over()
+        trial = state.run_unchanged()
         skips = {
-            session_id: Skip(session_id=session_id, reason=wait.reason, message=wait.message)
-            for wait in trial.plan.waits
-            for session_id in wait.session_ids
+            session_id: Skip(session_id=session_id, reason=waiting_group.reason, message=waiting_group.message)
+            for waiting_group in trial.plan.waits
+            for session_id in waiting_group.session_ids
         }
         order = [*trial.order, *(state.sessions.keys() - set(trial.order))]
-        visible = [
-            (place, session)
-            for place, session_id in enumerate(order, 1)
+        visible_sessions = [
+            (position, session)
+            for position, session_id in enumerate(order, 1)
             if (session := state.sessions.get(session_id)) is not None and sees(caller, session)
         ]
-        reserved = Counter(session_id for _, session_id in trial.plan.reserved)
-        holders = [state.sessions[each] for each in reserved if each in state.sessions]
-        names_others = all(sees(caller, holder) for holder in holders)
+        reserved_counts = Counter(session_id for _, session_id in trial.plan.reserved)
+        holders = [state.sessions[holder_id] for holder_id in reserved_counts if holder_id in state.sessions]
+        may_name_holders = all(sees(caller, holder) for holder in holders)
         items = [
-            _queue_entry(place, session, skips.get(session.id), reserved, names_others=names_others)
-            for place, session in visible[offset : offset + limit]
+            _queue_entry(position, session, skips.get(session.id), reserved_counts, may_name_holders=may_name_holders)
+            for position, session in visible_sessions[offset : offset + limit]
         ]
         return QueueView(
             resource_group=group,
             order=state.policy.order,
             waiting=len(state.sessions),
-            total_count=len(visible),
+            total_count=len(visible_sessions),
             reserved_agents=len(trial.plan.reserved),
             reasons=dict(Counter(skip.reason.value for skip in skips.values())),
             items=items,
@@ -91,7 +91,7 @@ class SchedulingOverview:
             read(group.scheduler_opts).weights,
             await self.identities.groups(user_id=caller.user_id),
         )
-        own_projects = {str(each.id) for each in own_groups}
+        own_projects = {str(group_of_caller.id) for group_of_caller in own_groups}
         scopes = sorted({*used_lately, *now_occupied, *_own_scopes(caller, own_projects)})
         items = [
             self._share(
@@ -112,12 +112,19 @@ class SchedulingOverview:
             order=group_policy(group).order,
             half_life_s=read(group.scheduler_opts).half_life_s,
             capacity=capacity.to_json(),
-            items=[item if item.name else _renamed(item, names_of_users) for item in items],
+            items=[item if item.name else _with_user_name(item, names_of_users) for item in items],
             at=self.clock.now().isoformat(),
         )
 
     async def _open_group(self, caller: Caller, name: str) -> ResourceGroup:
-        group = next((each for each in await self.resource_groups.available(caller) if each.name == name), None)
+        group = next(
+            (
+                available_group
+                for available_group in await self.resource_groups.available_groups(caller)
+                if available_group.name == name
+            ),
+            None,
+        )
         if group is None:
             raise NotFound(f"There is no resource group {name[:64]!r} for you.", data={"scaling_group": "unknown"})
         return group
@@ -125,17 +132,20 @@ class SchedulingOverview:
     async def _usage_of(self, group: ResourceGroup) -> _Usage:
         """Returns the decayed and the present use of every scope, the capacity, and names of scopes."""
         read_at, usage = self._usage.get(group.name, (float("-inf"), None))
-        if usage is not None and self.clock.monotonic() - read_at < _USAGE_KEEP_S:
+        if usage is not None and self.clock.monotonic() - read_at < _USAGE_CACHE_S:
             return usage
         reader = self.queues.reader
         agents = [agent for agent in await reader.agents.agents(scaling_group=group.name) if agent.schedulable]
         holdings = await reader.sessions.held([agent.id for agent in agents])
-        owners = {s.id: s for s in await reader.sessions.get_many({each.session_id for each in holdings})}
-        now_occupied = occupied(held_by_scope(holdings, owners))
-        used_lately = await reader.shares.used_lately(group, now_occupied, self.clock.now())
+        owners = {
+            session.id: session
+            for session in await reader.sessions.get_many({holding.session_id for holding in holdings})
+        }
+        now_occupied = occupied(scopes_and_slots(holdings, owners))
+        used_lately = await reader.shares.decayed_usage(group, now_occupied, self.clock.now())
         capacity = sum((agent.available_slots for agent in agents), ResourceSlot())
-        names = {str(each.id): each.name for each in await self.identities.groups()}
-        names |= {str(each.user_id): each.user_email for each in owners.values()}
+        names = {str(project.id): project.name for project in await self.identities.groups()}
+        names |= {str(owner.user_id): owner.user_email for owner in owners.values()}
         usage = used_lately, now_occupied, capacity, names
         self._usage[group.name] = self.clock.monotonic(), usage
         return usage
@@ -144,33 +154,35 @@ class SchedulingOverview:
     def _share(
         scope: str,
         caller: Caller,
-        used: ResourceSlot,
-        held: ResourceSlot,
+        used_lately: ResourceSlot,
+        now_occupied: ResourceSlot,
         capacity: ResourceSlot,
         weight: float,
         names: Mapping[str, str],
     ) -> ShareItem:
-        parts = scope.split("/")
-        measured = used if len(used.nonzero()) else held
-        share = max((float(measured[slot] / capacity[slot]) for slot in measured if capacity[slot]), default=0.0)
-        last_part = parts[-1]
+        scope_parts = scope.split("/")
+        measured_slots = used_lately if len(used_lately.nonzero()) else now_occupied
+        share = max(
+            (float(measured_slots[slot] / capacity[slot]) for slot in measured_slots if capacity[slot]), default=0.0
+        )
+        last_part = scope_parts[-1]
         return ShareItem(
             scope=scope,
-            level=_LEVELS[len(parts) - 1],  # type: ignore[arg-type]  # a scope has one to three parts
-            name=last_part if len(parts) == 1 else names.get(last_part, ""),
+            level=_SCOPE_LEVELS[len(scope_parts) - 1],  # type: ignore[arg-type]  # a scope has one to three parts
+            name=last_part if len(scope_parts) == 1 else names.get(last_part, ""),
             weight=weight,
-            used=used.to_json(),
-            occupied=held.to_json(),
+            used=used_lately.to_json(),
+            occupied=now_occupied.to_json(),
             share=round(share, 6),
             weighted_share=round(share / max(weight, 1e-9), 6),
-            is_own=len(parts) == 3 and last_part == str(caller.user_id),
+            is_own=len(scope_parts) == 3 and last_part == str(caller.user_id),
         )
 
     async def _names_of_users(self, items: Iterable[ShareItem]) -> Mapping[str, str]:
         """Returns the e-mail addresses of users who occupy no slots now."""
         names: dict[str, str] = {}
-        nameless = {item.scope.rpartition("/")[2] for item in items if not item.name and item.level == "user"}
-        for user_id in sorted(nameless)[:_MAX_NAMED_USERS]:
+        nameless_user_ids = {item.scope.rpartition("/")[2] for item in items if not item.name and item.level == "user"}
+        for user_id in sorted(nameless_user_ids)[:_MAX_NAMED_USERS]:
             user = await self.identities.user(uuid=UserId(UUID(user_id)))
             if user is not None:
                 names[user_id] = user.email
@@ -187,28 +199,33 @@ def _sees_scope(caller: Caller, scope: str, own_projects: set[str]) -> bool:
     """Returns True if the caller may see the share of a scope. Callers see their own scopes, and scopes whose usage
     reports they may see.
     """
-    domain, _, rest = scope.partition("/")
-    project, _, user = rest.partition("/")
+    domain, _, project_and_user = scope.partition("/")
+    project, _, user = project_and_user.partition("/")
     if is_permitted(caller, Operation.SEE_USAGE, domain_name=domain):
         return True
     if domain != caller.domain_name:
         return False
-    return not rest or (project in own_projects and user in ("", str(caller.user_id)))
+    return not project_and_user or (project in own_projects and user in ("", str(caller.user_id)))
 
 
-def _renamed(item: ShareItem, names: Mapping[str, str]) -> ShareItem:
+def _with_user_name(item: ShareItem, names: Mapping[str, str]) -> ShareItem:
 
     last_part = item.scope.rpartition("/")[2]
     return replace(item, name=names.get(last_part, last_part))
 
 
 def _queue_entry(
-    place: int, session: Session, skip: Skip | None, reserved: Mapping[SessionId, int], *, names_others: bool
+    position: int,
+    session: Session,
+    skip: Skip | None,
+    reserved_counts: Mapping[SessionId, int],
+    *,
+    may_name_holders: bool,
 ) -> QueueEntry:
     total_slots = sum((kernel.requested_slots for kernel in session.kernels), ResourceSlot())
-    shown = session if names_others else None
+    visible_holder = session if may_name_holders else None
     return QueueEntry(
-        position=place,
+        position=position,
         id=str(session.id),
         name=session.name,
         user_email=session.user_email,
@@ -220,6 +237,8 @@ def _queue_entry(
         enqueued_at=session.created_at.isoformat(),
         reason=skip.reason.value if skip is not None else None,
         remedy=remedy_of(skip.reason) if skip is not None else None,
-        message=message_of(skip.reason, skip.message, holder=shown) if skip is not None else "starts in the next pass",
-        reserved_agents=reserved.get(session.id, 0),
+        message=message_of(skip.reason, skip.message, holder=visible_holder)
+        if skip is not None
+        else "starts in the next pass",
+        reserved_agents=reserved_counts.get(session.id, 0),
     )

@@ -19,7 +19,7 @@ from ai.backend.core.scheduling.trial import Trial, TrialScheduler
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.process.memory import collector_paused
 from ai.backend.manager.resources.quotas import quota_names
-from ai.backend.manager.scheduling.claims import with_claim
+from ai.backend.manager.scheduling.claims import add_claim
 from ai.backend.manager.scheduling.reading import SnapshotReader
 from ai.backend.manager.scheduling.snapshot import pending_session
 from ai.backend.manager.sessions.model import Session
@@ -47,22 +47,22 @@ class QueueState:
     whole: Trial | None = None
     """The result of a pass over the queue without other sessions."""
 
-    def run(self, tried: Sequence[PendingSession] = (), quotas: Mapping[str, Quota] | None = None) -> Trial:
-        """Returns the result of a pass in which ``tried`` sessions wait at the end of the queue. ``quotas`` are the
+    def run(self, tried_sessions: Sequence[PendingSession] = (), quotas: Mapping[str, Quota] | None = None) -> Trial:
+        """Returns the result of a pass in which ``tried_sessions`` wait at the end of the queue. ``quotas`` are the
         quotas that count these sessions.
         """
         assert self.snapshot is not None
         snapshot = self.snapshot
         if quotas:
             snapshot = replace(snapshot, quotas=_merge_quotas(snapshot.quotas, quotas))
-        return self._run(snapshot, tried=tried)
+        return self._run(snapshot, tried_sessions=tried_sessions)
 
     def watch(self, session_id: SessionId) -> Trial:
         """Returns the result of a pass that reports on one waiting session of the queue."""
         assert self.snapshot is not None
-        return self._run(self.snapshot, watched=[session_id])
+        return self._run(self.snapshot, watched_ids=[session_id])
 
-    def pass_over(self) -> Trial:
+    def run_unchanged(self) -> Trial:
         """Returns the result of a pass over the unchanged queue, which is computed only once."""
         if self.whole is None:
             assert self.snapshot is not None
@@ -70,22 +70,26 @@ class QueueState:
         return self.whole
 
     def _run(
-        self, snapshot: Snapshot, *, tried: Sequence[PendingSession] = (), watched: Sequence[SessionId] = ()
+        self,
+        snapshot: Snapshot,
+        *,
+        tried_sessions: Sequence[PendingSession] = (),
+        watched_ids: Sequence[SessionId] = (),
     ) -> Trial:
         with collector_paused():
             return self.scheduler.run(
-                snapshot, self.policy, now=self.at, rng=random.Random(0), tried=tried, watched=watched
+                snapshot, self.policy, now=self.at, rng=random.Random(0), tried=tried_sessions, watched=watched_ids
             )
 
 
-def _merge_quotas(quotas: Mapping[str, Quota], others: Mapping[str, Quota]) -> dict[str, Quota]:
+def _merge_quotas(quotas: Mapping[str, Quota], other_quotas: Mapping[str, Quota]) -> dict[str, Quota]:
     """Returns the quotas of both maps; a quota in both gets the limits of both, since each covers other slots."""
-    merged = dict(quotas)
-    for name, quota in others.items():
-        known_quota = merged.get(name)
+    merged_quotas = dict(quotas)
+    for name, quota in other_quotas.items():
+        known_quota = merged_quotas.get(name)
         limit = ResourceSlot({**known_quota.limit, **quota.limit}) if known_quota is not None else quota.limit
-        merged[name] = replace(quota, limit=limit)
-    return merged
+        merged_quotas[name] = replace(quota, limit=limit)
+    return merged_quotas
 
 
 @dataclass(eq=False, repr=False)
@@ -102,13 +106,15 @@ class QueueReader:
     _states: dict[str, QueueState] = field(default_factory=dict, init=False)
     _node_classes: NodeClassCache = field(default_factory=NodeClassCache, init=False)
 
-    async def state(self, group: str, *, images: frozenset[str] = frozenset(), anew: bool = False) -> QueueState:
-        """Returns the state of an existing resource group for requests of these images; ``anew`` forces a new read."""
+    async def state(self, group: str, *, images: frozenset[str] = frozenset(), force_read: bool = False) -> QueueState:
+        """Returns the state of an existing resource group for requests of these images, read anew if ``force_read``."""
         state = self._states.get(group)
         if state is None:
             state = self._states[group] = QueueState(group, TrialScheduler(self._node_classes))
         async with state.lock:
-            is_fresh = not anew and state.snapshot is not None and self.clock.monotonic() - state.read_at < self.keep_s
+            is_fresh = (
+                not force_read and state.snapshot is not None and self.clock.monotonic() - state.read_at < self.keep_s
+            )
             if not is_fresh or not images <= state.images:
                 kept_images = state.images if is_fresh and len(state.images) < _MAX_IMAGES else frozenset()
                 await self._read(state, images | kept_images)
@@ -116,12 +122,12 @@ class QueueReader:
 
     async def _read(self, state: QueueState, images: frozenset[str]) -> None:
         now = self.clock.now()
-        pending = await self.reader.sessions.by_status([SessionStatus.PENDING])
-        in_group = [session for session in pending if session.scaling_group == state.name]
-        tried = [session for session in in_group if not is_delayed(session, now)]
-        state.snapshot, state.policy = await self.reader.snapshot(state.name, tried, images=sorted(images))
+        pending_sessions = await self.reader.sessions.by_status([SessionStatus.PENDING])
+        group_sessions = [session for session in pending_sessions if session.scaling_group == state.name]
+        tried_sessions = [session for session in group_sessions if not is_delayed(session, now)]
+        state.snapshot, state.policy = await self.reader.snapshot(state.name, tried_sessions, images=sorted(images))
         state.images, state.at, state.read_at = images, now, self.clock.monotonic()
-        state.sessions = {session.id: session for session in in_group}
+        state.sessions = {session.id: session for session in group_sessions}
         state.whole = None
 
     async def quotas_of(self, session: Session) -> Mapping[str, Quota]:
@@ -129,13 +135,17 @@ class QueueReader:
         claims = await self.reader.named_claims([session])
         return await self.reader.quotas.quotas([session], claims.slots_of([session]))
 
-    async def candidate(self, session: Session, quotas: Mapping[str, Quota]) -> PendingSession:
+    async def to_pending_session(self, session: Session, quotas: Mapping[str, Quota]) -> PendingSession:
         """Converts a session that is not in the queue to the form that the scheduler takes."""
-        dependencies = {each.id: each for each in await self.reader.sessions.get_many(session.dependencies)}
-        pending = pending_session(session, dependencies, [name for name in quota_names(session) if name in quotas])
+        dependencies = {
+            dependency.id: dependency for dependency in await self.reader.sessions.get_many(session.dependencies)
+        }
+        unclaimed_session = pending_session(
+            session, dependencies, [name for name in quota_names(session) if name in quotas]
+        )
         claims, snapshot = await self.reader.named_claims([session]), self._states[session.scaling_group].snapshot
-        views = {view.agent_id: view for view in snapshot.agents} if snapshot is not None else {}
-        return with_claim(pending, session, claims, views)
+        agent_views = {view.agent_id: view for view in snapshot.agents} if snapshot is not None else {}
+        return add_claim(unclaimed_session, session, claims, agent_views)
 
 
 def is_delayed(session: Session, now: datetime) -> bool:

@@ -19,13 +19,13 @@ from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.resource_groups.model import ResourceGroup
-from ai.backend.manager.resource_groups.order_plugins import plugged_order
-from ai.backend.manager.resource_groups.placement_plugins import FALLBACK, plugged
+from ai.backend.manager.resource_groups.order_plugins import load_order_plugin
+from ai.backend.manager.resource_groups.placement_plugins import FALLBACK_PLACEMENT, load_placement_plugin
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.resources.quotas import QuotaUsage
 from ai.backend.manager.scheduling.claims import NamedClaims
 from ai.backend.manager.scheduling.fair_share import FairShareAccounting
-from ai.backend.manager.scheduling.snapshot import build_snapshot, held_by_scope, running_sessions
+from ai.backend.manager.scheduling.snapshot import build_snapshot, running_sessions, scopes_and_slots
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.sessions.claims.model import ClaimUser
 from ai.backend.manager.sessions.model import Session
@@ -41,13 +41,13 @@ def group_policy(group: ResourceGroup | None) -> Policy:
     if group is None:
         return Policy()
     options = read(group.scheduler_opts)
-    plugin = None if options.placement in PLACEMENTS else plugged(options.placement)
+    plugin = None if options.placement in PLACEMENTS else load_placement_plugin(options.placement)
     order = order_name(group.scheduler)
-    order_plugin = plugged_order(group.scheduler) if order is None else None
+    order_plugin = load_order_plugin(group.scheduler) if order is None else None
     return Policy(
         order=order or (group.scheduler if order_plugin is not None else DEFAULT_ORDER),
         plugged_order=order_plugin,
-        placement=options.placement if options.placement in PLACEMENTS or plugin else FALLBACK,
+        placement=options.placement if options.placement in PLACEMENTS or plugin else FALLBACK_PLACEMENT,
         plugged=plugin,
         preempts=options.preemption.enabled,
         oldest_first=options.preemption.order == "oldest",
@@ -89,10 +89,14 @@ class SnapshotReader:
         agents = await self.agents.agents(scaling_group=name)
         if self.images is not None:
             names = {kernel.image for session in sessions for kernel in session.kernels}
-            agents = await self.images.with_fetchable(agents, names.union(images))
+            agents = await self.images.add_fetchable_images(agents, names.union(images))
         holdings = await self.sessions.held([agent.id for agent in agents])
-        ids = [dependency for session in sessions for dependency in session.dependencies]
-        dependencies = {dependency.id: dependency for dependency in await self.sessions.get_many(ids)} if ids else {}
+        dependency_ids = [dependency for session in sessions for dependency in session.dependencies]
+        dependencies = (
+            {dependency.id: dependency for dependency in await self.sessions.get_many(dependency_ids)}
+            if dependency_ids
+            else {}
+        )
         claims = claims if claims is not None else await self.named_claims(sessions)
         quotas = await self.quotas.quotas(sessions, claims.slots_of(sessions))
         group = await self.resource_groups.resource_group(name)
@@ -101,20 +105,23 @@ class SnapshotReader:
         options = read(group.scheduler_opts) if group is not None else GroupOptions()
         if group is None or not (policy.needs_usage or policy.preempts):
             return replace(snapshot, last_agent=last_agent), policy
-        owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
-        slots_by_scope = held_by_scope(holdings, owners)
-        now, now_used = self.clock.now(), occupied(slots_by_scope)
+        owners = {
+            owner_session.id: owner_session
+            for owner_session in await self.sessions.get_many({holding.session_id for holding in holdings})
+        }
+        slots_by_scope = scopes_and_slots(holdings, owners)
+        now, occupied_by_scope = self.clock.now(), occupied(slots_by_scope)
         min_runtime = timedelta(seconds=min(options.preemption.min_runtime_s, _MAX_RUNTIME_S))
-        running = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
-        complete = replace(
+        running_views = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
+        complete_snapshot = replace(
             snapshot,
             last_agent=last_agent,
-            running=running if policy.preempts else (),
-            occupied=now_used,
-            used_lately=await self.shares.used_lately(group, now_used, now),
+            running=running_views if policy.preempts else (),
+            occupied=occupied_by_scope,
+            used_lately=await self.shares.decayed_usage(group, occupied_by_scope, now),
             weights=options.weights,
         )
-        return complete, policy
+        return complete_snapshot, policy
 
     async def named_claims(self, sessions: Sequence[Session]) -> NamedClaims:
         """Returns the device claims that sessions name, with the live sessions that name them."""

@@ -48,24 +48,32 @@ class Replays:
             Forbidden, NotFound. InvalidInput: there is no such order or placement.
         """
         snapshot, state = await self._snapshot(caller, group)
-        present = other = state.policy
-        orders = sorted(ORDERS if present.needs_usage else ORDERS.keys() - SHARED_ORDERS)
-        for name, text, choices in (("order", order, orders), ("placement", placement, sorted(PLACEMENTS))):
-            if text is not None and text not in choices:
-                message = f"There is no {name} {text[:64]!r} to replay by; choose one of {', '.join(choices)}."
+        present_policy = other_policy = state.policy
+        order_names = sorted(ORDERS if present_policy.needs_usage else ORDERS.keys() - SHARED_ORDERS)
+        for name, chosen_name, allowed_names in (
+            ("order", order, order_names),
+            ("placement", placement, sorted(PLACEMENTS)),
+        ):
+            if chosen_name is not None and chosen_name not in allowed_names:
+                message = (
+                    f"There is no {name} {chosen_name[:64]!r} to replay by; choose one of {', '.join(allowed_names)}."
+                )
                 raise InvalidInput(message, data={name: "unknown"})
         if order is not None:
-            other = replace(other, order=order, plugged_order=None)
+            other_policy = replace(other_policy, order=order, plugged_order=None)
         if placement is not None:
-            other = replace(other, placement=placement, plugged=None)
+            other_policy = replace(other_policy, placement=placement, plugged=None)
 
-        def passes() -> tuple[Plan, Plan]:
-            plans = [decide(snapshot, policy, now=state.at, rng=random.Random(0)) for policy in (present, other)]
+        def run_passes() -> tuple[Plan, Plan]:
+            plans = [
+                decide(snapshot, replayed_policy, now=state.at, rng=random.Random(0))
+                for replayed_policy in (present_policy, other_policy)
+            ]
             return plans[0], plans[1]
 
-        before, after = await asyncio.to_thread(passes)
+        present_plan, other_plan = await asyncio.to_thread(run_passes)
         names = {session.session_id: session.name for session in snapshot.pending}
-        reasons = [{skip.session_id: skip.reason.value for skip in plan.skips} for plan in (before, after)]
+        reasons = [{skip.session_id: skip.reason.value for skip in plan.skips} for plan in (present_plan, other_plan)]
         items = [
             ReplayedSession(
                 id=str(session_id),
@@ -81,23 +89,25 @@ class Replays:
             at=state.at.isoformat(),
             waiting=len(names),
             agents=len(snapshot.agents),
-            orders=orders,
+            orders=order_names,
             placements=sorted(PLACEMENTS),
-            present=_summary(present, before),
-            other=_summary(other, after),
+            present=_summarize_pass(present_policy, present_plan),
+            other=_summarize_pass(other_policy, other_plan),
             items=items[:MAX_SESSIONS],
         )
 
     async def _snapshot(self, caller: Caller, group: str) -> tuple[Snapshot, QueueState]:
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
-        if group not in {each.name for each in await self._resource_groups.available(caller)}:
+        if group not in {
+            available_group.name for available_group in await self._resource_groups.available_groups(caller)
+        }:
             raise NotFound(f"There is no resource group {group[:64]!r}.", data={"scaling_group": "unknown"})
         state = await self._queues.state(group)
         assert state.snapshot is not None
         return state.snapshot, state
 
 
-def _summary(policy: Policy, plan: Plan) -> ReplayedPass:
+def _summarize_pass(policy: Policy, plan: Plan) -> ReplayedPass:
     return ReplayedPass(
         order=policy.order,
         placement=policy.placement,

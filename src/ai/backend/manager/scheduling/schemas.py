@@ -11,7 +11,7 @@ from ai.backend.infra.http.routes import Schema
 
 
 class ExplainQuery(Schema, frozen=True):
-    """``count``: how many such sessions are wanted at once."""
+    """The query of an explanation; ``count`` is the number of equal sessions that are requested at once."""
 
     count: Annotated[int, Meta(ge=1, le=100)] = 1
 

@@ -19,7 +19,7 @@ from ai.backend.core.scheduling.options import Preemption
 from ai.backend.manager.agents import capabilities
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.resources.quotas import quota_names
-from ai.backend.manager.scheduling.claims import NamedClaims, with_claim
+from ai.backend.manager.scheduling.claims import NamedClaims, add_claim
 from ai.backend.manager.sessions.model import Session
 
 log = logging.getLogger(__name__)
@@ -31,13 +31,17 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capab
     are reserved.
     """
     plugins = devices.plugins_of(agent)
-    totals: dict[str, Decimal] = {}
+    healthy_amounts: dict[str, Decimal] = {}
     for plugin in plugins:
         for device in plugin.devices:
             for slot in device.slots if device.health is DeviceHealth.HEALTHY else ():
-                totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
-    reserved = ResourceSlot(
-        {name: q - agent.available_slots[name] for name, q in totals.items() if q > agent.available_slots[name]}
+                healthy_amounts[slot.slot_name] = healthy_amounts.get(slot.slot_name, Decimal(0)) + slot.amount
+    reserved_slots = ResourceSlot(
+        {
+            name: quantity - agent.available_slots[name]
+            for name, quantity in healthy_amounts.items()
+            if quantity > agent.available_slots[name]
+        }
     )
     return core.AgentView(
         agent_id=agent.id,
@@ -59,7 +63,7 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capab
         features=capabilities.features_of(agent),
         location=agent.location,
         kernel_limit=agent.kernel_limit,
-        reserved=reserved,
+        reserved=reserved_slots,
     )
 
 
@@ -68,7 +72,7 @@ def scope_of(session: Session) -> tuple[str, str, str]:
     return session.domain_name, str(session.group_id), str(session.user_id)
 
 
-def held_by_scope(
+def scopes_and_slots(
     holdings: Iterable[KernelOccupancy], owners: Mapping[SessionId, Session]
 ) -> list[tuple[tuple[str, str, str], ResourceSlot]]:
     """Returns the scope and slots of each kernel and device claim, without kernels whose session is unknown."""
@@ -86,19 +90,23 @@ def running_sessions(
     """Returns the sessions that occupy slots, for preemption. A session may be preempted if it has run since ``since``
     or longer, unless its resource options say ``preemptible: false``. Only a batch session can start over; see
     :class:`Preemption`."""
-    by_default = "true" if preemption.mode == "reschedule" else "false"
+    default_restartable = "true" if preemption.mode == "reschedule" else "false"
     return tuple(
         core.RunningSession(
             session_id=session.id,
             priority=session.priority,
             started_at=session.started_at or session.created_at,
-            kernels=tuple((k.agent, k.id) for k in session.kernels if k.agent is not None and len(k.holds)),
+            kernels=tuple(
+                (kernel.agent, kernel.id)
+                for kernel in session.kernels
+                if kernel.agent is not None and len(kernel.holds)
+            ),
             is_preemptible=session.status is SessionStatus.RUNNING
             and (session.started_at or session.created_at) <= since
             and session.resource_opts.get("preemptible") != "false",
             is_ending=session.status is SessionStatus.TERMINATING,
             starts_over=session.type is SessionType.BATCH
-            and session.resource_opts.get("restartable", by_default) == "true",
+            and session.resource_opts.get("restartable", default_restartable) == "true",
         )
         for session in sessions
     )
@@ -107,7 +115,9 @@ def running_sessions(
 def pending_session(
     session: Session, dependencies: Mapping[SessionId, Session], quotas: Iterable[str]
 ) -> core.PendingSession:
-    requirements = tuple(VariantProperty.parse(text) for text in session.variant_requirements)
+    variant_requirements = tuple(
+        VariantProperty.parse(requirement_text) for requirement_text in session.variant_requirements
+    )
     needs_encryption = capabilities.is_encrypted(session.resource_opts)
     device_needs = capabilities.needs_of(
         session.cluster_size,
@@ -126,7 +136,7 @@ def pending_session(
                 slots=kernel.requested_slots,
                 image=kernel.image,
                 architecture=kernel.architecture,
-                requirements=requirements,
+                requirements=variant_requirements,
                 needs=device_needs,
             )
             for kernel in session.kernels
@@ -155,7 +165,7 @@ def build_snapshot(
     resource_group: str,
     agents: Sequence[Agent],
     holdings: Sequence[KernelOccupancy],
-    pending: Sequence[Session],
+    pending_sessions: Sequence[Session],
     dependencies: Mapping[SessionId, Session],
     quotas: Mapping[str, core.Quota],
     devices: capabilities.DeviceReader,
@@ -163,22 +173,22 @@ def build_snapshot(
 ) -> core.Snapshot:
     """Returns a resource group for the scheduler. ``quotas``: those with limits, by
     :func:`ai.backend.manager.resources.quotas.quota_names`."""
-    by_agent: dict[str, list[KernelOccupancy]] = {}
+    holdings_by_agent: dict[str, list[KernelOccupancy]] = {}
     for holding in holdings:
-        by_agent.setdefault(holding.agent, []).append(holding)
-    views = tuple(agent_view(agent, by_agent.get(agent.id, ()), devices) for agent in agents)
-    view_of_agent = {view.agent_id: view for view in views}
+        holdings_by_agent.setdefault(holding.agent, []).append(holding)
+    agent_views = tuple(agent_view(agent, holdings_by_agent.get(agent.id, ()), devices) for agent in agents)
+    view_of_agent = {view.agent_id: view for view in agent_views}
     return core.Snapshot(
         resource_group=resource_group,
-        agents=views,
+        agents=agent_views,
         pending=tuple(
-            with_claim(
+            add_claim(
                 pending_session(session, dependencies, [name for name in quota_names(session) if name in quotas]),
                 session,
                 claims,
                 view_of_agent,
             )
-            for session in pending
+            for session in pending_sessions
         ),
         quotas=quotas,
     )

@@ -12,7 +12,7 @@ import msgspec
 from ai.backend.common.errors import InvalidInput, NotFound
 from ai.backend.common.ids import UserId
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus
-from ai.backend.manager.graphql.context import Info, context_of, page_of, run_mutation, structured
+from ai.backend.manager.graphql.context import Info, context_of, decode_json_text, page_fields_of, run_mutation
 from ai.backend.manager.graphql.resolvers import mutation, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.serving.model import EndpointQuery, EndpointToken, Replica, Service
@@ -134,7 +134,7 @@ def _modification(props: View) -> ModifyService:
             values[field] = values.pop(name)
     for name in ("environ", "resources", "resource_opts"):
         if name in values:
-            values[name] = structured(name, values[name])
+            values[name] = decode_json_text(name, values[name])
     try:
         return modification_of(msgspec.convert(values, ModifyServiceBody))
     except msgspec.ValidationError as e:
@@ -170,7 +170,7 @@ class ServingResolvers:
             return {"items": [], "total_count": 0}
         user_id = _id(user_uuid, "user_uuid")
         selection = EndpointQuery(
-            **page_of(arguments, _ORDER_ALIASES),
+            **page_fields_of(arguments, _ORDER_ALIASES),
             domain_name=domain_name,
             group_id=_id(group_id, "group_id"),
             access_key=access_key,
@@ -181,7 +181,7 @@ class ServingResolvers:
 
     @query("endpoint_token_list")
     async def endpoint_token_list(self, info: Info, endpoint_id: UUID | None = None, **arguments: Any) -> View:
-        page = page_of(arguments)
+        page = page_fields_of(arguments)
         if self._services is None or endpoint_id is None:
             return {"items": [], "total_count": 0}
         tokens = await self._services.tokens(
@@ -197,7 +197,7 @@ class ServingResolvers:
 
     @query("routing_list")
     async def routing_list(self, info: Info, endpoint_id: UUID | None = None, **arguments: Any) -> View:
-        page, routings = page_of(arguments), await self._routings(info, endpoint_id)
+        page, routings = page_fields_of(arguments), await self._routings(info, endpoint_id)
         return {"items": routings[page["offset"] :][: page["limit"]], "total_count": len(routings)}
 
     async def _routings(self, info: Info, endpoint_id: UUID | None) -> Sequence[View]:

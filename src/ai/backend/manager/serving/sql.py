@@ -167,10 +167,10 @@ def _write(
 
 class RevisionSecrets:
     """Gives access to the sealed environment variables of revisions, as
-    :class:`ai.backend.manager.maintenance.sql.OtherSecrets`.
+    :class:`ai.backend.manager.maintenance.sql.FeatureSecrets`.
     """
 
-    def texts(self, s: Connection) -> Iterable[str]:
+    def sealed_texts(self, s: Connection) -> Iterable[str]:
         return [text for _, spec in self._specs(s) for text in spec.sealed_environ.values()]
 
     def seal(self, s: Connection, sealer: Sealer) -> int:

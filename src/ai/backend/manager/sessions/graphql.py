@@ -16,7 +16,7 @@ from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.graphql.context import Info, context_of, page_of, whole_list
+from ai.backend.manager.graphql.context import Info, context_of, list_all_pages, page_fields_of
 from ai.backend.manager.graphql.resolvers import field, query
 from ai.backend.manager.graphql.values import View, json_or_null, slots_json
 from ai.backend.manager.sessions.model import Kernel, Session, SessionQuery
@@ -146,7 +146,7 @@ class SessionResolvers:
     async def compute_session_list(self, info: Info, **args: Any) -> View:
         context = context_of(info)
         selection = SessionQuery(
-            **page_of(args, _ORDER_ALIASES),
+            **page_fields_of(args, _ORDER_ALIASES),
             statuses=statuses_of(args.get("status")),
             access_key=args.get("access_key"),
             domain_name=args.get("domain_name"),
@@ -182,7 +182,7 @@ class SessionResolvers:
 
     @query("compute_container_list")
     async def compute_container_list(self, info: Info, session_id: UUID, role: str | None = None, **args: Any) -> View:
-        page = page_of(args)
+        page = page_fields_of(args)
         session = await self.compute_session(info, session_id)
         containers = [
             container
@@ -194,7 +194,7 @@ class SessionResolvers:
     @field("KeyPair", "compute_sessions")
     async def keypair_sessions(self, view: View, info: Info, status: str | None = None) -> list[View]:
         arguments = {"access_key": view["access_key"], "status": status}
-        return await whole_list(self.compute_session_list, info, "compute_session_list", **arguments)
+        return await list_all_pages(self.compute_session_list, info, "compute_session_list", **arguments)
 
     @field("Agent", "compute_containers")
     async def agent_containers(self, view: View, info: Info, status: str | None = None) -> list[View]:

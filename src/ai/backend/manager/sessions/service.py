@@ -296,7 +296,7 @@ class SessionService:
                 await self.writer.wait_until(last.id, lambda session: session.status.is_final, timeout_s=timeout_s)
                 or last
             )
-        metrics = last.main.last_stat or self.stats.of_kernel(last.main.id)
+        metrics = last.main.last_stat or self.stats.kernel_statistics(last.main.id)
         stats = {**metrics, "status": last.status.value, "version": 2} if metrics else {}
         return model.DestroyReply(session=last, stats=stats, destroyed=tuple(ended.id for ended in sessions))
 

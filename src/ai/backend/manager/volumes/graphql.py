@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from ai.backend.common.errors import BackendError, NotFound
 from ai.backend.common.folders import HostPermission
-from ai.backend.manager.graphql.context import Info, caller_of, page_of
+from ai.backend.manager.graphql.context import Info, caller_of, page_fields_of
 from ai.backend.manager.graphql.resolvers import field, query
 from ai.backend.manager.graphql.values import View, json_or_null
 from ai.backend.manager.query.memory import select
@@ -46,7 +46,7 @@ class VolumeResolvers:
     @query("storage_volume_list")
     async def storage_volume_list(self, info: Info, **args: Any) -> View:
         volumes = [_VolumeItem.of(volume) for volume in await self._volumes.all(caller_of(info))]
-        page = select(volumes, ListQuery(**page_of(args)), default="id", descending=False)
+        page = select(volumes, ListQuery(**page_fields_of(args)), default_field="id", descending=False)
         return {"items": [asdict(volume) for volume in page.items], "total_count": page.total_count}
 
     @query("storage_volume")

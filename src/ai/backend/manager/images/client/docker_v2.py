@@ -55,17 +55,17 @@ class DockerTags(msgspec.Struct, frozen=True):
     async def _repositories(self) -> list[str]:
         """Returns the sorted repositories of the projects, or the projects themselves if the registry cannot list."""
         try:
-            listed = await self._pages(f"/v2/_catalog?n={_PAGE_ITEMS}", "registry:catalog:*")
+            listed_names = await self._pages(f"/v2/_catalog?n={_PAGE_ITEMS}", "registry:catalog:*")
         except (NotFound, RegistryRefused):
             if not self.registry.projects:
                 raise
             return sorted(name for name in self.registry.projects if is_path(name))
-        return sorted({name for name in listed if is_path(name) and self._is_selected(name)})
+        return sorted({name for name in listed_names if is_path(name) and self._is_selected(name)})
 
     async def _pages(self, path: str, scope: str) -> Sequence[str]:
         names: list[str] = []
         url: str | URL = path
-        seen: set[str] = set()
+        seen_urls: set[str] = set()
         for _ in range(_MAX_PAGES):
             reply = await self.http.get(url, scope=scope)
             page = reply.json(_Catalog if "_catalog" in path else _Tags)
@@ -74,44 +74,44 @@ class DockerTags(msgspec.Struct, frozen=True):
             if link is None:
                 return names
             url = self._next_url(link[1], reply.url)
-            if str(url) in seen or len(names) > MAX_TAGS:
+            if str(url) in seen_urls or len(names) > MAX_TAGS:
                 break
-            seen.add(str(url))
+            seen_urls.add(str(url))
         raise RegistryUnavailable(f"{self.registry.name} lists without end.")
 
-    def _next_url(self, link: str, current: URL) -> URL:
+    def _next_url(self, link: str, current_url: URL) -> URL:
         """Returns the URL of the next page, on the host of this registry even if the link names another host."""
         try:
-            target = current.join(URL(link))
+            next_url = current_url.join(URL(link))
         except ValueError:
             raise RegistryUnavailable(f"{self.registry.name} names no usable next page.") from None
-        return self.http.base.join(target.relative()) if target.is_absolute() else target
+        return self.http.base.join(next_url.relative()) if next_url.is_absolute() else next_url
 
     async def _tags_of(self, repository: str) -> tuple[str, list[str]]:
         try:
-            listed = await self._pages(
+            listed_tags = await self._pages(
                 f"/v2/{quote(repository)}/tags/list?n={_PAGE_ITEMS}", f"repository:{repository}:pull"
             )
         except NotFound:
             return repository, []
-        return repository, sorted({tag for tag in listed if is_tag(tag)})
+        return repository, sorted({tag for tag in listed_tags if is_tag(tag)})
 
     async def _images(self, repository: str, tag: str) -> list[ScannedImage]:
-        top = await self._manifest(repository, tag)
-        digest = manifests.digest_of(top)
-        read = manifests.read_manifest(top)
-        if isinstance(read, manifests.Manifest):
-            return [await self._image(repository, tag, digest, read)]
+        tag_manifest = await self._manifest(repository, tag)
+        digest = manifests.digest_of(tag_manifest)
+        manifest_or_children = manifests.read_manifest(tag_manifest)
+        if isinstance(manifest_or_children, manifests.Manifest):
+            return [await self._image(repository, tag, digest, manifest_or_children)]
         images: list[ScannedImage] = []
-        problem: Exception = manifests.Unreadable("it has nothing for Linux")
-        for child in read:
+        problem: Exception = manifests.UnreadableImage("it has nothing for Linux")
+        for child in manifest_or_children:
             try:
-                body = await self._manifest(repository, child.digest)
-                manifests.check_digest(body, child.digest)
-                inner = manifests.read_manifest(body)
-                if isinstance(inner, manifests.Manifest):
-                    images.append(await self._image(repository, tag, digest, inner, child.architecture))
-            except (manifests.Unreadable, NotFound) as e:
+                child_body = await self._manifest(repository, child.digest)
+                manifests.check_digest(child_body, child.digest)
+                child_manifest = manifests.read_manifest(child_body)
+                if isinstance(child_manifest, manifests.Manifest):
+                    images.append(await self._image(repository, tag, digest, child_manifest, child.architecture))
+            except (manifests.UnreadableImage, NotFound) as e:
                 problem = e  # a registry may hold an index without all that it names
         if not images:
             raise problem
@@ -128,12 +128,12 @@ class DockerTags(msgspec.Struct, frozen=True):
         self, repository: str, tag: str, digest: str, manifest: manifests.Manifest, architecture: str | None = None
     ) -> ScannedImage:
         path = f"/v2/{quote(repository)}/blobs/{quote(manifest.config_digest, safe=':')}"
-        body = (await self.http.get(path, accept="*/*", scope=f"repository:{repository}:pull")).body
-        manifests.check_digest(body, manifest.config_digest)
-        own, labels = manifests.read_config(body)
+        config_body = (await self.http.get(path, accept="*/*", scope=f"repository:{repository}:pull")).body
+        manifests.check_digest(config_body, manifest.config_digest)
+        config_architecture, labels = manifests.read_config(config_body)
         return ScannedImage(
             name=f"{self.registry.name}/{repository}:{tag}",
-            architecture=own or architecture or "x86_64",
+            architecture=config_architecture or architecture or "x86_64",
             project=repository.rpartition("/")[0].partition("/")[0],
             digest=digest,
             config_digest=manifest.config_digest,

@@ -12,7 +12,7 @@ from ai.backend.common.errors import RegistryUnavailable
 from ai.backend.common.images import architecture_name, is_digest, is_path, is_tag
 from ai.backend.infra.bounded import bounded
 from ai.backend.infra.http.registry import CONCURRENCY, RegistryHttp
-from ai.backend.manager.images.client.manifests import MAX_TAGS, Tag, Unreadable, clean_labels
+from ai.backend.manager.images.client.manifests import MAX_TAGS, Tag, UnreadableImage, clean_labels
 from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 
 _PAGE_ITEMS = 100
@@ -51,8 +51,14 @@ class HarborTags(msgspec.Struct, frozen=True):
         ]
         repositories: list[tuple[str, str]] = []
         for project in projects:
-            listed = await self._pages(f"{_API_PATH}/projects/{quote(project, safe='')}/repositories", _NamedItem)
-            names = {one.name.removeprefix(f"{project}/") for one in listed if one.name.startswith(f"{project}/")}
+            listed_repositories = await self._pages(
+                f"{_API_PATH}/projects/{quote(project, safe='')}/repositories", _NamedItem
+            )
+            names = {
+                listed_repository.name.removeprefix(f"{project}/")
+                for listed_repository in listed_repositories
+                if listed_repository.name.startswith(f"{project}/")
+            }
             repositories += [(project, name) for name in sorted(names) if is_path(f"{project}/{name}")]
         tags: list[Tag] = []
         async for project, name, artifacts in bounded(repositories, self._artifacts, CONCURRENCY):
@@ -66,12 +72,14 @@ class HarborTags(msgspec.Struct, frozen=True):
                 raise RegistryUnavailable(f"{self.registry.name} has more than {MAX_TAGS} tags.")
         return tags
 
-    async def _pages(self, path: str, kind: type[Any]) -> list[Any]:
+    async def _pages(self, path: str, item_type: type[Any]) -> list[Any]:
         items: list[Any] = []
-        for number in range(1, _MAX_PAGES + 1):
-            joint = "&" if "?" in path else "?"
-            reply = await self.http.get(f"{path}{joint}page={number}&page_size={_PAGE_ITEMS}", basic=True)
-            page = reply.json(list[kind])  # type: ignore[valid-type]  # built at run time
+        for page_number in range(1, _MAX_PAGES + 1):
+            query_separator = "&" if "?" in path else "?"
+            reply = await self.http.get(
+                f"{path}{query_separator}page={page_number}&page_size={_PAGE_ITEMS}", basic=True
+            )
+            page = reply.json(list[item_type])  # type: ignore[valid-type]  # built at run time
             items += page
             if len(page) < _PAGE_ITEMS:
                 return items
@@ -89,7 +97,7 @@ class HarborTags(msgspec.Struct, frozen=True):
 
     async def _images(self, project: str, name: str, tag: str, artifact: _Artifact) -> list[ScannedImage]:
         if artifact.type != "IMAGE":
-            raise Unreadable(f"it is no image but {artifact.type[:32]}")
+            raise UnreadableImage(f"it is no image but {artifact.type[:32]}")
         if not artifact.references:
             return [self._image(project, name, tag, artifact, artifact.digest)]
         children = [
@@ -104,20 +112,20 @@ class HarborTags(msgspec.Struct, frozen=True):
             image = self._image(project, name, tag, child, artifact.digest)
             images.setdefault(image.architecture, image)
         if not images:
-            raise Unreadable("it has nothing for Linux")
+            raise UnreadableImage("it has nothing for Linux")
         return list(images.values())
 
     def _image(self, project: str, name: str, tag: str, artifact: _Artifact, digest: str) -> ScannedImage:
-        extra = artifact.extra_attrs or {}
-        config = extra.get("config")
+        extra_attributes = artifact.extra_attrs or {}
+        config = extra_attributes.get("config")
         labels = config.get("Labels") if isinstance(config, dict) else None
-        if extra.get("os", "linux") != "linux":
-            raise Unreadable(f"it is for {str(extra.get('os'))[:32]}")
+        if extra_attributes.get("os", "linux") != "linux":
+            raise UnreadableImage(f"it is for {str(extra_attributes.get('os'))[:32]}")
         if not is_digest(digest) or artifact.size < 0:
-            raise Unreadable("its description is not readable")
+            raise UnreadableImage("its description is not readable")
         return ScannedImage(
             name=f"{self.registry.name}/{project}/{name}:{tag}",
-            architecture=architecture_name(str(extra.get("architecture") or "x86_64"))[:32],
+            architecture=architecture_name(str(extra_attributes.get("architecture") or "x86_64"))[:32],
             project=project,
             digest=digest,
             size_bytes=artifact.size,

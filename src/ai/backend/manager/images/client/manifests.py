@@ -25,11 +25,11 @@ MAX_LABELS_LENGTH = 1 << 18
 _MAX_IMAGE_BYTES = 1 << 50
 
 
-class Unreadable(Exception):
+class UnreadableImage(Exception):
     """Raised for an image that sessions cannot use; the message is the reason."""
 
 
-class Child(msgspec.Struct, frozen=True):
+class IndexEntry(msgspec.Struct, frozen=True):
     digest: str
     architecture: str
 
@@ -69,68 +69,68 @@ def digest_of(body: bytes) -> str:
 
 
 def check_digest(body: bytes, digest: str) -> None:
-    """Raises Unreadable if the content does not have the digest."""
+    """Raises UnreadableImage if the content does not have the digest."""
     if digest.startswith("sha256:") and digest_of(body) != digest:
-        raise Unreadable("the registry gives another content than it announces")
+        raise UnreadableImage("the registry gives another content than it announces")
 
 
-def read_manifest(body: bytes) -> Manifest | list[Child]:
-    """Returns the image of a manifest, or those images of an index that run on Linux. Raises Unreadable."""
+def read_manifest(body: bytes) -> Manifest | list[IndexEntry]:
+    """Returns the image of a manifest, or those images of an index that run on Linux. Raises UnreadableImage."""
     document = _decode(body, _ManifestDocument, "manifest")
     if document.schemaVersion == 1:
-        raise Unreadable("its manifest is of schema 1, which engines do not read any more")
+        raise UnreadableImage("its manifest is of schema 1, which engines do not read any more")
     if document.manifests is not None:
-        return _children(document.manifests)
+        return _index_entries(document.manifests)
     if document.config is None or document.layers is None:
-        raise Unreadable("its manifest has no configuration")
+        raise UnreadableImage("its manifest has no configuration")
     if document.config.mediaType not in _CONFIG_TYPES:
-        raise Unreadable(f"it is no image but {document.config.mediaType[:64] or 'something else'}")
+        raise UnreadableImage(f"it is no image but {document.config.mediaType[:64] or 'something else'}")
     size = sum(layer.size for layer in document.layers) + document.config.size
     if not is_digest(document.config.digest) or not 0 <= size <= _MAX_IMAGE_BYTES:
-        raise Unreadable("its manifest is not readable")
+        raise UnreadableImage("its manifest is not readable")
     return Manifest(document.config.digest, size)
 
 
-def _decode(body: bytes, kind: type[T], noun: str) -> T:
+def _decode(body: bytes, document_type: type[T], document_noun: str) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=document_type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Unreadable(f"its {noun} is not readable") from None
+        raise UnreadableImage(f"its {document_noun} is not readable") from None
 
 
-def _children(descriptors: list[_Descriptor]) -> list[Child]:
+def _index_entries(descriptors: list[_Descriptor]) -> list[IndexEntry]:
     children = []
     for descriptor in descriptors[:256]:
         platform = descriptor.platform or {}
         architecture = platform.get("architecture")
         if platform.get("os") == "linux" and isinstance(architecture, str) and is_digest(descriptor.digest):
-            children.append(Child(descriptor.digest, architecture_name(architecture)))
+            children.append(IndexEntry(descriptor.digest, architecture_name(architecture)))
     if not children:
-        raise Unreadable("it has nothing for Linux")
+        raise UnreadableImage("it has nothing for Linux")
     # Of several variants of one architecture, engines take the one that comes first, too.
     return list({child.architecture: child for child in reversed(children)}.values())[::-1]
 
 
 def read_config(body: bytes) -> tuple[str, dict[str, str]]:
-    """Returns the architecture and the labels of an image's configuration. Raises Unreadable."""
+    """Returns the architecture and the labels of an image's configuration. Raises UnreadableImage."""
     document = _decode(body, _ImageConfig, "configuration")
     if document.os != "linux":
-        raise Unreadable(f"it is for {document.os[:32]}")
+        raise UnreadableImage(f"it is for {document.os[:32]}")
     labels = document.config.Labels if document.config else None
     return architecture_name(document.architecture)[:32], clean_labels(labels or {})
 
 
 def clean_labels(labels: dict[str, Any]) -> dict[str, str]:
-    """Returns the labels of an image whose values are texts. Raises Unreadable if they are too large."""
-    clean = {key: text for key, text in labels.items() if isinstance(text, str)}
-    if sum(len(key) + len(text) for key, text in clean.items()) > MAX_LABELS_LENGTH:
-        raise Unreadable("its labels are too large")
-    return clean
+    """Returns the labels of an image whose values are texts. Raises UnreadableImage if they are too large."""
+    text_labels = {key: label_value for key, label_value in labels.items() if isinstance(label_value, str)}
+    if sum(len(key) + len(label_value) for key, label_value in text_labels.items()) > MAX_LABELS_LENGTH:
+        raise UnreadableImage("its labels are too large")
+    return text_labels
 
 
 class Tag(NamedTuple):
     """Represents a tag of a registry; ``read`` fetches its images, of which there is one per architecture. Raises
-    Unreadable or BackendError.
+    UnreadableImage or BackendError.
     """
 
     name: str

@@ -187,7 +187,9 @@ class SessionFactory:
             return True
         agents = await self.agents.agents(scaling_group=session.scaling_group)
         try:
-            registered, aliases = await self.images.registered(reference) if self.images is not None else ((), ())
+            registered, aliases = (
+                await self.images.images_of_reference(reference) if self.images is not None else ((), ())
+            )
             images = merge_images(agents, registered, aliases)
             return resolve_image(images, reference, session.architecture).name == session.image
         except ImageNotFound:

@@ -35,7 +35,7 @@ class DeletedUsersLoop(PeriodicLoop):
 
     async def once(self) -> None:
         owners = await self._sessions.count_live()
-        for access_key in await self._identities.owned_by_deleted(owners.keys()):
+        for access_key in await self._identities.keys_of_deleted_users(owners.keys()):
             query = SessionQuery(limit=10_000, access_key=access_key, statuses=_ENDABLE_STATUSES)
             for session in (await self._sessions.search(query)).items:
                 log.info("session %s ends: its owner was deleted", session.id)

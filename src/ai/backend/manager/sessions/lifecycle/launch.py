@@ -136,7 +136,7 @@ class LaunchLoop(PeriodicLoop):
             specs = [kernel_spec(session, kernel, files, self.derive, secrets, claim) for kernel in kernels]
             request = CreateKernels(kernels=specs)
             if self.image_pulls is not None:
-                request = await self.image_pulls.request(specs)
+                request = await self.image_pulls.creation_command(specs)
             if kept:
                 devices = {
                     str(each.id): {name: dict(of_plugin) for name, of_plugin in each.devices.items()}
@@ -235,7 +235,9 @@ class LaunchLoop(PeriodicLoop):
                     kernel_id=str(kernel.id),
                     attempt=kernel.attempt,
                     secret_environ=dict(self.open_environ(session.sealed_environ)),
-                    registries=await self.image_pulls.access([kernel.image]) if self.image_pulls is not None else [],
+                    registries=await self.image_pulls.registry_access([kernel.image])
+                    if self.image_pulls is not None
+                    else [],
                 )
                 await self.gateway.agent(kernel.agent).restart_kernel(request)
             except errors.BackendError as e:

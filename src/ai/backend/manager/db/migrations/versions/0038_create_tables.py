@@ -20,10 +20,10 @@ previous_program = "the program of commit f9319a09"
 _ID = sa.String(36)
 _TEXT = sa.Text()
 _TIME = sa.DateTime(timezone=True)
-_WHOLE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_INTEGER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
-def _where(condition: str) -> dict[str, Any]:
+def _partial_index_options(condition: str) -> dict[str, Any]:
     return {f"{dialect}_where": sa.text(condition) for dialect in ("sqlite", "postgresql")}
 
 
@@ -35,8 +35,8 @@ def upgrade() -> None:
     op.create_table(
         "agent_acks",
         _required("agent_id", sa.String(64)),
-        _required("epoch", _WHOLE),
-        _required("seq", _WHOLE),
+        _required("epoch", _INTEGER),
+        _required("seq", _INTEGER),
         sa.PrimaryKeyConstraint("agent_id", name="pk_agent_acks"),
     )
     op.create_table(
@@ -44,7 +44,7 @@ def upgrade() -> None:
         _required("id", sa.String(64)),
         _required("status", sa.String(32)),
         _required("status_changed", _TIME),
-        _required("epoch", _WHOLE),
+        _required("epoch", _INTEGER),
         _required("region", sa.String(64)),
         _required("architecture", sa.String(32)),
         _required("scaling_group", sa.String(64)),
@@ -59,15 +59,15 @@ def upgrade() -> None:
         _required("runtime", sa.String(64)),
         _required("tier", sa.String(64)),
         _required("enforcement", _TEXT),
-        _required("generation", _WHOLE),
+        _required("generation", _INTEGER),
         _required("devices", _TEXT),
         _required("plugins", _TEXT),
         _required("images", _TEXT),
         _required("runtime_classes", _TEXT, server_default="[]"),
         sa.Column("overlay", _TEXT),
         _required("location", _TEXT, server_default="[]"),
-        sa.Column("kernel_limit", _WHOLE),
-        _required("version_id", _WHOLE),
+        sa.Column("kernel_limit", _INTEGER),
+        _required("version_id", _INTEGER),
         sa.PrimaryKeyConstraint("id", name="pk_agents"),
     )
     op.create_index("ix_agents_scaling_group", "agents", ["scaling_group"])
@@ -89,7 +89,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "audit_logs",
-        _required("id", _WHOLE, autoincrement=True),
+        _required("id", _INTEGER, autoincrement=True),
         _required("at", _TIME),
         _required("request_id", sa.String(64)),
         sa.Column("user_id", _ID),
@@ -217,7 +217,7 @@ def upgrade() -> None:
         _required("fingerprint", sa.String(64)),
         _required("call_id", _ID),
         _required("begun_at", _TIME),
-        sa.Column("status", _WHOLE),
+        sa.Column("status", _INTEGER),
         sa.Column("headers", _TEXT),
         sa.Column("body", sa.LargeBinary()),
         sa.PrimaryKeyConstraint("access_key", "token", name="pk_kept_answers"),
@@ -229,17 +229,17 @@ def upgrade() -> None:
         _required("created_at", _TIME),
         _required("default_for_unspecified", sa.String(32)),
         _required("total_resource_slots", _TEXT),
-        _required("max_concurrent_sessions", _WHOLE),
-        _required("max_containers_per_session", _WHOLE),
-        _required("max_pending_session_count", _WHOLE, server_default="0"),
+        _required("max_concurrent_sessions", _INTEGER),
+        _required("max_containers_per_session", _INTEGER),
+        _required("max_pending_session_count", _INTEGER, server_default="0"),
         _required("max_pending_session_resource_slots", _TEXT, server_default="{}"),
-        _required("max_session_lifetime", _WHOLE),
-        _required("idle_timeout", _WHOLE),
-        _required("max_vfolder_count", _WHOLE),
-        _required("max_vfolder_size", _WHOLE),
+        _required("max_session_lifetime", _INTEGER),
+        _required("idle_timeout", _INTEGER),
+        _required("max_vfolder_count", _INTEGER),
+        _required("max_vfolder_size", _INTEGER),
         _required("allowed_vfolder_hosts", _TEXT),
-        _required("max_claims", _WHOLE, server_default="0"),
-        _required("max_claim_idle_time", _WHOLE, server_default="0"),
+        _required("max_claims", _INTEGER, server_default="0"),
+        _required("max_claim_idle_time", _INTEGER, server_default="0"),
         sa.PrimaryKeyConstraint("name", name="pk_keypair_resource_policies"),
     )
     op.create_table(
@@ -253,10 +253,10 @@ def upgrade() -> None:
         _required("modified_at", _TIME),
         sa.Column("last_used", _TIME),
         _required("resource_policy", sa.String(256)),
-        _required("rate_limit", _WHOLE),
-        _required("num_queries", _WHOLE),
+        _required("rate_limit", _INTEGER),
+        _required("num_queries", _INTEGER),
         sa.Column("ssh_public_key", _TEXT),
-        _required("concurrency_limit", _WHOLE, server_default="0"),
+        _required("concurrency_limit", _INTEGER, server_default="0"),
         _required("allowed_client_ip", _TEXT, server_default="[]"),
         sa.PrimaryKeyConstraint("access_key", name="pk_keypairs"),
     )
@@ -280,7 +280,7 @@ def upgrade() -> None:
         "resource_presets",
         _required("name", sa.String(256)),
         _required("resource_slots", _TEXT),
-        sa.Column("shared_memory", _WHOLE),
+        sa.Column("shared_memory", _INTEGER),
         _required("device_requests", _TEXT, server_default="[]"),
         sa.PrimaryKeyConstraint("name", name="pk_resource_presets"),
     )
@@ -309,12 +309,12 @@ def upgrade() -> None:
     )
     op.create_table(
         "session_callbacks",
-        _required("id", _WHOLE, autoincrement=True),
+        _required("id", _INTEGER, autoincrement=True),
         _required("session_id", _ID),
         _required("access_key", sa.String(20)),
         _required("url", _TEXT),
         _required("body", _TEXT),
-        _required("attempts", _WHOLE),
+        _required("attempts", _INTEGER),
         _required("due_at", _TIME),
         sa.Column("trace", sa.String(55)),
         sa.PrimaryKeyConstraint("id", name="pk_session_callbacks"),
@@ -323,7 +323,7 @@ def upgrade() -> None:
     op.create_index("ix_session_callbacks_session_id", "session_callbacks", ["session_id"])
     op.create_table(
         "session_events",
-        _required("id", _WHOLE, autoincrement=True),
+        _required("id", _INTEGER, autoincrement=True),
         _required("name", sa.String(64)),
         _required("session_id", _ID),
         sa.Column("kernel_id", _ID),
@@ -366,7 +366,7 @@ def upgrade() -> None:
         _required("status_history", _TEXT),
         _required("status_changed", _TIME),
         _required("result", sa.String(32)),
-        _required("version", _WHOLE),
+        _required("version", _INTEGER),
         _required("domain_name", sa.String(64)),
         _required("group_id", _ID),
         _required("group_name", sa.String(64)),
@@ -379,8 +379,8 @@ def upgrade() -> None:
         sa.Column("tag", sa.String(256)),
         _required("cluster_mode", sa.String(32)),
         _required("runtime_class", sa.String(64), server_default=""),
-        _required("cluster_size", _WHOLE),
-        sa.Column("vni", _WHOLE),
+        _required("cluster_size", _INTEGER),
+        sa.Column("vni", _INTEGER),
         sa.Column("network", _TEXT),
         _required("requested_slots", _TEXT),
         _required("variant_requirements", _TEXT, server_default="[]"),
@@ -398,8 +398,8 @@ def upgrade() -> None:
         _required("preopen_ports", _TEXT),
         sa.Column("batch_timeout_s", sa.Float()),
         sa.Column("exec_timeout_s", sa.Float()),
-        _required("priority", _WHOLE),
-        _required("num_queries", _WHOLE),
+        _required("priority", _INTEGER),
+        _required("num_queries", _INTEGER),
         _required("reason", sa.String(32)),
         sa.Column("not_before", _TIME),
         _required("starting_over", sa.Boolean(), server_default=sa.false()),
@@ -409,8 +409,8 @@ def upgrade() -> None:
         sa.Column("terminated_at", _TIME),
         sa.Column("array_id", _ID),
         sa.Column("array_name", sa.String(64)),
-        sa.Column("array_index", _WHOLE),
-        sa.Column("array_parallel", _WHOLE),
+        sa.Column("array_index", _INTEGER),
+        sa.Column("array_parallel", _INTEGER),
         _required("device_requests", _TEXT, server_default="[]"),
         sa.Column("trace", sa.String(55)),
         _required("plugin_options", _TEXT, server_default="{}"),
@@ -428,7 +428,7 @@ def upgrade() -> None:
         "sessions",
         ["access_key", "name"],
         unique=True,
-        **_where("status NOT IN ('CANCELLED', 'ERROR', 'TERMINATED')"),
+        **_partial_index_options("status NOT IN ('CANCELLED', 'ERROR', 'TERMINATED')"),
     )
     op.create_index("uq_sessions_vni", "sessions", ["vni"], unique=True)
     op.create_table(
@@ -443,7 +443,7 @@ def upgrade() -> None:
         _required("kind", sa.String(32)),
         _required("name", sa.String(256)),
         _required("created_at", _TIME),
-        _required("max_vfolder_count", _WHOLE),
+        _required("max_vfolder_count", _INTEGER),
         _required("max_quota_scope_size", sa.BigInteger()),
         sa.PrimaryKeyConstraint("kind", "name", name="pk_storage_policies"),
     )
@@ -504,14 +504,18 @@ def upgrade() -> None:
         "vfolders",
         ["group_id", "name"],
         unique=True,
-        **_where("status NOT IN ('delete-complete', 'delete-error', 'delete-ongoing', 'delete-pending')"),
+        **_partial_index_options(
+            "status NOT IN ('delete-complete', 'delete-error', 'delete-ongoing', 'delete-pending')"
+        ),
     )
     op.create_index(
         "uq_vfolders_live_name_of_user",
         "vfolders",
         ["user_id", "name"],
         unique=True,
-        **_where("status NOT IN ('delete-complete', 'delete-error', 'delete-ongoing', 'delete-pending')"),
+        **_partial_index_options(
+            "status NOT IN ('delete-complete', 'delete-error', 'delete-ongoing', 'delete-pending')"
+        ),
     )
     op.create_table(
         "artifacts",
@@ -541,8 +545,8 @@ def upgrade() -> None:
         _required("id", _ID),
         _required("session_id", _ID),
         _required("cluster_role", sa.String(16)),
-        _required("cluster_idx", _WHOLE),
-        _required("local_rank", _WHOLE),
+        _required("cluster_idx", _INTEGER),
+        _required("local_rank", _INTEGER),
         _required("cluster_hostname", sa.String(64)),
         _required("image", sa.String(512)),
         _required("architecture", sa.String(32)),
@@ -551,16 +555,16 @@ def upgrade() -> None:
         sa.Column("status_info", _TEXT),
         _required("status_data", _TEXT),
         _required("status_changed", _TIME),
-        _required("attempt", _WHOLE),
+        _required("attempt", _INTEGER),
         sa.Column("agent", sa.String(64)),
         _required("requested_slots", _TEXT),
         _required("occupied_slots", _TEXT),
         _required("devices", _TEXT),
-        _required("generation", _WHOLE),
+        _required("generation", _INTEGER),
         _required("attached_devices", _TEXT),
         _required("service_ports", _TEXT),
         sa.Column("container_id", sa.String(128)),
-        sa.Column("exit_code", _WHOLE),
+        sa.Column("exit_code", _INTEGER),
         _required("role_options", _TEXT, server_default="{}"),
         sa.Column("last_stat", _TEXT),
         _required("created_at", _TIME),
@@ -659,7 +663,7 @@ def upgrade() -> None:
         "vfolder_invitations",
         ["folder_id", "invitee"],
         unique=True,
-        **_where("state = 'pending'"),
+        **_partial_index_options("state = 'pending'"),
     )
     op.create_table(
         "vfolder_permissions",
@@ -680,11 +684,11 @@ def upgrade() -> None:
         _required("status", sa.String(32)),
         sa.Column("status_info", _TEXT),
         _required("status_changed", _TIME),
-        _required("generation", _WHOLE),
-        _required("attempt", _WHOLE),
+        _required("generation", _INTEGER),
+        _required("attempt", _INTEGER),
         _required("residue", sa.Boolean()),
         sa.Column("size", sa.BigInteger()),
-        sa.Column("file_count", _WHOLE),
+        sa.Column("file_count", _INTEGER),
         sa.Column("digest", sa.String(128)),
         sa.Column("imported_digest", sa.String(128)),
         _required("source", _TEXT),
@@ -720,7 +724,7 @@ def upgrade() -> None:
         _required("is_active", sa.Boolean()),
         _required("created_at", _TIME),
         _required("last_step", sa.BigInteger()),
-        _required("failures", _WHOLE),
+        _required("failures", _INTEGER),
         sa.Column("failed_at", _TIME),
         sa.ForeignKeyConstraint(["user_id"], ["users.uuid"], name="fk_totp_devices_user_id_users", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("user_id", name="pk_totp_devices"),
@@ -736,7 +740,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "old_passwords",
-        _required("id", _WHOLE, autoincrement=True),
+        _required("id", _INTEGER, autoincrement=True),
         _required("user_id", _ID),
         _required("password", _TEXT),
         sa.ForeignKeyConstraint(["user_id"], ["users.uuid"], name="fk_old_passwords_user_id_users", ondelete="CASCADE"),
@@ -745,7 +749,7 @@ def upgrade() -> None:
     op.create_index("ix_old_passwords_user_id", "old_passwords", ["user_id"])
     op.create_table(
         "sign_ins",
-        _required("id", _WHOLE, autoincrement=True),
+        _required("id", _INTEGER, autoincrement=True),
         _required("user_id", _ID),
         _required("at", _TIME),
         _required("address", sa.String(64)),
@@ -761,7 +765,7 @@ def upgrade() -> None:
         _required("id", _ID),
         _required("name", sa.String(64)),
         sa.Column("active_name", sa.String(64)),
-        _required("version", _WHOLE),
+        _required("version", _INTEGER),
         _required("status", sa.String(32)),
         _required("reason", sa.String(32)),
         _required("domain_name", sa.String(64)),
@@ -773,7 +777,7 @@ def upgrade() -> None:
         _required("created_by", sa.String(20)),
         _required("resource_group", sa.String(64)),
         _required("open_to_public", sa.Boolean()),
-        _required("desired", _WHOLE),
+        _required("desired", _INTEGER),
         sa.Column("url", _TEXT),
         _required("published", sa.String(64)),
         _required("policy", _TEXT),
@@ -792,13 +796,13 @@ def upgrade() -> None:
         "endpoint_revisions",
         _required("id", _ID),
         _required("endpoint_id", _ID),
-        _required("number", _WHOLE),
+        _required("number", _INTEGER),
         _required("status", sa.String(32)),
         _required("reason", sa.String(32)),
         _required("spec", _TEXT),
-        _required("failures", _WHOLE),
+        _required("failures", _INTEGER),
         sa.Column("failed_at", _TIME),
-        _required("step", _WHOLE),
+        _required("step", _INTEGER),
         sa.Column("step_since", _TIME),
         _required("weight", sa.Float()),
         _required("created_at", _TIME),
@@ -846,7 +850,7 @@ def upgrade() -> None:
     op.create_index("ix_endpoint_tokens_endpoint_id", "endpoint_tokens", ["endpoint_id"])
     op.create_table(
         "endpoint_events",
-        _required("id", _WHOLE),
+        _required("id", _INTEGER),
         _required("endpoint_id", _ID),
         _required("at", _TIME),
         _required("subject", sa.String(64)),
@@ -880,18 +884,18 @@ def upgrade() -> None:
         "endpoint_usage",
         _required("id", _ID),
         _required("endpoint_id", _ID),
-        _required("hour", _WHOLE),
+        _required("hour", _INTEGER),
         _required("token", sa.String(64)),
         sa.Column("user_id", _ID),
         sa.Column("revision_id", _ID),
         sa.Column("replica_id", _ID),
-        _required("requests", _WHOLE),
-        _required("errors", _WHOLE),
-        _required("prompt_tokens", _WHOLE),
-        _required("cached_tokens", _WHOLE),
-        _required("output_tokens", _WHOLE),
-        _required("estimated", _WHOLE),
-        _required("busy_ms", _WHOLE),
+        _required("requests", _INTEGER),
+        _required("errors", _INTEGER),
+        _required("prompt_tokens", _INTEGER),
+        _required("cached_tokens", _INTEGER),
+        _required("output_tokens", _INTEGER),
+        _required("estimated", _INTEGER),
+        _required("busy_ms", _INTEGER),
         sa.ForeignKeyConstraint(
             ["endpoint_id"], ["endpoints.id"], name="fk_endpoint_usage_endpoint_id_endpoints", ondelete="CASCADE"
         ),
@@ -902,14 +906,14 @@ def upgrade() -> None:
     op.create_table(
         "endpoint_usage_positions",
         _required("source", sa.String(64)),
-        _required("last", _WHOLE),
+        _required("last", _INTEGER),
         sa.PrimaryKeyConstraint("source", name="pk_endpoint_usage_positions"),
     )
     op.create_table(
         "device_claims",
         _required("id", _ID),
         _required("name", sa.String(64)),
-        _required("version", _WHOLE),
+        _required("version", _INTEGER),
         _required("status", sa.String(32)),
         sa.Column("status_info", _TEXT),
         _required("status_changed", _TIME),
@@ -937,7 +941,7 @@ def upgrade() -> None:
     op.create_index("uq_device_claims_name", "device_claims", ["user_id", "group_id", "name"], unique=True)
     op.create_table(
         "claim_spans",
-        _required("id", _WHOLE, autoincrement=True),
+        _required("id", _INTEGER, autoincrement=True),
         _required("claim_id", _ID),
         _required("domain_name", sa.String(64)),
         _required("group_id", _ID),

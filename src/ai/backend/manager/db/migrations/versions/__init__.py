@@ -1,1 +1,1 @@
-"""One line of revisions for all features."""
+"""Holds the migrations of all features, in one linear history."""
