@@ -22,7 +22,7 @@ from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec, Accelera
 from ai.backend.kubeacc.crd.vocabulary import PowerState
 from ai.backend.kubeacc.drivers.artifact_settings import ArtifactSettings
 from ai.backend.kubeacc.drivers.artifact_store import ArtifactStore
-from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports, accelerator_name, described
+from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports, accelerator_name, describe_device
 from ai.backend.kubeacc.node_plugin.checkpoint import WorkloadRecord
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker
 from ai.backend.kubeacc.node_plugin.dra import OrphanSweep
@@ -93,7 +93,7 @@ class Tracker:
 
 
 def reports(server: Server, tmp_path: Path, *devices: ComputeDevice) -> AcceleratorReports:
-    holders = SimpleNamespace(holders={}, foreign=lambda key: "")
+    holders = SimpleNamespace(holders={}, foreign_offer=lambda key: "")
     made = AcceleratorReports(
         cast("KubeApi", server),
         cast("DeviceTracker", Tracker(*devices)),
@@ -122,11 +122,11 @@ async def test_a_device_whose_object_cannot_be_read_is_given_to_nobody(tmp_path:
     made.changed = lambda: changes.append("changed")
     name = accelerator_name(NODE, "mock", "a")
     made.reflector.replace([Undecodable(ObjectMeta(name=name, uid="a", resource_version="5"), "odd")], "1")
-    assert made.withheld(("mock", cast("Any", "a"))) == "its Accelerator cannot be read"
-    assert made.withheld(("mock", cast("Any", "b"))) == ""
+    assert made.withheld_reason(("mock", cast("Any", "a"))) == "its Accelerator cannot be read"
+    assert made.withheld_reason(("mock", cast("Any", "b"))) == ""
     assert changes == ["changed"]
     made.reflector.replace([], "2")
-    assert made.withheld(("mock", cast("Any", "a"))) == ""
+    assert made.withheld_reason(("mock", cast("Any", "a"))) == ""
     assert changes == ["changed", "changed"]
 
 
@@ -145,9 +145,9 @@ async def test_a_quarantined_device_is_given_to_nobody_until_it_is_reset(tmp_pat
         return msgspec.convert(body, Accelerator)
 
     made.reflector.replace([accelerator("True", "1")], "1")
-    assert made.withheld(("mock", cast("Any", "a"))) == "quarantined: its state is not known; reset or detach it"
+    assert made.withheld_reason(("mock", cast("Any", "a"))) == "quarantined: its state is not known; reset or detach it"
     made.reflector.replace([accelerator("False", "2")], "2")
-    assert made.withheld(("mock", cast("Any", "a"))) == ""
+    assert made.withheld_reason(("mock", cast("Any", "a"))) == ""
     assert changes == ["changed", "changed"], "slices are written anew each time"
 
 
@@ -159,7 +159,7 @@ async def test_a_local_device_goes_with_its_node(tmp_path: Path) -> None:
 
 
 def test_a_plugin_that_boasts_is_cut_to_the_limits_of_the_resource() -> None:
-    boasted = described(replace(device("a"), memory_size=2**60, processing_units=2**40), PluginCapabilities())
+    boasted = describe_device(replace(device("a"), memory_size=2**60, processing_units=2**40), PluginCapabilities())
     assert boasted.memory is not None
     msgspec.convert(msgspec.to_builtins(boasted), type(boasted))  # raises beyond a limit
 

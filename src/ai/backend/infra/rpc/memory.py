@@ -42,18 +42,18 @@ class MemoryStreams:
             self._expected.pop(token, None)
 
     async def dial(self, offer: DataOffer, port: StreamPort) -> None:
-        far_port = self._expected.pop(offer.token, None)
-        if far_port is None:
+        peer_port = self._expected.pop(offer.token, None)
+        if peer_port is None:
             raise Unavailable("the manager does not wait for this stream any more")
-        far_port.attach(partial(_deliver, port), port.end)
-        port.attach(partial(_deliver, far_port), far_port.end)
+        peer_port.attach(partial(_deliver_piece, port), port.end)
+        port.attach(partial(_deliver_piece, peer_port), peer_port.end)
 
 
-async def _deliver(far_port: StreamPort, kind: Piece, body: Any) -> None:
+async def _deliver_piece(peer_port: StreamPort, kind: Piece, body: Any) -> None:
     if kind is Piece.CREDIT:
-        far_port.grant(body)
-    elif not far_port.deliver(body):
-        far_port.end()
+        peer_port.grant(body)
+    elif not peer_port.deliver(body):
+        peer_port.end()
         raise Unavailable("the window of the peer is full")
 
 

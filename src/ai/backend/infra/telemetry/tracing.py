@@ -161,8 +161,8 @@ def record_span(
     """
     if _tracer is None or parent is None:
         return None
-    found_links = [link for link in links if link]
-    return _tracer.record(name, started, ended, parent, attributes, found_links, failure, is_limited=is_limited)
+    existing_links = [link for link in links if link]
+    return _tracer.record(name, started, ended, parent, attributes, existing_links, failure, is_limited=is_limited)
 
 
 def current_traceparent() -> str | None:

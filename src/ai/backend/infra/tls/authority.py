@@ -20,11 +20,11 @@ from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.names import check_slug
 from ai.backend.infra.files import write_atomically
 
-_AUTHORITY, _AUTHORITY_KEY, _TRUSTED = "authority.pem", "authority-key.pem", "authorities.pem"
-_OWN_FILES = frozenset({_AUTHORITY, _AUTHORITY_KEY, _TRUSTED})
+_AUTHORITY_FILE, _AUTHORITY_KEY_FILE, _TRUSTED_FILE = "authority.pem", "authority-key.pem", "authorities.pem"
+_AUTHORITY_FILES = frozenset({_AUTHORITY_FILE, _AUTHORITY_KEY_FILE, _TRUSTED_FILE})
 _CLOCK_SKEW = timedelta(minutes=5)
-_LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-_HOST_NAME = re.compile(rf"(\*\.)?({_LABEL}\.)*{_LABEL}")
+_DNS_LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+_HOST_NAME = re.compile(rf"(\*\.)?({_DNS_LABEL}\.)*{_DNS_LABEL}")
 _PEM = serialization.Encoding.PEM
 
 
@@ -40,7 +40,7 @@ class Authority:
     @property
     def trusted(self) -> Path:
         """Returns the file of the certificates that clients trust, the present authority first, then earlier ones."""
-        return self._folder / _TRUSTED
+        return self._folder / _TRUSTED_FILE
 
     def create(self, name: str, *, life: timedelta, now: datetime, replace: bool = False) -> None:
         """Makes the key and certificate of the authority.
@@ -48,7 +48,7 @@ class Authority:
         With ``replace`` another one takes its place; the earlier stays in :attr:`trusted` until it expires, so that
         clients get the new one before servers use it. Raises Conflict if there is one, InvalidInput for a bad name.
         """
-        if (self._folder / _AUTHORITY).exists() and not replace:
+        if (self._folder / _AUTHORITY_FILE).exists() and not replace:
             raise Conflict(f"{self._folder} has an authority already: give --replace to make another")
         if not 0 < len(name) <= 64:
             raise InvalidInput("the name of an authority has 1 to 64 characters")
@@ -61,10 +61,12 @@ class Authority:
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         builder = builder.add_extension(identifier, critical=False)
         certificate = builder.sign(key, hashes.SHA256()).public_bytes(_PEM)
-        earlier = [old for old in self._read_trusted() if old.not_valid_after_utc > now]
-        bundle = certificate + b"".join(old.public_bytes(_PEM) for old in earlier)
-        write_atomically(self._folder / _AUTHORITY_KEY, _key_text(key))
-        write_atomically(self._folder / _AUTHORITY, certificate, mode=0o644)
+        valid_certificates = [
+            old_certificate for old_certificate in self._read_trusted() if old_certificate.not_valid_after_utc > now
+        ]
+        bundle = certificate + b"".join(old_certificate.public_bytes(_PEM) for old_certificate in valid_certificates)
+        write_atomically(self._folder / _AUTHORITY_KEY_FILE, _key_text(key))
+        write_atomically(self._folder / _AUTHORITY_FILE, certificate, mode=0o644)
         write_atomically(self.trusted, bundle, mode=0o644)
 
     def issue(
@@ -77,7 +79,7 @@ class Authority:
         host, or an authority that expires before the certificate would, Conflict if its files do not belong together.
         """
         check_slug(name, what="name", allow_dots=True)
-        if folder.resolve() == self._folder.resolve() and f"{name}.pem" in _OWN_FILES:
+        if folder.resolve() == self._folder.resolve() and f"{name}.pem" in _AUTHORITY_FILES:
             raise InvalidInput(f"{name} is the name of a file of the authority: name another folder with -o")
         issuer, issuer_key = self._load()
         if issuer.not_valid_after_utc < now + life:
@@ -104,12 +106,12 @@ class Authority:
         return certificate_path, key_path
 
     def _load(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-        path = self._folder / _AUTHORITY
+        path = self._folder / _AUTHORITY_FILE
         if not path.exists():
             raise NotFound(f"{self._folder} has no authority: `backend.ai mgr pki init` makes one")
-        key = serialization.load_pem_private_key((self._folder / _AUTHORITY_KEY).read_bytes(), None)
+        key = serialization.load_pem_private_key((self._folder / _AUTHORITY_KEY_FILE).read_bytes(), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise InvalidInput(f"{self._folder / _AUTHORITY_KEY} is no key on P-256")
+            raise InvalidInput(f"{self._folder / _AUTHORITY_KEY_FILE} is no key on P-256")
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         if certificate.public_key() != key.public_key():
             raise Conflict(

@@ -62,9 +62,9 @@ class ControllerManager:
             return
         if after is not None:
             self.device_queue.add(after.metadata.name)
-        for side in (before, after):
-            if side is not None and side.status.class_name:
-                self.class_queue.add_after(side.status.class_name, _CLASS_PAUSE_S)
+        for device_version in (before, after):
+            if device_version is not None and device_version.status.class_name:
+                self.class_queue.add_after(device_version.status.class_name, _CLASS_PAUSE_S)
         for key in self._operations_of.get(device.metadata.name, ()):
             self.operation_queue.add(key)
 

@@ -100,23 +100,23 @@ class OperationController:
         # Of the waiting operations of a namespace one is decided at a time, so that each sees the quota that is left.
         async with self._acquiring.setdefault(namespace, asyncio.Lock()):
             situation = self._situation(operation)
-            taken = next_step(situation)
-            if taken.acquire and situation.device is not None:
+            next_action = next_step(situation)
+            if next_action.acquire and situation.device is not None:
                 await self._acquire(operation, situation.device)
                 crash_point("after-operation-acquire")
                 return 0.0
-        if taken.evict and situation.device is not None and (problem := await self._evict(situation.device)):
-            taken = replace(taken, reason="EvictionRefused", message=problem[:1024])
-        status, _ = advance(situation, taken)
+        if next_action.evict and situation.device is not None and (problem := await self._evict(situation.device)):
+            next_action = replace(next_action, reason="EvictionRefused", message=problem[:1024])
+        status, _ = advance(situation, next_action)
         if status != replace(operation.status, report=None):
             crash_point("before-operation-status")
             if status.attempts > operation.status.attempts == 0 and situation.policy.policy is not None:
-                await self._note_begin(operation, situation.policy.policy, situation.now)
+                await self._record_begin(operation, situation.policy.policy, situation.now)
             await self._store(operation, status)
             crash_point("after-operation-status")
-            if taken.trigger is not None:
-                log.info("%s/%s: %s by %s", namespace, name, status.phase, taken.trigger)
-        return 0.0 if taken.trigger is not None else taken.again_s
+            if next_action.trigger is not None:
+                log.info("%s/%s: %s by %s", namespace, name, status.phase, next_action.trigger)
+        return 0.0 if next_action.trigger is not None else next_action.again_s
 
     def _situation(self, operation: AcceleratorOperation) -> Situation:
         now = self._now()
@@ -160,22 +160,30 @@ class OperationController:
         itself. Operations that this policy allowed and attached devices of its classes count. An operation that cannot
         be decoded counts for every policy, and where no more can be noted, none begins."""
         namespace, uid = operation.metadata.namespace, operation.metadata.uid
-        others = [
-            other
-            for other in self._view.operations.all()
-            if other.metadata.namespace == namespace and other.metadata.uid != uid and other.status.policy == name
+        other_operations = [
+            other_operation
+            for other_operation in self._view.operations.all()
+            if other_operation.metadata.namespace == namespace
+            and other_operation.metadata.uid != uid
+            and other_operation.status.policy == name
         ]
         devices = self._view.accelerators.all()
-        locking = {device.status.operation.uid for device in devices if device.status.operation is not None}
-        begun = {
-            other.metadata.uid
-            for other in others
-            if other.status.attempts and other.status.start_time and _is_recent(other.status.start_time, now)
+        locking_uids = {device.status.operation.uid for device in devices if device.status.operation is not None}
+        begun_uids = {
+            other_operation.metadata.uid
+            for other_operation in other_operations
+            if other_operation.status.attempts
+            and other_operation.status.start_time
+            and _is_recent(other_operation.status.start_time, now)
         }
-        noted = self._recent(name, now)
-        begun |= {one.uid for one in noted if one.namespace == namespace and one.uid != uid}
+        recent_operations = self._recent(name, now)
+        begun_uids |= {
+            recent_operation.uid
+            for recent_operation in recent_operations
+            if recent_operation.namespace == namespace and recent_operation.uid != uid
+        }
         limit = policy.quota.operations_per_hour if policy.quota is not None else None
-        unknown = sum(1 for key in self._view.operations.reflector.undecodable if key[0] == namespace)
+        undecodable_count = sum(1 for key in self._view.operations.reflector.undecodable if key[0] == namespace)
         return Usage(
             attached_devices=sum(
                 1
@@ -184,18 +192,26 @@ class OperationController:
                 and device.status.attached_by.namespace == namespace
                 and (not policy.class_names or device.status.class_name in policy.class_names)
             ),
-            concurrent_operations=unknown
-            + sum(1 for other in others if other.status.phase.holds_device or other.metadata.uid in locking),
-            operations_last_hour=unknown + len(begun) + (limit or 0 if len(noted) >= MAX_RECENT else 0),
+            concurrent_operations=undecodable_count
+            + sum(
+                1
+                for other_operation in other_operations
+                if other_operation.status.phase.holds_device or other_operation.metadata.uid in locking_uids
+            ),
+            operations_last_hour=undecodable_count
+            + len(begun_uids)
+            + (limit or 0 if len(recent_operations) >= MAX_RECENT else 0),
         )
 
     def _recent(self, policy_name: str, now: datetime) -> list[RecentOperation]:
         """Returns the operations of the last hour that a policy's status lists."""
         policy = self._view.policies.get(policy_name)
-        noted = policy.status.recent_operations if policy is not None else ()
-        return [one for one in noted if _is_recent(one.start_time, now)]
+        recorded_operations = policy.status.recent_operations if policy is not None else ()
+        return [
+            recent_operation for recent_operation in recorded_operations if _is_recent(recent_operation.start_time, now)
+        ]
 
-    async def _note_begin(self, operation: AcceleratorOperation, policy_name: str, now: datetime) -> None:
+    async def _record_begin(self, operation: AcceleratorOperation, policy_name: str, now: datetime) -> None:
         """Adds an operation that begins to the status of its policy, if a quota counts it.
 
         Raises Conflict if the policy has changed since it was asked, so of two operations one gets the last place."""
@@ -203,18 +219,25 @@ class OperationController:
         if policy is None or policy.spec.quota is None or policy.spec.quota.operations_per_hour is None:
             return
         metadata = operation.metadata
-        begins = RecentOperation(namespace=metadata.namespace, uid=metadata.uid, start_time=timestamp(now))
-        recent = [one for one in self._recent(policy_name, now) if one.uid != metadata.uid]
+        beginning_operation = RecentOperation(namespace=metadata.namespace, uid=metadata.uid, start_time=timestamp(now))
+        recent_operations = [
+            recent_operation
+            for recent_operation in self._recent(policy_name, now)
+            if recent_operation.uid != metadata.uid
+        ]
         condition = {"uid": policy.metadata.uid, "resourceVersion": policy.metadata.resource_version}
-        written = await self._api.apply(
+        written_policy = await self._api.apply(
             POLICIES,
             policy_name,
-            {"metadata": condition, "status": {"recentOperations": msgspec.to_builtins([*recent, begins])}},
+            {
+                "metadata": condition,
+                "status": {"recentOperations": msgspec.to_builtins([*recent_operations, beginning_operation])},
+            },
             manager=OPERATION_MANAGER,
             force=True,
             subresource="status",
         )
-        self._view.policies.record(written)
+        self._view.policies.record(written_policy)
 
     async def _set_finalizer(self, operation: AcceleratorOperation, *, present: bool) -> None:
         finalizers = [name for name in operation.metadata.finalizers if name != OPERATION_FINALIZER]
@@ -225,10 +248,10 @@ class OperationController:
             "resourceVersion": operation.metadata.resource_version,
             "finalizers": finalizers,
         }
-        patched = await self._api.patch(
+        patched_operation = await self._api.patch(
             OPERATIONS, operation.metadata.name, {"metadata": metadata}, operation.metadata.namespace
         )
-        self._view.operations.record(patched)
+        self._view.operations.record(patched_operation)
 
     async def _acquire(self, operation: AcceleratorOperation, device: Accelerator) -> None:
         """Locks the device for an operation. Raises Conflict if the device has changed since it was read, so of two
@@ -304,7 +327,7 @@ class OperationController:
         if attached_by is not None:
             status["attachedBy"] = msgspec.to_builtins(attached_by)
         metadata = {"uid": device.metadata.uid, "resourceVersion": device.metadata.resource_version}
-        written = await self._api.apply(
+        written_device = await self._api.apply(
             ACCELERATORS,
             device.metadata.name,
             {"metadata": metadata, "status": status},
@@ -312,12 +335,12 @@ class OperationController:
             force=True,
             subresource="status",
         )
-        self._view.accelerators.record(written)
+        self._view.accelerators.record(written_device)
 
     async def _store(self, operation: AcceleratorOperation, status: Any) -> None:
         """Writes the whole status except the report, if nobody changed the operation meanwhile."""
         metadata = {"uid": operation.metadata.uid, "resourceVersion": operation.metadata.resource_version}
-        written = await self._api.apply(
+        written_operation = await self._api.apply(
             OPERATIONS,
             operation.metadata.name,
             {"metadata": metadata, "status": msgspec.to_builtins(status)},
@@ -326,7 +349,7 @@ class OperationController:
             force=True,
             subresource="status",
         )
-        self._view.operations.record(written)
+        self._view.operations.record(written_operation)
 
     async def _evict(self, device: Accelerator) -> str:
         """Requests the eviction of the pods that hold a device, repeatedly for pods that a disruption budget protects.
@@ -367,9 +390,9 @@ class OperationController:
         if operation.metadata.deletion_timestamp or operation.status.completion_time is None:
             return None
         age_s = (self._now() - datetime.fromisoformat(operation.status.completion_time)).total_seconds()
-        left_s = operation.spec.ttl_seconds_after_finished - age_s
-        if left_s > 0:
-            return left_s
+        remaining_s = operation.spec.ttl_seconds_after_finished - age_s
+        if remaining_s > 0:
+            return remaining_s
         await self._api.delete(
             OPERATIONS, operation.metadata.name, operation.metadata.namespace, uid=operation.metadata.uid
         )

@@ -40,9 +40,9 @@ class FactStore:
     """Stores the facts of all devices in one file. Where it cannot be read, or is of an earlier start of the machine,
     the facts are unknown."""
 
-    def __init__(self, path: Path, *, boot: str | None = None) -> None:
+    def __init__(self, path: Path, *, current_boot_id: str | None = None) -> None:
         self._path = path
-        self._boot_id = boot_id() if boot is None else boot
+        self._boot_id = boot_id() if current_boot_id is None else current_boot_id
         self._facts: dict[str, DeviceFacts] = {}
         try:
             stored = msgspec.json.decode(path.read_bytes(), type=_Stored)

@@ -79,7 +79,7 @@ def features_of(agent: Agent) -> frozenset[str]:
     networks.
     """
     features = {class_feature(runtime_class.name) for runtime_class in agent.runtime_classes}
-    features |= {folders_feature(each.name) for each in agent.runtime_classes if each.folders}
+    features |= {folders_feature(class_report.name) for class_report in agent.runtime_classes if class_report.folders}
     features |= {options_feature(plugin.name) for plugin in agent.plugins if plugin.options_schema is not None}
     if agent.enforcement.get(NETWORKS) != Enforcement.NONE.value:
         features.add(NETWORKS)
@@ -88,7 +88,7 @@ def features_of(agent: Agent) -> frozenset[str]:
     return frozenset(features)
 
 
-def with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset[str]) -> list[Agent]:
+def agents_with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset[str]) -> list[Agent]:
     """Returns the agents that can provide the network that a session needs.
 
     Raises UnsupportedResource with the reasons of the first three agents if no agent can.
@@ -104,16 +104,16 @@ def with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset
             "one kernel, or for agents with the Docker runtime.",
             data={"clusterSize": "not possible here", "feature": NETWORKS},
         )
-    reasons = {agent.id: _overlay_problem(agent)[:_MAX_REASON_LENGTH] for agent in agents[:_MAX_SHOWN_REASONS]}
-    shown_reasons = "; ".join(f"{agent_id}: {reason}" for agent_id, reason in reasons.items())
-    omitted = f" (and {len(agents) - _MAX_SHOWN_REASONS} more)" if len(agents) > _MAX_SHOWN_REASONS else ""
+    reason_of_agent = {agent.id: _overlay_problem(agent)[:_MAX_REASON_LENGTH] for agent in agents[:_MAX_SHOWN_REASONS]}
+    shown_reasons = "; ".join(f"{agent_id}: {reason}" for agent_id, reason in reason_of_agent.items())
+    omission = f" (and {len(agents) - _MAX_SHOWN_REASONS} more)" if len(agents) > _MAX_SHOWN_REASONS else ""
     network_article, request_field = (
         ("an encrypted", "config.resource_opts") if ENCRYPTED in needs else ("a", "clusterMode")
     )
     raise UnsupportedResource(
         f"No agent of {resource_group} can take part in {network_article} network over several nodes: "
-        f"{shown_reasons}{omitted}.",
-        data={request_field: "not possible here", "feature": min(needs), "agents": reasons},
+        f"{shown_reasons}{omission}.",
+        data={request_field: "not possible here", "feature": min(needs), "agents": reason_of_agent},
     )
 
 
@@ -190,7 +190,7 @@ def _with_report(
     return PluginDevices(name=name, devices=devices, alloc_map=alloc_map_spec, namespaces=namespaces)
 
 
-def with_class(
+def agents_with_class(
     agents: Sequence[Agent],
     name: str,
     requests: Iterable[ResourceSlot],
@@ -214,11 +214,11 @@ def with_class(
         if runtime_class.name == name
     ]
     if not candidates:
-        available = sorted({runtime_class.name for agent in agents for runtime_class in agent.runtime_classes})
+        available_classes = sorted({runtime_class.name for agent in agents for runtime_class in agent.runtime_classes})
         raise UnsupportedResource(
             f"No agent of {resource_group} has the runtime class {name[:64]!r}; "
-            f"there {'are ' + ', '.join(available) if available else 'is none'}.",
-            data={_RUNTIME_CLASS_FIELD: "unknown", "available": available},
+            f"there {'are ' + ', '.join(available_classes) if available_classes else 'is none'}.",
+            data={_RUNTIME_CLASS_FIELD: "unknown", "available": available_classes},
         )
     requests = list(requests)
     refusals = [
@@ -226,15 +226,15 @@ def with_class(
         or next((reason for slots in requests if (reason := _refusal(agent, runtime_class, slots, devices))), "")
         for agent, runtime_class in candidates
     ]
-    accepting = [candidate for candidate, reason in zip(candidates, refusals, strict=True) if not reason]
-    if not accepting:
+    accepting_agents = [candidate for candidate, reason in zip(candidates, refusals, strict=True) if not reason]
+    if not accepting_agents:
         raise InvalidInput(
             f"The runtime class {name} does not take this: {refusals[0]}.", data={_RUNTIME_CLASS_FIELD: "too much"}
         )
-    overheads = [ResourceSlot.parse(dict(runtime_class.overhead)) for _, runtime_class in accepting]
+    overheads = [ResourceSlot.parse(dict(runtime_class.overhead)) for _, runtime_class in accepting_agents]
     slots = {slot for overhead in overheads for slot in overhead}
-    largest = ResourceSlot({slot: max(overhead[slot] for overhead in overheads) for slot in slots})
-    return [agent for agent, _ in accepting], largest.nonzero()
+    largest_overhead = ResourceSlot({slot: max(overhead[slot] for overhead in overheads) for slot in slots})
+    return [agent for agent, _ in accepting_agents], largest_overhead.nonzero()
 
 
 def _unfit(runtime_class: RuntimeClassReport, *, has_folders: bool, uses_host_network: bool) -> str:

@@ -26,7 +26,7 @@ COLUMNS = (
     "devices",
 )
 _INTRINSIC = frozenset({"cpu", "mem"})
-_FREE, _FULL, _FAILED = "0", "f", "x"
+_FREE_LETTER, _FULL_LETTER, _FAILED_LETTER = "0", "f", "x"
 
 
 class FleetView(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     agents: list[tuple[Any, ...]]
 
 
-class _Words:
+class _WordNumbers:
     """Assigns numbers to words, in the order in which the words appear."""
 
     def __init__(self) -> None:
@@ -77,13 +77,13 @@ def _hardware_of(devices: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _state_letter(device: Mapping[str, Any], taken: Mapping[tuple[str, str], Decimal]) -> str:
+def _state_letter(device: Mapping[str, Any], held_amounts: Mapping[tuple[str, str], Decimal]) -> str:
     """Returns a character that shows how much of a device is used, by its most used slot, or that the device has
     failed.
     """
     if device.get("health", DeviceHealth.HEALTHY.value) != DeviceHealth.HEALTHY.value:
-        return _FAILED
-    used = Decimal(0)
+        return _FAILED_LETTER
+    used_share = Decimal(0)
     for slot in device.get("slots", ()):
         try:
             amount = ResourceSlot.parse({"slot": str(slot["amount"])})["slot"]
@@ -91,29 +91,30 @@ def _state_letter(device: Mapping[str, Any], taken: Mapping[tuple[str, str], Dec
             continue
         if amount > 0:
             slot_name = str(slot.get("slot_name"))
-            held = sum(
-                (taken.get((slot_name, counted_id), Decimal(0)) for counted_id in counted_ids(device)), Decimal(0)
+            held_amount = sum(
+                (held_amounts.get((slot_name, counted_id), Decimal(0)) for counted_id in counted_ids(device)),
+                Decimal(0),
             )
-            used = max(used, held / amount)
-    if used >= 1:
-        return _FULL
-    return _FREE if used <= 0 else str(min(9, max(1, round(used * 10))))
+            used_share = max(used_share, held_amount / amount)
+    if used_share >= 1:
+        return _FULL_LETTER
+    return _FREE_LETTER if used_share <= 0 else str(min(9, max(1, round(used_share * 10))))
 
 
 def fleet_view(agents: Sequence[Agent], holdings: Iterable[KernelOccupancy]) -> FleetView:
     """Returns the compact form of agents and of the slots and devices that kernels hold on them."""
-    held: dict[str, list[KernelOccupancy]] = {}
+    holdings_of_agent: dict[str, list[KernelOccupancy]] = {}
     for holding in holdings:
-        held.setdefault(holding.agent, []).append(holding)
+        holdings_of_agent.setdefault(holding.agent, []).append(holding)
     slots = sorted({slot for agent in agents for slot in agent.available_slots})
-    statuses, groups, locations, hardware = _Words(), _Words(), _Words(), _Words()
+    statuses, groups, locations, hardware = _WordNumbers(), _WordNumbers(), _WordNumbers(), _WordNumbers()
     rows: list[tuple[Any, ...]] = []
     for agent in sorted(agents, key=lambda agent: agent.id):
-        taken: dict[tuple[str, str], Decimal] = {}
-        for holding in held.get(agent.id, ()):
+        held_amounts: dict[tuple[str, str], Decimal] = {}
+        for holding in holdings_of_agent.get(agent.id, ()):
             for slot, amount_of_device in holding.devices.items():
                 for device_id, amount in amount_of_device.items():
-                    taken[slot, device_id] = taken.get((slot, device_id), Decimal(0)) + Decimal(amount)
+                    held_amounts[slot, device_id] = held_amounts.get((slot, device_id), Decimal(0)) + Decimal(amount)
         devices = _accelerators(agent)
         offered = set(agent.available_slots)
         available, occupied = (
@@ -130,8 +131,8 @@ def fleet_view(agents: Sequence[Agent], holdings: Iterable[KernelOccupancy]) -> 
                 hardware.number(_hardware_of(devices)),
                 available,
                 occupied,
-                sum(not holding.is_claim for holding in held.get(agent.id, ())),
-                "".join(_state_letter(device, taken) for device in devices),
+                sum(not holding.is_claim for holding in holdings_of_agent.get(agent.id, ())),
+                "".join(_state_letter(device, held_amounts) for device in devices),
             )
         )
     return FleetView(

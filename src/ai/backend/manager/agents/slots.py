@@ -34,15 +34,15 @@ class SlotCatalogue:
     async def load(self) -> None:
         self._newest_slot_types = {slot.slot_name: slot for slot in await self._agents.slot_types()}
 
-    def pin(self) -> None:
+    def pin_slot_types(self) -> None:
         """Fixes the slot types that the current request sees; the dispatcher calls it once for each request."""
         current_resource_slots.set(self._newest_slot_types)
 
     @property
     def slot_types(self) -> SlotTypes:
         """Returns the slot types of the current request, or the newest ones outside of requests."""
-        pinned = current_resource_slots.get()
-        return self._newest_slot_types if pinned is None else pinned
+        pinned_types = current_resource_slots.get()
+        return self._newest_slot_types if pinned_types is None else pinned_types
 
     async def report(self, agent_id: AgentId, slots: Sequence[SlotTypeInfo]) -> dict[str, str]:
         """Adds the slots that an agent reports, and returns the reason of refusal for every refused slot.

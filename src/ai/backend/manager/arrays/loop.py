@@ -25,8 +25,8 @@ class ArrayLoop(PeriodicLoop):
 
     async def once(self) -> None:
         for throttle in await self._store.throttled():
-            held = await self._store.held(throttle.array_id, throttle.free)
-            changes = [Change(old=session, new=replace(session, starts_at=None)) for session in held]
+            held_sessions = await self._store.held(throttle.array_id, throttle.free)
+            changes = [Change(old=session, new=replace(session, starts_at=None)) for session in held_sessions]
             try:
                 await self._writer.commit(changes, point="commit-release")
             except StaleVersion:

@@ -37,9 +37,9 @@ def _with_artifact_name(ref: str) -> Iterator[None]:
     try:
         yield
     except BackendError as e:
-        kind = InvalidInput if isinstance(e, NotFound | Conflict | InvalidInput) else type(e)
+        error_class = InvalidInput if isinstance(e, NotFound | Conflict | InvalidInput) else type(e)
         message = f"The artifact {ref[:256]!r} cannot be mounted: {e.message}"
-        raise kind(message, data={"config.mounts": f"{REFERENCE_PREFIX}{ref[:256]}: {e.code}"}) from None
+        raise error_class(message, data={"config.mounts": f"{REFERENCE_PREFIX}{ref[:256]}: {e.code}"}) from None
 
 
 class ArtifactMounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +109,6 @@ class ArtifactMounts(msgspec.Struct, frozen=True, kw_only=True):
             if state.path is not None:
                 return state.path
             if time.monotonic() > deadline:
-                share = f", {state.current / state.total:.0%} of it" if state.total else ""
-                raise Unavailable(f"it is still being brought to where nodes can mount it{share}; try again.")
+                progress_text = f", {state.current / state.total:.0%} of it" if state.total else ""
+                raise Unavailable(f"it is still being brought to where nodes can mount it{progress_text}; try again.")
             await asyncio.sleep(_POLL_PAUSE_S)

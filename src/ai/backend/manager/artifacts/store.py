@@ -60,11 +60,11 @@ class ArtifactStore(Protocol):
     async def revisions(
         self, ids: Collection[RevisionId], *, viewer: Viewer | None = None
     ) -> Sequence[RevisionRow]: ...
-    async def under_way(self) -> Sequence[RevisionRow]:
+    async def revisions_in_progress(self) -> Sequence[RevisionRow]:
         """Returns the revisions that are being imported or have a residue, oldest first."""
 
     async def move(
-        self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any
+        self, loaded_revision: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any
     ) -> Revision | None:
         """Sets fields of a revision and increments its generation, or returns None if the generation has changed.
         Raises Conflict: ``unless_mounted`` and a live session mounts it.

@@ -39,12 +39,12 @@ class KeyPlaces(msgspec.Struct, frozen=True, kw_only=True):
             contents |= {f"{AGENT_KEYS}{path.stem}": path.read_bytes() for path in self.agent_keys.glob("*.pub")}
         return contents
 
-    def read_with(self, earlier: Mapping[str, bytes]) -> dict[str, bytes]:
+    def read_with(self, earlier_contents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Returns the contents of the key files, with the keys of ``earlier`` added to the merged file."""
         contents = self.read()
-        now = contents.get(self.merged_role)
-        lines = [*(now or b"").splitlines(), *earlier.get(self.merged_role, b"").splitlines()]
-        if now is not None:
+        merged_content = contents.get(self.merged_role)
+        lines = [*(merged_content or b"").splitlines(), *earlier_contents.get(self.merged_role, b"").splitlines()]
+        if merged_content is not None:
             contents[self.merged_role] = b"\n".join(dict.fromkeys(lines)) + b"\n"
         return contents
 
@@ -121,9 +121,9 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
         try:
             sealed = reader.sealed(secret)
             await self._check(reader, sealed, revisions, with_database=with_database)
-            for place, content, mode in self._files(sealed):
-                place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                write_atomically(place, content, mode=mode)
+            for key_path, content, mode in self._files(sealed):
+                key_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_atomically(key_path, content, mode=mode)
             report(f"{len(sealed.files)} keys are back")
             if self.config is not None:
                 await _put(self.config, sealed.configuration)
@@ -157,32 +157,36 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
             await self.database.check_empty(sealed.database_bytes)
         elif await self.database.revision() is None:
             raise NotFound("The database has no tables: restore it first, or with this backup")
-        for place, content, _ in self._files(sealed):
-            if place.exists() and place.read_bytes() != content:
-                raise Conflict(f"{place} exists and has other keys than the backup: move it away")
+        for key_path, content, _ in self._files(sealed):
+            if key_path.exists() and key_path.read_bytes() != content:
+                raise Conflict(f"{key_path} exists and has other keys than the backup: move it away")
         if self.config is not None:
-            restored = {(entry.scope, entry.key): entry.value for entry in sealed.configuration}
-            other = [e for e in await _entries(self.config) if restored.get((e.scope, e.key)) != e.value]
-            if other:
+            restored_values = {(entry.scope, entry.key): entry.value for entry in sealed.configuration}
+            other_entries = [
+                entry_
+                for entry_ in await _entries(self.config)
+                if restored_values.get((entry_.scope, entry_.key)) != entry_.value
+            ]
+            if other_entries:
                 raise Conflict(
-                    f"the shared configuration has {len(other)} other values, such as {other[0].key}: delete them"
-                    ' (`backend.ai mgr etcd delete --prefix ""`) or name another namespace'
+                    f"the shared configuration has {len(other_entries)} other values, such as {other_entries[0].key}:"
+                    ' delete them (`backend.ai mgr etcd delete --prefix ""`) or name another namespace'
                 )
 
     def _files(self, sealed: SealedPart) -> list[tuple[Path, bytes, int]]:
         """Returns the path, content and mode of each key file. Raises InvalidInput if the settings have no place for
         one.
         """
-        placed = []
+        key_files = []
         for role, content in sealed.files.items():
-            place = self.keys.place_of(role)
-            if place is None:
+            key_path = self.keys.place_of(role)
+            if key_path is None:
                 raise InvalidInput(
                     f"the settings name no file for {role!r}, which the backup has: --print-settings prints its own"
                 )
             is_public = role.endswith(("-certificate", "-public"))
-            placed.append((place, content, _PUBLIC_MODE if is_public else _SECRET_MODE))
-        return placed
+            key_files.append((key_path, content, _PUBLIC_MODE if is_public else _SECRET_MODE))
+        return key_files
 
 
 def read_settings(path: Path, secret: Secret) -> str:
@@ -207,10 +211,10 @@ async def _entries(config: ConfigStore | None) -> list[ConfigEntry]:
 
 
 async def _put(config: ConfigStore, entries: Sequence[ConfigEntry]) -> None:
-    by_scope: dict[tuple[str, str], list[ConfigEntry]] = {}
+    entries_of_scope: dict[tuple[str, str], list[ConfigEntry]] = {}
     for entry in entries:
-        by_scope.setdefault(entry.scope, []).append(entry)
-    for (kind, name), scoped in by_scope.items():
-        for first in range(0, len(scoped), _MAX_PUT_KEYS):
-            values = {entry.key: entry.value for entry in scoped[first : first + _MAX_PUT_KEYS]}
+        entries_of_scope.setdefault(entry.scope, []).append(entry)
+    for (kind, name), scope_entries in entries_of_scope.items():
+        for batch_start in range(0, len(scope_entries), _MAX_PUT_KEYS):
+            values = {entry.key: entry.value for entry in scope_entries[batch_start : batch_start + _MAX_PUT_KEYS]}
             await config.put_many(values, scope=ConfigScope(ScopeKind(kind), name))

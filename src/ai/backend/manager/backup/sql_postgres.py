@@ -19,8 +19,8 @@ from ai.backend.manager.backup.store import DatabaseKind
 
 _CHUNK_BYTES = 1 << 20
 _MAX_ERROR_CHARACTERS = 2000
-_TABLES = text("SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'database_writers'")
-_OTHERS = text(
+_COUNT_TABLES = text("SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'database_writers'")
+_COUNT_OTHER_CLIENTS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     " AND backend_type = 'client backend'"
 )
@@ -43,10 +43,10 @@ class PostgresCopier:
         await asyncio.to_thread(self._pipe, command, None, output)
 
     async def check_empty(self, needed_bytes: int) -> None:
-        def work(connection: Connection) -> tuple[int, int]:
-            return connection.execute(_TABLES).scalar_one(), connection.execute(_OTHERS).scalar_one()
+        def count_contents(connection: Connection) -> tuple[int, int]:
+            return connection.execute(_COUNT_TABLES).scalar_one(), connection.execute(_COUNT_OTHER_CLIENTS).scalar_one()
 
-        table_count, other_count = await self._database.run_read(work)
+        table_count, other_count = await self._database.run_read(count_contents)
         if table_count:
             raise Conflict(
                 f"The database {self._url.database} has {table_count} tables: a backup is restored into an empty one."

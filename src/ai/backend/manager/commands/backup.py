@@ -1,4 +1,4 @@
-"""`backend.ai mgr backup` and `restore`: the installation in one file (docs/howto/back-up.md)."""
+"""Implements `backend.ai mgr backup` and `restore`, which keep the installation in one file (docs/howto/back-up.md)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _passphrase_option = click.option(
 
 
 def _secret(key_file: Path | None, passphrase_file: Path | None, *, is_new: bool) -> Secret:
-    """Returns what seals or opens a backup. Raises InvalidInput, OSError."""
+    """Returns the passphrase or key file that seals or opens a backup. Raises InvalidInput, OSError."""
     if key_file is not None:
         return KeyFile(key_file)
     if passphrase_file is not None:
@@ -63,14 +63,14 @@ def _secret(key_file: Path | None, passphrase_file: Path | None, *, is_new: bool
 
 def _key_places(settings: ManagerSettings) -> KeyPlaces:
     link_key = link_key_file(settings)
-    own = settings.manager
+    manager_settings = settings.manager
     files = {
         "secrets": secrets_file(settings),
         "link": link_key,
         "link-public": link_key.with_name(f"{link_key.name}.pub"),
     }
-    if own.ssl_cert is not None and own.ssl_privkey is not None:
-        files |= {"tls-certificate": Path(own.ssl_cert), "tls-key": Path(own.ssl_privkey)}
+    if manager_settings.ssl_cert is not None and manager_settings.ssl_privkey is not None:
+        files |= {"tls-certificate": Path(manager_settings.ssl_cert), "tls-key": Path(manager_settings.ssl_privkey)}
     return KeyPlaces(files=files, agent_keys=agent_keys_folder(settings))
 
 
@@ -93,13 +93,15 @@ def _on_backups(settings: ManagerSettings, workspace: Path, work: Callable[[Back
 
 def _settings_text(context: click.Context) -> str:
     """Returns the text of the manager's settings file, empty without one."""
-    given = context.parent.params.get("config") if context.parent is not None else None
-    path = given or next((place for place in search_path("manager") if place.is_file()), None)
+    given_path = context.parent.params.get("config") if context.parent is not None else None
+    path = given_path or next(
+        (candidate_path for candidate_path in search_path("manager") if candidate_path.is_file()), None
+    )
     return _text_of(Path(path)) if path is not None else ""
 
 
 def _text_of(path: Path) -> str:
-    """Raises InvalidInput, OSError."""
+    """Returns the text of a file. Raises InvalidInput, OSError."""
     try:
         return path.read_text()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""`backend.ai mgr diagnose`: a support bundle of this manager, without secrets."""
+"""Implements `backend.ai mgr diagnose`, which writes a support bundle of this manager, without secrets."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ def _settings_text(settings: ManagerSettings) -> str:
     return json.dumps(settings.model_dump(mode="json", by_alias=True), indent=2, default=str)
 
 
-def _machine() -> str:
-    facts = {
+def _describe_machine() -> str:
+    machine_facts = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "system": platform.platform(),
         "python": sys.version,
         "processors": os.cpu_count(),
         "load": os.getloadavg(),
-        "packages": {each.metadata["Name"]: each.version for each in distributions()},
+        "packages": {distribution.metadata["Name"]: distribution.version for distribution in distributions()},
         "variables": sorted(name for name in os.environ if name.startswith(("BACKEND", "OTEL", "PYTHON"))),
     }
-    return json.dumps(facts, indent=2, default=str)
+    return json.dumps(machine_facts, indent=2, default=str)
 
 
-def _disk(settings: ManagerSettings) -> str:
+def _describe_disk(settings: ManagerSettings) -> str:
     folder = settings.data_dir.expanduser()
     usage = shutil.disk_usage(folder)
-    listed = []
+    file_lines = []
     for path in sorted(islice(folder.rglob("*"), _MAX_LISTED_FILES)):
         with suppress(FileNotFoundError):  # it was removed meanwhile
             if not path.is_dir():
-                listed.append(f"{path.relative_to(folder)}  {path.lstat().st_size}")
-    return f"{usage}\n" + "\n".join(listed)
+                file_lines.append(f"{path.relative_to(folder)}  {path.lstat().st_size}")
+    return f"{usage}\n" + "\n".join(file_lines)
 
 
-def _tables(settings: ManagerSettings) -> str:
+def _describe_tables(settings: ManagerSettings) -> str:
     """Returns the revision and how many rows each table has; no row is read."""
 
     async def work(database: Database) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _tables(settings: ManagerSettings) -> str:
     return json.dumps(on_database(settings, work), indent=2)
 
 
-def _configuration(settings: ManagerSettings) -> str:
+def _describe_configuration(settings: ManagerSettings) -> str:
     """Returns the keys of the shared configuration with the lengths of their values."""
 
     async def work(store: ConfigStore) -> dict[str, int]:
@@ -91,24 +91,24 @@ def _configuration(settings: ManagerSettings) -> str:
     return json.dumps(on_config(settings, work), indent=2)
 
 
-def _logs(settings: ManagerSettings) -> dict[str, Callable[[], str]]:
+def _log_sections(settings: ManagerSettings) -> dict[str, Callable[[], str]]:
     folder = settings.logging.file.path.expanduser()
     if "file" not in settings.logging.drivers or not folder.is_dir():
         return {}
     files = [path for path in sorted(folder.glob("*.log*")) if path.is_file() and not path.is_symlink()]
-    return {f"logs/{path.name}": partial(_tail, path) for path in files[:20]}
+    return {f"logs/{path.name}": partial(_read_tail, path) for path in files[:20]}
 
 
-def _tail(path: Path) -> str:
+def _read_tail(path: Path) -> str:
     """Returns the last lines of a file, whole ones alone: half of a line may be half of a secret."""
-    with open(path, "rb", opener=_without_links) as file:
-        skipped = max(0, os.fstat(file.fileno()).st_size - _MAX_LOG_BYTES)
-        file.seek(skipped)
+    with open(path, "rb", opener=_open_without_links) as file:
+        skipped_bytes = max(0, os.fstat(file.fileno()).st_size - _MAX_LOG_BYTES)
+        file.seek(skipped_bytes)
         text = file.read(_MAX_LOG_BYTES).decode(errors="replace")
-    return text.partition("\n")[2] if skipped else text
+    return text.partition("\n")[2] if skipped_bytes else text
 
 
-def _without_links(path: str, flags: int) -> int:
+def _open_without_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -120,11 +120,11 @@ def write_bundle(settings: ManagerSettings, output: Path, known_secrets: Iterabl
     cleaner = Cleaner([*secrets_in(settings), *known_secrets])
     parts: dict[str, Callable[[], str]] = {
         "settings.json": lambda: _settings_text(settings),
-        "machine.json": _machine,
-        "disk.txt": lambda: _disk(settings),
-        "database.json": lambda: _tables(settings),
-        "configuration.json": lambda: _configuration(settings),
-        **_logs(settings),
+        "machine.json": _describe_machine,
+        "disk.txt": lambda: _describe_disk(settings),
+        "database.json": lambda: _describe_tables(settings),
+        "configuration.json": lambda: _describe_configuration(settings),
+        **_log_sections(settings),
     }
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -1,4 +1,7 @@
-"""`backend.ai mgr etcd`: the shared configuration (spec 03-02, "Global configuration")."""
+"""Implements `backend.ai mgr etcd`, which reads and changes the shared configuration.
+
+See spec 03-02, "Global configuration".
+"""
 
 from __future__ import annotations
 
@@ -78,13 +81,13 @@ def put_json(settings: ManagerSettings, key: str, file: Path, scope: ConfigScope
     if not isinstance(json_value, dict):
         raise click.ClickException(f"{file} holds no JSON object")
 
-    async def work(store: ConfigStore) -> int:
+    async def put_values(store: ConfigStore) -> int:
         flat_values = dict(flattened(key, json_value))
         if flat_values:
             await store.put_many(flat_values, scope=scope)
         return len(flat_values)
 
-    click.echo(f"{on_config(settings, work)} keys were set", err=True)
+    click.echo(f"{on_config(settings, put_values)} keys were set", err=True)
 
 
 @etcd.command("delete")
@@ -105,18 +108,25 @@ def delete(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope
 @click.pass_obj
 def move_subtree(settings: ManagerSettings, old: str, new: str, scope: ConfigScope) -> None:
     """Replace the prefix OLD of all keys at and below it by NEW. If it is interrupted, run it again."""
-    before, after = old.rstrip("/"), new.rstrip("/")
-    if not before or not after or f"{after}/".startswith(f"{before}/") or f"{before}/".startswith(f"{after}/"):
+    old_prefix, new_prefix = old.rstrip("/"), new.rstrip("/")
+    if (
+        not old_prefix
+        or not new_prefix
+        or f"{new_prefix}/".startswith(f"{old_prefix}/")
+        or f"{old_prefix}/".startswith(f"{new_prefix}/")
+    ):
         raise click.ClickException("OLD and NEW must be two places, and neither below the other")
 
-    async def work(store: ConfigStore) -> int:
-        values = await store.get_prefix(before, scopes=(scope,))
+    async def move_keys(store: ConfigStore) -> int:
+        values = await store.get_prefix(old_prefix, scopes=(scope,))
         if values:
-            await store.put_many({after + key[len(before) :]: value for key, value in values.items()}, scope=scope)
-            await store.delete(before, scope=scope, prefix=True)
+            await store.put_many(
+                {new_prefix + key[len(old_prefix) :]: value for key, value in values.items()}, scope=scope
+            )
+            await store.delete(old_prefix, scope=scope, prefix=True)
         return len(values)
 
-    click.echo(f"{on_config(settings, work)} keys were moved", err=True)
+    click.echo(f"{on_config(settings, move_keys)} keys were moved", err=True)
 
 
 @etcd.command("quote")

@@ -1,4 +1,4 @@
-"""`backend.ai mgr pki`: an authority of the installation, and certificates of its servers."""
+"""Implements `backend.ai mgr pki`, which issues certificates of servers by an authority of the installation."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def issue(
 ) -> None:
     """Issue a certificate for the server NAME, or another in its place: a server that runs takes it in use."""
     with reported_errors():
-        authority, life = _authority(settings, folder), timedelta(days=days)
-        paths = authority.issue(name, hosts, life=life, now=SystemClock().now(), folder=output)
+        authority, lifetime = _authority(settings, folder), timedelta(days=days)
+        paths = authority.issue(name, hosts, life=lifetime, now=SystemClock().now(), folder=output)
     click.echo(f"ssl-cert = {str(paths[0].absolute())!r}\nssl-privkey = {str(paths[1].absolute())!r}")
 
 

@@ -1,4 +1,4 @@
-"""Databases, configurations, files and errors of commands."""
+"""Opens the database and the shared configuration for commands, and writes their results."""
 
 from __future__ import annotations
 

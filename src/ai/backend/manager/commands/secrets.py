@@ -1,4 +1,4 @@
-"""`backend.ai mgr secrets`: the keys that encrypt secrets in the database (ADR 0180)."""
+"""Implements `backend.ai mgr secrets`, which manages the keys that encrypt secrets in the database (ADR 0180)."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def reissue(settings: ManagerSettings) -> None:
     """Give new secrets to keypairs whose old ones cannot be opened any more, and print them; forget other secrets."""
     id_generator = RandomIds()
 
-    async def work(database: Database) -> list[tuple[str, str, str]]:
+    async def reissue_keypairs(database: Database) -> list[tuple[str, str, str]]:
         sealer, now = sealer_of(settings), SystemClock().now()
         keypairs = await sql.reissue(database, sealer, lambda: id_generator.token(48), at=now, others=OTHER_SECRETS)
         return [(email, str(access_key), secret) for email, access_key, secret in keypairs]
 
-    for email, access_key, secret in on_database(settings, work):
+    for email, access_key, secret in on_database(settings, reissue_keypairs):
         click.echo(f"# {email}\nBACKEND_ACCESS_KEY={access_key}\nBACKEND_SECRET_KEY={secret}")
     lost_keys = on_config(settings, lambda config: forget_lost(config, sealer_of(settings)), is_raw=True)
     if lost_keys:
