@@ -100,7 +100,7 @@ async def test_a_plugin_that_dies_after_the_preparation_is_started_again_and_rel
         await node.tracker.once()
         await node.workloads.record_running(node.claims.uids["a"])
         async with asyncio.timeout(20):
-            while node.tracker.handle("mock") is not None:  # noqa: ASYNC110  # until the death of its process is noted
+            while node.tracker.plugin_handle("mock") is not None:  # noqa: ASYNC110  # until the death of its process is noted
                 await asyncio.sleep(0.01)
         assert (await node.prepare("a"))["a"] == first
         node.control.write_text("")

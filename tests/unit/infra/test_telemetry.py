@@ -167,7 +167,7 @@ metrics = Metrics("manager")
 metrics.counter("requests_total", "Requests.", ["route"]).labels("/x").inc(int(sys.argv[3]))
 metrics.histogram("took_seconds", "Times.").observe(0.3)
 metrics.gauge("sessions", "Sessions.").set(7)
-metrics.watch("stale_seconds", "Age.", lambda: 1.5)
+metrics.add_computed_gauge("stale_seconds", "Age.", lambda: 1.5)
 print(metrics.exposition().decode())
 """
 

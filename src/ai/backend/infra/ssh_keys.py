@@ -47,18 +47,18 @@ def _key_pair(key: Ed25519PrivateKey, comment: str) -> SshKeyPair:
     return SshKeyPair(f"{public} {comment}", key.private_bytes(*private_key_format).decode())
 
 
-def normalize_public_key(text: str) -> str:
+def normalize_public_key(key_text: str) -> str:
     """Returns a public key as one line: kind, key and comment, without options. Raises ValueError."""
-    kind, _, remainder = text.strip().partition(" ")
-    encoded, _, comment = remainder.strip().partition(" ")
-    if kind not in KINDS or not text.strip().isprintable():
+    kind, _, remainder = key_text.strip().partition(" ")
+    encoded_key, _, comment = remainder.strip().partition(" ")
+    if kind not in KINDS or not key_text.strip().isprintable():
         raise ValueError(f"A public key is one line that begins with its kind: {', '.join(sorted(KINDS))}.")
     try:
-        base64.b64decode(encoded, validate=True)
-        serialization.load_ssh_public_key(f"{kind} {encoded}".encode())
+        base64.b64decode(encoded_key, validate=True)
+        serialization.load_ssh_public_key(f"{kind} {encoded_key}".encode())
     except (ValueError, UnsupportedAlgorithm):
         raise ValueError("The public key was damaged.") from None
-    return " ".join(field for field in (kind, encoded, comment.strip()) if field)
+    return " ".join(field for field in (kind, encoded_key, comment.strip()) if field)
 
 
 def are_of_one_pair(public: str, private: str) -> bool:

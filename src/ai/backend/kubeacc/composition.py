@@ -33,7 +33,7 @@ def connect(kubeconfig: Path | None, context_name: str = "") -> KubeApi:
     return KubeApi(address, lambda: Backoff(0.2, 30.0, jitter=0.5), user_agent="kube-acc")
 
 
-def load_driver(name: str, table: Mapping[str, Any] | None = None) -> AbstractAcceleratorDriver:
+def load_driver(name: str, driver_table: Mapping[str, Any] | None = None) -> AbstractAcceleratorDriver:
     """Creates the driver of an entry point from the driver's table in the settings.
 
     Raises InvalidInput: there is none of this name, it cannot be made, or its settings are wrong.
@@ -43,7 +43,7 @@ def load_driver(name: str, table: Mapping[str, Any] | None = None) -> AbstractAc
         names = ", ".join(sorted(entries)) or "none"
         raise InvalidInput(f"there is no driver {name!r} in the entry points {DRIVER_GROUP}; there are: {names}")
     try:
-        driver = entries[name].load().from_settings(table or {})
+        driver = entries[name].load().from_settings(driver_table or {})
     except InvalidInput:
         raise
     except ModuleNotFoundError as e:

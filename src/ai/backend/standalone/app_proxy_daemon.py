@@ -32,7 +32,7 @@ def coordinator_settings(layout: Layout, cluster: ClusterFile) -> CoordinatorSet
     }
     file = layout.root / "proxy-coordinator.toml"
     if file.exists():
-        return load_settings(CoordinatorSettings, name="proxy-coordinator", path=file, fixed=fixed)
+        return load_settings(CoordinatorSettings, name="proxy-coordinator", path=file, fixed_values=fixed)
     return CoordinatorSettings.model_validate(fixed)
 
 
@@ -58,7 +58,7 @@ def worker_settings(layout: Layout, cluster: ClusterFile) -> WorkerSettings:
     }
     file = layout.root / "proxy-worker.toml"
     if file.exists():
-        return load_settings(WorkerSettings, name="proxy-worker", path=file, fixed=fixed)
+        return load_settings(WorkerSettings, name="proxy-worker", path=file, fixed_values=fixed)
     return WorkerSettings.model_validate(fixed)
 
 

@@ -72,7 +72,7 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
     }
     file = layout.root / "storage-proxy.toml"
     if file.exists():
-        return load_settings(StorageSettings, name="storage-proxy", path=file, fixed=proxy_settings)
+        return load_settings(StorageSettings, name="storage-proxy", path=file, fixed_values=proxy_settings)
     return StorageSettings.model_validate(proxy_settings)
 
 

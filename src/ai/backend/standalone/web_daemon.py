@@ -37,7 +37,7 @@ def make_web_server(layout: Layout, cluster: ClusterFile) -> WebServer:
     }
     file = layout.root / _FILE_NAME
     if file.exists():
-        return WebServer(load_settings(WebSettings, name="webserver", path=file, fixed=fixed))
+        return WebServer(load_settings(WebSettings, name="webserver", path=file, fixed_values=fixed))
     return WebServer(WebSettings.model_validate(fixed))
 
 

@@ -83,10 +83,10 @@ class Tracker:
     def devices(self, _key: str) -> Sequence[ComputeDevice]:
         return self._devices
 
-    def handle(self, _key: str) -> Any:
+    def plugin_handle(self, _key: str) -> Any:
         return None
 
-    def other_plugin(self, _key: Any) -> str:
+    def competing_plugin(self, _key: Any) -> str:
         return ""
 
     async def once(self) -> None: ...
@@ -97,7 +97,7 @@ def reports(server: Server, tmp_path: Path, *devices: ComputeDevice) -> Accelera
     made = AcceleratorReports(
         cast("KubeApi", server),
         cast("DeviceTracker", Tracker(*devices)),
-        cast("Workloads", SimpleNamespace(claim=lambda namespace, name: None)),
+        cast("Workloads", SimpleNamespace(workload_of_claim=lambda namespace, name: None)),
         cast("Holders", holders),
         FactStore(tmp_path / "facts"),
         NodePluginSettings(),
@@ -167,7 +167,7 @@ def test_a_plugin_that_boasts_is_cut_to_the_limits_of_the_resource() -> None:
 async def test_a_second_pod_of_a_claim_is_not_named_by_the_uid_of_the_first(tmp_path: Path) -> None:
     made = reports(Server(), tmp_path)
     record = WorkloadRecord(uid="c", way="dra", pod="first", pod_uid="1")
-    made._workloads = cast("Workloads", SimpleNamespace(claim=lambda namespace, name: record))
+    made._workloads = cast("Workloads", SimpleNamespace(workload_of_claim=lambda namespace, name: record))
     uids = [made._holder(PodHolder("ns", pod, "main", "c")).uid for pod in ("first", "second")]
     assert uids == ["1", ""]
 
@@ -234,9 +234,9 @@ def test_of_two_plugins_that_list_one_device_the_first_gives_it() -> None:
         listing = SimpleNamespace(devices=tuple(replace(device(one), hw_location=PLACES[one]) for one in ids))
         tracker._listings[key] = cast("Any", listing)
     tracker._claimed = tracker._devices_of_others()
-    assert tracker.other_plugin(("sysfs", cast("Any", "pci-1"))) == "cuda"
-    assert tracker.other_plugin(("sysfs", cast("Any", "pci-2"))) == ""
-    assert tracker.other_plugin(("cuda", cast("Any", "GPU-1"))) == ""
+    assert tracker.competing_plugin(("sysfs", cast("Any", "pci-1"))) == "cuda"
+    assert tracker.competing_plugin(("sysfs", cast("Any", "pci-2"))) == ""
+    assert tracker.competing_plugin(("cuda", cast("Any", "GPU-1"))) == ""
 
 
 def test_a_plugin_that_starts_late_takes_no_device_from_its_holder() -> None:

@@ -245,18 +245,18 @@ def test_a_session_that_goes_back_gives_its_network_back() -> None:
 def test_who_is_chosen_and_what_is_told_to_those_who_cannot_have_one() -> None:
     multi = ClusterMode.MULTI_NODE
     assert needs_of(2, multi, "") == {MULTI_NODE}
-    assert needs_of(2, multi, "", encrypted=True) == {ENCRYPTED}
+    assert needs_of(2, multi, "", is_encrypted_network=True) == {ENCRYPTED}
     able, plain, unable = agent(1), agent(2, why_plain="no ESP"), agent(3, why_not="no vxlan")
     silent = make_agent("agent-4", overlay=None)
     assert {MULTI_NODE, ENCRYPTED} <= features_of(able)
     assert ENCRYPTED not in features_of(plain)
     everybody = [able, plain, unable, silent]
     assert agents_with_networks(everybody, "default", needs_of(2, multi, "")) == [able, plain]
-    assert agents_with_networks(everybody, "default", needs_of(2, multi, "", encrypted=True)) == [able]
+    assert agents_with_networks(everybody, "default", needs_of(2, multi, "", is_encrypted_network=True)) == [able]
     with pytest.raises(UnsupportedResource, match="agent-3: no vxlan; agent-4: it does not report an address") as told:
         agents_with_networks([unable, silent], "default", needs_of(2, multi, ""))
     assert told.value.data["clusterMode"] == "not possible here"
     with pytest.raises(UnsupportedResource, match="an encrypted network over several nodes: agent-2: no ESP"):
-        agents_with_networks([plain], "default", needs_of(2, multi, "", encrypted=True))
+        agents_with_networks([plain], "default", needs_of(2, multi, "", is_encrypted_network=True))
     assert not needs_overlay(make_session(cluster_mode=multi))
     assert needs_overlay(make_session(size=2, cluster_mode=multi))

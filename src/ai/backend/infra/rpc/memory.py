@@ -119,7 +119,7 @@ class MemoryLink:
         )
         return MemoryConnection(manager, agent)
 
-    async def cut(self, agent_id: str) -> None:
+    async def disconnect(self, agent_id: str) -> None:
         """Ends all calls and streams of one agent, as a lost connection does."""
         connection = self._connections.pop(agent_id, None)
         if connection is not None:
@@ -139,7 +139,7 @@ class MemoryManagerEndpoint:
     async def stop(self) -> None:
         self._link.reports = None
         for agent_id in list(self._link.commands):
-            await self._link.cut(agent_id)
+            await self._link.disconnect(agent_id)
 
     def agent(self, agent_id: str) -> AgentCommands:
         async def connect() -> Multiplexer:
@@ -173,7 +173,7 @@ class MemoryAgentEndpoint:
 
     async def stop(self) -> None:
         if self._link.commands.pop(self._agent_id, None) is not None:
-            await self._link.cut(self._agent_id)
+            await self._link.disconnect(self._agent_id)
 
     @property
     def reports(self) -> ManagerReports:

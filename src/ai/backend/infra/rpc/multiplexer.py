@@ -236,7 +236,7 @@ class Multiplexer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def lose(self, error: Unavailable) -> None:
+    def fail_all(self, error: Unavailable) -> None:
         """Handles a lost connection. Calls fail, streams end, and handlers whose reply nobody awaits are stopped."""
         for call_number in list(self._waiting):
             self._fail_call(call_number, error)
@@ -248,5 +248,5 @@ class Multiplexer:
 
     async def close(self) -> None:
         """Ends all calls and streams and waits for them."""
-        self.lose(Unavailable("the link is closed"))
+        self.fail_all(Unavailable("the link is closed"))
         await cancel_all(*self._tasks, *(task for _, task in self._serving.values()))

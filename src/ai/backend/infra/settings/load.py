@@ -29,13 +29,13 @@ def load_settings(
     path: Path | None = None,
     env_prefix: str | None = None,
     environ: Mapping[str, str] | None = None,
-    fixed: Mapping[str, Any] | None = None,
+    fixed_values: Mapping[str, Any] | None = None,
 ) -> M:
     """Reads one daemon's settings from ``path``, or else from the first ``<name>.toml`` of :func:`search_path`, if any.
 
     The environment wins over the file: with the prefix ``BACKEND_AGENT_`` the variable
-    ``BACKEND_AGENT_CONTAINER__KERNEL_UID`` sets ``container.kernel-uid``. ``fixed`` has keys that win over both. Raises
-    InvalidInput for a missing file, bad TOML, an unknown key or a bad value; the message names file and key.
+    ``BACKEND_AGENT_CONTAINER__KERNEL_UID`` sets ``container.kernel-uid``. ``fixed_values`` has keys that win over both.
+    Raises InvalidInput for a missing file, bad TOML, an unknown key or a bad value; the message names file and key.
     """
     file = (
         path
@@ -47,7 +47,7 @@ def load_settings(
     if env_prefix:
         _merge_environment(data, env_prefix, os.environ if environ is None else environ)
         source_description += f" and {env_prefix}*"
-    _merge_fixed(data, fixed or {})
+    _merge_fixed(data, fixed_values or {})
     try:
         return model.model_validate(data)
     except ValidationError as e:
@@ -77,8 +77,8 @@ def _merge_environment(data: dict[str, Any], prefix: str, environ: Mapping[str, 
         target_table[key] = _parse_value(value_text)
 
 
-def _merge_fixed(data: dict[str, Any], fixed: Mapping[str, Any]) -> None:
-    for key, value in fixed.items():
+def _merge_fixed(data: dict[str, Any], fixed_values: Mapping[str, Any]) -> None:
+    for key, value in fixed_values.items():
         nested_table = data.get(key)
         if isinstance(value, Mapping) and isinstance(nested_table, dict):
             _merge_fixed(nested_table, value)
@@ -86,11 +86,11 @@ def _merge_fixed(data: dict[str, Any], fixed: Mapping[str, Any]) -> None:
             data[key] = value
 
 
-def _parse_value(text: str) -> Any:
+def _parse_value(value_text: str) -> Any:
     """Parses a list or table in TOML's notation. Any other text stays text, and the model converts it."""
-    if not text.startswith(("[", "{")):
-        return text
+    if not value_text.startswith(("[", "{")):
+        return value_text
     try:
-        return tomllib.loads(f"v = {text}")["v"]
+        return tomllib.loads(f"v = {value_text}")["v"]
     except tomllib.TOMLDecodeError:
-        return text
+        return value_text

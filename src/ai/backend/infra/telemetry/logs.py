@@ -174,8 +174,8 @@ def change_levels(settings: LoggingSettings, *, level: str | None = None) -> Non
 
     ``level`` overrides the settings. Where logs go stays as it is.
     """
-    root, levels = logging.getLogger(), _levels_of(settings, level)
-    for handler in root.handlers:
+    root_logger, levels = logging.getLogger(), _levels_of(settings, level)
+    for handler in root_logger.handlers:
         if isinstance(handler.formatter, _JSONFormatter | _ConsoleFormatter):
             handler.setLevel(level or settings.level)
     for name in _configured_levels.keys() - levels.keys():
@@ -195,14 +195,14 @@ def _rotating_handler(file: Path, *, max_bytes: int, backup_count: int, delay: b
 
 
 def _install_handlers(handlers: Iterable[logging.Handler], levels: Mapping[str, str]) -> None:
-    root = logging.getLogger()
-    for old_handler in root.handlers[:]:
-        root.removeHandler(old_handler)
+    root_logger = logging.getLogger()
+    for old_handler in root_logger.handlers[:]:
+        root_logger.removeHandler(old_handler)
         if isinstance(old_handler.formatter, _JSONFormatter | _ConsoleFormatter):
             old_handler.close()
     for handler in handlers:
         handler.addFilter(ContextFilter())
-        root.addHandler(handler)
+        root_logger.addHandler(handler)
     _apply_levels(levels)
 
 

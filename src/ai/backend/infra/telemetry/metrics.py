@@ -84,7 +84,7 @@ class Metrics:
         """
         (self._of_others if is_of_other_daemons else self._exposed).register(FamilyCollector(source))
 
-    def watch(self, name: str, help_: str, source: Callable[[], float]) -> None:
+    def add_computed_gauge(self, name: str, help_: str, source: Callable[[], float]) -> None:
         """Registers a gauge of this process that ``source`` computes at each scrape."""
         full_name = self._prefix + name
         self.expose(

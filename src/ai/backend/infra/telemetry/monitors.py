@@ -52,7 +52,7 @@ class Increases:
         self._clean = clean
         self._last: dict[_Series, float] = {}
 
-    def of(self, families: Iterable[Metric]) -> list[Statistic]:
+    def statistics_of(self, families: Iterable[Metric]) -> list[Statistic]:
         """Returns the statistics of the families' present values. A new counter has increased by its first value."""
         statistics = []
         for family in families:
@@ -141,7 +141,7 @@ class Monitors:
                 log.warning("the monitor %s failed", name, exc_info=True)
 
     def _report_statistics(self, families: Sequence[Metric]) -> None:
-        statistics = self._increases.of(families)
+        statistics = self._increases.statistics_of(families)
         for name, monitor in self.statistics.items():
             self._guard(name, partial(monitor.report, statistics))
 

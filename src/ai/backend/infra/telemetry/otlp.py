@@ -78,13 +78,13 @@ def exporters_of(settings: OtelSettings) -> Exporters:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetrics
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
 
-        base = settings.endpoint.rstrip("/")
+        base_url = settings.endpoint.rstrip("/")
         if settings.ca_file is not None:
             options["certificate_file"] = str(settings.ca_file)
         return Exporters(
-            spans=HttpSpans(f"{base}/v1/traces", **options) if "traces" in settings.signals else None,
-            logs=HttpLogs(f"{base}/v1/logs", **options) if "logs" in settings.signals else None,
-            metrics=HttpMetrics(f"{base}/v1/metrics", **options) if "metrics" in settings.signals else None,
+            spans=HttpSpans(f"{base_url}/v1/traces", **options) if "traces" in settings.signals else None,
+            logs=HttpLogs(f"{base_url}/v1/logs", **options) if "logs" in settings.signals else None,
+            metrics=HttpMetrics(f"{base_url}/v1/metrics", **options) if "metrics" in settings.signals else None,
         )
     from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogs
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetrics
@@ -251,9 +251,9 @@ class OtelTracer:
     The SDK is called only for spans that are exported: most requests read, and most of their traces are not exported.
     """
 
-    def __init__(self, provider: TracerProvider, ids: _PresetTraceIds, sampler: _RequestSampler) -> None:
+    def __init__(self, provider: TracerProvider, id_generator: _PresetTraceIds, sampler: _RequestSampler) -> None:
         self._tracer = provider.get_tracer(_INSTRUMENTATION_SCOPE)
-        self._ids, self._sampler = ids, sampler
+        self._ids, self._sampler = id_generator, sampler
 
     def span(
         self, name: str, kind: SpanKind, parent: str | None, attributes: Attributes, links: Sequence[str]
@@ -282,8 +282,8 @@ class OtelTracer:
     def record(
         self,
         name: str,
-        started: datetime,
-        ended: datetime,
+        started_at: datetime,
+        ended_at: datetime,
         parent: str,
         attributes: Attributes,
         links: Sequence[str],
@@ -301,11 +301,11 @@ class OtelTracer:
             trace.SpanKind.INTERNAL,
             dict(attributes),
             _links(links),
-            start_time=_nanoseconds(started),
+            start_time=_nanoseconds(started_at),
         )
         if failure is not None:
             span.set_status(Status(StatusCode.ERROR, failure))
-        span.end(_nanoseconds(max(started, ended)))
+        span.end(_nanoseconds(max(started_at, ended_at)))
         return _traceparent_of(span.get_span_context())
 
     def current(self) -> str | None:
@@ -428,30 +428,34 @@ class Telemetry:
     def __post_init__(self) -> None:
         settings = self.settings
         if self.exporters.spans is not None:
-            ratio = TraceIdRatioBased(settings.sample_ratio)
+            ratio_sampler = TraceIdRatioBased(settings.sample_ratio)
             # The flag of a sender is not obeyed, only its refusal: what is kept follows from the id of the trace, so
             # that all daemons with one ratio keep the same traces.
-            sampler = ParentBased(ratio, remote_parent_sampled=ratio, remote_parent_not_sampled=ALWAYS_OFF)
-            ids = _PresetTraceIds()
-            provider = TracerProvider(
+            sampler = ParentBased(
+                ratio_sampler, remote_parent_sampled=ratio_sampler, remote_parent_not_sampled=ALWAYS_OFF
+            )
+            id_generator = _PresetTraceIds()
+            tracer_provider = TracerProvider(
                 sampler=sampler,
                 resource=self.resource,
-                id_generator=ids,
+                id_generator=id_generator,
                 span_limits=_LIMITS,
                 shutdown_on_exit=False,
             )
-            processor = BatchSpanProcessor(
+            span_processor = BatchSpanProcessor(
                 self.exporters.spans,
                 max_queue_size=settings.queue_size,
                 schedule_delay_millis=_SEND_INTERVAL_MS,
                 max_export_batch_size=min(_BATCH, settings.queue_size),
             )
-            provider.add_span_processor(processor)
-            self.tracer = OtelTracer(provider, ids, _RequestSampler(ratio, settings.reads_per_second))
-            self._closers.append(provider.shutdown)
+            tracer_provider.add_span_processor(span_processor)
+            self.tracer = OtelTracer(
+                tracer_provider, id_generator, _RequestSampler(ratio_sampler, settings.reads_per_second)
+            )
+            self._closers.append(tracer_provider.shutdown)
         if self.exporters.logs is not None:
-            logs = LoggerProvider(resource=self.resource, shutdown_on_exit=False)
-            logs.add_log_record_processor(
+            log_provider = LoggerProvider(resource=self.resource, shutdown_on_exit=False)
+            log_provider.add_log_record_processor(
                 BatchLogRecordProcessor(
                     self.exporters.logs,
                     max_queue_size=settings.queue_size,
@@ -459,8 +463,8 @@ class Telemetry:
                     max_export_batch_size=min(_BATCH, settings.queue_size),
                 )
             )
-            self._handler = _OtlpHandler(logs, settings.log_level)
-            self._closers.append(logs.shutdown)
+            self._handler = _OtlpHandler(log_provider, settings.log_level)
+            self._closers.append(log_provider.shutdown)
         if self.exporters.metrics is not None:
             self._closers.append(self.exporters.metrics.shutdown)
 

@@ -51,11 +51,11 @@ def start_telemetry(daemon: str, settings: OtelSettings) -> None:
         problem = f"otel.ca-file {settings.ca_file} cannot be read: {e.strerror}"
         raise InvalidInput(problem, data={"otel.ca-file": str(e.strerror)}) from None
     _telemetry = otlp.Telemetry(settings, exporters, otlp.resource_of(daemon))
-    root = logging.getLogger()
-    _telemetry.limit_warnings(root.handlers)
+    root_logger = logging.getLogger()
+    _telemetry.limit_warnings(root_logger.handlers)
     for handler in _telemetry.handlers():
         handler.addFilter(ContextFilter())
-        root.addHandler(handler)
+        root_logger.addHandler(handler)
     install_tracer(_telemetry.tracer)
     log.info("%s go to %s", " and ".join(settings.signals), settings.endpoint)
 

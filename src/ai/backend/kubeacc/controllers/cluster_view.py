@@ -49,8 +49,8 @@ class Mirror(Generic[ObjectT]):
 
     def record(self, written_object: ObjectT) -> None:
         """Remembers the object that a write returned, until the watch has delivered the same version."""
-        mirrored = self.reflector.get(*reversed(written_object.key))
-        if mirrored is not None and _version(mirrored) < _version(written_object):
+        mirrored_object = self.reflector.get(*reversed(written_object.key))
+        if mirrored_object is not None and _version(mirrored_object) < _version(written_object):
             self._written[written_object.key] = written_object
 
     def get(self, name: str, namespace: str = "") -> ObjectT | None:

@@ -141,17 +141,17 @@ class DeviceController:
 
     def _conditions(self, device: Accelerator, device_ownership: Ownership | None) -> list[Condition]:
         if device_ownership is None:
-            managed = (False, "NoClass", "no AcceleratorClass selects the device")
+            managed_condition = (False, "NoClass", "no AcceleratorClass selects the device")
         else:
-            managed = (device_ownership.is_managed, device_ownership.reason, device_ownership.message)
+            managed_condition = (device_ownership.is_managed, device_ownership.reason, device_ownership.message)
         problem = sharing_violation(device, self._view.policies.all())
-        compliant = (not problem, "SharingExceeded" if problem else "WithinPolicy", problem)
+        compliant_condition = (not problem, "SharingExceeded" if problem else "WithinPolicy", problem)
         present_conditions = {condition.type: condition for condition in device.status.conditions}
         return [
             _condition(present_conditions.get(name), name, value, reason, message, device, timestamp(self._now()))
             for name, (value, reason, message) in (
-                (ControllerCondition.MANAGED, managed),
-                (ControllerCondition.COMPLIANT, compliant),
+                (ControllerCondition.MANAGED, managed_condition),
+                (ControllerCondition.COMPLIANT, compliant_condition),
             )
         ]
 

@@ -94,7 +94,7 @@ class DriverRunner:
         failure: BackendError | None = None
         for name, device in devices.items():
             try:
-                await self._write(name, device)
+                await self._write_device(name, device)
             except BackendError as e:  # a device that the server refuses keeps no other one from being reported
                 log.warning("the accelerator %s is not reported: %s", name, e.message)
                 failure = e
@@ -118,7 +118,7 @@ class DriverRunner:
             raise PluginError(f"the driver {self._driver.name} says {devices!r:.100} instead of its devices")
         return devices
 
-    async def _write(self, name: str, device: DriverDevice) -> None:
+    async def _write_device(self, name: str, device: DriverDevice) -> None:
         spec: dict[str, Any] = {
             "driver": self._driver.name,
             "deviceID": device.device_id,
@@ -138,13 +138,13 @@ class DriverRunner:
         }
         if (program := self._program_of(name, device)) is not None:
             status["program"] = msgspec.to_builtins(program)
-        encoded = msgspec.json.encode([spec, status])
-        if self._written.get(name) == encoded and self._view.accelerators.get(name) is not None:
+        encoded_device = msgspec.json.encode([spec, status])
+        if self._written.get(name) == encoded_device and self._view.accelerators.get(name) is not None:
             return
         options: dict[str, Any] = {"manager": DRIVER_MANAGER, "force": True}
         await self._api.apply(ACCELERATORS, name, {"spec": spec}, **options)
         await self._api.apply(ACCELERATORS, name, {"status": status}, **options, subresource="status")
-        self._written[name] = encoded
+        self._written[name] = encoded_device
 
     def _program_of(self, name: str, device: DriverDevice) -> Program | None:
         """Returns the image that a device has loaded, from the last operation unless the driver reports another one."""

@@ -20,7 +20,7 @@ from ai.backend.common.structs import replace
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.decision import CURES_QUARANTINE, Situation, next_step
 from ai.backend.kubeacc.controllers.devices import ownership_of
-from ai.backend.kubeacc.controllers.progress import advance, ended, timestamp
+from ai.backend.kubeacc.controllers.progress import advance, ended_status, timestamp
 from ai.backend.kubeacc.crd.accelerators import OperationRef
 from ai.backend.kubeacc.crd.fields import Condition
 from ai.backend.kubeacc.crd.objects import (
@@ -94,7 +94,7 @@ class OperationController:
         if OPERATION_FINALIZER not in operation.metadata.finalizers:
             if operation.metadata.deletion_timestamp:
                 return None  # nothing was begun without the finalizer
-            await self._set_finalizer(operation, present=True)
+            await self._set_finalizer(operation, is_present=True)
             crash_point("after-operation-finalizer")
             return 0.0
         # Of the waiting operations of a namespace one is decided at a time, so that each sees the quota that is left.
@@ -112,7 +112,7 @@ class OperationController:
             crash_point("before-operation-status")
             if status.attempts > operation.status.attempts == 0 and situation.policy.policy is not None:
                 await self._record_begin(operation, situation.policy.policy, situation.now)
-            await self._store(operation, status)
+            await self._store_status(operation, status)
             crash_point("after-operation-status")
             if next_action.trigger is not None:
                 log.info("%s/%s: %s by %s", namespace, name, status.phase, next_action.trigger)
@@ -123,12 +123,12 @@ class OperationController:
         device = self._view.accelerators.get(operation.spec.accelerator)
         acc_class = self._view.classes.get(device.status.class_name) if device and device.status.class_name else None
         default_deadline_s = acc_class.spec.default_deadline_seconds if acc_class else DEFAULT_DEADLINE_S
-        retries = acc_class.spec.default_retry_limit if acc_class else DEFAULT_RETRIES
+        default_retries = acc_class.spec.default_retry_limit if acc_class else DEFAULT_RETRIES
         status, spec = operation.status, operation.spec
         deadline = now + timedelta(seconds=spec.deadline_seconds or default_deadline_s)
         policies = {policy.metadata.name: policy.spec for policy in self._view.policies.all()}
         namespace = self._view.namespaces.get(operation.metadata.namespace)
-        context = OperationContext(
+        operation_context = OperationContext(
             spec=spec,
             namespace=operation.metadata.namespace,
             namespace_labels=namespace.metadata.labels if namespace is not None else {},
@@ -140,14 +140,14 @@ class OperationController:
                 if policy.quota is not None
             },
         )
-        policy = evaluate(policies, context)
+        policy = evaluate(policies, operation_context)
         executor = status.executor or (self._executor_of(operation, device) if device is not None else "")
         return Situation(
             operation=operation,
             device=device,
             ownership=ownership_of(device, acc_class) if device is not None else None,
             policy=policy,
-            retry_limit=retries if spec.retry_limit is None else spec.retry_limit,
+            retry_limit=default_retries if spec.retry_limit is None else spec.retry_limit,
             deadline=datetime.fromisoformat(status.deadline) if status.deadline else deadline,
             now=now,
             executor=executor,
@@ -176,7 +176,7 @@ class OperationController:
             and other_operation.status.start_time
             and _is_recent(other_operation.status.start_time, now)
         }
-        recent_operations = self._recent(name, now)
+        recent_operations = self._recent_operations(name, now)
         begun_uids |= {
             recent_operation.uid
             for recent_operation in recent_operations
@@ -203,7 +203,7 @@ class OperationController:
             + (limit or 0 if len(recent_operations) >= MAX_RECENT else 0),
         )
 
-    def _recent(self, policy_name: str, now: datetime) -> list[RecentOperation]:
+    def _recent_operations(self, policy_name: str, now: datetime) -> list[RecentOperation]:
         """Returns the operations of the last hour that a policy's status lists."""
         policy = self._view.policies.get(policy_name)
         recorded_operations = policy.status.recent_operations if policy is not None else ()
@@ -222,7 +222,7 @@ class OperationController:
         beginning_operation = RecentOperation(namespace=metadata.namespace, uid=metadata.uid, start_time=timestamp(now))
         recent_operations = [
             recent_operation
-            for recent_operation in self._recent(policy_name, now)
+            for recent_operation in self._recent_operations(policy_name, now)
             if recent_operation.uid != metadata.uid
         ]
         condition = {"uid": policy.metadata.uid, "resourceVersion": policy.metadata.resource_version}
@@ -239,9 +239,9 @@ class OperationController:
         )
         self._view.policies.record(written_policy)
 
-    async def _set_finalizer(self, operation: AcceleratorOperation, *, present: bool) -> None:
+    async def _set_finalizer(self, operation: AcceleratorOperation, *, is_present: bool) -> None:
         finalizers = [name for name in operation.metadata.finalizers if name != OPERATION_FINALIZER]
-        if present:
+        if is_present:
             finalizers.append(OPERATION_FINALIZER)
         metadata = {
             "uid": operation.metadata.uid,
@@ -269,14 +269,14 @@ class OperationController:
             attached_by = OperationRef(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
         elif device.status.attach_state is AttachState.DETACHED:
             attached_by = None
-        quarantined: bool | None = None
+        is_quarantined: bool | None = None
         if status.rollback is RollbackState.FAILED:
-            quarantined = True
+            is_quarantined = True
         elif has_succeeded and spec.operation in CURES_QUARANTINE:
-            quarantined = False
+            is_quarantined = False
         message = f"{metadata.namespace}/{metadata.name}: {status.message}"[:1024]
         await self._write_device(
-            device, operation=None, quarantined=quarantined, attached_by=attached_by, message=message
+            device, operation=None, quarantined=is_quarantined, attached_by=attached_by, message=message
         )
 
     async def release_orphan(self, device: Accelerator) -> None:
@@ -337,7 +337,7 @@ class OperationController:
         )
         self._view.accelerators.record(written_device)
 
-    async def _store(self, operation: AcceleratorOperation, status: Any) -> None:
+    async def _store_status(self, operation: AcceleratorOperation, status: Any) -> None:
         """Writes the whole status except the report, if nobody changed the operation meanwhile."""
         metadata = {"uid": operation.metadata.uid, "resourceVersion": operation.metadata.resource_version}
         written_operation = await self._api.apply(
@@ -380,13 +380,13 @@ class OperationController:
         if device is not None and holder is not None and holder.uid == operation.metadata.uid:
             await self._release(operation, device)
             crash_point("after-operation-release")
-        problem = await self._open_gate(operation) if operation.status.phase is P.SUCCEEDED else ""
-        status = ended(operation, problem, self._now())
+        problem = await self._remove_scheduling_gate(operation) if operation.status.phase is P.SUCCEEDED else ""
+        status = ended_status(operation, problem, self._now())
         if status != operation.status and not operation.metadata.deletion_timestamp:
-            await self._store(operation, replace(status, report=None))
+            await self._store_status(operation, replace(status, report=None))
             return 0.0
         if OPERATION_FINALIZER in operation.metadata.finalizers:
-            await self._set_finalizer(operation, present=False)
+            await self._set_finalizer(operation, is_present=False)
         if operation.metadata.deletion_timestamp or operation.status.completion_time is None:
             return None
         age_s = (self._now() - datetime.fromisoformat(operation.status.completion_time)).total_seconds()
@@ -398,7 +398,7 @@ class OperationController:
         )
         return None
 
-    async def _open_gate(self, operation: AcceleratorOperation) -> str:
+    async def _remove_scheduling_gate(self, operation: AcceleratorOperation) -> str:
         """Removes the scheduling gate of the pod that waits for the attachment (decision 0396).
 
         Returns why the pod cannot be released, empty if it is, or if there is none to be released."""
@@ -408,16 +408,16 @@ class OperationController:
         path = f"/api/v1/namespaces/{operation.metadata.namespace}/pods/{attach.gated_pod.name}"
         try:
             pod = msgspec.json.decode(await self._api.request("GET", path))
-            present = pod["spec"].get("schedulingGates", ())
-            gates = [gate for gate in present if gate["name"] != ATTACH_GATE]
-            if pod["metadata"]["uid"] != attach.gated_pod.uid or len(gates) == len(present):
+            present_gates = pod["spec"].get("schedulingGates", ())
+            remaining_gates = [gate for gate in present_gates if gate["name"] != ATTACH_GATE]
+            if pod["metadata"]["uid"] != attach.gated_pod.uid or len(remaining_gates) == len(present_gates):
                 return ""
             node = self._view.nodes.get(attach.node_name)
             hostname = node.metadata.labels.get(_HOSTNAME, attach.node_name) if node is not None else attach.node_name
-            selector = {**pod["spec"].get("nodeSelector", {}), _HOSTNAME: hostname}
+            node_selector = {**pod["spec"].get("nodeSelector", {}), _HOSTNAME: hostname}
             body = {
                 "metadata": {"uid": attach.gated_pod.uid, "resourceVersion": pod["metadata"]["resourceVersion"]},
-                "spec": {"schedulingGates": gates, "nodeSelector": selector},
+                "spec": {"schedulingGates": remaining_gates, "nodeSelector": node_selector},
             }
             await self._api.patch(PODS, attach.gated_pod.name, body, operation.metadata.namespace)
         except NotFound:

@@ -143,7 +143,7 @@ def _with_generation(conditions: Sequence[Condition], operation: AcceleratorOper
     return tuple(replace(condition, observed_generation=generation) for condition in conditions)
 
 
-def ended(operation: AcceleratorOperation, gate_problem: str, now: datetime) -> AcceleratorOperationStatus:
+def ended_status(operation: AcceleratorOperation, gate_problem: str, now: datetime) -> AcceleratorOperationStatus:
     """Returns the status of an operation that has ended, even if its spec was changed afterwards.
 
     ``gate_problem``: why the pod that waits for the device stays gated; it becomes the condition ``PodReleased``.

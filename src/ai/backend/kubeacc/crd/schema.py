@@ -28,10 +28,10 @@ def structural_schema(resource: type[Resource], *, with_defaults: bool) -> Schem
     Raises:
         NotStructural: a type without a counterpart, or text or a collection without a limit.
     """
-    return _Writer(with_defaults).schema(types.type_info(resource), resource.__name__)
+    return _SchemaWriter(with_defaults).schema(types.type_info(resource), resource.__name__)
 
 
-class _Writer:
+class _SchemaWriter:
     def __init__(self, with_defaults: bool) -> None:
         self._with_defaults = with_defaults
 
@@ -90,14 +90,14 @@ class _Writer:
 
     def _object(self, node: types.StructType) -> Schema:
         properties: Schema = {}
-        required: list[str] = []
+        required_names: list[str] = []
         for field in node.fields:
             field_path = f"{node.cls.__name__}.{field.encode_name}"
             schema = self.schema(field.type, field_path)
-            if self._with_defaults and (default := _default(field.default)) is not None:
-                schema["default"] = default
+            if self._with_defaults and (default_value := _default(field.default)) is not None:
+                schema["default"] = default_value
             if field.required:
-                required.append(field.encode_name)
+                required_names.append(field.encode_name)
             properties[field.encode_name] = schema
         description = inspect.cleandoc(node.cls.__doc__ or "") if "__doc__" in vars(node.cls) else ""
         rules = [msgspec.to_builtins(rule) for rule in getattr(node.cls, "__rules__", ())]
@@ -105,7 +105,7 @@ class _Writer:
             "type": "object",
             **({"description": " ".join(description.replace("``", "").split())} if description else {}),
             "properties": properties,
-            **({"required": required} if required else {}),
+            **({"required": required_names} if required_names else {}),
             **({"x-kubernetes-validations": rules} if rules else {}),
         }
 

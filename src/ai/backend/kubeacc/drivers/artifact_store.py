@@ -144,9 +144,9 @@ class ArtifactStore:
 
 def _suffix_of(uri: str) -> str:
     """Returns the suffix of the file that a URI names, because plugins may choose a format by the suffix."""
-    parts = urlsplit(uri)
-    suffix = PurePosixPath(unquote(parts.fragment or parts.path)).suffix
-    return suffix if parts.scheme != "glance" and _SUFFIX.fullmatch(suffix) else ""
+    uri_parts = urlsplit(uri)
+    suffix = PurePosixPath(unquote(uri_parts.fragment or uri_parts.path)).suffix
+    return suffix if uri_parts.scheme != "glance" and _SUFFIX.fullmatch(suffix) else ""
 
 
 def _open_partial(path: Path) -> BinaryIO:

@@ -47,10 +47,10 @@ class OrderExecution:
         self._order: Order | None = None
         self._report: Report | None = None
 
-    def report(self, order: Order, stored: Report | None) -> Report:
+    def report(self, order: Order, stored_report: Report | None) -> Report:
         """Starts, stops or continues an order, and returns the report to store now."""
-        if stored is not None and stored.sequence == order.sequence and stored.outcome is not None:
-            return stored
+        if stored_report is not None and stored_report.sequence == order.sequence and stored_report.outcome is not None:
+            return stored_report
         if self._order is None or self._order.sequence != order.sequence:
             if order.abort:  # never begun here, or interrupted by a restart
                 return Report(sequence=order.sequence, outcome=Outcome.ABORTED, message="the order was not running")
@@ -182,4 +182,4 @@ def _report_of(
 def _reason_of(error: BaseException) -> str:
     """Converts an error code to a condition's reason: ``not-found`` becomes ``NotFound``."""
     code = error.code if isinstance(error, BackendError) else "driver-failed"
-    return "".join(part.capitalize() for part in code.split("-"))
+    return "".join(word.capitalize() for word in code.split("-"))

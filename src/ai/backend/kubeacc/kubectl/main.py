@@ -48,13 +48,13 @@ class Session:
     def namespace(self) -> str:
         return self._namespace or from_kubeconfig(_kubeconfig(), self._context_name).namespace
 
-    def run(self, work: Callable[[KubeApi], Awaitable[T]]) -> T:
+    def run(self, send_requests: Callable[[KubeApi], Awaitable[T]]) -> T:
         """Runs requests. An error of the cluster is printed as one line."""
 
         async def main() -> T:
             api = connect(_kubeconfig(), self._context_name)
             try:
-                return await work(api)
+                return await send_requests(api)
             finally:
                 await api.close()
 
@@ -63,11 +63,11 @@ class Session:
         except BackendError as e:
             raise click.ClickException(e.message) from None
 
-    def print(self, value: object, drawing: RenderableType) -> None:
+    def print(self, value: object, rendered_value: RenderableType) -> None:
         if self.output == "json":
             click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
         else:
-            Console(soft_wrap=False).print(drawing)
+            Console(soft_wrap=False).print(rendered_value)
 
 
 _session = click.make_pass_decorator(Session)

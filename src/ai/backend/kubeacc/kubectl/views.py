@@ -70,30 +70,30 @@ def device_tree(devices: Sequence[Accelerator]) -> Tree:
     """Draws nodes, NUMA nodes, PCIe roots, devices with their links, and partitions below the devices."""
     tree = Tree("accelerators")
     devices_by_node: defaultdict[str, list[Accelerator]] = defaultdict(list)
-    children: defaultdict[str, list[Accelerator]] = defaultdict(list)
+    partitions_of_device: defaultdict[str, list[Accelerator]] = defaultdict(list)
     names = {device.metadata.name for device in devices}
     for device in devices:
         if device.spec.parent in names and device.spec.parent is not None:
-            children[device.spec.parent].append(device)
+            partitions_of_device[device.spec.parent].append(device)
         else:
             devices_by_node[device.spec.node_name or ""].append(device)
     for node, node_devices in sorted(devices_by_node.items()):
         node_branch = tree.add(plain_text(f"node {node}" if node else "not attached"))
-        _add_topology(node_branch, node_devices, children)
+        _add_topology(node_branch, node_devices, partitions_of_device)
     return tree
 
 
-def _add_topology(branch: Tree, devices: list[Accelerator], children: dict[str, list[Accelerator]]) -> None:
+def _add_topology(branch: Tree, devices: list[Accelerator], partitions_of_device: dict[str, list[Accelerator]]) -> None:
     branch_of_path: dict[tuple[str, ...], Tree] = {}
     for device in sorted(devices, key=lambda d: (*_topology_path(d), d.metadata.name)):
-        parent = branch
+        parent_branch = branch
         topology_path = _topology_path(device)
         for depth in range(1, len(topology_path) + 1):
             path_prefix = topology_path[:depth]
             if path_prefix not in branch_of_path:
-                branch_of_path[path_prefix] = parent.add(plain_text(path_prefix[-1]))
-            parent = branch_of_path[path_prefix]
-        _add_device(parent, device, children)
+                branch_of_path[path_prefix] = parent_branch.add(plain_text(path_prefix[-1]))
+            parent_branch = branch_of_path[path_prefix]
+        _add_device(parent_branch, device, partitions_of_device)
 
 
 def _topology_path(device: Accelerator) -> tuple[str, ...]:
@@ -104,15 +104,15 @@ def _topology_path(device: Accelerator) -> tuple[str, ...]:
     return (*numa, *((f"PCIe root {topology.pcie_root}",) if topology.pcie_root else ()))
 
 
-def _add_device(parent: Tree, device: Accelerator, children: dict[str, list[Accelerator]]) -> None:
+def _add_device(parent_branch: Tree, device: Accelerator, partitions_of_device: dict[str, list[Accelerator]]) -> None:
     label = plain_text(f"{device.metadata.name}  {device.spec.type} {_model(device)}  {health_of(device)}")
-    branch = parent.add(label)
+    branch = parent_branch.add(label)
     topology = device.status.device.topology if device.status.device is not None else None
     for link in topology.links if topology is not None else ():
-        speed = f" {link.bandwidth_gi_b_s} GiB/s" if link.bandwidth_gi_b_s else ""
-        branch.add(plain_text(f"{link.kind} to {link.peer}{speed}"))
-    for partition in sorted(children.get(device.metadata.name, ()), key=lambda d: d.metadata.name):
-        _add_device(branch, partition, children)
+        speed_text = f" {link.bandwidth_gi_b_s} GiB/s" if link.bandwidth_gi_b_s else ""
+        branch.add(plain_text(f"{link.kind} to {link.peer}{speed_text}"))
+    for partition in sorted(partitions_of_device.get(device.metadata.name, ()), key=lambda d: d.metadata.name):
+        _add_device(branch, partition, partitions_of_device)
 
 
 def device_details(device: Accelerator, operations: Iterable[AcceleratorOperation]) -> RenderableType:
@@ -203,5 +203,5 @@ def usage_table(devices: Iterable[Accelerator]) -> Table:
 
 
 def _utilization(device: Accelerator) -> float:
-    measured = device.status.usage
-    return float(measured.utilization_percent) if measured and measured.utilization_percent else -1.0
+    device_usage = device.status.usage
+    return float(device_usage.utilization_percent) if device_usage and device_usage.utilization_percent else -1.0

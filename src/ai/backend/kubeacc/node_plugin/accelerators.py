@@ -72,7 +72,7 @@ class AcceleratorReports(PeriodicLoop):
         tracker: DeviceTracker,
         workloads: Workloads,
         holders: Holders,
-        facts: FactStore,
+        fact_store: FactStore,
         settings: NodePluginSettings,
         node: str,
         *,
@@ -80,7 +80,7 @@ class AcceleratorReports(PeriodicLoop):
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api, self._tracker, self._workloads, self._holders = api, tracker, workloads, holders
-        self._facts, self._settings, self._node, self._now = facts, settings, node, now
+        self._facts, self._settings, self._node, self._now = fact_store, settings, node, now
         self._usage_of = usage_of
         self._is_served = False
         self._owner: dict[str, str] | None = None
@@ -117,7 +117,7 @@ class AcceleratorReports(PeriodicLoop):
         Returns an empty text if it may be given. A device whose object cannot be
         decoded is withheld, because an operation may hold it.
         """
-        if other_plugin := self._tracker.other_plugin(key):
+        if other_plugin := self._tracker.competing_plugin(key):
             return f"the plugin {other_plugin} has the device"
         name = accelerator_name(self._node, *key)
         if ("", name) in self.reflector.undecodable:
@@ -178,7 +178,7 @@ class AcceleratorReports(PeriodicLoop):
             raise failure
 
     async def _attachable(self, key: str) -> tuple[DeviceId, ...]:
-        plugin_handle = self._tracker.handle(key)
+        plugin_handle = self._tracker.plugin_handle(key)
         if plugin_handle is None or not plugin_handle.plugin.capabilities.attachable:
             return ()
         try:
@@ -237,7 +237,7 @@ class AcceleratorReports(PeriodicLoop):
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         is_listed = device is not None and device.health_reason != LOST_REASON
         holders = self._holders.holders.get((key, device_id), ())
-        plugin_handle = self._tracker.handle(key)
+        plugin_handle = self._tracker.plugin_handle(key)
         capabilities = plugin_handle.plugin.capabilities if plugin_handle is not None else PluginCapabilities()
         health = present_object.status.health
         if device is not None:
@@ -263,7 +263,7 @@ class AcceleratorReports(PeriodicLoop):
         return status
 
     def _holder(self, holder: PodHolder) -> crd.Holder:
-        record = self._workloads.claim(holder.namespace, holder.claim)
+        record = self._workloads.workload_of_claim(holder.namespace, holder.claim)
         return crd.Holder(
             namespace=holder.namespace,
             pod=holder.pod,
@@ -311,9 +311,9 @@ def _checked_ids(answer: Any) -> Sequence[DeviceId]:
     return cast("Sequence[DeviceId]", answer)
 
 
-def _own_conditions(present: Accelerator) -> list[Any]:
+def _own_conditions(present_object: Accelerator) -> list[Any]:
     names = frozenset(NodeCondition)
-    by_type = {condition.type: condition for condition in present.status.conditions if condition.type in names}
+    by_type = {condition.type: condition for condition in present_object.status.conditions if condition.type in names}
     return [msgspec.to_builtins(by_type[name]) for name in NodeCondition if name in by_type]
 
 
@@ -331,7 +331,7 @@ def _withheld_reason(accelerator: Accelerator) -> str:
 
 
 def describe_device(
-    device: ComputeDevice, capabilities: PluginCapabilities, place: PciLocation = NO_LOCATION
+    device: ComputeDevice, capabilities: PluginCapabilities, pci_location: PciLocation = NO_LOCATION
 ) -> crd.DeviceDescription:
     """Returns a device as its Accelerator describes it (BEP-1000), cut to the limits of the resource."""
     memory = None
@@ -346,7 +346,7 @@ def describe_device(
     verbs = [verb for capability, verb_group in _VERBS if getattr(capabilities, capability) for verb in verb_group]
     partitioning = device.partitioning_support[0] if device.partitioning_support else None
     return crd.DeviceDescription(
-        vendor=place.vendor[:128],
+        vendor=pci_location.vendor[:128],
         model=(device.model_name or "")[:128],
         uuid=device.device_id[:512],
         hardware_location=device.hw_location[:512],
@@ -389,8 +389,8 @@ def describe_device(
         )[:64],
         topology=crd.Topology(
             numa_node=device.numa_node,
-            pcie_root=place.root[:128],
-            pci_bus_id=place.address,
+            pcie_root=pci_location.root[:128],
+            pci_bus_id=pci_location.address,
             links=tuple(
                 {
                     link.peer: crd.Link(
@@ -407,5 +407,5 @@ def describe_device(
 
 
 def _decimal(value: float) -> str:
-    text = f"{value:.6f}".rstrip("0").rstrip(".")
-    return text or "0"
+    decimal_text = f"{value:.6f}".rstrip("0").rstrip(".")
+    return decimal_text or "0"

@@ -77,8 +77,8 @@ async def run_node_plugin(
         stack.push_async_callback(api.close)
         tracker = DeviceTracker(settings)
         stack.push_async_callback(tracker.close)
-        cdi_files, hidden_folders = CdiFiles(settings.cdi_directory, settings.driver_name), _hidden_folders(settings)
-        workloads = Workloads(tracker, checkpoint, cdi_files, hidden=hidden_folders, deadline_s=settings.plugin_timeout)
+        cdi, hidden_paths = CdiFiles(settings.cdi_directory, settings.driver_name), _hidden_folders(settings)
+        workloads = Workloads(tracker, checkpoint, cdi, hidden_folders=hidden_paths, deadline_s=settings.plugin_timeout)
         holders = Holders(settings, tracker, workloads)
         fact_store = FactStore(settings.state_directory / "facts.json")
         measurements = DeviceMeasurements(tracker)
@@ -164,10 +164,10 @@ async def run_node_plugin(
 async def _run_until(stop: asyncio.Event, coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Runs coroutines until ``stop`` is set. A coroutine that fails ends all, with its error."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    stopping = asyncio.ensure_future(stop.wait())
+    stop_task = asyncio.ensure_future(stop.wait())
     try:
-        done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done - {stopping}:
+        done, _ = await asyncio.wait({*tasks, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stop_task}:
             task.result()
     finally:
-        await cancel_all(*tasks, stopping)
+        await cancel_all(*tasks, stop_task)

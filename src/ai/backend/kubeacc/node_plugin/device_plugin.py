@@ -22,7 +22,7 @@ from ai.backend.kubeacc.node_plugin.checkpoint import HeldDevice, WorkloadRecord
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, device_name
 from ai.backend.kubeacc.node_plugin.edits import allocate_response
 from ai.backend.kubeacc.node_plugin.preference import DevicePreference
-from ai.backend.kubeacc.node_plugin.rpc import connected, serving, wait_for_change
+from ai.backend.kubeacc.node_plugin.rpc import grpc_client, grpc_server, wait_for_change
 from ai.backend.kubeacc.node_plugin.slices import offers_anything
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 
@@ -55,8 +55,8 @@ class DevicePlugin:
 
     def notify(self) -> None:
         """Sends the list of devices to the kubelet again."""
-        for signal in self._watchers:
-            signal.set()
+        for watcher_signal in self._watchers:
+            watcher_signal.set()
 
     def _devices(self) -> dict[str, ComputeDevice]:
         return {
@@ -71,8 +71,8 @@ class DevicePlugin:
     async def list_and_watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
         """Yields all devices now and after every change."""
         await self._tracker.is_complete.wait()
-        signal = Signal()
-        self._watchers.add(signal)
+        change_signal = Signal()
+        self._watchers.add(change_signal)
         try:
             sent_message: bytes | None = None
             while True:
@@ -81,9 +81,9 @@ class DevicePlugin:
                 if encoded_message != sent_message:
                     sent_message = encoded_message
                     yield device_message
-                await signal.wait(None)
+                await change_signal.wait(None)
         finally:
-            self._watchers.discard(signal)
+            self._watchers.discard(change_signal)
 
     async def get_preferred_allocation(self, request: Any, _context: Any) -> Any:
         answer = wire.device_plugin.PreferredAllocationResponse()
@@ -193,7 +193,7 @@ async def serve_device_plugin(kubelet_directory: Path, plugin: DevicePlugin) -> 
     delays = Backoff(_REGISTER_FIRST_S, _REGISTER_MAX_S)
     while True:
         try:
-            async with serving(socket_folder / socket_name, {wire.DEVICE_PLUGIN: plugin}):
+            async with grpc_server(socket_folder / socket_name, {wire.DEVICE_PLUGIN: plugin}):
                 restart_task = asyncio.ensure_future(
                     wait_for_change(socket_folder / _KUBELET_SOCKET, socket_folder / socket_name)
                 )
@@ -213,7 +213,7 @@ async def _register(socket: Path, endpoint: str, resource: str) -> None:
     request = wire.device_plugin.RegisterRequest(
         version="v1beta1", endpoint=endpoint, resource_name=resource, options=plugin_options()
     )
-    async with connected(socket, wire.DEVICE_PLUGIN_REGISTRATION) as call:
+    async with grpc_client(socket, wire.DEVICE_PLUGIN_REGISTRATION) as call:
         try:
             await call("Register", request)
         except grpc.aio.AioRpcError as e:
@@ -229,8 +229,8 @@ async def run_device_plugins(
     ``make`` returns the device plugin, or None if the accelerator plugin gets none.
     """
     tasks: dict[str, asyncio.Task[None]] = {}
-    signal = Signal()
-    tracker.subscribe(signal.set)
+    change_signal = Signal()
+    tracker.subscribe(change_signal.set)
     try:
         while True:
             for key in tracker.plugin_keys():
@@ -238,6 +238,6 @@ async def run_device_plugins(
                     tasks[key] = asyncio.create_task(
                         serve_device_plugin(kubelet_directory, plugin), name=f"kube-acc-device-plugin-{key}"
                     )
-            await signal.wait(None)
+            await change_signal.wait(None)
     finally:
         await cancel_all(*tasks.values())

@@ -153,7 +153,7 @@ class DeviceTracker(PeriodicLoop):
             for device in self.devices(key)
         }
 
-    def other_plugin(self, key: DeviceKey) -> str:
+    def competing_plugin(self, key: DeviceKey) -> str:
         """Returns the plugin that may give a device at the same PCI address to workloads instead of this plugin.
 
         Returns an empty text if there is no such plugin. Of two plugins that list one device it is the one whose device
@@ -161,7 +161,7 @@ class DeviceTracker(PeriodicLoop):
         """
         return self._claimed.get(key, "")
 
-    def handle(self, plugin_key: str) -> PluginHandle | None:
+    def plugin_handle(self, plugin_key: str) -> PluginHandle | None:
         """Returns the started plugin of a device name."""
         return next((handle for handle in self.handles if handle.key == plugin_key and handle.started), None)
 
@@ -172,14 +172,14 @@ class DeviceTracker(PeriodicLoop):
         for handle in self.handles:
             if handle.started and served_plugins.setdefault(handle.key, handle) is not handle:
                 await handle.refuse(f"another plugin already serves {handle.key}")
-        await asyncio.gather(*(self._list(handle) for handle in served_plugins.values()))
+        await asyncio.gather(*(self._list_devices(handle) for handle in served_plugins.values()))
         self._watch_health(served_plugins)
-        self._evaluate()
+        self._update_health()
         if not self.is_complete.is_set():
             self.is_complete.set()
             self._notify()
 
-    async def _list(self, handle: PluginHandle) -> None:
+    async def _list_devices(self, handle: PluginHandle) -> None:
         asked_at = asyncio.get_running_loop().time()
         try:
             slot_displays = await handle.call(
@@ -213,9 +213,9 @@ class DeviceTracker(PeriodicLoop):
         for key, handle in served_plugins.items():
             task = self._watches.get(key)
             if handle.plugin.capabilities.health_watching and (task is None or task.done()):
-                self._watches[key] = asyncio.create_task(self._watch(handle), name=f"kube-acc-health-{key}")
+                self._watches[key] = asyncio.create_task(self._watch_plugin(handle), name=f"kube-acc-health-{key}")
 
-    async def _watch(self, handle: PluginHandle) -> None:
+    async def _watch_plugin(self, handle: PluginHandle) -> None:
         """Applies reported changes of health until the plugin stops. Starts again after failures."""
         delays = Backoff(_WATCH_FIRST_S, _WATCH_MAX_S)
         while handle.started:
@@ -233,9 +233,9 @@ class DeviceTracker(PeriodicLoop):
             return
         if any(device.device_id == change.device_id for device in listing.answered):
             self._trackers[key].on_change(change, asyncio.get_running_loop().time())
-            self._evaluate()
+            self._update_health()
 
-    def _evaluate(self) -> None:
+    def _update_health(self) -> None:
         """Computes the devices with their effective health, and notifies the listeners of a difference."""
         loop = asyncio.get_running_loop()
         is_changed = False
@@ -251,7 +251,7 @@ class DeviceTracker(PeriodicLoop):
             default=None,
         )
         if next_recovery_at is not None:
-            self._recovery = loop.call_at(max(next_recovery_at, loop.time() + 0.01), self._evaluate)
+            self._recovery = loop.call_at(max(next_recovery_at, loop.time() + 0.01), self._update_health)
         devices_of_others = self._devices_of_others()
         if is_changed or devices_of_others != self._claimed:
             self._claimed = devices_of_others

@@ -15,7 +15,7 @@ from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.node_plugin import wire
 from ai.backend.kubeacc.node_plugin.checkpoint import HeldDevice, WorkloadRecord
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, share_slot
-from ai.backend.kubeacc.node_plugin.rpc import serving, wait_for_change
+from ai.backend.kubeacc.node_plugin.rpc import grpc_server, wait_for_change
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.slices import capacity_name
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
@@ -89,9 +89,9 @@ class DraDriver:
         """Returns the workload that a claim describes. A prepared claim needs no answer of the API server.
 
         Raises Conflict: the claim is another one by now, or has no devices of ours."""
-        existing = self._workloads.records.get(claim.uid)
-        if existing is not None and existing.phase == "prepared":
-            return existing
+        existing_record = self._workloads.records.get(claim.uid)
+        if existing_record is not None and existing_record.phase == "prepared":
+            return existing_record
         claim_object = await self._api.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
         if claim_object.metadata.uid != claim.uid:
             raise Conflict(
@@ -192,8 +192,8 @@ async def serve_dra(settings: NodePluginSettings, driver: DraDriver, *, ready: C
     registration = _Registration(settings.driver_name, endpoint)
     while True:
         async with (
-            serving(endpoint, {wire.DRA_PLUGIN: driver}),
-            serving(registration_socket, {wire.PLUGIN_REGISTRATION: registration}),
+            grpc_server(endpoint, {wire.DRA_PLUGIN: driver}),
+            grpc_server(registration_socket, {wire.PLUGIN_REGISTRATION: registration}),
         ):
             ready()
             await wait_for_change(endpoint, registration_socket)

@@ -54,7 +54,7 @@ class CdiFiles:
         folders = [folder for folder in SYSTEM_DIRECTORIES if Path(folder) != directory]
         self._registry = CdiRegistry([*folders, directory])
 
-    async def describe(self, handle: PluginHandle, names: Collection[str]) -> frozenset[str]:
+    async def filter_described(self, handle: PluginHandle, names: Collection[str]) -> frozenset[str]:
         """Returns the given names that a CDI file describes. If a file is missing, the plugin is asked for it."""
         described_devices = await asyncio.to_thread(self._registry.devices)
         if not described_devices.keys() >= set(names) and handle.plugin.capabilities.cdi_provider:

@@ -16,7 +16,7 @@ from ai.backend.common.ids import DeviceId
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.node_plugin import wire
 from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker, device_name
-from ai.backend.kubeacc.node_plugin.rpc import connected
+from ai.backend.kubeacc.node_plugin.rpc import grpc_client
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 
@@ -91,7 +91,7 @@ class Holders(PeriodicLoop):
 
 async def _query_kubelet(socket: Path) -> tuple[Any, Any]:
     try:
-        async with connected(socket, wire.POD_RESOURCES) as call:
+        async with grpc_client(socket, wire.POD_RESOURCES) as call:
             allocatable_devices = await call(
                 "GetAllocatableResources", wire.pod_resources.AllocatableResourcesRequest()
             )
@@ -127,7 +127,9 @@ def holders_of(
     return {key: tuple(sorted(set(device_holders))) for key, device_holders in holders.items()}
 
 
-def foreign_resources(allocatable: Any, tracker: DeviceTracker, settings: NodePluginSettings) -> dict[DeviceKey, str]:
+def foreign_resources(
+    allocatable_devices: Any, tracker: DeviceTracker, settings: NodePluginSettings
+) -> dict[DeviceKey, str]:
     """Returns the kube-acc devices that another device plugin also offers, from an ``AllocatableResourcesResponse``.
 
     Device plugins name devices by the vendor's id, as accelerator plugins do.
@@ -137,7 +139,7 @@ def foreign_resources(allocatable: Any, tracker: DeviceTracker, settings: NodePl
     }
     resource_of_name = {
         name: device_group.resource_name
-        for device_group in allocatable.devices
+        for device_group in allocatable_devices.devices
         if device_group.resource_name not in own_resources
         for name in device_group.device_ids
     }

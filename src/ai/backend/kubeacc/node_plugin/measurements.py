@@ -53,12 +53,12 @@ class DeviceMeasurements:
             if now - self._measured_at >= _FRESH_S:
                 self._measured_at = now
                 keys = self._tracker.plugin_keys()
-                answers = await asyncio.gather(*(self._ask(key) for key in keys))
+                answers = await asyncio.gather(*(self._query_plugin(key) for key in keys))
                 self._measurements = dict(zip(keys, answers, strict=True))
         return self._measurements
 
-    async def _ask(self, key: str) -> Sequence[Measurement]:
-        plugin_handle = self._tracker.handle(key)
+    async def _query_plugin(self, key: str) -> Sequence[Measurement]:
+        plugin_handle = self._tracker.plugin_handle(key)
         if plugin_handle is None:
             return ()
         measurement_filter = self._filters.setdefault(key, responses.MeasurementFilter())
@@ -127,7 +127,7 @@ class UsageMeter(PeriodicLoop):
             self.changed()
 
 
-def usage_of(measurements: Iterable[Measurement], at: datetime) -> Usage | None:
+def usage_of(measurements: Iterable[Measurement], measured_at: datetime) -> Usage | None:
     """Returns the use of one device from its measurements. Returns None if no measurement fits ``Usage``."""
     usage_values: dict[str, float] = {}
     for measurement in measurements:
@@ -149,19 +149,21 @@ def usage_of(measurements: Iterable[Measurement], at: datetime) -> Usage | None:
         return None
     memory = usage_values.pop("memory_used_bytes", None)
     return Usage(
-        measured_at=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        measured_at=measured_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         memory_used_bytes=None if memory is None else int(min(memory, _MAX_BYTES)),
         **{name: f"{min(value, _MAX_NUMBER):.1f}".removesuffix(".0") for name, value in usage_values.items()},
     )
 
 
-def _is_reportable(before: Usage | None, after: Usage) -> bool:
-    if before is None:
+def _is_reportable(last_usage: Usage | None, new_usage: Usage) -> bool:
+    if last_usage is None:
         return True
-    age_s = (datetime.fromisoformat(after.measured_at) - datetime.fromisoformat(before.measured_at)).total_seconds()
+    age_s = (
+        datetime.fromisoformat(new_usage.measured_at) - datetime.fromisoformat(last_usage.measured_at)
+    ).total_seconds()
     if abs(age_s) >= _REPEAT_S:
         return True
-    old_values, new_values = msgspec.structs.asdict(before), msgspec.structs.asdict(after)
+    old_values, new_values = msgspec.structs.asdict(last_usage), msgspec.structs.asdict(new_usage)
     for name in old_values.keys() - {"measured_at"}:
         if (old_values[name] is None) != (new_values[name] is None):
             return True

@@ -47,12 +47,12 @@ class OperationExecutor(PeriodicLoop):
         api: KubeApi,
         tracker: DeviceTracker,
         reports: AcceleratorReports,
-        facts: FactStore,
+        fact_store: FactStore,
         node: str,
         *,
         store: ArtifactStore,
     ) -> None:
-        self._api, self._tracker, self._reports, self._facts, self._node = api, tracker, reports, facts, node
+        self._api, self._tracker, self._reports, self._facts, self._node = api, tracker, reports, fact_store, node
         self._store = store
         self._executions: dict[str, OrderExecution] = {}
         self._written: dict[str, Report] = {}
@@ -77,12 +77,12 @@ class OperationExecutor(PeriodicLoop):
     async def once(self) -> None:
         if not self._tracker.is_complete.is_set():
             return
-        present = {operation.metadata.uid: operation for operation in self.reflector.objects.values()}
-        for uid in self._executions.keys() - present.keys():
+        operation_by_uid = {operation.metadata.uid: operation for operation in self.reflector.objects.values()}
+        for uid in self._executions.keys() - operation_by_uid.keys():
             await self._executions.pop(uid).close()
             self._written.pop(uid, None)
         failure: BackendError | None = None
-        for uid, operation in present.items():
+        for uid, operation in operation_by_uid.items():
             if operation.status.order is not None and not operation.status.phase.is_final:
                 try:
                     await self._advance(uid, operation)
@@ -97,7 +97,7 @@ class OperationExecutor(PeriodicLoop):
         assert order is not None  # once() has looked
         stored_report = self._written.get(uid) or operation.status.report
         key = self._reports.key_of(operation.spec.accelerator)
-        plugin_handle = self._tracker.handle(key[0]) if key is not None else None
+        plugin_handle = self._tracker.plugin_handle(key[0]) if key is not None else None
         execution = self._executions.get(uid)
         if execution is None:
             if key is None or plugin_handle is None:
@@ -112,7 +112,7 @@ class OperationExecutor(PeriodicLoop):
                         reason="NoPlugin",
                         message=message,
                     )
-                    await self._write(operation, report)
+                    await self._write_report(operation, report)
                 return
             execution = self._executions[uid] = OrderExecution(
                 BareMetalDriver(lambda: plugin_handle.plugin, self._node),
@@ -128,23 +128,23 @@ class OperationExecutor(PeriodicLoop):
             return
         if report.outcome is Outcome.SUCCEEDED and key is not None:
             await self._record_success(key, operation, report)
-        await self._write(operation, report)
+        await self._write_report(operation, report)
 
     async def _record_success(self, key: DeviceKey, operation: AcceleratorOperation, report: Report) -> None:
         """Writes the new state of the device before the report, because the controllers compare the two."""
-        spec, order, facts = operation.spec, operation.status.order, self._facts.get(key)
+        spec, order, device_facts = operation.spec, operation.status.order, self._facts.get(key)
         is_undone = order is not None and order.rollback
         if spec.power is not None:
             previous_power = order.previous_power if order is not None and is_undone else None
-            facts = replace(facts, power=previous_power or spec.power.state)
+            device_facts = replace(device_facts, power=previous_power or spec.power.state)
         if spec.program is not None and order is not None:
             image_path = report.result.get(PROGRAM_KEY, "")
             program = Program(image=image_path, sha256=spec.program.artifact.sha256)
-            facts = replace(facts, program=order.previous_program if is_undone else program)
-        elif facts.program is not None and spec.operation is not OperationVerb.DIAGNOSE:
-            facts = replace(facts, program=await self._loaded_program(key, facts.program))
-        if facts != self._facts.get(key):
-            await asyncio.to_thread(self._facts.put, key, facts)
+            device_facts = replace(device_facts, program=order.previous_program if is_undone else program)
+        elif device_facts.program is not None and spec.operation is not OperationVerb.DIAGNOSE:
+            device_facts = replace(device_facts, program=await self._loaded_program(key, device_facts.program))
+        if device_facts != self._facts.get(key):
+            await asyncio.to_thread(self._facts.put, key, device_facts)
         try:
             await self._tracker.once()
             await self._reports.once()
@@ -156,7 +156,7 @@ class OperationExecutor(PeriodicLoop):
 
         Returns None if nothing is loaded or the plugin cannot report it.
         """
-        plugin_handle = self._tracker.handle(key[0])
+        plugin_handle = self._tracker.plugin_handle(key[0])
         if plugin_handle is None or not plugin_handle.plugin.capabilities.programmable:
             return None
         try:
@@ -168,7 +168,7 @@ class OperationExecutor(PeriodicLoop):
             return None
         return program if image_path == program.image else None
 
-    async def _write(self, operation: AcceleratorOperation, report: Report) -> None:
+    async def _write_report(self, operation: AcceleratorOperation, report: Report) -> None:
         body = {"metadata": {"uid": operation.metadata.uid}, "status": {"report": msgspec.to_builtins(report)}}
         name, namespace = operation.metadata.name, operation.metadata.namespace
         await self._api.apply(OPERATIONS, name, body, namespace, manager=NODE_MANAGER, force=True, subresource="status")

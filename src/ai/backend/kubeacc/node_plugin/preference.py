@@ -21,13 +21,13 @@ class DevicePreference:
         # Without stated links, devices of one NUMA node are nearer to each other than to others.
         self._links = links_of(devices) or Links(tuple(device.numa_node for device in devices), ())
 
-    def choose(self, available: Sequence[str], required: Sequence[str], size: int) -> list[str]:
+    def choose(self, available_ids: Sequence[str], required_ids: Sequence[str], size: int) -> list[str]:
         """Returns ``size`` of the available devices, including the required ones.
 
         Returns fewer if there are not enough. Unknown names are left out.
         """
-        required_ranks = [self._rank_of_id[name] for name in dict.fromkeys(required) if name in self._rank_of_id]
-        available_ranks = [self._rank_of_id[name] for name in dict.fromkeys(available) if name in self._rank_of_id]
+        required_ranks = [self._rank_of_id[name] for name in dict.fromkeys(required_ids) if name in self._rank_of_id]
+        available_ranks = [self._rank_of_id[name] for name in dict.fromkeys(available_ids) if name in self._rank_of_id]
         optional_ranks = [rank for rank in available_ranks if rank not in required_ranks]
         missing_count = min(max(0, size - len(required_ranks)), len(optional_ranks))
         free_mask = sum(1 << rank for rank in {*available_ranks, *required_ranks})

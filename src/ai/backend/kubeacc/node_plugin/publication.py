@@ -113,7 +113,7 @@ class SlicePublication(PeriodicLoop):
 
     def offered_devices(self) -> list[OfferedDevice]:
         """Returns the devices that claims may select, with their taints."""
-        attached = [
+        attached_devices = [
             OfferedDevice(
                 plugin=key,
                 type=self._settings.offer_of(key).type.value,
@@ -127,7 +127,7 @@ class SlicePublication(PeriodicLoop):
             for device in self._tracker.devices(key)
             if not self._foreign((key, device.device_id)) and not self.other_driver((key, device.device_id))
         ]
-        return attached + [
+        return attached_devices + [
             OfferedDevice(
                 plugin=key,
                 type=self._settings.offer_of(key).type.value,
@@ -143,7 +143,7 @@ class SlicePublication(PeriodicLoop):
         offer_of_plugin = {key: self._settings.offer_of(key) for key in self._tracker.plugin_keys()}
         return [key for key, offer in offer_of_plugin.items() if offer.by == "dra" and offer.attach]
 
-    async def _probe(self) -> None:
+    async def _probe_features(self) -> None:
         """Finds out which parts of a slice the cluster keeps.
 
         If the cluster drops a part that withholds a device, a pod would get a device that has failed or is not there.
@@ -177,7 +177,7 @@ class SlicePublication(PeriodicLoop):
         if not self._tracker.is_complete.is_set():
             return
         await self.reflector.synced.wait()
-        await self._probe()
+        await self._probe_features()
         offered_devices = self.offered_devices()
         driver = self._settings.driver_name
         spec_options: dict[str, Any] = {"driver": driver, "node": self._node, "features": self._features}
@@ -189,10 +189,10 @@ class SlicePublication(PeriodicLoop):
         newest_generation = max((slice_.spec.pool.generation for slice_ in present_slices.values()), default=0)
         self._generation = max(self._generation, newest_generation) + 1
         specs = slice_specs(offered_devices, generation=self._generation, **spec_options)
-        await self._write(specs, {*present_slices, *self._versions})
+        await self._write_slices(specs, {*present_slices, *self._versions})
         self._written = encoded_specs
 
-    async def _write(self, specs: Sequence[dict[str, Any]], present_names: set[str]) -> None:
+    async def _write_slices(self, specs: Sequence[dict[str, Any]], present_names: set[str]) -> None:
         if self._owner is None:
             node = await self._api.get(NODES, self._node)
             reference = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}

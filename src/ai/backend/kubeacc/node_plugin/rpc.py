@@ -47,7 +47,7 @@ def _restrict_access(path: Path) -> None:
 
 
 @asynccontextmanager
-async def serving(path: Path, services: dict[str, object]) -> AsyncIterator[None]:
+async def grpc_server(path: Path, services: dict[str, object]) -> AsyncIterator[None]:
     """Serves gRPC implementations by the names of their services on a socket that only this user may use.
 
     An existing socket is replaced. Methods have the names of the API in lower case. Raises Unavailable.
@@ -74,7 +74,7 @@ async def serving(path: Path, services: dict[str, object]) -> AsyncIterator[None
 
 
 @asynccontextmanager
-async def connected(path: Path, service: str) -> AsyncIterator[Callable[..., Any]]:
+async def grpc_client(path: Path, service: str) -> AsyncIterator[Callable[..., Any]]:
     """Yields a function that calls a method of a service, by name, with a request.
 
     What it raises is ``grpc.aio.AioRpcError``; for a stream it returns the call, which is iterated.

@@ -95,7 +95,7 @@ def kept_features(devices: Sequence[Device]) -> SliceFeatures:
 
 
 def slice_specs(
-    offered: Sequence[OfferedDevice],
+    offered_devices: Sequence[OfferedDevice],
     *,
     driver: str,
     node: str,
@@ -103,17 +103,17 @@ def slice_specs(
     features: SliceFeatures = _ALL_FEATURES,
 ) -> list[dict[str, Any]]:
     """Returns the specs of all slices of the node's pool. A pool without devices has no slice."""
-    offered = [offered_device for offered_device in offered if _is_possible(offered_device, features)]
-    groups = link_groups([offered_device.device for offered_device in offered])
-    parents = _parents(offered) if features.counters else {}
+    offered_devices = [offered_device for offered_device in offered_devices if _is_possible(offered_device, features)]
+    groups = link_groups([offered_device.device for offered_device in offered_devices])
+    parents = _counter_parents(offered_devices) if features.counters else {}
     devices = [
-        _device(
+        _device_spec(
             offered_device,
             groups.get(offered_device.device.device_id, ""),
             parents,
             is_shared=offered_device.is_shared and features.shares,
         )
-        for offered_device in sorted(offered, key=lambda one: one.name)
+        for offered_device in sorted(offered_devices, key=lambda one: one.name)
         if offered_device.is_detached or offers_anything(offered_device.device)
     ]
     whole_devices = {parent.name: parent for parent in parents.values()}
@@ -148,13 +148,13 @@ def link_groups(devices: Sequence[ComputeDevice]) -> dict[str, str]:
         if first_id in groups or not _peers(device_by_id[first_id]):
             continue
         group = device_name(first_id)
-        pending: list[str] = [first_id]
-        while pending:
-            device_id = pending.pop()
+        pending_ids: list[str] = [first_id]
+        while pending_ids:
+            device_id = pending_ids.pop()
             if device_id in groups or device_id not in device_by_id:
                 continue
             groups[device_id] = group
-            pending += _peers(device_by_id[device_id])
+            pending_ids += _peers(device_by_id[device_id])
     return groups
 
 
@@ -175,13 +175,13 @@ def parent_of(device_id: str, listed_ids: Container[str]) -> str:
     return ""
 
 
-def _parents(offered: Sequence[OfferedDevice]) -> dict[tuple[str, str], OfferedDevice]:
+def _counter_parents(offered_devices: Sequence[OfferedDevice]) -> dict[tuple[str, str], OfferedDevice]:
     """Returns, for each partition and each device that is cut, the device whose counters it consumes."""
     parents: dict[tuple[str, str], OfferedDevice] = {}
-    for plugin in {offered_device.plugin for offered_device in offered}:
+    for plugin in {offered_device.plugin for offered_device in offered_devices}:
         plugin_devices: dict[str, OfferedDevice] = {
             offered_device.device.device_id: offered_device
-            for offered_device in offered
+            for offered_device in offered_devices
             if offered_device.plugin == plugin
         }
         for device_id in plugin_devices:
@@ -201,7 +201,7 @@ def _counters(device: ComputeDevice) -> dict[str, Any]:
     return counters
 
 
-def _device(
+def _device_spec(
     offered_device: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str], OfferedDevice], *, is_shared: bool
 ) -> dict[str, Any]:
     device = offered_device.device

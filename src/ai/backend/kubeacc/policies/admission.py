@@ -81,8 +81,8 @@ def finalizer_policy() -> dict[str, Any]:
 def operations_policy(policies: Mapping[str, AcceleratorPolicySpec]) -> dict[str, Any]:
     """Returns the admission policy that refuses operations which no AcceleratorPolicy allows."""
     variables = [
-        {"name": f"policy{number}", "expression": _allow_expression(policy)}
-        for number, (_, policy) in enumerate(sorted(policies.items()))
+        {"name": f"policy{policy_index}", "expression": _allow_expression(policy)}
+        for policy_index, (_, policy) in enumerate(sorted(policies.items()))
     ]
     expression = " || ".join(f"variables.{variable['name']}" for variable in variables) or "false"
     if len(variables) > MAX_POLICIES:

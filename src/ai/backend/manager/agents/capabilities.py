@@ -56,7 +56,7 @@ def needs_of(
     cluster_mode: ClusterMode,
     runtime_class: str,
     *,
-    encrypted: bool = False,
+    is_encrypted_network: bool = False,
     optioned_plugins: Iterable[str] = (),
     has_folders: bool = False,
 ) -> frozenset[str]:
@@ -69,7 +69,7 @@ def needs_of(
     needed_features.update(map(options_feature, optioned_plugins))
     if cluster_size > 1:
         needed_features.add(
-            NETWORKS if cluster_mode is ClusterMode.SINGLE_NODE else ENCRYPTED if encrypted else MULTI_NODE
+            NETWORKS if cluster_mode is ClusterMode.SINGLE_NODE else ENCRYPTED if is_encrypted_network else MULTI_NODE
         )
     return frozenset(needed_features)
 
@@ -222,8 +222,8 @@ def agents_with_class(
         )
     requests = list(requests)
     refusals = [
-        _unfit(runtime_class, has_folders=has_folders, uses_host_network=uses_host_network)
-        or next((reason for slots in requests if (reason := _refusal(agent, runtime_class, slots, devices))), "")
+        _unfit_reason(runtime_class, has_folders=has_folders, uses_host_network=uses_host_network)
+        or next((reason for slots in requests if (reason := _refusal_reason(agent, runtime_class, slots, devices))), "")
         for agent, runtime_class in candidates
     ]
     accepting_agents = [candidate for candidate, reason in zip(candidates, refusals, strict=True) if not reason]
@@ -237,7 +237,7 @@ def agents_with_class(
     return [agent for agent, _ in accepting_agents], largest_overhead.nonzero()
 
 
-def _unfit(runtime_class: RuntimeClassReport, *, has_folders: bool, uses_host_network: bool) -> str:
+def _unfit_reason(runtime_class: RuntimeClassReport, *, has_folders: bool, uses_host_network: bool) -> str:
     """Returns why a runtime class cannot serve a session's folders or network, or an empty text if it can."""
     if has_folders and not runtime_class.folders:
         return (
@@ -248,14 +248,14 @@ def _unfit(runtime_class: RuntimeClassReport, *, has_folders: bool, uses_host_ne
     return ""
 
 
-def _refusal(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlot, reader: DeviceReader) -> str:
+def _refusal_reason(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlot, reader: DeviceReader) -> str:
     """Returns why an agent's runtime class rejects a kernel with these slots, or an empty text if it accepts."""
-    requested = {slot: amount for slot, amount in slots.nonzero().items() if slot not in _INTRINSIC_SLOTS}
-    if not requested or (runtime_class.max_devices is None and not runtime_class.whole_devices):
+    requested_amounts = {slot: amount for slot, amount in slots.nonzero().items() if slot not in _INTRINSIC_SLOTS}
+    if not requested_amounts or (runtime_class.max_devices is None and not runtime_class.whole_devices):
         return ""
     sizes_of_slot = _device_sizes(agent, reader)
     device_count = Decimal(0)
-    for slot, amount in requested.items():
+    for slot, amount in requested_amounts.items():
         device_size = max(sizes_of_slot.get(slot, {Decimal(1)}))
         device_share = amount / device_size
         if runtime_class.whole_devices and device_share != device_share.to_integral_value():
@@ -265,7 +265,7 @@ def _refusal(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlo
         device_limit_text = f"{runtime_class.max_devices or 'no'} device" + (
             "s" if runtime_class.max_devices != 1 else ""
         )
-        amounts = ", ".join(f"{amount} of {slot}" for slot, amount in requested.items())
+        amounts = ", ".join(f"{amount} of {slot}" for slot, amount in requested_amounts.items())
         return f"it takes {device_limit_text} at most, and {amounts} is more"
     return ""
 
@@ -287,12 +287,12 @@ class DeviceReader:
 
     def plugins_of(self, agent: Agent) -> tuple[PluginDevices, ...]:
         """Returns the devices of an agent by plugin. A slot that no device offers becomes a single pooled device."""
-        reported = agent.devices, agent.plugins, agent.available_slots
-        cached = self._devices.get(agent.id)
-        if cached is not None and cached[0] == reported:
-            return cached[1]
+        reported_devices = agent.devices, agent.plugins, agent.available_slots
+        cached_entry = self._devices.get(agent.id)
+        if cached_entry is not None and cached_entry[0] == reported_devices:
+            return cached_entry[1]
         plugins = _parse_devices(agent)
         if len(self._devices) >= _CACHED_AGENTS_LIMIT:
             self._devices.clear()
-        self._devices[agent.id] = reported, plugins
+        self._devices[agent.id] = reported_devices, plugins
         return plugins

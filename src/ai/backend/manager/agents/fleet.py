@@ -60,7 +60,7 @@ class _WordNumbers:
         return self.numbers.setdefault(word, len(self.numbers))
 
 
-def _number(amount: Decimal) -> int | float:
+def _json_number(amount: Decimal) -> int | float:
     return int(amount) if amount == amount.to_integral_value() else float(amount)
 
 
@@ -116,9 +116,9 @@ def fleet_view(agents: Sequence[Agent], holdings: Iterable[KernelOccupancy]) -> 
                 for device_id, amount in amount_of_device.items():
                     held_amounts[slot, device_id] = held_amounts.get((slot, device_id), Decimal(0)) + Decimal(amount)
         devices = _accelerators(agent)
-        offered = set(agent.available_slots)
-        available, occupied = (
-            [_number(amounts[slot]) if slot in offered else None for slot in slots]
+        offered_slots = set(agent.available_slots)
+        available_amounts, occupied_amounts = (
+            [_json_number(amounts[slot]) if slot in offered_slots else None for slot in slots]
             for amounts in (agent.available_slots, agent.occupied_slots)
         )
         rows.append(
@@ -129,8 +129,8 @@ def fleet_view(agents: Sequence[Agent], holdings: Iterable[KernelOccupancy]) -> 
                 groups.number(str(agent.scaling_group)),
                 locations.number(agent.location),
                 hardware.number(_hardware_of(devices)),
-                available,
-                occupied,
+                available_amounts,
+                occupied_amounts,
                 sum(not holding.is_claim for holding in holdings_of_agent.get(agent.id, ())),
                 "".join(_state_letter(device, held_amounts) for device in devices),
             )
@@ -173,6 +173,6 @@ class FleetService:
         holdings = await self._occupancy.held([agent.id for agent in agents])
         body = msgspec.json.encode(fleet_view(agents, holdings))
         digest = hashlib.blake2b(body, digest_size=12).hexdigest()
-        encoded = EncodedFleet(body, f'"{digest}"')
-        self._kept = self._clock.monotonic(), encoded
-        return encoded
+        encoded_fleet = EncodedFleet(body, f'"{digest}"')
+        self._kept = self._clock.monotonic(), encoded_fleet
+        return encoded_fleet

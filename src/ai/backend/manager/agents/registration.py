@@ -68,8 +68,8 @@ class Assignments:
     def __init__(self, config: ConfigStore) -> None:
         self._config = config
 
-    async def put(self, agent_id: AgentId, assigned_group: str, *, instead_of: str) -> None:
-        encoded_assignment = msgspec.json.encode(_Assignment(group=assigned_group, instead_of=instead_of)).decode()
+    async def put(self, agent_id: AgentId, assigned_group: str, *, replaced_group: str) -> None:
+        encoded_assignment = msgspec.json.encode(_Assignment(group=assigned_group, instead_of=replaced_group)).decode()
         await self._config.put_many({f"{_ASSIGNMENTS_KEY}/{agent_id}": encoded_assignment})
 
     async def _stored_assignment(self, agent_id: AgentId) -> _Assignment | None:
@@ -322,7 +322,7 @@ class AgentRegistry:
     async def _store(self, agent_id: AgentId, report: AgentReport, slot_types: Sequence[SlotTypeInfo]) -> None:
         now = self.clock.now()
         offered_slots = ResourceSlot.parse({slot.slot_name: slot.amount for slot in report.slots}).nonzero()
-        reason_of_refused_slot = await self.slots.report(agent_id, slot_types)
+        reason_of_refused_slot = await self.slots.add_reported_slots(agent_id, slot_types)
         report = _without_slots(report, reason_of_refused_slot)
         stored_agent = await self.agents.agent(agent_id)
         accepted_slots = ResourceSlot(
@@ -378,17 +378,19 @@ def _display_data(slot: SlotReport) -> Mapping[str, Any]:
     return display
 
 
-def _without_slots(report: AgentReport, refused: Mapping[str, str]) -> AgentReport:
+def _without_slots(report: AgentReport, reason_of_refused_slot: Mapping[str, str]) -> AgentReport:
     """Returns a report without the refused slots, with the reasons added to the plugins that offer these slots."""
-    if not refused:
+    if not reason_of_refused_slot:
         return report
     devices: list[dict[str, Any]] = []
     reasons_of_plugin: dict[str, list[str]] = {}
     for device in report.devices:
         slots = device.get("slots", ())
-        devices.append({**device, "slots": [slot for slot in slots if slot.get("slot_name") not in refused]})
-        for slot_name in {slot.get("slot_name") for slot in slots} & refused.keys():
-            reasons_of_plugin.setdefault(str(device.get("device_name")), []).append(refused[slot_name])
+        devices.append(
+            {**device, "slots": [slot for slot in slots if slot.get("slot_name") not in reason_of_refused_slot]}
+        )
+        for slot_name in {slot.get("slot_name") for slot in slots} & reason_of_refused_slot.keys():
+            reasons_of_plugin.setdefault(str(device.get("device_name")), []).append(reason_of_refused_slot[slot_name])
     plugins = [
         replace(
             plugin, reason="; ".join([*filter(None, [plugin.reason]), *dict.fromkeys(reasons_of_plugin[plugin.name])])

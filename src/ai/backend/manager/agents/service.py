@@ -185,13 +185,13 @@ class AgentService:
                 raise NotFound(f"There is no resource group {scaling_group[:64]!r}.", data={"scaling_group": "unknown"})
             # The assignment first: the next report of the agent is registered by it.
             named_group = await self.assignments.reported_group(agent)
-            await self.assignments.put(agent.id, scaling_group, instead_of=named_group)
+            await self.assignments.put(agent.id, scaling_group, replaced_group=named_group)
             await self.store.change(agent.id, scaling_group=ResourceGroupName(scaling_group))
         if schedulable is not None:
             await self.store.change(agent.id, schedulable=schedulable)
         self.bus.publish(AGENTS)
-        for loop in self.after_change:
-            loop.wake()
+        for periodic_loop in self.after_change:
+            periodic_loop.wake()
         return await self.store.agent(agent.id) or agent
 
 

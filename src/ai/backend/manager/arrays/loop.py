@@ -24,8 +24,8 @@ class ArrayLoop(PeriodicLoop):
         self._bus = bus
 
     async def once(self) -> None:
-        for throttle in await self._store.throttled():
-            held_sessions = await self._store.held(throttle.array_id, throttle.free)
+        for throttle in await self._store.throttled_arrays():
+            held_sessions = await self._store.held_elements(throttle.array_id, throttle.free)
             changes = [Change(old=session, new=replace(session, starts_at=None)) for session in held_sessions]
             try:
                 await self._writer.commit(changes, point="commit-release")

@@ -94,9 +94,9 @@ class SessionArray(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the status of the whole array: PENDING or RUNNING while elements live, and then SUCCESS or FAILURE.
         It is SUCCESS only if all elements succeeded.
         """
-        live = self.counts.keys() & {status.value for status in LIVE_SESSION_STATUSES}
-        if live:
-            return "PENDING" if live == {"PENDING"} else "RUNNING"
+        live_statuses = self.counts.keys() & {status.value for status in LIVE_SESSION_STATUSES}
+        if live_statuses:
+            return "PENDING" if live_statuses == {"PENDING"} else "RUNNING"
         return "SUCCESS" if set(self.counts) == {"SUCCESS"} else "FAILURE"
 
 
@@ -118,18 +118,20 @@ def has_failed(session: Session) -> bool:
     return session.status.is_final and outcome(session.status, session.result) != "SUCCESS"
 
 
-def parse_indices(text: str, *, limit: int) -> tuple[tuple[int, ...], int | None]:
+def parse_indices(indices_text: str, *, limit: int) -> tuple[tuple[int, ...], int | None]:
     """Parses indices such as ``1-1000``, ``0-99:5`` or ``1,3,7-9``, and returns them with the number after ``%`` or
     None.
 
     Raises InvalidInput if it is written otherwise, and LimitExceeded for more than ``limit`` indices.
     """
-    range_list, has_limit, parallel_text = text.replace(" ", "").partition("%")
+    range_list, has_limit, parallel_text = indices_text.replace(" ", "").partition("%")
     indices: list[int] = []
     for range_text in range_list.split(","):
         match = _PART_PATTERN.fullmatch(range_text)
         if match is None:
-            message = f"{text[:64]!r} is not written 1-1000, 0-99:5 or 1,3,7-9, with %N for N elements at a time"
+            message = (
+                f"{indices_text[:64]!r} is not written 1-1000, 0-99:5 or 1,3,7-9, with %N for N elements at a time"
+            )
             raise InvalidInput(message, data={"indices": "malformed"})
         first_index, last_index, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last_index < first_index or step == 0 or last_index > MAX_INDEX:
@@ -153,7 +155,7 @@ def array_variables(array_id: UUID, name: str, indices: Collection[int]) -> dict
     return {f"{VARIABLE_PREFIX}{key}": str(value) for key, value in values.items()}
 
 
-def element(array: Session, index: int, generator: IdGenerator) -> Session:
+def new_element(array: Session, index: int, generator: IdGenerator) -> Session:
     """Returns a new session that is the element of an index. ``array`` is any session that has what all
     elements share.
     """

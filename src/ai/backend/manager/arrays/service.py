@@ -63,9 +63,9 @@ class ArrayService:
         """
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
         array_id = call_id or self.id_generator.uuid()
-        existing = await self.store.arrays(model.ArrayQuery(array_id=array_id, limit=1))
-        if existing.items:
-            return existing.items[0], False
+        existing_page = await self.store.arrays(model.ArrayQuery(array_id=array_id, limit=1))
+        if existing_page.items:
+            return existing_page.items[0], False
         indices, max_parallel = model.parse_indices(indices_text, limit=self.settings.max_array_size)
         if request.type is not SessionType.BATCH:
             raise InvalidInput("the elements of an array are batch sessions", data={"session.type": "not batch"})
@@ -83,7 +83,7 @@ class ArrayService:
             array_name=name,
             array_parallel=max_parallel,
         )
-        sessions = [model.element(session_template, index, self.id_generator) for index in indices]
+        sessions = [model.new_element(session_template, index, self.id_generator) for index in indices]
         await self._insert(_hold_elements(sessions, max_parallel or len(sessions)), limits=limits)
         created_page = await self.store.arrays(model.ArrayQuery(array_id=array_id, limit=1))
         return created_page.items[0], True
@@ -152,7 +152,9 @@ class ArrayService:
         live_count = sum(not session.status.is_final for session in elements)
         free_count = len(sessions) if array.max_parallel is None else max(0, array.max_parallel - live_count)
         await self._insert(
-            _hold_elements(sessions, free_count), limits=limits, replaced=[session.id for session in failed_elements]
+            _hold_elements(sessions, free_count),
+            limits=limits,
+            replaced_ids=[session.id for session in failed_elements],
         )
         return await self.get(caller, str(array.id), owner_access_key=owner_access_key), len(sessions)
 

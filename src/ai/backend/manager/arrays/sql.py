@@ -60,10 +60,10 @@ class SqlArrayStore:
         sessions: Sequence[tuple[Session, EventDraft]],
         *,
         limits: OwnerLimits,
-        replaced: Collection[SessionId] = (),
+        replaced_ids: Collection[SessionId] = (),
     ) -> None:
         def detach_replaced(conn: Connection) -> None:
-            for session_ids in chunks(list(replaced)):
+            for session_ids in chunks(list(replaced_ids)):
                 conn.execute(update(_COLUMNS.id.table).where(_COLUMNS.id.in_(session_ids)).values(array_id=None))
 
         await self._store.insert_together(sessions, limits=limits, first=detach_replaced)
@@ -96,7 +96,7 @@ class SqlArrayStore:
 
         def read_page(conn: Connection) -> Page[SessionArray]:
             array_ids = [row.array_id for row in conn.execute(array_query)]
-            return Page(items=_load(conn, array_ids), total_count=conn.execute(total_query).scalar_one())
+            return Page(items=_load_arrays(conn, array_ids), total_count=conn.execute(total_query).scalar_one())
 
         return await self._db.run_read(read_page)
 
@@ -104,22 +104,22 @@ class SqlArrayStore:
         rows = await self._db.fetch(
             select(_COLUMNS.id).where(_COLUMNS.array_id == array_id).order_by(_COLUMNS.array_index)
         )
-        return await self._sessions(rows)
+        return await self._sessions_of_rows(rows)
 
-    async def throttled(self) -> list[Throttle]:
+    async def throttled_arrays(self) -> list[Throttle]:
         return [Throttle(array_id=row.array_id, free=row.free) for row in await self._db.fetch(_THROTTLED)]
 
-    async def held(self, array_id: UUID, limit: int) -> list[Session]:
+    async def held_elements(self, array_id: UUID, limit: int) -> list[Session]:
         is_of_array = (_COLUMNS.array_id == array_id, *_IS_PENDING)
         rows = await self._db.fetch(select(_COLUMNS.id).where(*is_of_array).order_by(_COLUMNS.array_index).limit(limit))
-        return await self._sessions(rows)
+        return await self._sessions_of_rows(rows)
 
-    async def _sessions(self, rows: Sequence[Row[Any]]) -> list[Session]:
+    async def _sessions_of_rows(self, rows: Sequence[Row[Any]]) -> list[Session]:
         by_id = {session.id: session for session in await self._store.get_many([row.id for row in rows])}
         return [by_id[row.id] for row in rows if row.id in by_id]
 
 
-def _load(conn: Connection, array_ids: Sequence[UUID]) -> list[SessionArray]:
+def _load_arrays(conn: Connection, array_ids: Sequence[UUID]) -> list[SessionArray]:
     counts: dict[UUID, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     count_query = (
         select(_COLUMNS.array_id, _COLUMNS.status, _COLUMNS.result, func.count().label("number"))

@@ -158,7 +158,7 @@ class ArtifactLoop(PeriodicLoop):
         for row in rows:
             revision_id = row.revision.id
             if revision_id not in self._drivers:
-                self._drivers[revision_id] = asyncio.create_task(self._drive(row), name=f"artifact {revision_id}")
+                self._drivers[revision_id] = asyncio.create_task(self._run_steps(row), name=f"artifact {revision_id}")
                 self._drivers[revision_id].add_done_callback(partial(self._on_done, revision_id))
 
     def _on_done(self, revision_id: RevisionId, driving_task: asyncio.Task[None]) -> None:
@@ -175,7 +175,7 @@ class ArtifactLoop(PeriodicLoop):
             attempt_key: count for attempt_key, count in self._failures.items() if attempt_key[0] in active_ids
         }
 
-    async def _drive(self, row: RevisionRow) -> None:
+    async def _run_steps(self, row: RevisionRow) -> None:
         """Executes the steps of one revision as far as possible, and reads its row before each step."""
         try:
             while rows := await self._store.revisions([row.revision.id]):
@@ -206,7 +206,7 @@ class ArtifactLoop(PeriodicLoop):
         return False
 
     async def _import(self, row: RevisionRow) -> None:
-        state = await self._begin(row)
+        state = await self._begin_import(row)
         backoff = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5)
         while state is not None:
             updated_row = await self._store_progress(row, state)
@@ -214,9 +214,9 @@ class ArtifactLoop(PeriodicLoop):
                 return
             row = updated_row
             await backoff.wait()
-            state = await self._gateway.import_state(row) or await self._begin(row)
+            state = await self._gateway.import_state(row) or await self._begin_import(row)
 
-    async def _begin(self, row: RevisionRow) -> ImportState | None:
+    async def _begin_import(self, row: RevisionRow) -> ImportState | None:
         """Starts or joins the import of a revision, or returns None while another installation still imports the
         revision.
         """
@@ -305,10 +305,10 @@ class ArtifactLoop(PeriodicLoop):
                 self.wake()
 
     def _is_transient(self, row: RevisionRow, error: BackendError) -> bool:
-        key = row.revision.id, row.revision.attempt
-        self._failures[key] = self._failures.get(key, 0) + 1
+        attempt_key = row.revision.id, row.revision.attempt
+        self._failures[attempt_key] = self._failures.get(attempt_key, 0) + 1
         if isinstance(error, Unavailable | ArtifactIncomplete):
             began_at = row.revision.began_at or row.revision.status_changed
             return self._clock.now() - began_at < self._give_up
         is_ticket_refusal = isinstance(error, RegistryRefused) and row.registry.type is RegistryType.RESERVOIR
-        return (error.retryable or is_ticket_refusal) and self._failures[key] < _MAX_FAILURES
+        return (error.retryable or is_ticket_refusal) and self._failures[attempt_key] < _MAX_FAILURES

@@ -49,8 +49,8 @@ def check_url(kind: RegistryType, url: str) -> str:
             raise InvalidInput("A local registry has no URL.", data={"url": "not for type local"})
         return ""
     try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        url_parts = urlsplit(url)
+        is_valid = url_parts.scheme in ("http", "https") and url_parts.hostname and url_parts.port != 0
     except ValueError:
         is_valid = False
     if not is_valid or not url.isprintable() or " " in url or len(url) > 2048 or set(url) & {"@", "?", "#", "\\"}:
@@ -166,7 +166,7 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
             url=check_url(type, url),
             credentials=check_credentials(type, credentials),
             storages=check_storages(storages),
-            viewers=await self.viewers(viewers),
+            viewers=await self.resolve_viewers(viewers),
             user_import_bytes=check_user_imports(type, user_import_bytes),
             created_at=now,
             modified_at=now,
@@ -200,14 +200,14 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         if storages is not None:
             values["storages"] = check_storages(storages)
         if viewers is not None:
-            values["viewers"] = await self.viewers(viewers)
+            values["viewers"] = await self.resolve_viewers(viewers)
         if user_import_bytes is not None:
             values["user_import_bytes"] = check_user_imports(registry.type, user_import_bytes)
         if values:
             await self.store.change_registry(registry.id, modified_at=self.clock.now(), **values)
         return await self.find(str(registry.id))
 
-    async def viewers(self, viewers: Sequence[str]) -> tuple[str, ...]:
+    async def resolve_viewers(self, viewers: Sequence[str]) -> tuple[str, ...]:
         """Returns the viewers with names and addresses replaced by ids. Raises InvalidInput, NotFound, Conflict."""
         check_viewers(viewers)
         return await self.store.viewer_ids(viewers)

@@ -172,11 +172,11 @@ def _scanned_artifact(artifact: _Artifact) -> ScannedArtifact:
     )
 
 
-def _refusal(registry: ArtifactRegistry, status: int, text: str) -> BackendError:
+def _refusal(registry: ArtifactRegistry, status: int, error_text: str) -> BackendError:
     if status in (401, 403):
-        return RegistryRefused(f"{registry.name} does not let our keypair do this: {text}")
+        return RegistryRefused(f"{registry.name} does not let our keypair do this: {error_text}")
     if status == 404:
-        return ArtifactNotFound(f"{registry.name} does not have it, or does not show it to our keypair: {text}")
+        return ArtifactNotFound(f"{registry.name} does not have it, or does not show it to our keypair: {error_text}")
     if status >= 500 or status == 429:
-        return RegistryUnavailable(f"{registry.name} cannot do it now: {text}")
-    return Conflict(f"{registry.name} refuses: {text}")
+        return RegistryUnavailable(f"{registry.name} cannot do it now: {error_text}")
+    return Conflict(f"{registry.name} refuses: {error_text}")

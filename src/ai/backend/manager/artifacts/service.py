@@ -60,7 +60,7 @@ class ArtifactService(msgspec.Struct, frozen=True, kw_only=True):
         """
         require(caller, Operation.CHANGE_ARTIFACTS)
         row = await self.artifact(caller, ref)
-        ids = await self.registries.viewers(viewers) if viewers is not None else None
+        ids = await self.registries.resolve_viewers(viewers) if viewers is not None else None
         await self.store.change_artifact(row.artifact.id, viewers=ids)
         return await self.artifact(caller, str(row.artifact.id))
 

@@ -97,10 +97,14 @@ def _update_parameters(**values: Any) -> dict[str, Any]:
 
 
 def _record_scan(
-    s: Connection, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], at: datetime, new_id: Callable[[], UUID]
+    s: Connection,
+    registry_id: RegistryId,
+    scanned_artifacts: Sequence[ScannedArtifact],
+    at: datetime,
+    new_id: Callable[[], UUID],
 ) -> tuple[int, int]:
     """Writes a page of a scan and returns the numbers of new artifacts and revisions; the last of duplicates counts."""
-    artifact_by_key = {(artifact.type, artifact.name): artifact for artifact in scanned}
+    artifact_by_key = {(artifact.type, artifact.name): artifact for artifact in scanned_artifacts}
     names = sorted({name for _, name in artifact_by_key})
     query = select(_ARTIFACT.id, _ARTIFACT.type, _ARTIFACT.name).where(
         _ARTIFACT.registry_id == registry_id, _ARTIFACT.name.in_(names)
@@ -162,7 +166,7 @@ R = TypeVar("R", ArtifactRow, RevisionRow)
 _FIELDS: Mapping[type[Any], Sequence[str]] = {
     Revision: Revision.__struct_fields__,
     Artifact: Artifact.__struct_fields__,
-    ArtifactRegistry: [each.name for each in fields(ArtifactRegistry)],
+    ArtifactRegistry: [model_field.name for model_field in fields(ArtifactRegistry)],
 }
 
 
@@ -215,7 +219,7 @@ def _with_revisions(s: Connection, query: Select[Any], *, available_only: bool) 
     ]
 
 
-def _with_revision(*where: ColumnElement[bool]) -> ColumnElement[bool]:
+def _has_revision(*where: ColumnElement[bool]) -> ColumnElement[bool]:
     return select(revisions.c.id).where(revisions.c.artifact_id == artifacts.c.id, *where).exists()
 
 
@@ -262,8 +266,8 @@ class SqlArtifactStore:
 
     async def registries(self, *, viewer: Viewer | None = None) -> Sequence[ArtifactRegistry]:
         def read_registries(s: Connection) -> Sequence[Row[Any]]:
-            where = () if viewer is None else (has_viewer(registries.c.viewers, names_of(s, viewer)),)
-            return s.execute(select(registries).where(*where).order_by("name")).all()
+            conditions = () if viewer is None else (has_viewer(registries.c.viewers, names_of(s, viewer)),)
+            return s.execute(select(registries).where(*conditions).order_by("name")).all()
 
         rows = await self._db.run_read(read_registries)
         return [self._opened_registry(ArtifactRegistry(**row._mapping)) for row in rows]
@@ -290,12 +294,17 @@ class SqlArtifactStore:
         await self._db.run_write(delete_registry)
 
     async def record(
-        self, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], *, at: datetime, new_id: Callable[[], UUID]
+        self,
+        registry_id: RegistryId,
+        scanned_artifacts: Sequence[ScannedArtifact],
+        *,
+        at: datetime,
+        new_id: Callable[[], UUID],
     ) -> tuple[int, int]:
         def write_scan(s: Connection) -> tuple[int, int]:
             if s.execute(select(registries.c.id).where(registries.c.id == registry_id)).scalar() is None:
                 raise NotFound("The registry was removed meanwhile.", data={"registry": "gone"})
-            return _record_scan(s, registry_id, scanned, at, new_id)
+            return _record_scan(s, registry_id, scanned_artifacts, at, new_id)
 
         return await self._db.run_write(write_scan)
 
@@ -308,14 +317,14 @@ class SqlArtifactStore:
         if query.search:
             clauses.append(artifacts.c.name.icontains(query.search, autoescape=True))
         if query.status is not None:
-            clauses.append(_with_revision(revisions.c.status == query.status))
+            clauses.append(_has_revision(revisions.c.status == query.status))
 
         def read_page(s: Connection) -> Page[ArtifactRow]:
             visibility_clauses = list(clauses)
             if query.viewer is not None:
-                visibility_clauses += (_with_revision(_IS_AVAILABLE), is_open_to(s, query.viewer))
+                visibility_clauses += (_has_revision(_IS_AVAILABLE), is_open_to(s, query.viewer))
             count_query = select(func.count()).select_from(artifacts)
-            total = s.execute(count_query.join(registries).where(*visibility_clauses)).scalar_one()
+            total_count = s.execute(count_query.join(registries).where(*visibility_clauses)).scalar_one()
             ordered_query = (
                 _select_artifacts()
                 .where(*visibility_clauses)
@@ -323,7 +332,7 @@ class SqlArtifactStore:
             )
             page = ordered_query.limit(query.limit).offset(query.offset)
             items = _with_revisions(s, page, available_only=query.viewer is not None)
-            return Page(items=items, total_count=total)
+            return Page(items=items, total_count=total_count)
 
         page = await self._db.run_read(read_page)
         return replace(page, items=[self._with_opened_credentials(row) for row in page.items])
@@ -337,7 +346,7 @@ class SqlArtifactStore:
         def read_artifacts(s: Connection) -> list[ArtifactRow]:
             query = _select_artifacts().where(condition).order_by(artifacts.c.created_at, artifacts.c.id)
             if viewer is not None:
-                query = query.where(_with_revision(_IS_AVAILABLE), is_open_to(s, viewer))
+                query = query.where(_has_revision(_IS_AVAILABLE), is_open_to(s, viewer))
             return _with_revisions(s, query, available_only=viewer is not None)
 
         return [self._with_opened_credentials(row) for row in await self._db.run_read(read_artifacts)]

@@ -50,8 +50,8 @@ def viewer_id(s: Connection, viewer: str) -> str:
     kind, _, name = viewer.partition(":")
     if kind not in ("group", "user"):
         return viewer
-    table, condition = (groups, groups.c.name == name) if kind == "group" else (users, users.c.email == name)
-    id_column = table.c.id if kind == "group" else table.c.uuid
+    viewer_table, condition = (groups, groups.c.name == name) if kind == "group" else (users, users.c.email == name)
+    id_column = viewer_table.c.id if kind == "group" else viewer_table.c.uuid
     with suppress(ValueError):
         condition = id_column == UUID(name)
     ids = s.execute(select(id_column).where(condition)).scalars().all()

@@ -36,7 +36,12 @@ class ArtifactStore(Protocol):
         """Removes a registry with its artifacts. Raises Conflict while files of them are stored."""
 
     async def record(
-        self, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], *, at: datetime, new_id: Callable[[], UUID]
+        self,
+        registry_id: RegistryId,
+        scanned_artifacts: Sequence[ScannedArtifact],
+        *,
+        at: datetime,
+        new_id: Callable[[], UUID],
     ) -> tuple[int, int]:
         """Stores results of a scan, and returns the numbers of new artifacts and new revisions. Existing rows keep id
         and status. Raises NotFound: the registry was removed.

@@ -38,20 +38,22 @@ class UserImportService(msgspec.Struct, frozen=True, kw_only=True):
             NotFound: there is no such registry, or the caller may not import from it; the message names the others.
             InvalidInput: it is a local registry. Conflict: the caller has another import under way.
         """
-        source = await self._find_registry(caller, registry)
-        if source.type is RegistryType.LOCAL:
-            raise InvalidInput(f"{source.name!r} has what was uploaded; there is nothing to import.")
+        source_registry = await self._find_registry(caller, registry)
+        if source_registry.type is RegistryType.LOCAL:
+            raise InvalidInput(f"{source_registry.name!r} has what was uploaded; there is nothing to import.")
 
         async def run_import(progress: TaskProgress) -> str:
-            await self.scans.record_scan(source, ScanRequest(names=[name]), progress)
-            row = await self._find_revision(source, name, version or _DEFAULT_VERSION)
+            await self.scans.record_scan(source_registry, ScanRequest(names=[name]), progress)
+            row = await self._find_revision(source_registry, name, version or _DEFAULT_VERSION)
             if not is_permitted(caller, Operation.CHANGE_ARTIFACTS):
                 _check_importable(row)
             [row] = await self.imports.begin_rows([row], caller.stimulus_id)
             return await self._wait_for_import(row, progress)
 
-        subject = f"import of artifacts by {caller.user_id}"
-        return await self.tasks.start(caller, f"import {name} from {source.name}", run_import, subject=subject)
+        task_subject = f"import of artifacts by {caller.user_id}"
+        return await self.tasks.start(
+            caller, f"import {name} from {source_registry.name}", run_import, subject=task_subject
+        )
 
     async def _find_registry(self, caller: Caller, ref: str) -> ArtifactRegistry:
         may_import_all = is_permitted(caller, Operation.CHANGE_ARTIFACTS)

@@ -46,10 +46,10 @@ _DAMAGED_FILE_ERRORS = (zipfile.BadZipFile, zlib.error, KeyError, EOFError, Runt
 class Passphrase:
     """Seals and opens backups with a passphrase. Raises InvalidInput if it is too short."""
 
-    def __init__(self, text: str) -> None:
-        if len(text) < MIN_PASSPHRASE_CHARACTERS:
+    def __init__(self, passphrase: str) -> None:
+        if len(passphrase) < MIN_PASSPHRASE_CHARACTERS:
             raise InvalidInput(f"a passphrase has at least {MIN_PASSPHRASE_CHARACTERS} characters")
-        self._text = text
+        self._text = passphrase
 
     def new_derivation(self) -> KeyDerivation:
         return KeyDerivation(salt=os.urandom(_SALT_BYTES))
@@ -146,7 +146,7 @@ class BackupWriter:
         self.database_sha256, self.database_bytes = "", 0
 
     @contextmanager
-    def database(self, *, is_compressed: bool) -> Iterator[IO[bytes]]:
+    def open_database(self, *, is_compressed: bool) -> Iterator[IO[bytes]]:
         """Opens the stream for the copy of the database. ``is_compressed``: it is compressed already."""
         zip_entry = zipfile.ZipInfo(_DATABASE_NAME)
         zip_entry.compress_type = zipfile.ZIP_STORED if is_compressed else zipfile.ZIP_DEFLATED
@@ -155,11 +155,13 @@ class BackupWriter:
             yield measured_stream  # type: ignore[misc]  # it is written to, and nothing else
         self.database_sha256, self.database_bytes = measured_stream.digest, measured_stream.size
 
-    def finish(self, sealed: SealedPart, secret: Secret) -> None:
+    def finish(self, sealed_part: SealedPart, secret: Secret) -> None:
         """Adds the sealed part and gives the file its final name."""
         nonce = os.urandom(_NONCE_BYTES)
         cipher = AESGCM(secret.derive(self._head.key))
-        self._zip.writestr(_SEALED_NAME, nonce + cipher.encrypt(nonce, msgspec.json.encode(sealed), self._head_text))
+        self._zip.writestr(
+            _SEALED_NAME, nonce + cipher.encrypt(nonce, msgspec.json.encode(sealed_part), self._head_text)
+        )
         self._zip.close()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -224,7 +226,7 @@ class BackupReader:
             raise InvalidInput(f"{self._path} is not a backup: its part {name} is too large")
         return data
 
-    def sealed(self, secret: Secret) -> SealedPart:
+    def open_sealed_part(self, secret: Secret) -> SealedPart:
         """Opens and returns the sealed part. Raises Forbidden if the secret is wrong or the file was changed."""
         key = secret.derive(self.head.key)
         try:
@@ -234,36 +236,36 @@ class BackupReader:
         except _DAMAGED_FILE_ERRORS as e:
             raise InvalidInput(f"{self._path} is not a whole backup: {e}") from None
         try:
-            text = AESGCM(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._head_text)
+            decrypted_text = AESGCM(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._head_text)
         except (InvalidTag, ValueError):
             raise Forbidden(
                 f"{self._path} does not open: the passphrase or key is wrong, or the file is damaged"
             ) from None
         try:
-            return msgspec.json.decode(text, type=SealedPart)
+            return msgspec.json.decode(decrypted_text, type=SealedPart)
         except msgspec.MsgspecError as e:
             raise InvalidInput(f"{self._path} is not a whole backup: {e}") from None
 
-    def check_database(self, sealed: SealedPart) -> None:
+    def check_database(self, sealed_part: SealedPart) -> None:
         """Reads the whole copy of the database once, to check it. Raises InvalidInput if it is damaged or of another
         backup.
         """
         try:
             with self._zip.open(_DATABASE_NAME) as stream:
                 measured_stream = _MeasuredStream(stream)
-                while measured_stream.size <= sealed.database_bytes and measured_stream.read():
+                while measured_stream.size <= sealed_part.database_bytes and measured_stream.read():
                     pass
         except _DAMAGED_FILE_ERRORS as e:
             raise InvalidInput(f"the database in {self._path} is damaged: {e}") from None
-        if (measured_stream.digest, measured_stream.size) != (sealed.database_sha256, sealed.database_bytes):
+        if (measured_stream.digest, measured_stream.size) != (sealed_part.database_sha256, sealed_part.database_bytes):
             raise InvalidInput(f"the database in {self._path} is damaged, or of another backup")
 
     @contextmanager
-    def database(self, sealed: SealedPart) -> Iterator[IO[bytes]]:
+    def open_database(self, sealed_part: SealedPart) -> Iterator[IO[bytes]]:
         """Opens the copy of the database for reading. At its end it raises InvalidInput if these are not the bytes that
         :meth:`check_database` has read: others may write to the file meanwhile."""
         with self._zip.open(_DATABASE_NAME) as stream:
-            yield _CheckedStream(stream, self._path, sealed)  # type: ignore[misc]  # it is read, and nothing else
+            yield _CheckedStream(stream, self._path, sealed_part)  # type: ignore[misc]  # it is read, and nothing else
 
     def close(self) -> None:
         self._zip.close()
@@ -272,9 +274,9 @@ class BackupReader:
 class _CheckedStream(_MeasuredStream):
     """Passes on the copy of a database, and raises InvalidInput if its digest is not the one in the sealed part."""
 
-    def __init__(self, stream: IO[bytes], path: Path, sealed: SealedPart) -> None:
+    def __init__(self, stream: IO[bytes], path: Path, sealed_part: SealedPart) -> None:
         super().__init__(stream)
-        self._path, self._sealed = path, sealed
+        self._path, self._sealed = path, sealed_part
 
     def read(self, size: int = CHUNK_BYTES) -> bytes:
         try:

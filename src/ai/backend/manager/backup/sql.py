@@ -27,7 +27,9 @@ async def raise_waiting_attempts(database: Database) -> int:
             update(sessions).where(sessions.c.id == bindparam("session")).values(status_data=bindparam("data"))
         )
         for chunk in chunks(rows):
-            connection.execute(update_query, [{"session": row.id, "data": _with_gap(row.status_data)} for row in chunk])
+            connection.execute(
+                update_query, [{"session": row.id, "data": _with_attempt_gap(row.status_data)} for row in chunk]
+            )
             connection.execute(
                 update(kernels)
                 .where(kernels.c.session_id.in_([row.id for row in chunk]))
@@ -38,7 +40,7 @@ async def raise_waiting_attempts(database: Database) -> int:
     return await database.run_write(raise_attempts)
 
 
-def _with_gap(status_data: dict[str, object]) -> dict[str, object]:
+def _with_attempt_gap(status_data: dict[str, object]) -> dict[str, object]:
     """Returns the ``status_data`` of a session in which the raised attempts do not count as failures."""
     started_over = status_data.get(STARTED_OVER)
     old_counts = started_over if isinstance(started_over, dict) else {}

@@ -6,7 +6,7 @@ import click
 
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
-from ai.backend.manager.commands.running import NoAgents, on_database
+from ai.backend.manager.commands.running import NoAgents, run_on_database
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.composition.bootstrap import BootstrapResult
 from ai.backend.manager.composition.manager import Manager
@@ -25,7 +25,7 @@ def bootstrap(settings: ManagerSettings, resource_group: str, hosts: tuple[str, 
         await manager.migrate()
         return await manager.bootstrap.run(resource_group=resource_group, vfolder_hosts=hosts)
 
-    result = on_database(settings, run_bootstrap, is_new=True)
+    result = run_on_database(settings, run_bootstrap, is_new=True)
     for role, keypair in (("admin", result.admin), ("user", result.user)):
         if keypair is None:
             click.echo(f"# {role}: exists already, its secret is not told again")

@@ -13,7 +13,7 @@ from urllib.parse import unquote as percent_unquote
 import click
 
 from ai.backend.infra.config_store import GLOBAL, ConfigScope, ConfigStore, ScopeKind
-from ai.backend.manager.commands.running import on_config, read_json
+from ai.backend.manager.commands.running import read_json, run_on_config
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.system.configuration import flattened, nested
 
@@ -51,10 +51,10 @@ def etcd() -> None:
 def get(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -> None:
     """Print the value of KEY."""
     if prefix:
-        values = on_config(settings, lambda store: store.get_prefix(key.rstrip("/"), scopes=(scope,)))
+        values = run_on_config(settings, lambda store: store.get_prefix(key.rstrip("/"), scopes=(scope,)))
         click.echo(json.dumps(nested(key, values), indent=2, ensure_ascii=False))
         return
-    value = on_config(settings, lambda store: store.get(key, scopes=(scope,)))
+    value = run_on_config(settings, lambda store: store.get(key, scopes=(scope,)))
     if value is None:
         raise click.ClickException(f"{key} is not set")
     click.echo(value)
@@ -67,7 +67,7 @@ def get(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -
 @click.pass_obj
 def put(settings: ManagerSettings, key: str, value: str, scope: ConfigScope) -> None:
     """Set KEY to VALUE."""
-    on_config(settings, lambda store: store.put_many({key: value}, scope=scope))
+    run_on_config(settings, lambda store: store.put_many({key: value}, scope=scope))
 
 
 @etcd.command("put-json")
@@ -87,7 +87,7 @@ def put_json(settings: ManagerSettings, key: str, file: Path, scope: ConfigScope
             await store.put_many(flat_values, scope=scope)
         return len(flat_values)
 
-    click.echo(f"{on_config(settings, put_values)} keys were set", err=True)
+    click.echo(f"{run_on_config(settings, put_values)} keys were set", err=True)
 
 
 @etcd.command("delete")
@@ -97,7 +97,7 @@ def put_json(settings: ManagerSettings, key: str, file: Path, scope: ConfigScope
 @click.pass_obj
 def delete(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -> None:
     """Remove KEY."""
-    count = on_config(settings, lambda store: store.delete(key, scope=scope, prefix=prefix))
+    count = run_on_config(settings, lambda store: store.delete(key, scope=scope, prefix=prefix))
     click.echo(f"{count} keys were removed", err=True)
 
 
@@ -126,7 +126,7 @@ def move_subtree(settings: ManagerSettings, old: str, new: str, scope: ConfigSco
             await store.delete(old_prefix, scope=scope, prefix=True)
         return len(values)
 
-    click.echo(f"{on_config(settings, move_keys)} keys were moved", err=True)
+    click.echo(f"{run_on_config(settings, move_keys)} keys were moved", err=True)
 
 
 @etcd.command("quote")

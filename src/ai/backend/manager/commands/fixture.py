@@ -19,7 +19,7 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime
 from ai.backend.infra.database.columns import EnumText, JSONTuple
-from ai.backend.manager.commands.running import on_database, read_json
+from ai.backend.manager.commands.running import read_json, run_on_database
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import metadata
@@ -69,7 +69,7 @@ def populate(settings: ManagerSettings, file: Path, overwrite: bool) -> None:
                 summary_lines.append(f"{name}: {counts.count('new')} new, {counts.count('changed')} changed")
         return summary_lines
 
-    for line in on_database(settings, lambda database: database.run_write(write)):
+    for line in run_on_database(settings, lambda database: database.run_write(write)):
         click.echo(line)
 
 
@@ -118,13 +118,13 @@ class _TableWriter:
                 f"{self._name}: there is no row {', '.join(str(values[column.name]) for column in keys)} to change"
             )
             raise InvalidInput(message)
-        missing = [
+        missing_columns = [
             column_
             for column_ in self._table.c
             if column_.name not in values and not column_.nullable and column_.server_default is None
         ]
         self._s.execute(
-            insert(self._table).values({**{column.name: _type_default(column) for column in missing}, **values})
+            insert(self._table).values({**{column.name: _type_default(column) for column in missing_columns}, **values})
         )
         return "new"
 
@@ -176,9 +176,9 @@ _TEXT_DEFAULTS = {"resource_policy": "default", "status": _ACTIVE_STATUS, "drive
 
 def _type_default(column: Column[Any]) -> Any:
     python_type = column.type
-    for column_type, default in _TYPE_DEFAULTS.items():
+    for column_type, default_value in _TYPE_DEFAULTS.items():
         if isinstance(python_type, column_type):
-            return default()
+            return default_value()
     if isinstance(python_type, Boolean):
         return column.name in _TRUE_COLUMNS
     if isinstance(python_type, EnumText) and _ACTIVE_STATUS in set(python_type.kind):

@@ -12,7 +12,7 @@ from ai.backend.common.images import architecture_name, check_alias
 from ai.backend.infra.clock import SystemClock
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
-from ai.backend.manager.commands.running import on_database
+from ai.backend.manager.commands.running import run_on_database
 from ai.backend.manager.composition.backing_services import config_store, sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.images.client.scanner import scan_registry
@@ -31,7 +31,7 @@ def image() -> None:
 
 
 def _with_image_store(settings: ManagerSettings, work: Callable[[SqlImageStore], Awaitable[T]]) -> T:
-    return on_database(settings, lambda database: work(SqlImageStore(database)))
+    return run_on_database(settings, lambda database: work(SqlImageStore(database)))
 
 
 @image.command("list")
@@ -75,7 +75,7 @@ def rescan(settings: ManagerSettings, registry: str | None) -> None:
         scan = Rescan(SqlImageStore(database), scan_registry, registries, SystemClock())
         return [await scan.scan(registry_, on_step=_print_problem) for registry_ in chosen_registries]
 
-    for line in on_database(settings, rescan_registries):
+    for line in run_on_database(settings, rescan_registries):
         click.echo(line)
 
 

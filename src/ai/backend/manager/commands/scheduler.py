@@ -17,7 +17,7 @@ from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.process.daemon import reported_errors
-from ai.backend.manager.commands.running import NoAgents, on_database
+from ai.backend.manager.commands.running import NoAgents, run_on_database
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.resource_groups.order_plugins import plugged_order
@@ -39,7 +39,7 @@ def scheduler_dump(settings: ManagerSettings, resource_group: str) -> None:
     async def read_snapshot(database: Database) -> tuple[Snapshot, Policy]:
         return await Manager(settings, database, Bus(), NoAgents()).scheduling(resource_group)
 
-    snapshot, policy = on_database(settings, read_snapshot)
+    snapshot, policy = run_on_database(settings, read_snapshot)
     click.echo(dump_json(replace(snapshot, policy=policy.dump())).decode())
 
 
@@ -73,7 +73,7 @@ def scheduler_explain(settings: ManagerSettings, session: str) -> None:
         manager = Manager(settings, database, Bus(), NoAgents())
         return [await _explanation(manager, match) for match in await manager.live_sessions(session)]
 
-    click.echo("\n".join(on_database(settings, explain)))
+    click.echo("\n".join(run_on_database(settings, explain)))
 
 
 async def _explanation(manager: Manager, session: Session) -> str:

@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL
 from ai.backend.infra.database import Database, current_revision, upgrade
 from ai.backend.infra.database.migrate import history
 from ai.backend.infra.database.programs import connection_environment, connection_options, find_program
-from ai.backend.manager.commands.running import on_database, output_option, write_text
+from ai.backend.manager.commands.running import output_option, run_on_database, write_text
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.maintenance.history import History
@@ -37,7 +37,7 @@ def schema() -> None:
 @click.pass_obj
 def show(settings: ManagerSettings) -> None:
     """Print the revision of the database and the newest one of this program."""
-    revision = on_database(settings, current_revision)
+    revision = run_on_database(settings, current_revision)
     click.echo(f"the database is at {revision}, this program at {SCHEMA_HEAD}")
     if revision != SCHEMA_HEAD:
         raise click.ClickException("`mgr schema upgrade` brings the database up to date")
@@ -47,7 +47,7 @@ def show(settings: ManagerSettings) -> None:
 @click.pass_obj
 def oneshot(settings: ManagerSettings) -> None:
     """Create the tables in a new database, or bring existing ones up to date."""
-    revision = on_database(settings, lambda database: upgrade(database, MIGRATIONS), is_new=True)
+    revision = run_on_database(settings, lambda database: upgrade(database, MIGRATIONS), is_new=True)
     click.echo(f"the database is at {revision}")
 
 
@@ -59,7 +59,7 @@ def upgrade_(settings: ManagerSettings) -> None:
     async def upgrade_database(database: Database) -> tuple[str | None, str]:
         return await current_revision(database), await upgrade(database, MIGRATIONS)
 
-    old_revision, new_revision = on_database(settings, upgrade_database)
+    old_revision, new_revision = run_on_database(settings, upgrade_database)
     click.echo(
         f"the database is at {new_revision}" + ("" if old_revision == new_revision else f", it was at {old_revision}")
     )
@@ -92,7 +92,7 @@ def dbshell(settings: ManagerSettings, arguments: tuple[str, ...]) -> None:
     async def url_of(database: Database) -> URL:
         return database.location
 
-    url = on_database(settings, url_of)
+    url = run_on_database(settings, url_of)
     is_sqlite = url.get_backend_name() == "sqlite"
     program_name = "sqlite3" if is_sqlite else "psql"
     program = shutil.which(program_name) or (None if is_sqlite else find_program(program_name))
@@ -144,5 +144,5 @@ def clear_history(settings: ManagerSettings, retention: float, archive: Path | N
             await database.vacuum()
         return counts
 
-    for name, count in on_database(settings, remove_history).items():
+    for name, count in run_on_database(settings, remove_history).items():
         click.echo(f"{count} {name} were removed")

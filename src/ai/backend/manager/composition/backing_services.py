@@ -167,7 +167,7 @@ class BackingServices:
         if isinstance(self.config, CachingConfigStore):
             help_text = "Seconds for which the shared configuration has been read from memory, its server being away."
             store = self.config
-            metrics.watch("shared_configuration_stale_seconds", help_text, lambda: store.stale_s)
+            metrics.add_computed_gauge("shared_configuration_stale_seconds", help_text, lambda: store.stale_s)
 
     async def stop(self) -> None:
         await self._remove_announcement()

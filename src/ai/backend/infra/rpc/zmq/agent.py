@@ -82,7 +82,7 @@ class ZmqAgentEndpoint:
         self._socket = self._open_socket(self._context)
         self._tasks = [
             asyncio.create_task(self._receive(self._socket), name="link-receive"),
-            asyncio.create_task(self._greet(), name="link-hello"),
+            asyncio.create_task(self._send_hellos(), name="link-hello"),
             asyncio.create_task(self._follow_keys(), name="link-keys"),
         ]
 
@@ -150,7 +150,7 @@ class ZmqAgentEndpoint:
         except zmq.ZMQError as e:
             raise Unavailable(f"the connection to the manager failed: {e}") from None
 
-    async def _greet(self) -> None:
+    async def _send_hellos(self) -> None:
         """Sends a hello at every interval, and reconnects if the manager does not reply.
 
         A manager refuses keys silently.
@@ -219,7 +219,7 @@ class ZmqAgentEndpoint:
         if self._connected.is_set():
             log.warning("the manager is no longer connected: %s", reason)
             self._connected.clear()
-        self._multiplexer.lose(Unavailable(f"the manager is no longer connected: {reason}"))
+        self._multiplexer.fail_all(Unavailable(f"the manager is no longer connected: {reason}"))
 
     def _reconnect(self) -> None:
         assert self._context is not None

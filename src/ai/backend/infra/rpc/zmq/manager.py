@@ -238,7 +238,9 @@ class ZmqManagerEndpoint:
             log.warning("the key %s belongs to %s and claims to be %s", public_key, bound_agent, hello.agent_id[:64])
             self._drop_route(route, "its key was taken away")
             await self._refuse(route, "the key belongs to another agent")
-        elif foreign_id := next((i for i in hello.agents or () if not covers(bound_agent, i)), None):
+        elif foreign_id := next(
+            (agent_index for agent_index in hello.agents or () if not covers(bound_agent, agent_index)), None
+        ):
             log.warning("the key of %s claims to speak for %s", bound_agent, foreign_id[:64])
             await self._refuse(route, "the key may not speak for all of these agents")
         else:
@@ -326,7 +328,7 @@ class ZmqManagerEndpoint:
         del self._peers[peer.agent_id]
         self._assign_agents(peer, frozenset())
         self._routes.pop(peer.route, None)
-        peer.multiplexer.lose(Unavailable(f"agent {peer.agent_id} is no longer connected: {reason}"))
+        peer.multiplexer.fail_all(Unavailable(f"agent {peer.agent_id} is no longer connected: {reason}"))
 
     async def _watch_peers(self) -> None:
         while True:
@@ -369,14 +371,14 @@ class _ZapHandler:
         while True:
             request = await self._socket.recv_multipart()
             try:
-                answer = self._answer(request)
+                answer = self._authenticate(request)
             except Exception:
                 log.exception("an authentication request failed")
                 answer = (b"500", b"internal error", b"")
             request_id = request[1] if len(request) > 1 else b"1"
             await self._socket.send_multipart([_ZAP_VERSION, request_id, *answer, b""])
 
-    def _answer(self, request: list[bytes]) -> tuple[bytes, bytes, bytes]:
+    def _authenticate(self, request: list[bytes]) -> tuple[bytes, bytes, bytes]:
         if len(request) != 7:
             return b"400", b"a CURVE key is needed", b""
         version, _, domain, address, _, mechanism, key = request

@@ -100,9 +100,9 @@ class Cloud:
         """Sends the content of a file to Glance. Raises as :meth:`request` does."""
 
         def send() -> None:
-            with file.open("rb") as content:
+            with file.open("rb") as file_content:
                 headers = {"Content-Type": "application/octet-stream"}
-                self._send("image", "PUT", path, data=content, headers=headers).close()
+                self._send("image", "PUT", path, data=file_content, headers=headers).close()
 
         await _run_in_thread(send)
 
@@ -237,9 +237,9 @@ class _translate_errors:  # noqa: N801  # used as a function
             raise CloudUnavailable(f"{name} does not answer: {type(error).__name__}") from None
 
 
-def refusal_of(name: str, status: int, text: str) -> BackendError:
+def refusal_of(name: str, status: int, error_text: str) -> BackendError:
     """Returns the error for a reply that reports no success."""
-    message = f"{name} answers {status}: {text}" if text else f"{name} answers {status}"
+    message = f"{name} answers {status}: {error_text}" if error_text else f"{name} answers {status}"
     if status == 404:
         return NotFound(message)
     if status in (409, 423):
@@ -257,20 +257,20 @@ def refusal_of(name: str, status: int, text: str) -> BackendError:
 
 def fault_text(body: bytes) -> str:
     """Returns the fault that a reply describes, as one line of at most 300 characters."""
-    text = body[:4096].decode(errors="replace")
+    fault = body[:4096].decode(errors="replace")
     with suppress(msgspec.MsgspecError, RecursionError):
-        document = msgspec.json.decode(body)
+        error_document = msgspec.json.decode(body)
         for _ in range(4):  # {"error_message": "{\"faultstring\": ...}"}, {"errors": [{"detail": ...}]}
-            if isinstance(document, list) and document:
-                document = document[0]
-            elif isinstance(document, dict):
+            if isinstance(error_document, list) and error_document:
+                error_document = error_document[0]
+            elif isinstance(error_document, dict):
                 keys = ("error_message", "faultstring", "errors", "detail", "message", "error")
-                document = next((document[key] for key in keys if document.get(key)), None)
-            elif isinstance(document, str):
-                text = document
+                error_document = next((error_document[key] for key in keys if error_document.get(key)), None)
+            elif isinstance(error_document, str):
+                fault = error_document
                 with suppress(msgspec.MsgspecError):
-                    document = msgspec.json.decode(document)
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300]
+                    error_document = msgspec.json.decode(error_document)
+    return " ".join("".join(character if character.isprintable() else " " for character in fault).split())[:300]
 
 
 def _auth_plugin(auth_type: str, options: Mapping[str, str]) -> Any:

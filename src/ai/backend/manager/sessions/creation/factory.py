@@ -88,7 +88,7 @@ class SessionFactory:
         now = self.clock.now()
         candidates, claim = await self._candidates(caller, owner, request)
         encrypted = self.settings.encrypt_networks or is_encrypted(checks.check_flags(request))
-        needs = needs_of(request.cluster_size, request.cluster_mode, "", encrypted=encrypted)
+        needs = needs_of(request.cluster_size, request.cluster_mode, "", is_encrypted_network=encrypted)
         if needs:
             candidates = replace(
                 candidates, agents=agents_with_networks(candidates.agents, candidates.resource_group, needs)
