@@ -67,7 +67,7 @@ class Multiplexer:
         try:
             with self.server.offer(port) as offer:
                 await self.call(method, request, offer, agent=agent)
-            if not port.is_carried:
+            if not port.has_carrier:
                 raise Unavailable(f"{self.peer} did not connect for {method.name}")
         except BaseException:
             port.end()

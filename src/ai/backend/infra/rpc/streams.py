@@ -66,7 +66,7 @@ class StreamPort:
         self._ended = asyncio.Event()
 
     @property
-    def is_carried(self) -> bool:
+    def has_carrier(self) -> bool:
         return self._post is not None
 
     def attach(self, post: Post, end_carrier: Callable[[], None]) -> None:

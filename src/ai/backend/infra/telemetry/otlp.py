@@ -206,7 +206,7 @@ class _PresetTraceIds(RandomIdGenerator):
     def __init__(self) -> None:
         self._of_thread = threading.local()
 
-    def use(self, trace_id: int) -> None:
+    def set_next_id(self, trace_id: int) -> None:
         self._of_thread.drawn = trace_id
 
     def generate_trace_id(self) -> int:
@@ -274,7 +274,7 @@ class OtelTracer:
                 trace_id = getrandbits(128) or 1
                 if not self._sampler.should_sample(trace_id, name, kind, is_continued=False):
                     return _UnsampledBlock(trace_id)
-                self._ids.use(trace_id)
+                self._ids.set_next_id(trace_id)
             elif not current_span.get_span_context().trace_flags.sampled:
                 return NO_SPAN
         return _SpanBlock(self._tracer, context, (name, context, _KINDS[kind], dict(attributes), _links(links)))

@@ -45,9 +45,9 @@ class DevicePlugin:
         workloads: Workloads,
         plugin_key: str,
         resource: str,
-        offers: Callable[[ComputeDevice], bool] = lambda device: True,
+        may_offer: Callable[[ComputeDevice], bool] = lambda device: True,
     ) -> None:
-        self._tracker, self._workloads, self._offers = tracker, workloads, offers
+        self._tracker, self._workloads, self._offers = tracker, workloads, may_offer
         self.plugin_key, self.resource = plugin_key, resource
         self._watchers: set[Signal] = set()
         self._preference: tuple[tuple[ComputeDevice, ...], DevicePreference] | None = None
@@ -222,7 +222,7 @@ async def _register(socket: Path, endpoint: str, resource: str) -> None:
 
 
 async def run_device_plugins(
-    kubelet_directory: Path, tracker: DeviceTracker, make: Callable[[str], DevicePlugin | None]
+    kubelet_directory: Path, tracker: DeviceTracker, make_plugin: Callable[[str], DevicePlugin | None]
 ) -> None:
     """Starts a kubelet device plugin for each accelerator plugin of the node, also for plugins that appear later.
 
@@ -234,7 +234,7 @@ async def run_device_plugins(
     try:
         while True:
             for key in tracker.plugin_keys():
-                if key not in tasks and (plugin := make(key)) is not None:
+                if key not in tasks and (plugin := make_plugin(key)) is not None:
                     tasks[key] = asyncio.create_task(
                         serve_device_plugin(kubelet_directory, plugin), name=f"kube-acc-device-plugin-{key}"
                     )
