@@ -284,7 +284,7 @@ class Workloads:
                 if "post_create.done" not in share.calls:
                     try:
                         await self._call_hook(uid, plugin_key, "post_create")
-                        await self._store_share(uid, plugin_key, done="post_create.done")
+                        await self._store_share(uid, plugin_key, finished_call="post_create.done")
                     except BackendError as e:
                         log.warning("post_create of %s for %s failed: %s", plugin_key, record.name or uid, e)
 
@@ -317,7 +317,7 @@ class Workloads:
             if "pre_create" in share.calls and "post_terminate.done" not in share.calls:
                 try:
                     await self._call_hook(record.uid, plugin_key, "post_terminate")
-                    await self._store_share(record.uid, plugin_key, done="post_terminate.done")
+                    await self._store_share(record.uid, plugin_key, finished_call="post_terminate.done")
                 except BackendError as e:
                     if not is_overdue:
                         raise
@@ -352,7 +352,7 @@ class Workloads:
         share = record.shares[plugin_key]
         is_repeat = method in share.calls and uid in self._interrupted
         if method not in share.calls:
-            record = await self._store_share(uid, plugin_key, done=method)
+            record = await self._store_share(uid, plugin_key, finished_call=method)
         plugin_handle = self._tracker.plugin_handle(plugin_key)
         if plugin_handle is None:
             raise PluginError(f"the plugin {plugin_key} is not available")
