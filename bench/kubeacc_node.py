@@ -24,7 +24,7 @@ from ai.backend.kubeacc.node_plugin.device_plugin import DevicePlugin
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, name_in_cluster
 from ai.backend.kubeacc.node_plugin.dra import DraDriver
 from ai.backend.kubeacc.node_plugin.edits import CdiFiles
-from ai.backend.kubeacc.node_plugin.rpc import connected, serving
+from ai.backend.kubeacc.node_plugin.rpc import grpc_client, grpc_server
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 from ai.backend.node.kube_api.client import KubeApi
@@ -74,7 +74,7 @@ async def _measure_allocate(folder: Path) -> list[float]:
     async with _node(folder) as (tracker, workloads, _):
         plugin = DevicePlugin(tracker, workloads, "mock", "backend.ai/mock")
         socket = folder / "plugin.sock"
-        async with serving(socket, {wire.DEVICE_PLUGIN: plugin}), connected(socket, wire.DEVICE_PLUGIN) as call:
+        async with grpc_server(socket, {wire.DEVICE_PLUGIN: plugin}), grpc_client(socket, wire.DEVICE_PLUGIN) as call:
             stream = call("ListAndWatch", api.Empty(), None)
             names = [device.ID for device in (await stream.read()).devices]
             stream.cancel()
@@ -119,7 +119,7 @@ async def _measure_prepare(folder: Path) -> list[float]:
         async with _node(folder) as (tracker, workloads, settings):
             driver = DraDriver(api, tracker, workloads, settings.driver_name, _NODE)
             socket = folder / "dra.sock"
-            async with serving(socket, {wire.DRA_PLUGIN: driver}), connected(socket, wire.DRA_PLUGIN) as call:
+            async with grpc_server(socket, {wire.DRA_PLUGIN: driver}), grpc_client(socket, wire.DRA_PLUGIN) as call:
                 for number in range(_ROUNDS):
                     uid = uids[str(number)] = str(uuid.UUID(int=number + 1))
                     times.append(await _prepare_and_unprepare(call, uid, str(number)))
@@ -210,7 +210,7 @@ plugins.mock.config-path = "{folder}/mock-accelerator.toml"
     )
     async with (
         _api_server() as server,
-        serving(folder / "pod-resources/kubelet.sock", {wire.POD_RESOURCES: _EmptyNode()}),
+        grpc_server(folder / "pod-resources/kubelet.sock", {wire.POD_RESOURCES: _EmptyNode()}),
     ):
         cluster = {"name": "c", "cluster": {"server": server}}
         context = {"name": "c", "context": {"cluster": "c", "user": "c"}}

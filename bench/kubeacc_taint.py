@@ -61,7 +61,7 @@ async def _measure(kubeconfig: Path, folder: Path) -> list[float]:
     tracker = DeviceTracker(settings)
     publication = SlicePublication(api, tracker, settings, _NODE)
     watch: Reflector[ResourceSlice] = Reflector(observer, RESOURCE_SLICES, on_change=taints.on_change)
-    work = (tracker.run(), publication.follow(), publication.run(), watch.run())
+    work = (tracker.run(), publication.watch(), publication.run(), watch.run())
     tasks = [asyncio.ensure_future(one) for one in work]
     times = []
     try:

@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.migrate import upgrade
 from ai.backend.manager.backup.archive import Passphrase
-from ai.backend.manager.backup.service import Backups, KeyPlaces
+from ai.backend.manager.backup.service import Backups, KeyPaths
 from ai.backend.manager.backup.sql_postgres import PostgresCopier
 from ai.backend.manager.backup.sql_sqlite import SqliteCopier
 from ai.backend.manager.composition.stores import Stores
@@ -54,7 +54,7 @@ async def _fill(url: str) -> None:
 async def _measure(source_url: str, target_url: str, folder: Path) -> tuple[float, float, int]:
     """Returns the seconds of a backup and of its restoration, and the bytes of the file."""
     await _fill(source_url)
-    file, places = folder / "backup", KeyPlaces(files={}, agent_keys=folder / "agents")
+    file, places = folder / "backup", KeyPaths(files={}, agent_keys=folder / "agents")
     seconds = []
     for url in (source_url, target_url):
         database = Database(url, busy_timeout_s=600)

@@ -98,9 +98,9 @@ async def test_a_plugin_that_dies_after_the_preparation_is_started_again_and_rel
         assert first.error == ""
         node.control.write_text('[[faults]]\ncall = "post_create"\nbehaviour = "exit"\n')
         await node.tracker.once()
-        await node.workloads.note_running(node.claims.uids["a"])
+        await node.workloads.record_running(node.claims.uids["a"])
         async with asyncio.timeout(20):
-            while node.tracker.handle("mock") is not None:  # noqa: ASYNC110  # until the death of its process is noted
+            while node.tracker.plugin_handle("mock") is not None:  # noqa: ASYNC110  # until the death of its process is noted
                 await asyncio.sleep(0.01)
         assert (await node.prepare("a"))["a"] == first
         node.control.write_text("")
@@ -127,7 +127,7 @@ async def test_a_device_that_vanishes_in_use_stays_unhealthy_until_it_is_given_b
 
 async def test_a_plugin_that_lies_about_what_it_can_attach_attaches_nothing(node: Node) -> None:
     api = cast("KubeApi", SimpleNamespace(delays=lambda: Backoff(1.0, 1.0)))
-    holders = cast("Holders", SimpleNamespace(holders={}, foreign=lambda key: ""))
+    holders = cast("Holders", SimpleNamespace(holders={}, foreign_offer=lambda key: ""))
     facts = FactStore(node.folder / "facts.json")
     reports = AcceleratorReports(api, node.tracker, node.workloads, holders, facts, node.settings, "node")
     await fault(node, "attachable_devices", "wrong-type")

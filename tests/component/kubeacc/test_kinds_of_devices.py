@@ -25,7 +25,7 @@ async def _published(settings: NodePluginSettings) -> list[dict[str, Any]]:
         publication = SlicePublication(
             cast("KubeApi", SimpleNamespace(delays=lambda: Backoff(1.0, 1.0))), tracker, settings, "node"
         )
-        specs = slice_specs(publication.offered(), driver=settings.driver_name, node="node", generation=1)
+        specs = slice_specs(publication.offered_devices(), driver=settings.driver_name, node="node", generation=1)
         return [device for spec in specs for device in spec.get("devices", ())]
     finally:
         await tracker.close()

@@ -26,7 +26,7 @@ from ai.backend.kubeacc.node_plugin.device_plugin import DevicePlugin
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, device_name, name_in_cluster
 from ai.backend.kubeacc.node_plugin.dra import DraDriver
 from ai.backend.kubeacc.node_plugin.edits import CdiFiles
-from ai.backend.kubeacc.node_plugin.rpc import connected, serving
+from ai.backend.kubeacc.node_plugin.rpc import grpc_client, grpc_server
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
 from ai.backend.node.kube_api.client import KubeApi
@@ -94,9 +94,9 @@ class Node:
         plugin = DevicePlugin(self.tracker, self.workloads, "mock", "backend.ai/mock")
         socket = self.folder / "node.sock"
         services = {wire.DRA_PLUGIN: driver, wire.DEVICE_PLUGIN: plugin}
-        await self._stack.enter_async_context(serving(socket, services))
-        self.call = await self._stack.enter_async_context(connected(socket, wire.DRA_PLUGIN))
-        self.call_plugin = await self._stack.enter_async_context(connected(socket, wire.DEVICE_PLUGIN))
+        await self._stack.enter_async_context(grpc_server(socket, services))
+        self.call = await self._stack.enter_async_context(grpc_client(socket, wire.DRA_PLUGIN))
+        self.call_plugin = await self._stack.enter_async_context(grpc_client(socket, wire.DEVICE_PLUGIN))
 
     async def stop(self) -> None:
         await self._stack.aclose()
@@ -207,7 +207,7 @@ async def test_a_call_that_the_kubelet_gave_up_is_repeated_as_a_recovery(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.claims.allocate("slow", "GPU-0")
-    handle = node.tracker.handle("mock")
+    handle = node.tracker.plugin_handle("mock")
     assert handle is not None
     plugin, make = handle.plugin, handle.plugin.create_lifecycle_hook
     causes: list[LifecycleCause] = []

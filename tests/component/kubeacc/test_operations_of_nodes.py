@@ -117,7 +117,7 @@ async def test_a_plugin_that_dies_in_an_operation_serves_the_next_attempt(execut
     assert (failed.outcome, failed.retryable) == (Outcome.FAILED, True), failed
     executor.node.control.write_text("")
     async with asyncio.timeout(30):
-        while executor.node.tracker.handle("mock") is None:
+        while executor.node.tracker.plugin_handle("mock") is None:
             await asyncio.sleep(0.05)
             await executor.node.tracker.once()
     done = await executor.execute(Order(sequence=2, previous_power=PowerState.ON))
@@ -130,7 +130,7 @@ async def test_a_plugin_that_dies_in_a_rollback_finishes_it(executor: Executor) 
     executor.order(Order(sequence=1, rollback=True, previous_power=PowerState.ON))
     await executor.executor.once()
     async with asyncio.timeout(30):
-        while executor.node.tracker.handle("mock") is not None:  # noqa: ASYNC110  # no event
+        while executor.node.tracker.plugin_handle("mock") is not None:  # noqa: ASYNC110  # no event
             await asyncio.sleep(0.05)
     executor.node.control.write_text("")
     undone = await executor.result(1)

@@ -138,10 +138,10 @@ def test_a_log_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeypatch: 
     log = tmp_path / "logs/manager.log"
     log.write_text("ours")
     (tmp_path / "others").write_text("theirs")
-    parts = diagnose._logs(settings)
+    parts = diagnose._log_sections(settings)
     log.unlink()
     log.symlink_to(tmp_path / "others")
-    monkeypatch.setattr(diagnose, "_logs", lambda _: parts)
+    monkeypatch.setattr(diagnose, "_log_sections", lambda _: parts)
     assert "theirs" not in _bundle(settings, tmp_path / "bundle")["manager.log"]
 
 

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings.tables import HostPort, MonitorSettings, RedisSettings
-from ai.backend.infra.telemetry import Metrics, bind_log_context, sent_telemetry, start_monitors
+from ai.backend.infra.telemetry import Metrics, bind_log_context, start_monitors, telemetry_sending
 from ai.backend.plugin.monitors import AbstractErrorMonitor, ErrorReport
 from ai.backend.plugin.settings import Settings
 from tests.support.cluster import wait_until
@@ -123,7 +123,7 @@ def _errors(dsn: str, **more: Any) -> MonitorSettings:
 
 async def test_sentry_has_errors_with_their_causes_and_ids(sentry: Sentry) -> None:
     start_monitors("manager", _errors(sentry.dsn, environment="test"), AllSettings())
-    async with sent_telemetry():
+    async with telemetry_sending():
         log.warning("of no interest")
         with bind_log_context(request_id="r-1", session_id="s-1"):
             _log_failure("this")
@@ -146,7 +146,7 @@ async def test_no_planted_secret_reaches_sentry(sentry: Sentry) -> None:
         "postgresql://me:planted-in-url@db/x",
         "api_key='planted-api-key'",
     ]
-    async with sent_telemetry():
+    async with telemetry_sending():
         for text in (PASSWORD, json.dumps({"secret": PASSWORD}), *others):
             _log_failure(text)
         log.error(f"in the template: {PASSWORD}")  # noqa: G004  # as careless code does
@@ -170,7 +170,7 @@ async def test_datadog_has_gauges_and_increases(agent: DatadogAgent, monkeypatch
         "manager", MonitorSettings.model_validate(settings).model_copy(update={"interval_s": 0.05}), AllSettings()
     )
     prefix = "backendai_test_monitored_"
-    async with sent_telemetry():
+    async with telemetry_sending():
         requests.labels("GET /").inc(2)
         seconds.observe(0.5)
         first = await asyncio.to_thread(agent.lines, lambda lines: any("requests_total:2" in line for line in lines))
@@ -191,7 +191,7 @@ async def test_further_processes_of_a_daemon_report_no_figures_twice(agent: Data
     settings = MonitorSettings.model_validate({"statistics": ["datadog"], "options": {"datadog": {"port": agent.port}}})
     start_monitors("manager", settings, AllSettings(), process_number=1)
     assert "monitors" not in {thread.name for thread in threading.enumerate()}
-    async with sent_telemetry():
+    async with telemetry_sending():
         pass
 
 
@@ -227,7 +227,7 @@ async def test_a_receiver_of_no_use_disturbs_nobody(name: str, monkeypatch: pyte
     )
     start_monitors("manager", settings, AllSettings())
     began = time.monotonic()
-    async with sent_telemetry():
+    async with telemetry_sending():
         for number in range(1000):
             log.error("error %d", number)
         assert time.monotonic() - began < 20, "a report takes an hour"

@@ -151,15 +151,15 @@ async def test_a_listener_is_told_without_reading(shim: Listener) -> None:
 async def test_a_relay_that_answers_byte_by_byte_holds_two_threads_for_a_limited_time(
     shim: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask, under_way, most = connect._request_socket, [0], [0]
+    ask, revisions_in_progress, most = connect._request_socket, [0], [0]
 
     def counted(directory: Path) -> Any:
-        under_way[0] += 1
-        most[0] = max(most[0], under_way[0])
+        revisions_in_progress[0] += 1
+        most[0] = max(most[0], revisions_in_progress[0])
         try:
             return ask(directory)
         finally:
-            under_way[0] -= 1
+            revisions_in_progress[0] -= 1
 
     monkeypatch.setattr(connect, "_request_socket", counted)
     monkeypatch.setattr(connect, "_TIMEOUT_S", 1.0)

@@ -23,7 +23,7 @@ from ai.backend.infra.config_store import (
 )
 from ai.backend.infra.config_store.etcd import EtcdConfigStore
 from ai.backend.infra.database import Database
-from ai.backend.manager.composition.backing_services import stay_listed
+from ai.backend.manager.composition.backing_services import keep_announced
 from tests.support.etcd_server import EtcdServer
 
 GROUP = ConfigScope(ScopeKind.RESOURCE_GROUP, "gpu")
@@ -292,7 +292,7 @@ async def test_an_etcd_that_is_away_is_remembered_and_keys_are_kept_over_it(tmp_
     server = EtcdServer(tmp_path)
     etcd, other = EtcdConfigStore([server.url]), EtcdConfigStore([server.url])
     store = CachingConfigStore(etcd)
-    listing = asyncio.create_task(stay_listed(etcd, {f"{MANAGERS}/one": "here"}))
+    listing = asyncio.create_task(keep_announced(etcd, {f"{MANAGERS}/one": "here"}))
 
     async def until_listed(expected: dict[str, str]) -> None:
         async with asyncio.timeout(30):

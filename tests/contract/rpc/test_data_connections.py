@@ -386,7 +386,7 @@ class TestStrangers:
         writer.write(frame)
         assert await is_cut(reader)
         async with asyncio.timeout(30):
-            await port.ended()
+            await port.wait_until_ended()
         writer.close()
         await other.write(b"still")
         async with asyncio.timeout(30):

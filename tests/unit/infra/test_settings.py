@@ -38,7 +38,7 @@ def test_what_is_fixed_wins_key_by_key(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
     file.write_text('agent-id = "i-1"\n[container]\nkernel-uid = 5\nnames = ["mine"]\n')
     fixed = {"agent-id": "i-2", "container": {"kernel-uid": 9}}
-    loaded = load_settings(Outer, name="agent", path=file, fixed=fixed)
+    loaded = load_settings(Outer, name="agent", path=file, fixed_values=fixed)
     assert (loaded.agent_id, loaded.container.kernel_uid, loaded.container.names) == ("i-2", 9, ["mine"])
 
 

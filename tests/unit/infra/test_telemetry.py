@@ -16,7 +16,13 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings.tables import LoggingSettings
-from ai.backend.infra.telemetry import Metrics, bind_log_context, change_levels, configure_logging, log_as_configured
+from ai.backend.infra.telemetry import (
+    Metrics,
+    bind_log_context,
+    change_levels,
+    configure_logging,
+    configure_logging_by_settings,
+)
 from ai.backend.infra.telemetry.recent import recent_lines
 
 
@@ -97,7 +103,7 @@ def _settings(**tables: Any) -> LoggingSettings:
 def test_the_log_goes_where_the_settings_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = {"path": str(tmp_path / "logs"), "rotation-size": "1k", "backup-count": 2}
     for number in (0, 1):
-        log_as_configured("manager", _settings(drivers=["file"], file=place), process_number=number)
+        configure_logging_by_settings("manager", _settings(drivers=["file"], file=place), process_number=number)
         for n in range(100):
             logging.getLogger("ai.backend.test").info("line %d", n)
     assert capsys.readouterr().err == ""
@@ -105,7 +111,7 @@ def test_the_log_goes_where_the_settings_say(tmp_path: Path, capsys: pytest.Capt
     assert sorted(p.name for p in (tmp_path / "logs").iterdir()) == sorted(names)
     last = (tmp_path / "logs/manager.log").read_text().splitlines()[-1]
     assert (json.loads(last)["msg"], json.loads(last)["process"]) == ("line 99", os.getpid())
-    log_as_configured("manager", _settings(drivers=["console"], console={"format": "simple"}))
+    configure_logging_by_settings("manager", _settings(drivers=["console"], console={"format": "simple"}))
     logging.getLogger("ai.backend.test").warning("to people")
     assert capsys.readouterr().err == "WARNING to people\n"
 
@@ -115,7 +121,7 @@ def test_a_record_must_pass_the_level_of_its_logger_and_of_all(capsys: pytest.Ca
     wanted = _settings(level="INFO", **{"pkg-ns": packages}, console={"format": "simple"})
 
     def said(level: str | None = None) -> list[str]:
-        log_as_configured("manager", wanted, level=level)
+        configure_logging_by_settings("manager", wanted, level=level)
         for name in ("ai.backend.test", "other", "quiet"):
             for number in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
                 logging.getLogger(name).log(number, name)
@@ -131,7 +137,7 @@ def test_a_record_must_pass_the_level_of_its_logger_and_of_all(capsys: pytest.Ca
 
 def test_levels_change_while_a_daemon_runs(capsys: pytest.CaptureFixture[str]) -> None:
     noisy, own = logging.getLogger("noisy.part"), logging.getLogger("ai.backend.test")
-    log_as_configured("test", _settings(pkg_ns={"noisy": "INFO"}))
+    configure_logging_by_settings("test", _settings(pkg_ns={"noisy": "INFO"}))
     noisy.info("heard at first")
     own.debug("not heard yet")
     change_levels(_settings(level="DEBUG"))
@@ -146,7 +152,7 @@ def test_levels_change_while_a_daemon_runs(capsys: pytest.CaptureFixture[str]) -
 def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match=r"file/manager\.log cannot be written"):
-        log_as_configured("manager", _settings(drivers=["file"], file={"path": str(tmp_path / "file")}))
+        configure_logging_by_settings("manager", _settings(drivers=["file"], file={"path": str(tmp_path / "file")}))
     with pytest.raises(ValueError, match="filename"):
         _settings(file={"filename": "../passwd"})
 
@@ -161,7 +167,7 @@ metrics = Metrics("manager")
 metrics.counter("requests_total", "Requests.", ["route"]).labels("/x").inc(int(sys.argv[3]))
 metrics.histogram("took_seconds", "Times.").observe(0.3)
 metrics.gauge("sessions", "Sessions.").set(7)
-metrics.watch("stale_seconds", "Age.", lambda: 1.5)
+metrics.add_computed_gauge("stale_seconds", "Age.", lambda: 1.5)
 print(metrics.exposition().decode())
 """
 

@@ -54,7 +54,7 @@ def start_server(config: Path | None, log_level: str | None, runtime: str | None
     from ai.backend.infra.process.memory import share_one_heap
     from ai.backend.infra.process.pid_file import PidFile
     from ai.backend.infra.settings import warn_of_keys_without_effect
-    from ai.backend.infra.telemetry import log_as_configured, start_monitors, start_telemetry
+    from ai.backend.infra.telemetry import configure_logging_by_settings, start_monitors, start_telemetry
 
     share_one_heap()
 
@@ -62,7 +62,7 @@ def start_server(config: Path | None, log_level: str | None, runtime: str | None
         settings = _load_settings(config)
         if runtime is not None:
             settings = settings.model_copy(update={"agent": settings.agent.model_copy(update={"runtime": runtime})})
-        log_as_configured("agent", settings.logging, level=log_level or settings.debug.log_level)
+        configure_logging_by_settings("agent", settings.logging, level=log_level or settings.debug.log_level)
         warn_of_keys_without_effect(settings)
         start_telemetry("agent", settings.otel)
         start_monitors("agent", settings.monitors, settings)
@@ -88,12 +88,14 @@ def watcher(config: Path | None, log_level: str | None) -> None:
     """Start, stop and restart the agent of this node on request."""
     # An agent does not load the HTTP server of the watcher.
     from ai.backend.agent.watcher_daemon.api import serve as serve_watcher
-    from ai.backend.infra.telemetry import log_as_configured
+    from ai.backend.infra.telemetry import configure_logging_by_settings
 
     with reported_errors():
         settings = _load_settings(config)
         log_file = settings.logging.file.model_copy(update={"filename": "watcher.log"})
-        log_as_configured("watcher", settings.logging.model_copy(update={"file": log_file}), level=log_level)
+        configure_logging_by_settings(
+            "watcher", settings.logging.model_copy(update={"file": log_file}), level=log_level
+        )
 
     async def run_watcher(stop: asyncio.Event) -> None:
         await serve_watcher(settings, stop)

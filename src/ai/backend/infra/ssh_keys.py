@@ -43,22 +43,22 @@ def derive_key_pair(seed: bytes, comment: str) -> SshKeyPair:
 
 def _key_pair(key: Ed25519PrivateKey, comment: str) -> SshKeyPair:
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
-    formats = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    return SshKeyPair(f"{public} {comment}", key.private_bytes(*formats).decode())
+    private_key_format = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    return SshKeyPair(f"{public} {comment}", key.private_bytes(*private_key_format).decode())
 
 
-def normalize_public_key(text: str) -> str:
+def normalize_public_key(key_text: str) -> str:
     """Returns a public key as one line: kind, key and comment, without options. Raises ValueError."""
-    kind, _, after_kind = text.strip().partition(" ")
-    encoded, _, comment = after_kind.strip().partition(" ")
-    if kind not in KINDS or not text.strip().isprintable():
+    kind, _, remainder = key_text.strip().partition(" ")
+    encoded_key, _, comment = remainder.strip().partition(" ")
+    if kind not in KINDS or not key_text.strip().isprintable():
         raise ValueError(f"A public key is one line that begins with its kind: {', '.join(sorted(KINDS))}.")
     try:
-        base64.b64decode(encoded, validate=True)
-        serialization.load_ssh_public_key(f"{kind} {encoded}".encode())
+        base64.b64decode(encoded_key, validate=True)
+        serialization.load_ssh_public_key(f"{kind} {encoded_key}".encode())
     except (ValueError, UnsupportedAlgorithm):
         raise ValueError("The public key was damaged.") from None
-    return " ".join(part for part in (kind, encoded, comment.strip()) if part)
+    return " ".join(field for field in (kind, encoded_key, comment.strip()) if field)
 
 
 def are_of_one_pair(public: str, private: str) -> bool:
@@ -78,5 +78,5 @@ def _load_private_key(pem: bytes) -> PrivateKeyTypes:
     """Loads a private key without validation, which takes seconds for a large RSA key. Raises ValueError or
     TypeError."""
     is_openssh = pem.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
-    load = serialization.load_ssh_private_key if is_openssh else serialization.load_pem_private_key
-    return load(pem, None, unsafe_skip_rsa_key_validation=True)
+    load_key = serialization.load_ssh_private_key if is_openssh else serialization.load_pem_private_key
+    return load_key(pem, None, unsafe_skip_rsa_key_validation=True)

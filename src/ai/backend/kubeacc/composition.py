@@ -33,7 +33,7 @@ def connect(kubeconfig: Path | None, context_name: str = "") -> KubeApi:
     return KubeApi(address, lambda: Backoff(0.2, 30.0, jitter=0.5), user_agent="kube-acc")
 
 
-def load_driver(name: str, table: Mapping[str, Any] | None = None) -> AbstractAcceleratorDriver:
+def load_driver(name: str, driver_table: Mapping[str, Any] | None = None) -> AbstractAcceleratorDriver:
     """Creates the driver of an entry point from the driver's table in the settings.
 
     Raises InvalidInput: there is none of this name, it cannot be made, or its settings are wrong.
@@ -43,7 +43,7 @@ def load_driver(name: str, table: Mapping[str, Any] | None = None) -> AbstractAc
         names = ", ".join(sorted(entries)) or "none"
         raise InvalidInput(f"there is no driver {name!r} in the entry points {DRIVER_GROUP}; there are: {names}")
     try:
-        driver = entries[name].load().from_settings(table or {})
+        driver = entries[name].load().from_settings(driver_table or {})
     except InvalidInput:
         raise
     except ModuleNotFoundError as e:
@@ -68,16 +68,16 @@ async def run_controllers(
     Raises InvalidInput: the cluster cannot be named, or a file of the settings cannot be read.
     """
     settings = settings or ControllerSettings()
-    remote = RemoteImages(settings.artifacts, settings.image_cache)
-    sources = dict(remote.sources)
+    remote_images = RemoteImages(settings.artifacts, settings.image_cache)
+    image_sources = dict(remote_images.sources)
     for driver in drivers:
-        sources |= driver.image_sources
-    store = ArtifactStore(settings.image_cache, settings.artifacts, sources)
+        image_sources |= driver.image_sources
+    store = ArtifactStore(settings.image_cache, settings.artifacts, image_sources)
     api, lease_api = connect(kubeconfig), connect(kubeconfig)
     identity = identity or f"{socket.gethostname()}-{os.getpid()}"
     election = Election(lease_api, CONTROLLERS_ACCOUNT, NAMESPACE, identity)
 
-    async def control(term: int) -> None:
+    async def run_as_leader(term: int) -> None:
         manager = ControllerManager(api, drivers=drivers, fetch_image=store.fetch)
         store.in_use = lambda: [
             device.status.program.image
@@ -86,14 +86,14 @@ async def run_controllers(
         ]
         await manager.run(term)
 
-    leading = asyncio.ensure_future(election.run(control))
-    stopping = asyncio.ensure_future(stop.wait())
+    election_task = asyncio.ensure_future(election.run(run_as_leader))
+    stop_task = asyncio.ensure_future(stop.wait())
     try:
-        done, _ = await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if leading in done:
-            leading.result()
+        finished_tasks, _ = await asyncio.wait({election_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+        if election_task in finished_tasks:
+            election_task.result()
     finally:
-        await cancel_all(leading, stopping)
-        await remote.close()
+        await cancel_all(election_task, stop_task)
+        await remote_images.close()
         await api.close()
         await lease_api.close()

@@ -1,4 +1,4 @@
-"""Commands of kube-acc."""
+"""Defines the commands of kube-acc."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.process.daemon import config_option, log_level_option, reported_errors, run_daemon
 from ai.backend.infra.settings.load import load_settings
-from ai.backend.infra.telemetry import log_as_configured
+from ai.backend.infra.telemetry import configure_logging_by_settings
 from ai.backend.kubeacc.composition import connect, load_driver, run_controllers
 from ai.backend.kubeacc.controllers.settings import ControllerSettings
 from ai.backend.kubeacc.crd.definitions import crds_yaml
@@ -52,7 +52,7 @@ def start_controllers(
     """Run the controllers. Of several processes one leads, by the lease kube-acc/kube-acc-controllers."""
     with reported_errors():
         settings = load_settings(ControllerSettings, name="kube-acc-controllers", path=config)
-        log_as_configured("kube-acc", settings.logging, level=log_level)
+        configure_logging_by_settings("kube-acc", settings.logging, level=log_level)
         cluster_address(kubeconfig)
         tables = {**{name: {} for name in driver_names}, **settings.drivers}
         drivers = [load_driver(name, table) for name, table in tables.items()]
@@ -81,6 +81,6 @@ def start_node_plugin(config: Path | None, kubeconfig: Path | None, log_level: s
         except ModuleNotFoundError as e:
             raise InvalidInput(f"no module {e.name}: install backend.ai with the extra kube-acc") from None
         settings = load_settings(NodePluginSettings, name="kube-acc-node", path=config)
-        log_as_configured("kube-acc-node", settings.logging, level=log_level)
+        configure_logging_by_settings("kube-acc-node", settings.logging, level=log_level)
         cluster_address(kubeconfig)
     run_daemon(lambda stop: run_node_plugin(settings, lambda: connect(kubeconfig), stop))

@@ -66,8 +66,8 @@ class SimulatedLink(MemoryLink):
         """Fails the pending calls of both ends. Messages in transit still arrive."""
         connection = self._connections.pop(agent_id, None)
         if connection is not None:
-            connection.manager.lose(Unavailable(f"the connection with {agent_id} broke off"))
-            connection.agent.lose(Unavailable("the connection with the manager broke off"))
+            connection.manager.fail_all(Unavailable(f"the connection with {agent_id} broke off"))
+            connection.agent.fail_all(Unavailable("the connection with the manager broke off"))
 
     def _connect(self, agent_id: str, reports: ManagerReports, commands: AgentCommands) -> MemoryConnection:
         manager_process, agent_process = self._manager, self._agents[agent_id]

@@ -32,7 +32,9 @@ def coordinator_settings(layout: Layout, cluster: ClusterFile) -> CoordinatorSet
     }
     settings_path = layout.root / "proxy-coordinator.toml"
     if settings_path.exists():
-        return load_settings(CoordinatorSettings, name="proxy-coordinator", path=settings_path, fixed=fixed_settings)
+        return load_settings(
+            CoordinatorSettings, name="proxy-coordinator", path=settings_path, fixed_values=fixed_settings
+        )
     return CoordinatorSettings.model_validate(fixed_settings)
 
 
@@ -58,7 +60,7 @@ def worker_settings(layout: Layout, cluster: ClusterFile) -> WorkerSettings:
     }
     settings_path = layout.root / "proxy-worker.toml"
     if settings_path.exists():
-        return load_settings(WorkerSettings, name="proxy-worker", path=settings_path, fixed=fixed_settings)
+        return load_settings(WorkerSettings, name="proxy-worker", path=settings_path, fixed_values=fixed_settings)
     return WorkerSettings.model_validate(fixed_settings)
 
 

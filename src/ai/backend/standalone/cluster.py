@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ai.backend.common.errors import Conflict, InvalidInput, Unavailable
 from ai.backend.infra.loop import all_or_none, cancel_all
-from ai.backend.infra.telemetry import configure_logging, sent_telemetry, settings_of_environment, start_telemetry
+from ai.backend.infra.telemetry import configure_logging, settings_of_environment, start_telemetry, telemetry_sending
 from ai.backend.standalone.agent_daemon import AgentDaemon
 from ai.backend.standalone.agent_files import check_agent_files
 from ai.backend.standalone.app_proxy_daemon import AppProxyDaemon
@@ -51,7 +51,7 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     start_telemetry("up", settings_of_environment())
-    async with sent_telemetry(), AsyncExitStack() as stack:
+    async with telemetry_sending(), AsyncExitStack() as stack:
         cluster, sockets = prepare(layout, options)
         for sock in sockets:
             stack.callback(sock.close)

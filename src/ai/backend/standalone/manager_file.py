@@ -24,7 +24,7 @@ def manager_settings(given_path: str | None, data_dir: Path) -> ManagerSettings:
     if given_path is None:
         return ManagerSettings(data_dir=data_dir)
     path = Path(given_path)
-    settings = load_settings(ManagerSettings, name="manager", path=path, fixed={"data-dir": str(data_dir)})
+    settings = load_settings(ManagerSettings, name="manager", path=path, fixed_values={"data-dir": str(data_dir)})
     present_tables = {key.replace("-", "_") for key in tomllib.loads(path.read_text(encoding="utf-8"))}
     for table_name in _RESERVED_TABLES:
         if table_name in present_tables:

@@ -72,7 +72,7 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
     }
     settings_path = layout.root / "storage-proxy.toml"
     if settings_path.exists():
-        return load_settings(StorageSettings, name="storage-proxy", path=settings_path, fixed=proxy_settings)
+        return load_settings(StorageSettings, name="storage-proxy", path=settings_path, fixed_values=proxy_settings)
     return StorageSettings.model_validate(proxy_settings)
 
 

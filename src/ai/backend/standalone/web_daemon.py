@@ -37,7 +37,7 @@ def make_web_server(layout: Layout, cluster: ClusterFile) -> WebServer:
     }
     settings_path = layout.root / _FILE_NAME
     if settings_path.exists():
-        return WebServer(load_settings(WebSettings, name="webserver", path=settings_path, fixed=fixed_settings))
+        return WebServer(load_settings(WebSettings, name="webserver", path=settings_path, fixed_values=fixed_settings))
     return WebServer(WebSettings.model_validate(fixed_settings))
 
 

@@ -27,7 +27,7 @@ from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.settings.check import config as config_group
-from ai.backend.infra.telemetry import Metrics, log_as_configured, start_monitors, start_telemetry
+from ai.backend.infra.telemetry import Metrics, configure_logging_by_settings, start_monitors, start_telemetry
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.storage.artifacts.api import ArtifactApi, ArtifactClientApi
 from ai.backend.storage.artifacts.archive import Archive, Storages
@@ -221,7 +221,7 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
     settings = _load_settings(config)
     try:
         effective_level = log_level or settings.debug.log_level
-        log_as_configured("storage-proxy", settings.logging, level=effective_level, process_number=worker)
+        configure_logging_by_settings("storage-proxy", settings.logging, level=effective_level, process_number=worker)
         warn_of_keys_without_effect(settings)
         start_telemetry("storage-proxy", settings.otel)
         start_monitors("storage-proxy", settings.monitors, settings, process_number=worker)

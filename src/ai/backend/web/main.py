@@ -15,7 +15,7 @@ from ai.backend.infra.process.daemon import config_option, level_reload, log_lev
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.settings.check import config as config_group
-from ai.backend.infra.telemetry import log_as_configured, start_monitors, start_telemetry
+from ai.backend.infra.telemetry import configure_logging_by_settings, start_monitors, start_telemetry
 from ai.backend.web.composition import WebServer
 from ai.backend.web.config.settings import WebSettings
 
@@ -52,7 +52,7 @@ def start_server(config: Path | None, log_level: str | None) -> None:
     """Serve browsers, and clients in session mode."""
     with reported_errors():
         settings = _load_settings(config)
-        log_as_configured("webserver", settings.logging, level=log_level or settings.debug.log_level)
+        configure_logging_by_settings("webserver", settings.logging, level=log_level or settings.debug.log_level)
         warn_of_keys_without_effect(settings)
         start_telemetry("webserver", settings.otel)
         start_monitors("webserver", settings.monitors, settings)

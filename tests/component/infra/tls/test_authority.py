@@ -24,7 +24,7 @@ DAY = timedelta(days=1)
 
 def _authority(folder: Path, name: str = "Test") -> Authority:
     authority = Authority(folder / "pki")
-    authority.create(name, life=365 * DAY, now=NOW)
+    authority.create(name, lifetime=365 * DAY, now=NOW)
     return authority
 
 
@@ -52,7 +52,7 @@ async def test_a_running_server_takes_a_new_certificate_in_use(
 ) -> None:
     monkeypatch.setattr("ai.backend.infra.tls.reloading._CHECK_S", 0.0)
     authority, hosts = _authority(tmp_path), ["127.0.0.1", "manager.example.com"]
-    certificate, key = authority.issue("manager", hosts, life=30 * DAY, now=NOW, folder=tmp_path)
+    certificate, key = authority.issue("manager", hosts, lifetime=30 * DAY, now=NOW, folder=tmp_path)
     assert key.stat().st_mode & 0o777 == 0o600
     metrics = Metrics("test-tls")
 
@@ -63,16 +63,16 @@ async def test_a_running_server_takes_a_new_certificate_in_use(
     server, port = await _serve(tls_of(certificate, key, metrics=metrics))
     async with server:
         assert days_left() == 30
-        first = await _serial(port, authority.trusted, host)
-        assert await _serial(port, authority.trusted, host) == first
-        authority.issue("manager", hosts, life=60 * DAY, now=NOW, folder=tmp_path)
-        second = await _serial(port, authority.trusted, host)
+        first = await _serial(port, authority.trusted_file, host)
+        assert await _serial(port, authority.trusted_file, host) == first
+        authority.issue("manager", hosts, lifetime=60 * DAY, now=NOW, folder=tmp_path)
+        second = await _serial(port, authority.trusted_file, host)
         assert second != first
         assert days_left() == 60
-        authority.create("Test", life=365 * DAY, now=NOW, replace=True)
-        assert await _serial(port, authority.trusted, host) == second  # the earlier authority is trusted still
-        authority.issue("manager", hosts, life=30 * DAY, now=NOW, folder=tmp_path)
-        assert await _serial(port, authority.trusted, host) not in (first, second)
+        authority.create("Test", lifetime=365 * DAY, now=NOW, replace=True)
+        assert await _serial(port, authority.trusted_file, host) == second  # the earlier authority is trusted still
+        authority.issue("manager", hosts, lifetime=30 * DAY, now=NOW, folder=tmp_path)
+        assert await _serial(port, authority.trusted_file, host) not in (first, second)
 
 
 async def test_a_broken_file_leaves_the_certificate_of_before(
@@ -80,44 +80,44 @@ async def test_a_broken_file_leaves_the_certificate_of_before(
 ) -> None:
     monkeypatch.setattr("ai.backend.infra.tls.reloading._CHECK_S", 0.0)
     authority = _authority(tmp_path)
-    certificate, key = authority.issue("manager", ["127.0.0.1"], life=30 * DAY, now=NOW, folder=tmp_path)
+    certificate, key = authority.issue("manager", ["127.0.0.1"], lifetime=30 * DAY, now=NOW, folder=tmp_path)
     server, port = await _serve(ReloadedCertificate(certificate, key).context)
     async with server:
-        first = await _serial(port, authority.trusted)
+        first = await _serial(port, authority.trusted_file)
         good = certificate.read_bytes()
         certificate.write_text("half of it")
-        assert await _serial(port, authority.trusted) == first
+        assert await _serial(port, authority.trusted_file) == first
         assert "The one of before is used" in caplog.text
         key.unlink()
-        assert await _serial(port, authority.trusted) == first
+        assert await _serial(port, authority.trusted_file) == first
         certificate.write_bytes(good)
-        authority.issue("manager", ["127.0.0.1"], life=30 * DAY, now=NOW, folder=tmp_path)
-        assert await _serial(port, authority.trusted) != first
+        authority.issue("manager", ["127.0.0.1"], lifetime=30 * DAY, now=NOW, folder=tmp_path)
+        assert await _serial(port, authority.trusted_file) != first
 
 
 async def test_other_hosts_and_other_authorities_are_not_trusted(tmp_path: Path) -> None:
     authority, other = _authority(tmp_path), _authority(tmp_path / "other")
-    certificate, key = authority.issue("manager", ["127.0.0.1"], life=30 * DAY, now=NOW, folder=tmp_path)
+    certificate, key = authority.issue("manager", ["127.0.0.1"], lifetime=30 * DAY, now=NOW, folder=tmp_path)
     server, port = await _serve(tls_of(certificate, key))
     async with server:
-        for trusted, host in ((other.trusted, "127.0.0.1"), (authority.trusted, "elsewhere.example.com")):
+        for trusted, host in ((other.trusted_file, "127.0.0.1"), (authority.trusted_file, "elsewhere.example.com")):
             with pytest.raises(ssl.SSLCertVerificationError):
                 await _serial(port, trusted, host)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="pki init"):
-        Authority(tmp_path / "none").issue("a", ["b"], life=DAY, now=NOW, folder=tmp_path)
+        Authority(tmp_path / "none").issue("a", ["b"], lifetime=DAY, now=NOW, folder=tmp_path)
     authority = _authority(tmp_path)
     with pytest.raises(Conflict, match="--replace"):
-        authority.create("Test", life=DAY, now=NOW)
+        authority.create("Test", lifetime=DAY, now=NOW)
     with pytest.raises(InvalidInput, match="expires on"):
-        authority.issue("a", ["b"], life=366 * DAY, now=NOW, folder=tmp_path)
+        authority.issue("a", ["b"], lifetime=366 * DAY, now=NOW, folder=tmp_path)
     for host in ("a b", "-a", "a..b", "x" * 300, "a/b", ""):
         with pytest.raises(InvalidInput, match="neither a host name nor an address"):
-            authority.issue("a", [host], life=DAY, now=NOW, folder=tmp_path)
+            authority.issue("a", [host], lifetime=DAY, now=NOW, folder=tmp_path)
     with pytest.raises(InvalidInput):
-        authority.issue("../a", ["b"], life=DAY, now=NOW, folder=tmp_path)
+        authority.issue("../a", ["b"], lifetime=DAY, now=NOW, folder=tmp_path)
 
 
 def test_the_commands(tmp_path: Path) -> None:
@@ -141,16 +141,16 @@ def test_a_certificate_takes_the_place_of_no_file_of_the_authority(tmp_path: Pat
     authority = _authority(tmp_path)
     before = {path.name: path.read_bytes() for path in (tmp_path / "pki").iterdir()}
     with pytest.raises(InvalidInput, match="another folder"):
-        authority.issue(name, ["host"], life=DAY, now=NOW, folder=tmp_path / "other/../pki")
+        authority.issue(name, ["host"], lifetime=DAY, now=NOW, folder=tmp_path / "other/../pki")
     assert {path.name: path.read_bytes() for path in (tmp_path / "pki").iterdir()} == before
 
 
 def test_an_authority_whose_replacement_was_interrupted_issues_nothing(tmp_path: Path) -> None:
     """Its certificates would be signed by a key that no client trusts."""
     authority, other = _authority(tmp_path), Authority(tmp_path / "other")
-    other.create("Other", life=365 * DAY, now=NOW)
+    other.create("Other", lifetime=365 * DAY, now=NOW)
     (tmp_path / "pki/authority-key.pem").write_bytes((tmp_path / "other/authority-key.pem").read_bytes())
     with pytest.raises(Conflict, match="do not belong together"):
-        authority.issue("manager", ["host"], life=DAY, now=NOW, folder=tmp_path)
-    authority.create("Again", life=365 * DAY, now=NOW, replace=True)
-    authority.issue("manager", ["host"], life=DAY, now=NOW, folder=tmp_path)
+        authority.issue("manager", ["host"], lifetime=DAY, now=NOW, folder=tmp_path)
+    authority.create("Again", lifetime=365 * DAY, now=NOW, replace=True)
+    authority.issue("manager", ["host"], lifetime=DAY, now=NOW, folder=tmp_path)

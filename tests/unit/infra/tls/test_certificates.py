@@ -47,7 +47,7 @@ def test_the_issuer_is_told_by_signature_not_by_name() -> None:
     assert certificates.is_issued_by(der, certificates.load_authority(first.certificate))
     assert not certificates.is_issued_by(der, certificates.load_authority(second.certificate))
     forged_name = certificates.load_certificate(first.certificate).subject.rfc4514_string().removeprefix("CN=")
-    forged = certificates.self_signed(forged_name, certificates.basic_constraints(is_authority=True))
+    forged = certificates.create_self_signed(forged_name, certificates.basic_constraints(is_authority=True))
     assert not certificates.is_issued_by(der, certificates.load_authority(forged.certificate))
     for text in (None, b"", b"\x30\x03\x02\x01\x00"):
         assert not certificates.is_issued_by(text, certificates.load_authority(first.certificate))

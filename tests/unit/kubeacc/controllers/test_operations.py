@@ -353,9 +353,9 @@ def test_counts_that_the_controllers_write_ask_no_device_again() -> None:
         before = AcceleratorClass(metadata=metadata)
         counted = replace(before, status=AcceleratorClassStatus(devices=5))
         changed = replace(before, metadata=replace(metadata, generation=2))
-        manager._on_rules(before, counted)
+        manager._on_rule_change(before, counted)
         assert not manager.device_queue._ready
-        manager._on_rules(before, changed)
+        manager._on_rule_change(before, changed)
         assert list(manager.device_queue._ready) == ["d"]
 
     asyncio.run(story())

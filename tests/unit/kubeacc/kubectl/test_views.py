@@ -86,7 +86,7 @@ def test_the_most_used_device_comes_first() -> None:
         device("unknown"),
         device("busy", usage=Usage(measured_at=TIME, utilization_percent="99", memory_used_bytes=3 << 30)),
     ]
-    lines = text_of(views.use(devices)).splitlines()
+    lines = text_of(views.usage_table(devices)).splitlines()
     assert [line.split()[0] for line in lines] == ["NAME", "busy", "idle", "unknown"]
     assert "3.0 GiB" in lines[1]
 
@@ -100,7 +100,7 @@ def test_a_description_has_the_operations_of_the_device_alone() -> None:
         )
         for name in ("a", "b")
     ]
-    text = text_of(views.description(device("a", device=DeviceDescription(model="M")), operations))
+    text = text_of(views.device_details(device("a", device=DeviceDescription(model="M")), operations))
     assert "lab/on-a" in text
     assert "lab/on-b" not in text
     assert "Running" in text

@@ -22,7 +22,7 @@ from ai.backend.kubeacc.crd.operations import AcceleratorOperationSpec, Accelera
 from ai.backend.kubeacc.crd.vocabulary import PowerState
 from ai.backend.kubeacc.drivers.artifact_settings import ArtifactSettings
 from ai.backend.kubeacc.drivers.artifact_store import ArtifactStore
-from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports, accelerator_name, described
+from ai.backend.kubeacc.node_plugin.accelerators import AcceleratorReports, accelerator_name, describe_device
 from ai.backend.kubeacc.node_plugin.checkpoint import WorkloadRecord
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker
 from ai.backend.kubeacc.node_plugin.dra import OrphanSweep
@@ -83,21 +83,21 @@ class Tracker:
     def devices(self, _key: str) -> Sequence[ComputeDevice]:
         return self._devices
 
-    def handle(self, _key: str) -> Any:
+    def plugin_handle(self, _key: str) -> Any:
         return None
 
-    def other_plugin(self, _key: Any) -> str:
+    def competing_plugin(self, _key: Any) -> str:
         return ""
 
     async def once(self) -> None: ...
 
 
 def reports(server: Server, tmp_path: Path, *devices: ComputeDevice) -> AcceleratorReports:
-    holders = SimpleNamespace(holders={}, foreign=lambda key: "")
+    holders = SimpleNamespace(holders={}, foreign_offer=lambda key: "")
     made = AcceleratorReports(
         cast("KubeApi", server),
         cast("DeviceTracker", Tracker(*devices)),
-        cast("Workloads", SimpleNamespace(claim=lambda namespace, name: None)),
+        cast("Workloads", SimpleNamespace(workload_of_claim=lambda namespace, name: None)),
         cast("Holders", holders),
         FactStore(tmp_path / "facts"),
         NodePluginSettings(),
@@ -122,11 +122,11 @@ async def test_a_device_whose_object_cannot_be_read_is_given_to_nobody(tmp_path:
     made.changed = lambda: changes.append("changed")
     name = accelerator_name(NODE, "mock", "a")
     made.reflector.replace([Undecodable(ObjectMeta(name=name, uid="a", resource_version="5"), "odd")], "1")
-    assert made.withheld(("mock", cast("Any", "a"))) == "its Accelerator cannot be read"
-    assert made.withheld(("mock", cast("Any", "b"))) == ""
+    assert made.withheld_reason(("mock", cast("Any", "a"))) == "its Accelerator cannot be read"
+    assert made.withheld_reason(("mock", cast("Any", "b"))) == ""
     assert changes == ["changed"]
     made.reflector.replace([], "2")
-    assert made.withheld(("mock", cast("Any", "a"))) == ""
+    assert made.withheld_reason(("mock", cast("Any", "a"))) == ""
     assert changes == ["changed", "changed"]
 
 
@@ -145,9 +145,9 @@ async def test_a_quarantined_device_is_given_to_nobody_until_it_is_reset(tmp_pat
         return msgspec.convert(body, Accelerator)
 
     made.reflector.replace([accelerator("True", "1")], "1")
-    assert made.withheld(("mock", cast("Any", "a"))) == "quarantined: its state is not known; reset or detach it"
+    assert made.withheld_reason(("mock", cast("Any", "a"))) == "quarantined: its state is not known; reset or detach it"
     made.reflector.replace([accelerator("False", "2")], "2")
-    assert made.withheld(("mock", cast("Any", "a"))) == ""
+    assert made.withheld_reason(("mock", cast("Any", "a"))) == ""
     assert changes == ["changed", "changed"], "slices are written anew each time"
 
 
@@ -159,7 +159,7 @@ async def test_a_local_device_goes_with_its_node(tmp_path: Path) -> None:
 
 
 def test_a_plugin_that_boasts_is_cut_to_the_limits_of_the_resource() -> None:
-    boasted = described(replace(device("a"), memory_size=2**60, processing_units=2**40), PluginCapabilities())
+    boasted = describe_device(replace(device("a"), memory_size=2**60, processing_units=2**40), PluginCapabilities())
     assert boasted.memory is not None
     msgspec.convert(msgspec.to_builtins(boasted), type(boasted))  # raises beyond a limit
 
@@ -167,7 +167,7 @@ def test_a_plugin_that_boasts_is_cut_to_the_limits_of_the_resource() -> None:
 async def test_a_second_pod_of_a_claim_is_not_named_by_the_uid_of_the_first(tmp_path: Path) -> None:
     made = reports(Server(), tmp_path)
     record = WorkloadRecord(uid="c", way="dra", pod="first", pod_uid="1")
-    made._workloads = cast("Workloads", SimpleNamespace(claim=lambda namespace, name: record))
+    made._workloads = cast("Workloads", SimpleNamespace(workload_of_claim=lambda namespace, name: record))
     uids = [made._holder(PodHolder("ns", pod, "main", "c")).uid for pod in ("first", "second")]
     assert uids == ["1", ""]
 
@@ -234,9 +234,9 @@ def test_of_two_plugins_that_list_one_device_the_first_gives_it() -> None:
         listing = SimpleNamespace(devices=tuple(replace(device(one), hw_location=PLACES[one]) for one in ids))
         tracker._listings[key] = cast("Any", listing)
     tracker._claimed = tracker._devices_of_others()
-    assert tracker.other_plugin(("sysfs", cast("Any", "pci-1"))) == "cuda"
-    assert tracker.other_plugin(("sysfs", cast("Any", "pci-2"))) == ""
-    assert tracker.other_plugin(("cuda", cast("Any", "GPU-1"))) == ""
+    assert tracker.competing_plugin(("sysfs", cast("Any", "pci-1"))) == "cuda"
+    assert tracker.competing_plugin(("sysfs", cast("Any", "pci-2"))) == ""
+    assert tracker.competing_plugin(("cuda", cast("Any", "GPU-1"))) == ""
 
 
 def test_a_plugin_that_starts_late_takes_no_device_from_its_holder() -> None:

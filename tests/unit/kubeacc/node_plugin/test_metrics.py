@@ -39,7 +39,7 @@ def parts(plugin: Plugin) -> tuple[DeviceTracker, Holders, DeviceMeasurements]:
     tracker = SimpleNamespace(
         plugin_keys=lambda: ["mock"],
         devices=lambda key: (device("GPU-0"), device("GPU-1"), failed(device("GPU-2"), "Xid")),
-        handle=lambda key: plugin,
+        plugin_handle=lambda key: plugin,
         is_complete=complete,
     )
     held = {("mock", "GPU-1"): (PodHolder("lab", 'a"b', "main", "claim"),)}

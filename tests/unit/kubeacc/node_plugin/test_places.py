@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ai.backend.kubeacc.node_plugin.places import Place, pci_address, place_of
+from ai.backend.kubeacc.node_plugin.places import PciLocation, pci_address, pci_location_of
 from ai.backend.plugin.sysfs.tree import Tree
 
 
@@ -21,8 +21,8 @@ def test_root_and_vendor_are_read_from_sysfs(tmp_path: Path) -> None:
     bus.mkdir(parents=True)
     (bus / "0000:3b:00.0").symlink_to(function)
     tree = Tree(tmp_path)
-    assert place_of("0000:3B:00.0", tree) == Place("0000:3b:00.0", "pci0000:3a", "NVIDIA")
+    assert pci_location_of("0000:3B:00.0", tree) == PciLocation("0000:3b:00.0", "pci0000:3a", "NVIDIA")
     (function / "vendor").write_text("0xabcd\n")
-    assert place_of("0000:3B:00.0", tree).vendor == "0xabcd"
-    assert place_of("0000:99:00.0", tree) == Place("0000:99:00.0")
-    assert place_of("mock:01", tree) == Place()
+    assert pci_location_of("0000:3B:00.0", tree).vendor == "0xabcd"
+    assert pci_location_of("0000:99:00.0", tree) == PciLocation("0000:99:00.0")
+    assert pci_location_of("mock:01", tree) == PciLocation()

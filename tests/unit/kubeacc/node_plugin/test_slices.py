@@ -142,7 +142,11 @@ async def test_what_a_cluster_drops_lets_no_pod_get_a_device_that_is_away_or_bro
     )
     settings = NodePluginSettings.model_validate({"offers": {"mock": {"attach": True}}})
     publication = SlicePublication(
-        cast("KubeApi", Server()), cast("DeviceTracker", tracker), settings, "n", detached=lambda key: [device("far")]
+        cast("KubeApi", Server()),
+        cast("DeviceTracker", tracker),
+        settings,
+        "n",
+        detached_devices=lambda key: [device("far")],
     )
     publication.reflector.synced.set()
     await publication.once()
@@ -204,9 +208,9 @@ async def test_a_device_that_another_dra_driver_offers_is_left_to_it() -> None:
     theirs = _slice("gpu.vendor.example", "theirs", uuid="GPU-3")
     placed = _slice("nic.vendor.example", "placed", resource_kubernetes_io__pciBusID="0000:3b:00.0")
     publication.reflector.replace([own, theirs, placed], "1")
-    assert [one.device.device_id for one in publication.offered()] == ["GPU-2"]
+    assert [one.device.device_id for one in publication.offered_devices()] == ["GPU-2"]
     assert publication.other_driver(("mock", DeviceId("GPU-3"))) == "gpu.vendor.example"
     assert publication.other_driver(("mock", DeviceId("GPU-1"))) == "nic.vendor.example"
     publication.reflector.replace([own], "2")
-    assert len(publication.offered()) == 3
+    assert len(publication.offered_devices()) == 3
     assert len(changes) == 2

@@ -8,7 +8,7 @@ import pytest
 
 from ai.backend.common.device_operations import OperationVerb
 from ai.backend.kubeacc.crd.vocabulary import Attachment, LifecycleOwner
-from ai.backend.kubeacc.policies.coexistence import TABLE, DeviceClaims, may_operate, ownership
+from ai.backend.kubeacc.policies.coexistence import OWNERSHIP_TABLE, DeviceClaims, may_operate, ownership
 
 OURS, THEIRS = LifecycleOwner.KUBE_ACC, LifecycleOwner.DEVICE_PLUGIN
 
@@ -35,4 +35,4 @@ def test_without_another_plugin_the_class_decides() -> None:
 
 
 def test_the_table_is_complete() -> None:
-    assert set(TABLE) == {DeviceClaims(*row) for row in product(Attachment, LifecycleOwner, (False, True))}
+    assert set(OWNERSHIP_TABLE) == {DeviceClaims(*row) for row in product(Attachment, LifecycleOwner, (False, True))}

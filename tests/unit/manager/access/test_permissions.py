@@ -10,7 +10,7 @@ from ai.backend.common.errors import Forbidden
 from ai.backend.common.ids import AccessKey, DomainName, UserId
 from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import bounds_of, is_permitted, require, require_any
+from ai.backend.manager.access.checks import is_permitted, require, require_any, visibility_filter
 from ai.backend.manager.access.permissions import PERMISSIONS, Operation, Scope
 
 
@@ -60,10 +60,12 @@ def test_refusals_name_the_roles_that_are_permitted() -> None:
 
 
 def test_lists_are_bounded_by_the_scope() -> None:
-    bounds = [bounds_of(caller(role), Operation.SEE_ERRORS).keys() for role in (UserRole.SUPERADMIN, UserRole.ADMIN)]
+    bounds = [
+        visibility_filter(caller(role), Operation.SEE_ERRORS).keys() for role in (UserRole.SUPERADMIN, UserRole.ADMIN)
+    ]
     assert bounds == [set(), {"domain_name"}]
     user = caller(UserRole.USER)
-    assert bounds_of(user, Operation.SEE_ERRORS) == {"user_id": user.user_id}
+    assert visibility_filter(user, Operation.SEE_ERRORS) == {"user_id": user.user_id}
 
 
 def test_admins_of_a_domain_spare_the_objects_of_some_roles() -> None:

@@ -19,10 +19,10 @@ from ai.backend.core.scheduling.policy import Policy
 from ai.backend.manager.agents.capabilities import (
     NETWORKS,
     DeviceReader,
+    agents_with_class,
+    agents_with_networks,
     features_of,
     needs_of,
-    with_class,
-    with_networks,
 )
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.folders.model import FolderMount
@@ -52,7 +52,7 @@ def slots(**amounts: str) -> ResourceSlot:
 
 def test_the_largest_overhead_counts() -> None:
     expensive = RuntimeClassReport(name="kata", overhead={"mem": str(200 * MIB), "cpu": "0.5"})
-    accepting, overhead = with_class(
+    accepting, overhead = agents_with_class(
         [agent("a", vm()), agent("b", expensive), agent("c")], "kata", [slots(cpu="1")], "default", DeviceReader()
     )
     assert [a.id for a in accepting] == ["a", "b"]
@@ -70,17 +70,21 @@ def test_the_largest_overhead_counts() -> None:
 )
 def test_a_machine_takes_one_whole_device(requested: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
-        with_class([agent("a", vm())], "kata", [slots(cpu="1", **requested)], "default", DeviceReader())
+        agents_with_class([agent("a", vm())], "kata", [slots(cpu="1", **requested)], "default", DeviceReader())
 
 
 def test_a_class_elsewhere_may_take_more() -> None:
     free = RuntimeClassReport(name="kata")
-    accepting, overhead = with_class(
+    accepting, overhead = agents_with_class(
         [agent("a", vm()), agent("b", free)], "kata", [slots(cuda_shares="2")], "default", DeviceReader()
     )
     assert ([a.id for a in accepting], overhead) == (["b"], ResourceSlot())
     assert (
-        len(with_class([agent("a", vm())], "kata", [slots(cuda_shares="1"), slots(cpu="1")], "g", DeviceReader())[0])
+        len(
+            agents_with_class(
+                [agent("a", vm())], "kata", [slots(cuda_shares="1"), slots(cpu="1")], "g", DeviceReader()
+            )[0]
+        )
         == 1
     )
 
@@ -97,10 +101,10 @@ def test_what_a_machine_cannot_share_is_refused_before_a_session_is_accepted(
 ) -> None:
     machine, container = agent("a", vm(**class_)), agent("b", RuntimeClassReport(name="kata"))
     with pytest.raises(InvalidInput, match=reason):
-        with_class([machine], "kata", [slots(cpu="1")], "default", DeviceReader(), **needs)
-    accepting, _ = with_class([machine, container], "kata", [slots(cpu="1")], "default", DeviceReader(), **needs)
+        agents_with_class([machine], "kata", [slots(cpu="1")], "default", DeviceReader(), **needs)
+    accepting, _ = agents_with_class([machine, container], "kata", [slots(cpu="1")], "default", DeviceReader(), **needs)
     assert [a.id for a in accepting] == ["b"]
-    accepting, _ = with_class([machine], "kata", [slots(cpu="1")], "default", DeviceReader())
+    accepting, _ = agents_with_class([machine], "kata", [slots(cpu="1")], "default", DeviceReader())
     assert [a.id for a in accepting] == ["a"]
 
 
@@ -124,7 +128,7 @@ def test_a_session_with_folders_is_planned_only_where_its_class_mounts_them() ->
 
 def test_the_refusal_of_an_unknown_class_lists_the_available_ones() -> None:
     with pytest.raises(UnsupportedResource, match="'gvisor'; there are kata, runc") as refused:
-        with_class(
+        agents_with_class(
             [agent("a", vm()), agent("b", RuntimeClassReport(name="runc"))], "gvisor", [], "default", DeviceReader()
         )
     assert refused.value.data["runtimeClass"] == "unknown"
@@ -135,15 +139,15 @@ def test_networks_are_asked_for_by_clusters_of_one_node() -> None:
     assert needs_of(1, ClusterMode.MULTI_NODE, "") == needs_of(1, ClusterMode.SINGLE_NODE, "") == frozenset()
     without = agent("a", enforcement={NETWORKS: "none"})
     assert NETWORKS not in features_of(without)
-    assert with_networks([without, agent("b")], "default", frozenset({NETWORKS})) == [agent("b")]
+    assert agents_with_networks([without, agent("b")], "default", frozenset({NETWORKS})) == [agent("b")]
     with pytest.raises(BackendError, match=r"private network.*network policies"):
-        with_networks([without], "default", frozenset({NETWORKS}))
+        agents_with_networks([without], "default", frozenset({NETWORKS}))
 
 
 def test_reasons_of_agents_are_shortened_for_users() -> None:
     talkative = [agent(f"agent-{i}", overlay=OverlayReport(why_not="x" * 100_000)) for i in range(50)]
     with pytest.raises(BackendError, match=r"\(and 47 more\)") as refused:
-        with_networks(talkative, "default", needs_of(2, ClusterMode.MULTI_NODE, ""))
+        agents_with_networks(talkative, "default", needs_of(2, ClusterMode.MULTI_NODE, ""))
     assert refused.value.data["agents"] == {f"agent-{i}": "x" * 200 for i in range(3)}
     assert len(refused.value.message) < 1_000
 

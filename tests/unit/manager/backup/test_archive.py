@@ -51,7 +51,7 @@ def _sealed(writer: BackupWriter) -> SealedPart:
 
 def _write(path: Path, content: bytes, *, key_id: str = "f1") -> Path:
     writer = _writer(path, key_id=key_id)
-    with writer.database(is_compressed=True) as stream:
+    with writer.open_database(is_compressed=True) as stream:
         stream.write(content)
     writer.finish(_sealed(writer), SECRET)
     writer.discard()
@@ -66,7 +66,7 @@ def test_of_two_writers_of_one_name_the_first_to_finish_has_it_whole(tmp_path: P
     path = tmp_path / "backup"
     first, second = _writer(path), _writer(path)
     for writer, content in ((first, b"first"), (second, b"second")):
-        with writer.database(is_compressed=True) as stream:
+        with writer.open_database(is_compressed=True) as stream:
             stream.write(content)
     first.finish(_sealed(first), SECRET)
     first.discard()
@@ -74,8 +74,8 @@ def test_of_two_writers_of_one_name_the_first_to_finish_has_it_whole(tmp_path: P
         second.finish(_sealed(second), SECRET)
     second.discard()
     reader = BackupReader(path)
-    sealed = reader.sealed(SECRET)
-    with reader.database(sealed) as stream:
+    sealed = reader.open_sealed_part(SECRET)
+    with reader.open_database(sealed) as stream:
         assert stream.read() == b"first"
     reader.close()
     assert _names(tmp_path) == ["backup"]
@@ -100,7 +100,7 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
     os.close(full)
 
     def copy() -> None:
-        with writer.database(is_compressed=True) as stream:
+        with writer.open_database(is_compressed=True) as stream:
             for _ in range(3):
                 stream.write(b"x" * 100_000)
 
@@ -137,7 +137,7 @@ def test_a_file_that_was_made_to_harm_gets_a_clear_refusal(tmp_path: Path, chang
 
     def read() -> None:
         reader = BackupReader(path)
-        reader.check_database(reader.sealed(SECRET))
+        reader.check_database(reader.open_sealed_part(SECRET))
 
     with pytest.raises(InvalidInput):
         read()
@@ -150,7 +150,7 @@ def test_the_id_of_a_key_writes_nothing_to_a_terminal(tmp_path: Path) -> None:
 
 
 def _read_all(reader: BackupReader, sealed: SealedPart) -> None:
-    with reader.database(sealed) as stream:
+    with reader.open_database(sealed) as stream:
         while stream.read(1 << 20):
             pass
 
@@ -158,7 +158,7 @@ def _read_all(reader: BackupReader, sealed: SealedPart) -> None:
 def test_a_database_that_is_exchanged_after_its_check_is_refused(tmp_path: Path) -> None:
     path = _write(tmp_path / "backup", b"A" * 3_000_000)
     reader = BackupReader(path)
-    sealed = reader.sealed(SECRET)
+    sealed = reader.open_sealed_part(SECRET)
     reader.check_database(sealed)
     data = path.read_bytes()
     with path.open("r+b") as file:  # the same file, and the check sum of the ZIP fits

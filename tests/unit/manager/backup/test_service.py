@@ -14,7 +14,7 @@ from ai.backend.common.structs import replace
 from ai.backend.infra.config_store import ConfigScope, MemoryConfigStore, ScopeKind
 from ai.backend.manager.backup.archive import BackupReader, KeyFile, Passphrase, Secret
 from ai.backend.manager.backup.model import KeyDerivation
-from ai.backend.manager.backup.service import Backups, KeyPlaces, read_settings
+from ai.backend.manager.backup.service import Backups, KeyPaths, read_settings
 from ai.backend.manager.backup.store import DatabaseKind
 
 NODE = ConfigScope(ScopeKind.NODE, "i-1")
@@ -60,9 +60,9 @@ class MemoryDatabase:
         return 3
 
 
-def _places(folder: Path) -> KeyPlaces:
+def _places(folder: Path) -> KeyPaths:
     files = {"secrets": folder / "secrets.key", "link": folder / "link.key", "tls-certificate": folder / "tls.pem"}
-    return KeyPlaces(files=files, agent_keys=folder / "agents")
+    return KeyPaths(files=files, agent_keys=folder / "agents")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings import load_settings
-from ai.backend.manager.composition.backing_services import of_process
+from ai.backend.manager.composition.backing_services import settings_of_process
 from ai.backend.manager.config.settings import ManagerSettings
 
 MANAGER = """
@@ -136,11 +136,11 @@ def test_the_published_agent_file_means_what_it_says(tmp_path: Path) -> None:
 def test_each_process_has_ports_of_its_own_for_agents() -> None:
     link = {"bind": "tcp://0.0.0.0:6011", "advertise": "tcp://m-1:7011", "data-port": 6100}
     settings = ManagerSettings.model_validate({"agent-link": link})
-    third = of_process(settings, 2).agent_link
+    third = settings_of_process(settings, 2).agent_link
     assert (third.bind, third.advertise, third.data_port) == ("tcp://0.0.0.0:6013", "tcp://m-1:7013", 6102)
-    assert of_process(settings, 0).agent_link == settings.agent_link
+    assert settings_of_process(settings, 0).agent_link == settings.agent_link
     chosen = ManagerSettings.model_validate({"agent-link": {"bind": "tcp://127.0.0.1:0"}})
-    assert of_process(chosen, 2).agent_link == chosen.agent_link
+    assert settings_of_process(chosen, 2).agent_link == chosen.agent_link
     for wrong in ({"bind": "tcp://0.0.0.0:65535"}, {"bind": "ipc:///run/link"}, {"advertise": "tcp://m-1"}):
         with pytest.raises(InvalidInput, match="num-proc"):
-            of_process(ManagerSettings.model_validate({"agent-link": wrong}), 1)
+            settings_of_process(ManagerSettings.model_validate({"agent-link": wrong}), 1)

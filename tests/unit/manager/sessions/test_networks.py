@@ -20,12 +20,12 @@ from ai.backend.manager.agents.capabilities import (
     ENCRYPTED,
     ENCRYPTION,
     MULTI_NODE,
+    agents_with_networks,
     features_of,
     needs_of,
-    with_networks,
 )
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.agents.registration import admitted
+from ai.backend.manager.agents.registration import admit_overlay
 from ai.backend.manager.secrets.sealer import Sealer, new_key
 from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec
 from ai.backend.manager.sessions.model import Session, SessionNetwork
@@ -212,23 +212,23 @@ def test_a_new_sealing_key_changes_nothing_of_what_is_settled() -> None:
 )
 def test_a_place_that_nobody_can_be_at_is_not_told_to_others(changes: dict[str, Any], why: str) -> None:
     told = replace_struct(OverlayReport(address="192.0.2.1"), **changes)
-    assert admitted(told, {AgentId("agent-2"): OverlayReport(address="192.0.2.1")}).why_not == why
+    assert admit_overlay(told, {AgentId("agent-2"): OverlayReport(address="192.0.2.1")}).why_not == why
 
 
 def test_one_agent_of_an_address_takes_part_in_encrypted_networks() -> None:
     first, second = OverlayReport(address="192.0.2.1"), OverlayReport(address="192.0.2.1", port=5, encrypted_port=6)
-    taken = admitted(second, {AgentId("agent-1"): first})
+    taken = admit_overlay(second, {AgentId("agent-1"): first})
     assert taken == replace_struct(second, why_plain="agent agent-1 encrypts at 192.0.2.1, and one at a time can")
-    assert admitted(first, {AgentId("agent-2"): taken}) == first
-    assert admitted(second, {AgentId("agent-1"): replace_struct(first, why_plain="no ESP")}) == second
+    assert admit_overlay(first, {AgentId("agent-2"): taken}) == first
+    assert admit_overlay(second, {AgentId("agent-1"): replace_struct(first, why_plain="no ESP")}) == second
 
 
 def test_of_two_agents_at_one_place_the_first_takes_part() -> None:
     first, second = OverlayReport(address="192.0.2.1"), AgentId("agent-2")
-    taken = admitted(OverlayReport(address="192.0.2.1", port=4790, encrypted_port=4791), {second: first})
+    taken = admit_overlay(OverlayReport(address="192.0.2.1", port=4790, encrypted_port=4791), {second: first})
     assert taken.why_not.startswith("agent agent-2 is at 192.0.2.1 with the same port"), "4790 is the other's"
-    assert admitted(first, {second: replace_struct(first, address="192.0.2.2")}) == first
-    assert admitted(first, {second: replace_struct(first, why_not="no vxlan")}) == first
+    assert admit_overlay(first, {second: replace_struct(first, address="192.0.2.2")}) == first
+    assert admit_overlay(first, {second: replace_struct(first, why_not="no vxlan")}) == first
 
 
 def test_a_session_that_goes_back_gives_its_network_back() -> None:
@@ -245,18 +245,18 @@ def test_a_session_that_goes_back_gives_its_network_back() -> None:
 def test_who_is_chosen_and_what_is_told_to_those_who_cannot_have_one() -> None:
     multi = ClusterMode.MULTI_NODE
     assert needs_of(2, multi, "") == {MULTI_NODE}
-    assert needs_of(2, multi, "", encrypted=True) == {ENCRYPTED}
+    assert needs_of(2, multi, "", is_encrypted_network=True) == {ENCRYPTED}
     able, plain, unable = agent(1), agent(2, why_plain="no ESP"), agent(3, why_not="no vxlan")
     silent = make_agent("agent-4", overlay=None)
     assert {MULTI_NODE, ENCRYPTED} <= features_of(able)
     assert ENCRYPTED not in features_of(plain)
     everybody = [able, plain, unable, silent]
-    assert with_networks(everybody, "default", needs_of(2, multi, "")) == [able, plain]
-    assert with_networks(everybody, "default", needs_of(2, multi, "", encrypted=True)) == [able]
+    assert agents_with_networks(everybody, "default", needs_of(2, multi, "")) == [able, plain]
+    assert agents_with_networks(everybody, "default", needs_of(2, multi, "", is_encrypted_network=True)) == [able]
     with pytest.raises(UnsupportedResource, match="agent-3: no vxlan; agent-4: it does not report an address") as told:
-        with_networks([unable, silent], "default", needs_of(2, multi, ""))
+        agents_with_networks([unable, silent], "default", needs_of(2, multi, ""))
     assert told.value.data["clusterMode"] == "not possible here"
     with pytest.raises(UnsupportedResource, match="an encrypted network over several nodes: agent-2: no ESP"):
-        with_networks([plain], "default", needs_of(2, multi, "", encrypted=True))
+        agents_with_networks([plain], "default", needs_of(2, multi, "", is_encrypted_network=True))
     assert not needs_overlay(make_session(cluster_mode=multi))
     assert needs_overlay(make_session(size=2, cluster_mode=multi))

@@ -12,7 +12,7 @@ from typing import cast
 
 from ai.backend.agent.gateway.direct import DirectClient
 from ai.backend.agent.gateway.model import Traffic
-from ai.backend.infra.tls.connection import Scratch, TlsConnection
+from ai.backend.infra.tls.connection import ReadBuffers, TlsConnection
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 
@@ -36,9 +36,9 @@ class Splice:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.last_used = loop.time()
-        scratch = Scratch.of(loop)
-        self._client = _Side(self, traffic, scratch)
-        self._service = _Side(self, traffic, scratch)
+        buffers = ReadBuffers.of(loop)
+        self._client = _Side(self, traffic, buffers)
+        self._service = _Side(self, traffic, buffers)
         self._client.peer, self._service.peer = self._service, self._client
         self._client.is_client = True
         self._client.transport = client
@@ -123,10 +123,10 @@ class _Side(asyncio.Protocol, asyncio.BufferedProtocol):
     __slots__ = ("_received", "_splice", "_traffic", "has_ended", "is_client", "peer", "transport")
     peer: _Side
 
-    def __init__(self, splice: Splice, traffic: Traffic, scratch: Scratch) -> None:
+    def __init__(self, splice: Splice, traffic: Traffic, buffers: ReadBuffers) -> None:
         self._splice = splice
         self._traffic = traffic
-        self._received = scratch.received
+        self._received = buffers.received
         self.transport: asyncio.Transport | None = None
         self.has_ended = False
         self.is_client = False

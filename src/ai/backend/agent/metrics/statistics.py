@@ -323,13 +323,13 @@ class Statistics:
         plain_measurements: dict[WorkloadKey, list[Measurement]] = {}
         for answer in answers:
             readings: dict[DeviceId, dict[str, Reading]] = {}
-            exposition.devices(
+            exposition.add_devices(
                 answer.source,
                 answer.indexes,
                 [measurement for measurement in answer.node if measurement.device_id is not None],
             )
             node_totals = {key: measurement for key, measurement in totals(answer.node).items() if key not in node}
-            exposition.node(node_totals.values())
+            exposition.add_node(node_totals.values())
             node.update({key: self._add(measurement, measured_at) for key, measurement in node_totals.items()})
             for measurement in answer.node:
                 if measurement.device_id is not None:
@@ -353,7 +353,7 @@ class Statistics:
         }
         if self.overuse is not None:
             self.overuse.check(plain_measurements, by_key, measured_at)
-        exposition.workloads([*_gauge_sums(measurements_of_workload.values()), *self._counter_totals.values()])
+        exposition.add_workloads([*_gauge_sums(measurements_of_workload.values()), *self._counter_totals.values()])
         self.node, self.devices, self.kernels = node, devices, metrics
         self.families = [*exposition.families(), *(() if self.overuse is None else (self.overuse.family(),))]
         self._series_of_node = {

@@ -30,7 +30,7 @@ def start_server(config: Path | None, log_level: str | None) -> None:
     """Sign browsers in to apps of sessions, and tell workers what they serve."""
     from ai.backend.appproxy.coordinator.config.settings import CoordinatorSettings
     from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
-    from ai.backend.infra.telemetry import log_as_configured, start_monitors, start_telemetry
+    from ai.backend.infra.telemetry import configure_logging_by_settings, start_monitors, start_telemetry
 
     def load() -> CoordinatorSettings:
         return load_settings(
@@ -40,7 +40,7 @@ def start_server(config: Path | None, log_level: str | None) -> None:
     try:
         settings = load()
         level = log_level or settings.debug.log_level
-        log_as_configured("proxy-coordinator", settings.logging, level=level)
+        configure_logging_by_settings("proxy-coordinator", settings.logging, level=level)
         warn_of_keys_without_effect(settings)
         start_telemetry("proxy-coordinator", settings.otel)
         start_monitors("proxy-coordinator", settings.monitors, settings)

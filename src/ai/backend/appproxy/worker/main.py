@@ -21,7 +21,7 @@ from ai.backend.infra.process.daemon import (
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.settings.check import config as config_group
-from ai.backend.infra.telemetry import log_as_configured, start_monitors, start_telemetry
+from ai.backend.infra.telemetry import configure_logging_by_settings, start_monitors, start_telemetry
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def start_server(config: Path | None, log_level: str | None) -> None:
     with reported_errors():
         settings = _load_settings(config)
         level = log_level or settings.debug.log_level
-        log_as_configured("proxy-worker", settings.logging, level=level)
+        configure_logging_by_settings("proxy-worker", settings.logging, level=level)
         warn_of_keys_without_effect(settings)
         start_telemetry("proxy-worker", settings.otel)
         start_monitors("proxy-worker", settings.monitors, settings)

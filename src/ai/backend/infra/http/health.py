@@ -48,7 +48,7 @@ class HealthApi:
         self._metrics = metrics
         self._readiness = readiness
         if gauges is not None:
-            metrics.update_by(gauges)
+            metrics.register_gauges(gauges)
 
     @route("GET", "/livez", auth=False, limited=False)
     async def livez(self, call: Call) -> Liveness:
@@ -73,7 +73,7 @@ class HealthApi:
         accepted = call.request.headers.get("Accept", "")
         if self._metrics.has_exemplars and "application/openmetrics-text" in accepted:
             return web.Response(
-                body=self._metrics.open_exposition(with_others=with_others),
+                body=self._metrics.openmetrics_exposition(with_others=with_others),
                 headers={"Content-Type": CONTENT_TYPE_LATEST},
             )
         return web.Response(

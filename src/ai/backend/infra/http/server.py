@@ -486,5 +486,5 @@ def tls_of(certificate: Path, key: Path, *, metrics: Metrics | None = None, pref
     reloaded = ReloadedCertificate(certificate.expanduser(), key.expanduser())
     if metrics is not None:
         help_text = "When the certificate in use expires, in seconds since 1970."
-        metrics.watch(f"{prefix}tls_expiry_timestamp_seconds", help_text, lambda: reloaded.expires_at)
+        metrics.add_computed_gauge(f"{prefix}tls_expiry_timestamp_seconds", help_text, lambda: reloaded.expires_at)
     return reloaded.context

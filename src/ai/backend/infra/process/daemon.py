@@ -15,7 +15,7 @@ import click
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.process.memory import reuse_receive_buffers
 from ai.backend.infra.settings.tables import LoggingSettings
-from ai.backend.infra.telemetry import change_levels, sent_telemetry
+from ai.backend.infra.telemetry import change_levels, telemetry_sending
 
 log = logging.getLogger(__name__)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -116,7 +116,7 @@ def run_daemon(
             asyncio.get_running_loop().add_signal_handler(signal_number, stop_event.set)
         if reload is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _hang_up, reload)
-        async with sent_telemetry():
+        async with telemetry_sending():
             await work(stop_event)
 
     reuse_receive_buffers()

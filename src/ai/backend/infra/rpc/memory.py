@@ -42,18 +42,18 @@ class MemoryStreams:
             self._expected.pop(token, None)
 
     async def dial(self, offer: DataOffer, port: StreamPort) -> None:
-        far_port = self._expected.pop(offer.token, None)
-        if far_port is None:
+        peer_port = self._expected.pop(offer.token, None)
+        if peer_port is None:
             raise Unavailable("the manager does not wait for this stream any more")
-        far_port.attach(partial(_deliver, port), port.end)
-        port.attach(partial(_deliver, far_port), far_port.end)
+        peer_port.attach(partial(_deliver_piece, port), port.end)
+        port.attach(partial(_deliver_piece, peer_port), peer_port.end)
 
 
-async def _deliver(far_port: StreamPort, kind: Piece, body: Any) -> None:
+async def _deliver_piece(peer_port: StreamPort, kind: Piece, body: Any) -> None:
     if kind is Piece.CREDIT:
-        far_port.grant(body)
-    elif not far_port.deliver(body):
-        far_port.end()
+        peer_port.grant(body)
+    elif not peer_port.deliver(body):
+        peer_port.end()
         raise Unavailable("the window of the peer is full")
 
 
@@ -119,7 +119,7 @@ class MemoryLink:
         )
         return MemoryConnection(manager, agent)
 
-    async def cut(self, agent_id: str) -> None:
+    async def disconnect(self, agent_id: str) -> None:
         """Ends all calls and streams of one agent, as a lost connection does."""
         connection = self._connections.pop(agent_id, None)
         if connection is not None:
@@ -139,7 +139,7 @@ class MemoryManagerEndpoint:
     async def stop(self) -> None:
         self._link.reports = None
         for agent_id in list(self._link.commands):
-            await self._link.cut(agent_id)
+            await self._link.disconnect(agent_id)
 
     def agent(self, agent_id: str) -> AgentCommands:
         async def connect() -> Multiplexer:
@@ -173,7 +173,7 @@ class MemoryAgentEndpoint:
 
     async def stop(self) -> None:
         if self._link.commands.pop(self._agent_id, None) is not None:
-            await self._link.cut(self._agent_id)
+            await self._link.disconnect(self._agent_id)
 
     @property
     def reports(self) -> ManagerReports:

@@ -64,7 +64,7 @@ def reports_proxy(connect: Connect) -> ManagerReports:
 
 
 class Service(msgspec.Struct, frozen=True):
-    """Serves the calls that one peer may make. A report for an agent for which it does not ``speak`` is Forbidden."""
+    """Serves the calls of one peer. Raises Forbidden for a report about an agent for which the peer may not speak."""
 
     methods: Mapping[str, Method]
     target: object

@@ -67,7 +67,7 @@ class Multiplexer:
         try:
             with self.server.offer(port) as offer:
                 await self.call(method, request, offer, agent=agent)
-            if not port.is_carried:
+            if not port.has_carrier:
                 raise Unavailable(f"{self.peer} did not connect for {method.name}")
         except BaseException:
             port.end()
@@ -82,8 +82,8 @@ class Multiplexer:
     async def call(self, method: Method, request: object, offer: DataOffer | None = None, *, agent: str = "") -> Any:
         """Calls the peer. Raises what the peer raised, DeadlineExceeded, Unavailable, or LimitExceeded for a large
         request. A call that is part of a trace is a span of it, and so is its handling there."""
-        attributes = {"rpc.method": method.name, "rpc.system": "backendai"}
-        with child_span(method.name, kind="client", attributes=attributes):
+        span_attributes = {"rpc.method": method.name, "rpc.system": "backendai"}
+        with child_span(method.name, kind="client", attributes=span_attributes):
             self._number += 1
             call_number = self._number
             if len(self._waiting) >= _MAX_OPEN_CALLS:
@@ -104,8 +104,8 @@ class Multiplexer:
             self._waiting[call_number] = (method, reply)
             try:
                 await self.send(message)
-                finished, _ = await asyncio.wait({reply}, timeout=timeout_s)
-                if finished:
+                finished_calls, _ = await asyncio.wait({reply}, timeout=timeout_s)
+                if finished_calls:
                     return reply.result()
                 self._send_soon(Kind.CANCEL, call_number)
                 raise errors.DeadlineExceeded(f"{self.peer} did not answer {method.name} within {timeout_s:g} s")
@@ -188,8 +188,8 @@ class Multiplexer:
                 request = decode_body(envelope.body, method.request)
             except msgspec.MsgspecError as e:
                 raise errors.InvalidInput(f"{method.name}: {e}", data={"request": str(e)}) from None
-            traced = child_span(method.name, kind="server", parent=envelope.trace)
-            with bind_log_context(request_id=envelope.request_id, **_ids_of(request)), traced:
+            server_span = child_span(method.name, kind="server", parent=envelope.trace)
+            with bind_log_context(request_id=envelope.request_id, **_ids_of(request)), server_span:
                 reply = await service.call(method, request)
             if method.stream is not None:
                 await self._accept(method.stream, reply, envelope.offer)
@@ -236,7 +236,7 @@ class Multiplexer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def lose(self, error: Unavailable) -> None:
+    def fail_all(self, error: Unavailable) -> None:
         """Handles a lost connection. Calls fail, streams end, and handlers whose reply nobody awaits are stopped."""
         for call_number in list(self._waiting):
             self._fail_call(call_number, error)
@@ -248,5 +248,5 @@ class Multiplexer:
 
     async def close(self) -> None:
         """Ends all calls and streams and waits for them."""
-        self.lose(Unavailable("the link is closed"))
+        self.fail_all(Unavailable("the link is closed"))
         await cancel_all(*self._tasks, *(task for _, task in self._serving.values()))

@@ -51,10 +51,10 @@ def cost_of(piece: bytes) -> int:
 
 
 class StreamPort:
-    """Represents one end of a stream. ``forget`` is called when the stream ends, as is the carrier's."""
+    """Represents one end of a stream. When the stream ends, it calls ``on_end`` and the callback of its carrier."""
 
-    def __init__(self, forget: Callable[[StreamPort], None] = lambda port: None) -> None:
-        self._forget = forget
+    def __init__(self, on_end: Callable[[StreamPort], None] = lambda port: None) -> None:
+        self._on_end = on_end
         self._post: Post | None = None
         self._end_carrier: Callable[[], None] = lambda: None
         self._incoming: deque[bytes] = deque()
@@ -66,7 +66,7 @@ class StreamPort:
         self._ended = asyncio.Event()
 
     @property
-    def is_carried(self) -> bool:
+    def has_carrier(self) -> bool:
         return self._post is not None
 
     def attach(self, post: Post, end_carrier: Callable[[], None]) -> None:
@@ -97,9 +97,9 @@ class StreamPort:
         self._arrived.set()
         self._credited.set()
         self._end_carrier()
-        self._forget(self)
+        self._on_end(self)
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         """Waits until the stream has ended."""
         await self._ended.wait()
 
@@ -169,8 +169,8 @@ class PortBytes:
                 await self._port.send(data)
             return
         view = memoryview(data)
-        for start in range(0, len(data), CHUNK_BYTES):
-            await self._port.send(bytes(view[start : start + CHUNK_BYTES]))
+        for chunk_start in range(0, len(data), CHUNK_BYTES):
+            await self._port.send(bytes(view[chunk_start : chunk_start + CHUNK_BYTES]))
 
     async def write_eof(self) -> None:
         await self._port.send(b"")
@@ -187,9 +187,9 @@ class PortFrames:
 
     async def send(self, frame: PtyFrame) -> None:
         max_bytes = CHUNK_BYTES - _FRAME_HEAD_BYTES
-        for start in range(0, max(1, len(frame.data)), max_bytes):
-            part = replace(frame, data=frame.data[start : start + max_bytes])
-            await self._port.send(msgspec.msgpack.encode(part))
+        for data_start in range(0, max(1, len(frame.data)), max_bytes):
+            frame_part = replace(frame, data=frame.data[data_start : data_start + max_bytes])
+            await self._port.send(msgspec.msgpack.encode(frame_part))
 
     async def __aiter__(self) -> AsyncIterator[PtyFrame]:
         while (piece := await self._port.receive()) is not None:
@@ -222,17 +222,17 @@ async def serve_end(port: StreamPort, kind: StreamKind, stream: Any) -> None:
 
 
 async def _serve_frames(port: StreamPort, stream: PtyStream) -> None:
-    far_end = PortFrames(port)
+    peer_end = PortFrames(port)
 
-    async def outward() -> None:
+    async def send_frames() -> None:
         async for frame in stream:
-            await far_end.send(frame)
+            await peer_end.send(frame)
 
-    async def inward() -> None:
-        async for frame in far_end:
+    async def receive_frames() -> None:
+        async for frame in peer_end:
             await stream.send(frame)
 
-    tasks = {asyncio.ensure_future(outward()), asyncio.ensure_future(inward())}
+    tasks = {asyncio.ensure_future(send_frames()), asyncio.ensure_future(receive_frames())}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -244,21 +244,24 @@ async def _serve_bytes(port: StreamPort, stream: ByteStream) -> None:
 
     Received bytes are still delivered for a short time.
     """
-    far_end = PortBytes(port)
+    peer_end = PortBytes(port)
 
     async def copy(source: ByteStream, sink: ByteStream) -> None:
         while data := await source.read():
             await sink.write(data)
         await sink.write_eof()
 
-    outward, inward = asyncio.ensure_future(copy(stream, far_end)), asyncio.ensure_future(copy(far_end, stream))
-    port_end = asyncio.ensure_future(port.ended())
-    tasks: set[asyncio.Future[Any]] = {outward, inward, port_end}
+    send_task, receive_task = (
+        asyncio.ensure_future(copy(stream, peer_end)),
+        asyncio.ensure_future(copy(peer_end, stream)),
+    )
+    port_end_task = asyncio.ensure_future(port.wait_until_ended())
+    copy_tasks: set[asyncio.Future[Any]] = {send_task, receive_task, port_end_task}
     try:
-        copying = asyncio.ensure_future(asyncio.wait({outward, inward}, return_when=asyncio.FIRST_EXCEPTION))
-        tasks.add(copying)
-        await asyncio.wait({copying, port_end}, return_when=asyncio.FIRST_COMPLETED)
-        if port_end.done():
-            await asyncio.wait({inward}, timeout=LINGER_S)
+        copy_task = asyncio.ensure_future(asyncio.wait({send_task, receive_task}, return_when=asyncio.FIRST_EXCEPTION))
+        copy_tasks.add(copy_task)
+        await asyncio.wait({copy_task, port_end_task}, return_when=asyncio.FIRST_COMPLETED)
+        if port_end_task.done():
+            await asyncio.wait({receive_task}, timeout=LINGER_S)
     finally:
-        await cancel_all(*tasks)
+        await cancel_all(*copy_tasks)

@@ -1,4 +1,4 @@
-"""``config check FILE``: says of each key in a file of settings whether it has effect, none, or is refused."""
+"""Implements ``config check FILE``, which prints the keys of a settings file that have no effect or are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ai.backend.plugin.settings import read_toml
 
 
 class SettingsFile(msgspec.Struct, frozen=True):
-    """A kind of file: the names of its model and of a function that checks what the model cannot, imported at need."""
+    """Names the model of a kind of settings file, and a function with further checks. Both are imported when needed."""
 
     model: str
     further_check: str | None = None
@@ -69,7 +69,7 @@ def check(context: click.Context, file: Path) -> None:
 
 
 def _kind(file: Path, data: Mapping[str, Any]) -> str:
-    """Returns the kind of file whose model has the most of these tables; its name decides between equals."""
+    """Returns the kind of file whose model has the most of these tables. The file name decides between equals."""
 
     def fitness(kind: str) -> tuple[int, bool]:
         fields = resolve_name(SETTINGS_FILES[kind].model).model_fields

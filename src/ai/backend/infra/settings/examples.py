@@ -6,7 +6,7 @@ import ipaddress
 
 from pydantic import SecretStr
 
-_EXAMPLE = "change-me"
+_EXAMPLE_SECRET_PREFIX = "change-me"
 """How every secret of `deploy/config` begins, which the packages install."""
 
 
@@ -18,8 +18,8 @@ def refuse_example(host: str, **secrets: SecretStr | str | None) -> None:
     if _is_loopback(host):
         return
     for key, secret in secrets.items():
-        text = secret.get_secret_value() if isinstance(secret, SecretStr) else secret or ""
-        if text.startswith(_EXAMPLE):
+        secret_text = secret.get_secret_value() if isinstance(secret, SecretStr) else secret or ""
+        if secret_text.startswith(_EXAMPLE_SECRET_PREFIX):
             raise ValueError(
                 f"{key.replace('_', '-')} is still that of the example, and {host or 'all addresses'} is"
                 " open to others: write one of your own, as of `openssl rand -hex 32`"

@@ -29,29 +29,31 @@ def load_settings(
     path: Path | None = None,
     env_prefix: str | None = None,
     environ: Mapping[str, str] | None = None,
-    fixed: Mapping[str, Any] | None = None,
+    fixed_values: Mapping[str, Any] | None = None,
 ) -> M:
     """Reads one daemon's settings from ``path``, or else from the first ``<name>.toml`` of :func:`search_path`, if any.
 
     The environment wins over the file: with the prefix ``BACKEND_AGENT_`` the variable
-    ``BACKEND_AGENT_CONTAINER__KERNEL_UID`` sets ``container.kernel-uid``. ``fixed`` has keys that win over both. Raises
-    InvalidInput for a missing file, bad TOML, an unknown key or a bad value; the message names file and key.
+    ``BACKEND_AGENT_CONTAINER__KERNEL_UID`` sets ``container.kernel-uid``. ``fixed_values`` has keys that win over both.
+    Raises InvalidInput for a missing file, bad TOML, an unknown key or a bad value; the message names file and key.
     """
     file = (
-        path if path is not None else next((candidate for candidate in search_path(name) if candidate.is_file()), None)
+        path
+        if path is not None
+        else next((candidate_path for candidate_path in search_path(name) if candidate_path.is_file()), None)
     )
     data = _read(file) if file is not None else {}
-    source = str(file) if file is not None else "the defaults"
+    source_description = str(file) if file is not None else "the defaults"
     if env_prefix:
         _merge_environment(data, env_prefix, os.environ if environ is None else environ)
-        source += f" and {env_prefix}*"
-    _merge_fixed(data, fixed or {})
+        source_description += f" and {env_prefix}*"
+    _merge_fixed(data, fixed_values or {})
     try:
         return model.model_validate(data)
     except ValidationError as e:
         validation_errors = problems_of(e)
         problem_texts = "; ".join(f"{key}: {problem}" for key, problem in validation_errors.items())
-        raise InvalidInput(f"Settings from {source}: {problem_texts}", data=validation_errors) from None
+        raise InvalidInput(f"Settings from {source_description}: {problem_texts}", data=validation_errors) from None
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -62,33 +64,33 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _merge_environment(data: dict[str, Any], prefix: str, environ: Mapping[str, str]) -> None:
-    for variable, text in environ.items():
+    for variable, value_text in environ.items():
         if not variable.startswith(prefix) or variable == prefix:
             continue
-        *tables, key = (kebab(part.lower()) for part in variable.removeprefix(prefix).split("__"))
-        node = data
+        *tables, key = (kebab(name_part.lower()) for name_part in variable.removeprefix(prefix).split("__"))
+        target_table = data
         for table in tables:
-            child = node.setdefault(table, {})
-            if not isinstance(child, dict):
+            child_table = target_table.setdefault(table, {})
+            if not isinstance(child_table, dict):
                 raise InvalidInput(f"{variable}: {table} is not a table")
-            node = child
-        node[key] = _parse_value(text)
+            target_table = child_table
+        target_table[key] = _parse_value(value_text)
 
 
-def _merge_fixed(data: dict[str, Any], fixed: Mapping[str, Any]) -> None:
-    for key, value in fixed.items():
-        nested = data.get(key)
-        if isinstance(value, Mapping) and isinstance(nested, dict):
-            _merge_fixed(nested, value)
+def _merge_fixed(data: dict[str, Any], fixed_values: Mapping[str, Any]) -> None:
+    for key, value in fixed_values.items():
+        nested_table = data.get(key)
+        if isinstance(value, Mapping) and isinstance(nested_table, dict):
+            _merge_fixed(nested_table, value)
         else:
             data[key] = value
 
 
-def _parse_value(text: str) -> Any:
+def _parse_value(value_text: str) -> Any:
     """Parses a list or table in TOML's notation. Any other text stays text, and the model converts it."""
-    if not text.startswith(("[", "{")):
-        return text
+    if not value_text.startswith(("[", "{")):
+        return value_text
     try:
-        return tomllib.loads(f"v = {text}")["v"]
+        return tomllib.loads(f"v = {value_text}")["v"]
     except tomllib.TOMLDecodeError:
-        return text
+        return value_text

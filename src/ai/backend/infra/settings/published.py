@@ -43,7 +43,7 @@ def keys_without_effect(settings: BaseModel) -> Iterator[tuple[str, str]]:
         if isinstance(field.json_schema_extra, dict) and _REASON_KEY in field.json_schema_extra:
             yield key, str(field.json_schema_extra[_REASON_KEY])
         elif isinstance(value, BaseModel):
-            yield from ((f"{key}.{part}", reason) for part, reason in keys_without_effect(value))
+            yield from ((f"{key}.{nested_key}", reason) for nested_key, reason in keys_without_effect(value))
 
 
 def warn_of_keys_without_effect(settings: BaseModel) -> None:

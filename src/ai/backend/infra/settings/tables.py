@@ -1,4 +1,4 @@
-"""Tables that the files of several daemons share, as the published ones have them (spec 03-02)."""
+"""Defines the settings tables that several daemons share, as in the published files (spec 03-02)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HostPort(Settings):
-    """``{ host = "...", port = ... }``."""
+    """A host and a port: ``{ host = "...", port = ... }``."""
 
     host: str = Field(description="Name or address.")
     port: int = Field(ge=0, le=65535, description="Port.")
@@ -33,7 +33,7 @@ def _split_address(value: object) -> object:
 
 def _split_addresses(value: object) -> object:
     if isinstance(value, str):
-        return [_split_address(part.strip()) for part in value.split(",")]
+        return [_split_address(address.strip()) for address in value.split(",")]
     return [value] if isinstance(value, dict) else value
 
 
@@ -183,13 +183,13 @@ class OtelSettings(Settings):
     ca_file: Path | None = Field(None, description="Who vouches for the certificate of the collector, in PEM.")
 
     @model_validator(mode="after")
-    def _has_endpoint(self) -> Self:
+    def _check_endpoint(self) -> Self:
         if self.enabled and not _COLLECTOR_PATTERN.fullmatch(self.endpoint):
             raise ValueError("endpoint must be http://HOST:PORT or https://HOST:PORT")
         return self
 
     @property
-    def by_http(self) -> bool:
+    def uses_http(self) -> bool:
         return self.protocol == "http" or (not self.protocol and self.endpoint.rstrip("/").endswith(":4318"))
 
 
@@ -222,7 +222,7 @@ class TlsSettings(Settings):
     ssl_privkey: Path | None = Field(None, description="The key of the certificate, in PEM, without a passphrase.")
 
     @model_validator(mode="after")
-    def _is_complete(self) -> Self:
+    def _check_complete(self) -> Self:
         if self.ssl_enabled and (self.ssl_cert is None or self.ssl_privkey is None):
             raise ValueError("ssl-enabled needs ssl-cert and ssl-privkey")
         return self

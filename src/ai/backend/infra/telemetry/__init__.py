@@ -4,15 +4,15 @@ from ai.backend.infra.telemetry.logs import (
     bind_log_context,
     change_levels,
     configure_logging,
-    log_as_configured,
+    configure_logging_by_settings,
     log_context,
 )
 from ai.backend.infra.telemetry.metrics import Metrics, count_together
 from ai.backend.infra.telemetry.sending import (
-    sent_telemetry,
     settings_of_environment,
     start_monitors,
     start_telemetry,
+    telemetry_sending,
 )
 
 __all__ = [
@@ -20,11 +20,11 @@ __all__ = [
     "bind_log_context",
     "change_levels",
     "configure_logging",
+    "configure_logging_by_settings",
     "count_together",
-    "log_as_configured",
     "log_context",
-    "sent_telemetry",
     "settings_of_environment",
     "start_monitors",
     "start_telemetry",
+    "telemetry_sending",
 ]

@@ -50,12 +50,12 @@ class Exposition:
     def families(self) -> list[MetricFamily]:
         return list(self._families.values())
 
-    def node(self, measurements: Iterable[Measurement]) -> None:
+    def add_node(self, measurements: Iterable[Measurement]) -> None:
         """Adds the node's totals to the metric families."""
         for measurement in measurements:
             self._add_measurement("node", measurement, measurement.value, measurement.capacity, {}, "of the node")
 
-    def devices(self, device_name: str, indexes: Mapping[str, int], measurements: Iterable[Measurement]) -> None:
+    def add_devices(self, device_name: str, indexes: Mapping[str, int], measurements: Iterable[Measurement]) -> None:
         """Adds measurements of devices to the metric families.
 
         ``indexes`` maps a device id to its index in the plugin's list.
@@ -79,7 +79,7 @@ class Exposition:
                     measurement.value * measurement.exported.factor,
                 )
 
-    def workloads(self, totals: Iterable[WorkloadTotal]) -> None:
+    def add_workloads(self, totals: Iterable[WorkloadTotal]) -> None:
         """Adds sums over the node's workloads to the metric families."""
         for total in totals:
             self._add_measurement(

@@ -17,13 +17,13 @@ import msgspec
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings.tables import LoggingSettings
-from ai.backend.infra.telemetry.recent import RecentRecords, encodable, message_of
+from ai.backend.infra.telemetry.recent import RecentRecords, escape_unencodable, message_of
 from ai.backend.infra.telemetry.tracing import trace_ids
 
 log = logging.getLogger(__name__)
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context", default={})  # noqa: B039  # never mutated: replaced
-_OWN_LOGGER = "ai.backend"
-_set_levels: dict[str, str] = {}
+_PLATFORM_LOGGER = "ai.backend"
+_configured_levels: dict[str, str] = {}
 """The levels of this process by logger, as they were set last."""
 _COLORS = {
     logging.DEBUG: "\x1b[2m",
@@ -35,7 +35,7 @@ _RESET_COLOR = "\x1b[0m"
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
-def _harmless(line: str) -> str:
+def _escape_control_characters(line: str) -> str:
     return _CONTROL_CHARACTERS.sub(lambda match: repr(match[0])[1:-1], line)
 
 
@@ -90,10 +90,10 @@ class _JSONFormatter(logging.Formatter):
             "process": record.process,
             "logger": record.name,
             "msg": message_of(record),
-            **{name: encodable(value) for name, value in getattr(record, "ids", {}).items()},
+            **{name: escape_unencodable(value) for name, value in getattr(record, "ids", {}).items()},
         }
         if record.exc_info:
-            entry["exc"] = encodable(self.formatException(record.exc_info))
+            entry["exc"] = escape_unencodable(self.formatException(record.exc_info))
         return msgspec.json.encode(entry).decode()
 
 
@@ -106,7 +106,7 @@ class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         ids = " ".join(f"{name}={value}" for name, value in getattr(record, "ids", {}).items())
         # A message may hold input of users: it stays one line, and controls no terminal.
-        message = _harmless(message_of(record))
+        message = _escape_control_characters(message_of(record))
         message += f"  {ids}" if ids else ""
         level = f"{self._colors.get(record.levelno, '')}{record.levelname:<7}{_RESET_COLOR if self._colors else ''}"
         time_text = time.strftime("%H:%M:%S", time.localtime(record.created))
@@ -115,7 +115,7 @@ class _ConsoleFormatter(logging.Formatter):
         if not record.exc_info:
             return line
         # Indented, since the text of an error may hold what looks like a record.
-        return "\n  ".join([line, *map(_harmless, self.formatException(record.exc_info).split("\n"))])
+        return "\n  ".join([line, *map(_escape_control_characters, self.formatException(record.exc_info).split("\n"))])
 
 
 def configure_logging(
@@ -132,10 +132,10 @@ def configure_logging(
         else logging.StreamHandler(sys.stderr)
     )
     handler.setFormatter(_JSONFormatter(daemon) if style == "json" else _ConsoleFormatter())
-    _install_handlers([handler, RecentRecords(daemon)], {"": "WARNING", _OWN_LOGGER: level})
+    _install_handlers([handler, RecentRecords(daemon)], {"": "WARNING", _PLATFORM_LOGGER: level})
 
 
-def log_as_configured(
+def configure_logging_by_settings(
     daemon: str, settings: LoggingSettings, *, level: str | None = None, process_number: int = 0
 ) -> None:
     """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``). ``level`` overrides the
@@ -174,18 +174,18 @@ def change_levels(settings: LoggingSettings, *, level: str | None = None) -> Non
 
     ``level`` overrides the settings. Where logs go stays as it is.
     """
-    root, levels = logging.getLogger(), _levels_of(settings, level)
-    for handler in root.handlers:
+    root_logger, levels = logging.getLogger(), _levels_of(settings, level)
+    for handler in root_logger.handlers:
         if isinstance(handler.formatter, _JSONFormatter | _ConsoleFormatter):
             handler.setLevel(level or settings.level)
-    for name in _set_levels.keys() - levels.keys():
+    for name in _configured_levels.keys() - levels.keys():
         logging.getLogger(name).setLevel(logging.NOTSET)
     _apply_levels(levels)
 
 
 def _levels_of(settings: LoggingSettings, level: str | None) -> dict[str, str]:
-    levels: dict[str, str] = {"": "WARNING", _OWN_LOGGER: settings.level, **settings.pkg_ns}
-    return {**levels, _OWN_LOGGER: level} if level else levels
+    levels: dict[str, str] = {"": "WARNING", _PLATFORM_LOGGER: settings.level, **settings.pkg_ns}
+    return {**levels, _PLATFORM_LOGGER: level} if level else levels
 
 
 def _rotating_handler(file: Path, *, max_bytes: int, backup_count: int, delay: bool = False) -> logging.Handler:
@@ -195,19 +195,19 @@ def _rotating_handler(file: Path, *, max_bytes: int, backup_count: int, delay: b
 
 
 def _install_handlers(handlers: Iterable[logging.Handler], levels: Mapping[str, str]) -> None:
-    root = logging.getLogger()
-    for old_handler in root.handlers[:]:
-        root.removeHandler(old_handler)
+    root_logger = logging.getLogger()
+    for old_handler in root_logger.handlers[:]:
+        root_logger.removeHandler(old_handler)
         if isinstance(old_handler.formatter, _JSONFormatter | _ConsoleFormatter):
             old_handler.close()
     for handler in handlers:
         handler.addFilter(ContextFilter())
-        root.addHandler(handler)
+        root_logger.addHandler(handler)
     _apply_levels(levels)
 
 
 def _apply_levels(levels: Mapping[str, str]) -> None:
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
-    _set_levels.clear()
-    _set_levels.update(levels)
+    _configured_levels.clear()
+    _configured_levels.update(levels)

@@ -26,12 +26,12 @@ _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
-_of_process: WeakSet[Metrics] = WeakSet()
+_process_metrics: WeakSet[Metrics] = WeakSet()
 
 
 def metrics_of_process() -> list[Metrics]:
     """Returns the metrics of all daemons in this process."""
-    return list(_of_process)
+    return list(_process_metrics)
 
 
 class Metrics:
@@ -42,7 +42,7 @@ class Metrics:
         self._prefix = f"backendai_{daemon.replace('-', '_')}_"
         self._metrics: dict[str, Counter | Gauge | Histogram] = {}
         self._gauges: Callable[[], Awaitable[Mapping[str, float]]] | None = None
-        _of_process.add(self)
+        _process_metrics.add(self)
 
     def counter(self, name: str, help_: str, labels: Sequence[str] = ()) -> Counter:
         return self._metric(Counter, name, help_, labels)
@@ -76,15 +76,15 @@ class Metrics:
             raise ValueError(f"{full_name} is a {type(metric).__name__} already")
         return metric
 
-    def expose(self, source: Callable[[], Iterable[MetricFamily]], *, of_others: bool = False) -> None:
+    def expose(self, source: Callable[[], Iterable[MetricFamily]], *, is_of_other_daemons: bool = False) -> None:
         """Registers ``source``, whose metric families are exported at each scrape. Its names are complete, and none
         begins with our prefix.
 
-        ``of_others``: other daemons measured them, and a scrape may leave them out.
+        ``is_of_other_daemons``: other daemons measured them, and a scrape may leave them out.
         """
-        (self._of_others if of_others else self._exposed).register(FamilyCollector(source))
+        (self._of_others if is_of_other_daemons else self._exposed).register(FamilyCollector(source))
 
-    def watch(self, name: str, help_: str, source: Callable[[], float]) -> None:
+    def add_computed_gauge(self, name: str, help_: str, source: Callable[[], float]) -> None:
         """Registers a gauge of this process that ``source`` computes at each scrape."""
         full_name = self._prefix + name
         self.expose(
@@ -95,7 +95,7 @@ class Metrics:
             ]
         )
 
-    def update_by(self, gauges: Callable[[], Awaitable[Mapping[str, float]]]) -> None:
+    def register_gauges(self, gauges: Callable[[], Awaitable[Mapping[str, float]]]) -> None:
         """Registers ``gauges``, which is called before each export and returns the values of gauges by name."""
         self._gauges = gauges
 
@@ -116,22 +116,22 @@ class Metrics:
         """Returns True if observations may have trace ids. Processes that count together have no exemplars."""
         return is_tracing() and _FOLDER_VARIABLE not in os.environ
 
-    def open_exposition(self, *, with_others: bool = True) -> bytes:
+    def openmetrics_exposition(self, *, with_others: bool = True) -> bytes:
         """Returns all metrics in the OpenMetrics format, which has exemplars: trace ids beside observations."""
-        end = b"# EOF\n"
-        parts = [
-            bytes(openmetrics.generate_latest(registry)).removesuffix(end)  # type: ignore[no-untyped-call]  # theirs
-            for registry in (self._registry, *self._exported(with_others=with_others))
+        end_marker = b"# EOF\n"
+        registry_texts = [
+            bytes(openmetrics.generate_latest(registry)).removesuffix(end_marker)  # type: ignore[no-untyped-call]  # theirs
+            for registry in (self._registry, *self._exported_registries(with_others=with_others))
         ]
-        return b"".join([*parts, end])
+        return b"".join([*registry_texts, end_marker])
 
     def exposition(self, *, with_others: bool = True) -> bytes:
         """Returns all metrics in Prometheus text format: counts of all processes, and the exported families of this
         process."""
-        registries = (_shared_registry() or self._registry, *self._exported(with_others=with_others))
+        registries = (_shared_registry() or self._registry, *self._exported_registries(with_others=with_others))
         return b"".join(map(generate_latest, registries))
 
-    def _exported(self, *, with_others: bool) -> tuple[CollectorRegistry, ...]:
+    def _exported_registries(self, *, with_others: bool) -> tuple[CollectorRegistry, ...]:
         return (self._exposed, self._of_others) if with_others else (self._exposed,)
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.redaction import Cleaner, secrets_in
 from ai.backend.infra.settings.tables import MonitorSettings
-from ai.backend.infra.telemetry.recent import encodable, message_of
+from ai.backend.infra.telemetry.recent import escape_unencodable, message_of
 from ai.backend.plugin.entries import load_class, settings_for
 from ai.backend.plugin.monitors import (
     ERROR_MONITOR_GROUP,
@@ -52,28 +52,30 @@ class Increases:
         self._clean = clean
         self._last: dict[_Series, float] = {}
 
-    def of(self, families: Iterable[Metric]) -> list[Statistic]:
-        """Returns the statistics of the families' present values. What begins to count has grown by its first value."""
+    def statistics_of(self, families: Iterable[Metric]) -> list[Statistic]:
+        """Returns the statistics of the families' present values. A new counter has increased by its first value."""
         statistics = []
         for family in families:
             for sample in family.samples:
                 if sample.name.endswith(("_created", "_bucket")):
                     continue
-                labels = {name: self._clean(encodable(value)) for name, value in sample.labels.items()}
+                labels = {name: self._clean(escape_unencodable(value)) for name, value in sample.labels.items()}
                 if family.type not in ("counter", "histogram", "summary"):
                     statistics.append(Statistic(sample.name, "gauge", sample.value, labels))
                     continue
-                series = (sample.name, tuple(sorted(sample.labels.items())))
-                grown = sample.value - self._last.get(series, 0.0)
-                self._last[series] = sample.value
-                if grown:  # a process that began anew counts from zero
-                    statistics.append(Statistic(sample.name, "counter", grown if grown > 0 else sample.value, labels))
+                series_key = (sample.name, tuple(sorted(sample.labels.items())))
+                increase = sample.value - self._last.get(series_key, 0.0)
+                self._last[series_key] = sample.value
+                if increase:  # a process that began anew counts from zero
+                    statistics.append(
+                        Statistic(sample.name, "counter", increase if increase > 0 else sample.value, labels)
+                    )
         return statistics
 
 
 @dataclass(eq=False)
 class Monitors:
-    """Runs the monitors of this process. No method but :meth:`close` waits for one, and none raises an error of one."""
+    """Runs the monitors of this process. Only :meth:`close` waits for a monitor, and no method raises its errors."""
 
     daemon: str
     errors: Mapping[str, AbstractErrorMonitor]
@@ -114,30 +116,32 @@ class Monitors:
         self._thread.join(_CLOSE_S / 2)
         for name, monitor in {**self.errors, **self.statistics}.items():
             left_s = max(0.1, ends_at - time.monotonic())
-            closing = threading.Thread(target=self._guard, args=(name, partial(monitor.close, left_s)), daemon=True)
-            closing.start()
-            closing.join(left_s)
+            closing_thread = threading.Thread(
+                target=self._guard, args=(name, partial(monitor.close, left_s)), daemon=True
+            )
+            closing_thread.start()
+            closing_thread.join(left_s)
 
-    def _put(self, work: Callable[[], None] | None) -> None:
+    def _put(self, report: Callable[[], None] | None) -> None:
         try:
-            self._waiting.put_nowait(work)
+            self._waiting.put_nowait(report)
         except queue.Full:
             return
 
     def _work(self) -> None:
-        while (work := self._waiting.get()) is not None:
-            work()
+        while (report := self._waiting.get()) is not None:
+            report()
 
-    def _guard(self, name: str, work: Callable[[], object]) -> None:
+    def _guard(self, name: str, call_monitor: Callable[[], object]) -> None:
         try:
-            work()
+            call_monitor()
         except Exception:  # monitors are others' code, and must not end the thread
             if time.monotonic() - self._complained_at >= _COMPLAINT_INTERVAL_S:
                 self._complained_at = time.monotonic()
                 log.warning("the monitor %s failed", name, exc_info=True)
 
     def _report_statistics(self, families: Sequence[Metric]) -> None:
-        statistics = self._increases.of(families)
+        statistics = self._increases.statistics_of(families)
         for name, monitor in self.statistics.items():
             self._guard(name, partial(monitor.report, statistics))
 
@@ -149,32 +153,34 @@ class Monitors:
             level="critical" if record.levelno >= logging.CRITICAL else "error",
             logger=record.name,
             message=self.clean(message_of(record)),
-            template=self.clean(encodable(str(record.msg))),
+            template=self.clean(escape_unencodable(str(record.msg))),
             failures=list(self._failures_of(error)) if error is not None else [],
-            ids={name: encodable(value) for name, value in getattr(record, "ids", {}).items()},
+            ids={name: escape_unencodable(value) for name, value in getattr(record, "ids", {}).items()},
         )
 
     def _failures_of(self, error: BaseException) -> Iterator[Failure]:
         """Yields an exception after its causes."""
-        chain = [error]
-        while len(chain) < _MAX_FAILURES:
-            last = chain[-1]
-            earlier = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
-            if earlier is None or earlier in chain:
+        causes = [error]
+        while len(causes) < _MAX_FAILURES:
+            last_cause = causes[-1]
+            earlier_cause = last_cause.__cause__ or (
+                None if last_cause.__suppress_context__ else last_cause.__context__
+            )
+            if earlier_cause is None or earlier_cause in causes:
                 break
-            chain.append(earlier)
-        for one in reversed(chain):
-            frames = traceback.walk_tb(one.__traceback__)
+            causes.append(earlier_cause)
+        for cause in reversed(causes):
+            frames = traceback.walk_tb(cause.__traceback__)
             yield Failure(
-                type(one).__name__,
-                type(one).__module__,
-                self.clean(encodable(str(one))),
+                type(cause).__name__,
+                type(cause).__module__,
+                self.clean(escape_unencodable(str(cause))),
                 [_frame_of(frame.f_globals, frame.f_code, line) for frame, line in frames][-_MAX_FRAMES:],
             )
 
 
-def _frame_of(names: Mapping[str, Any], code: Any, line: int) -> Frame:
-    return Frame(str(names.get("__name__", "")), code.co_name, code.co_filename, line)
+def _frame_of(module_globals: Mapping[str, Any], code: Any, line: int) -> Frame:
+    return Frame(str(module_globals.get("__name__", "")), code.co_name, code.co_filename, line)
 
 
 class _ErrorHandler(logging.Handler):
@@ -200,24 +206,28 @@ def load_monitors(
     Raises InvalidInput: one is not installed, or has wrong settings; PluginError.
     """
     names = {*settings.errors, *settings.statistics}
-    if unknown := settings.options.keys() - names:
-        raise InvalidInput(f"monitors.options has {', '.join(sorted(unknown))}, which no list of monitors names.")
-    loaded: dict[str, dict[str, Any]] = {}
+    if unknown_names := settings.options.keys() - names:
+        raise InvalidInput(f"monitors.options has {', '.join(sorted(unknown_names))}, which no list of monitors names.")
+    monitors_by_group: dict[str, dict[str, Any]] = {}
     secrets = list(secrets_in(all_settings))
-    for group, base, chosen in (
+    for group, base_class, monitor_names in (
         (ERROR_MONITOR_GROUP, AbstractErrorMonitor, settings.errors),
         (STATS_MONITOR_GROUP, AbstractStatsMonitor, settings.statistics if with_statistics else ()),
     ):
-        loaded[group] = {}
-        for name in chosen:
-            cls = load_class(group, name, base)
-            own = settings_for(cls, settings.options.get(name, {}), place=f"monitors.options.{name}")
-            secrets += secrets_in(own)
+        monitors_by_group[group] = {}
+        for name in monitor_names:
+            monitor_class = load_class(group, name, base_class)
+            monitor_settings = settings_for(
+                monitor_class, settings.options.get(name, {}), place=f"monitors.options.{name}"
+            )
+            secrets += secrets_in(monitor_settings)
             try:
-                loaded[group][name] = cls(own, daemon=daemon, version=version("backendai"))
+                monitors_by_group[group][name] = monitor_class(
+                    monitor_settings, daemon=daemon, version=version("backendai")
+                )
             except ValueError as e:
                 raise InvalidInput(f"monitors.options.{name}: {Cleaner(secrets).clean(str(e))}") from None
-    errors, statistics = loaded[ERROR_MONITOR_GROUP], loaded[STATS_MONITOR_GROUP]
+    errors, statistics = monitors_by_group[ERROR_MONITOR_GROUP], monitors_by_group[STATS_MONITOR_GROUP]
     if not errors and not statistics:
         return None
     return Monitors(daemon, errors, statistics, settings.interval_s, Cleaner(secrets).clean)

@@ -36,10 +36,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from ai.backend.common.release import release_version
 from ai.backend.infra.settings.tables import OtelSettings
-from ai.backend.infra.telemetry.recent import encodable, message_of
+from ai.backend.infra.telemetry.recent import escape_unencodable, message_of
 from ai.backend.infra.telemetry.tracing import HEADER, NO_SPAN, Attributes, Span, SpanKind
 
-_SCOPE = "ai.backend"
+_INSTRUMENTATION_SCOPE = "ai.backend"
 _SDK_LOGGER = "opentelemetry"
 _KINDS = {
     "internal": trace.SpanKind.INTERNAL,
@@ -73,18 +73,18 @@ def exporters_of(settings: OtelSettings) -> Exporters:
         "timeout": settings.timeout_s,
         "headers": {name.lower(): value.get_secret_value() for name, value in settings.headers.items()} or None,
     }
-    if settings.by_http:
+    if settings.uses_http:
         from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpLogs
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetrics
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
 
-        base = settings.endpoint.rstrip("/")
+        base_url = settings.endpoint.rstrip("/")
         if settings.ca_file is not None:
             options["certificate_file"] = str(settings.ca_file)
         return Exporters(
-            spans=HttpSpans(f"{base}/v1/traces", **options) if "traces" in settings.signals else None,
-            logs=HttpLogs(f"{base}/v1/logs", **options) if "logs" in settings.signals else None,
-            metrics=HttpMetrics(f"{base}/v1/metrics", **options) if "metrics" in settings.signals else None,
+            spans=HttpSpans(f"{base_url}/v1/traces", **options) if "traces" in settings.signals else None,
+            logs=HttpLogs(f"{base_url}/v1/logs", **options) if "logs" in settings.signals else None,
+            metrics=HttpMetrics(f"{base_url}/v1/metrics", **options) if "metrics" in settings.signals else None,
         )
     from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogs
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetrics
@@ -142,10 +142,10 @@ class _ReadLimit:
         if not self._reads_per_second:
             return False
         now = time.monotonic()
-        until = max(self._until, now) + 1 / self._reads_per_second
-        if until > now + max(1.0, 1 / self._reads_per_second) + 1e-6:  # sums of floats
+        busy_until = max(self._until, now) + 1 / self._reads_per_second
+        if busy_until > now + max(1.0, 1 / self._reads_per_second) + 1e-6:  # sums of floats
             return False
-        self._until = until
+        self._until = busy_until
         return True
 
 
@@ -162,7 +162,7 @@ class _RequestSampler:
         self._ratio = ratio
         self._begun, self._continued = _ReadLimit(reads_per_second), _ReadLimit(reads_per_second)
 
-    def takes(self, trace_id: int, name: str, kind: SpanKind, *, is_continued: bool) -> bool:
+    def should_sample(self, trace_id: int, name: str, kind: SpanKind, *, is_continued: bool) -> bool:
         """Returns True if a trace is exported. A read that is taken counts towards the limit."""
         if trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._ratio.bound:
             return False
@@ -171,7 +171,7 @@ class _RequestSampler:
         return (self._continued if is_continued else self._begun).has_room()
 
 
-class _Block:
+class _SpanBlock:
     """Runs a block inside a span of the SDK.
 
     It is a class, because each request enters several and generators cost twice as much.
@@ -200,13 +200,13 @@ class _Block:
         self._span.end()
 
 
-class _DrawnIds(RandomIdGenerator):
-    """Gives the next trace of a thread the id that was drawn for it. Any other trace gets a random id."""
+class _PresetTraceIds(RandomIdGenerator):
+    """Gives the next trace of a thread the id that was set before. Any other trace gets a random id."""
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
 
-    def use(self, trace_id: int) -> None:
+    def set_next_id(self, trace_id: int) -> None:
         self._of_thread.drawn = trace_id
 
     def generate_trace_id(self) -> int:
@@ -251,37 +251,39 @@ class OtelTracer:
     The SDK is called only for spans that are exported: most requests read, and most of their traces are not exported.
     """
 
-    def __init__(self, provider: TracerProvider, ids: _DrawnIds, sampler: _RequestSampler) -> None:
-        self._tracer = provider.get_tracer(_SCOPE)
-        self._ids, self._sampler = ids, sampler
+    def __init__(self, provider: TracerProvider, id_generator: _PresetTraceIds, sampler: _RequestSampler) -> None:
+        self._tracer = provider.get_tracer(_INSTRUMENTATION_SCOPE)
+        self._ids, self._sampler = id_generator, sampler
 
     def span(
         self, name: str, kind: SpanKind, parent: str | None, attributes: Attributes, links: Sequence[str]
     ) -> AbstractContextManager[Span]:
         context: Context | None = None
-        if (sent := _context_of(parent)) is not None:
-            takes = self._sampler.takes
-            if not sent.trace_flags.sampled or not takes(sent.trace_id, name, kind, is_continued=True):
-                return _UnsampledBlock(sent.trace_id)
+        if (parent_context := _context_of(parent)) is not None:
+            should_sample = self._sampler.should_sample
+            if not parent_context.trace_flags.sampled or not should_sample(
+                parent_context.trace_id, name, kind, is_continued=True
+            ):
+                return _UnsampledBlock(parent_context.trace_id)
             context = _parent_of(parent)
         else:
             if _unsampled.get() is not None:
                 return NO_SPAN  # as its parent; logs have the ids of that one
-            current = trace.get_current_span()
-            if current is trace.INVALID_SPAN:
+            current_span = trace.get_current_span()
+            if current_span is trace.INVALID_SPAN:
                 trace_id = getrandbits(128) or 1
-                if not self._sampler.takes(trace_id, name, kind, is_continued=False):
+                if not self._sampler.should_sample(trace_id, name, kind, is_continued=False):
                     return _UnsampledBlock(trace_id)
-                self._ids.use(trace_id)
-            elif not current.get_span_context().trace_flags.sampled:
+                self._ids.set_next_id(trace_id)
+            elif not current_span.get_span_context().trace_flags.sampled:
                 return NO_SPAN
-        return _Block(self._tracer, context, (name, context, _KINDS[kind], dict(attributes), _links(links)))
+        return _SpanBlock(self._tracer, context, (name, context, _KINDS[kind], dict(attributes), _links(links)))
 
     def record(
         self,
         name: str,
-        started: datetime,
-        ended: datetime,
+        started_at: datetime,
+        ended_at: datetime,
         parent: str,
         attributes: Attributes,
         links: Sequence[str],
@@ -289,9 +291,9 @@ class OtelTracer:
         *,
         is_limited: bool,
     ) -> str | None:
-        if (sent := _context_of(parent)) is None:
+        if (parent_context := _context_of(parent)) is None:
             return None
-        if is_limited and not self._sampler.takes(sent.trace_id, "GET", "server", is_continued=True):
+        if is_limited and not self._sampler.should_sample(parent_context.trace_id, "GET", "server", is_continued=True):
             return None
         span = self._tracer.start_span(
             name,
@@ -299,20 +301,20 @@ class OtelTracer:
             trace.SpanKind.INTERNAL,
             dict(attributes),
             _links(links),
-            start_time=_nanoseconds(started),
+            start_time=_nanoseconds(started_at),
         )
         if failure is not None:
             span.set_status(Status(StatusCode.ERROR, failure))
-        span.end(_nanoseconds(max(started, ended)))
-        return _written(span.get_span_context())
+        span.end(_nanoseconds(max(started_at, ended_at)))
+        return _traceparent_of(span.get_span_context())
 
     def current(self) -> str | None:
-        if (block := _unsampled.get()) is not None:
-            return block.traceparent()
+        if (unsampled_block := _unsampled.get()) is not None:
+            return unsampled_block.traceparent()
         context = trace.get_current_span().get_span_context()
         if not context.is_valid:
             return None
-        return _written(context)
+        return _traceparent_of(context)
 
     def has_parent(self, parent: str | None) -> bool:
         if _context_of(parent) is not None:
@@ -335,12 +337,12 @@ def _context_of(traceparent: str | None) -> SpanContext | None:
     return context if context.is_valid else None
 
 
-def _written(context: SpanContext) -> str:
+def _traceparent_of(context: SpanContext) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags) & 1:02x}"
 
 
 def _links(traceparents: Sequence[str]) -> list[Link]:
-    return [Link(context) for text in traceparents if (context := _context_of(text)) is not None]
+    return [Link(context) for traceparent in traceparents if (context := _context_of(traceparent)) is not None]
 
 
 def _nanoseconds(moment: datetime) -> int:
@@ -362,7 +364,7 @@ class _OtlpHandler(logging.Handler):
             return
         try:
             ids = getattr(record, "ids", {})
-            attributes: dict[str, Any] = {name: encodable(value) for name, value in ids.items()}
+            attributes: dict[str, Any] = {name: escape_unencodable(value) for name, value in ids.items()}
             for name in ("trace_id", "span_id"):  # fields of their own in OTLP
                 attributes.pop(name, None)
             if record.exc_info and record.exc_info[0] is not None:
@@ -383,18 +385,18 @@ class _OtlpHandler(logging.Handler):
 
 def _severity(level: int) -> SeverityNumber:
     """Returns the severity number of OTLP for a level of ``logging``."""
-    for lowest, number in (
+    for lowest_level, number in (
         (logging.CRITICAL, SeverityNumber.FATAL),
         (logging.ERROR, SeverityNumber.ERROR),
         (logging.WARNING, SeverityNumber.WARN),
         (logging.INFO, SeverityNumber.INFO),
     ):
-        if level >= lowest:
+        if level >= lowest_level:
             return number
     return SeverityNumber.DEBUG
 
 
-class _FewComplaints(logging.Filter):
+class _ComplaintLimit(logging.Filter):
     """Passes one record per minute of each logger of the SDK, because the SDK warns about every refused batch."""
 
     def __init__(self) -> None:
@@ -421,35 +423,39 @@ class Telemetry:
     tracer: OtelTracer | None = field(default=None, init=False)
     _closers: list[Callable[[], object]] = field(default_factory=list, init=False)
     _handler: _OtlpHandler | None = field(default=None, init=False)
-    _filter: _FewComplaints = field(default_factory=_FewComplaints, init=False)
+    _filter: _ComplaintLimit = field(default_factory=_ComplaintLimit, init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
         if self.exporters.spans is not None:
-            ratio = TraceIdRatioBased(settings.sample_ratio)
+            ratio_sampler = TraceIdRatioBased(settings.sample_ratio)
             # The flag of a sender is not obeyed, only its refusal: what is kept follows from the id of the trace, so
             # that all daemons with one ratio keep the same traces.
-            sampler = ParentBased(ratio, remote_parent_sampled=ratio, remote_parent_not_sampled=ALWAYS_OFF)
-            ids = _DrawnIds()
-            provider = TracerProvider(
+            sampler = ParentBased(
+                ratio_sampler, remote_parent_sampled=ratio_sampler, remote_parent_not_sampled=ALWAYS_OFF
+            )
+            id_generator = _PresetTraceIds()
+            tracer_provider = TracerProvider(
                 sampler=sampler,
                 resource=self.resource,
-                id_generator=ids,
+                id_generator=id_generator,
                 span_limits=_LIMITS,
                 shutdown_on_exit=False,
             )
-            processor = BatchSpanProcessor(
+            span_processor = BatchSpanProcessor(
                 self.exporters.spans,
                 max_queue_size=settings.queue_size,
                 schedule_delay_millis=_SEND_INTERVAL_MS,
                 max_export_batch_size=min(_BATCH, settings.queue_size),
             )
-            provider.add_span_processor(processor)
-            self.tracer = OtelTracer(provider, ids, _RequestSampler(ratio, settings.reads_per_second))
-            self._closers.append(provider.shutdown)
+            tracer_provider.add_span_processor(span_processor)
+            self.tracer = OtelTracer(
+                tracer_provider, id_generator, _RequestSampler(ratio_sampler, settings.reads_per_second)
+            )
+            self._closers.append(tracer_provider.shutdown)
         if self.exporters.logs is not None:
-            logs = LoggerProvider(resource=self.resource, shutdown_on_exit=False)
-            logs.add_log_record_processor(
+            log_provider = LoggerProvider(resource=self.resource, shutdown_on_exit=False)
+            log_provider.add_log_record_processor(
                 BatchLogRecordProcessor(
                     self.exporters.logs,
                     max_queue_size=settings.queue_size,
@@ -457,8 +463,8 @@ class Telemetry:
                     max_export_batch_size=min(_BATCH, settings.queue_size),
                 )
             )
-            self._handler = _OtlpHandler(logs, settings.log_level)
-            self._closers.append(logs.shutdown)
+            self._handler = _OtlpHandler(log_provider, settings.log_level)
+            self._closers.append(log_provider.shutdown)
         if self.exporters.metrics is not None:
             self._closers.append(self.exporters.metrics.shutdown)
 
@@ -466,14 +472,14 @@ class Telemetry:
         """Returns the handler of the root logger that sends records."""
         return [self._handler] if self._handler is not None else []
 
-    def quieten(self, handlers: Sequence[logging.Handler]) -> None:
+    def limit_warnings(self, handlers: Sequence[logging.Handler]) -> None:
         """Limits the number of the SDK's warnings that the given handlers write."""
         for handler in handlers:
             handler.addFilter(self._filter)
 
     def close(self) -> None:
         """Sends the queued records for at most two seconds, and drops the remaining records."""
-        threads = [threading.Thread(target=close, daemon=True) for close in self._closers]
+        threads = [threading.Thread(target=close_exporter, daemon=True) for close_exporter in self._closers]
         for thread in threads:
             thread.start()
         ends_at = time.monotonic() + min(self.settings.timeout_s, _CLOSE_S)

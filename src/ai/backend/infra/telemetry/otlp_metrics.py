@@ -54,7 +54,7 @@ def _histograms(family: Metric, now_ns: int) -> list[export.HistogramDataPoint]:
     points: list[export.HistogramDataPoint] = []
     for labels, counts in buckets.items():
         bounds = sorted(counts)
-        before = [0.0, *(counts[bound] for bound in bounds[:-1])]
+        lower_counts = [0.0, *(counts[bound] for bound in bounds[:-1])]
         points.append(
             export.HistogramDataPoint(
                 attributes=dict(labels),
@@ -62,7 +62,9 @@ def _histograms(family: Metric, now_ns: int) -> list[export.HistogramDataPoint]:
                 time_unix_nano=now_ns,
                 count=int(counts[bounds[-1]]),
                 sum=sums.get(labels, 0.0),
-                bucket_counts=[int(counts[bound] - lower) for bound, lower in zip(bounds, before, strict=True)],
+                bucket_counts=[
+                    int(counts[bound] - lower_count) for bound, lower_count in zip(bounds, lower_counts, strict=True)
+                ],
                 explicit_bounds=[bound for bound in bounds if bound != inf],
                 min=None,  # type: ignore[arg-type]  # Prometheus keeps none, and the field of the protocol is optional
                 max=None,  # type: ignore[arg-type]  # as before

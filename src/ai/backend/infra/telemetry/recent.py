@@ -17,10 +17,10 @@ def message_of(record: logging.LogRecord, *, max_length: int = MAX_MESSAGE_LENGT
     The name of a file may have others, for which the encoders of JSON and OTLP raise an error: the record, or the
     whole batch that it is in, would be lost.
     """
-    return encodable(record.getMessage()[:max_length])
+    return escape_unencodable(record.getMessage()[:max_length])
 
 
-def encodable(text: str) -> str:
+def escape_unencodable(text: str) -> str:
     """Returns a text in which characters that UTF-8 cannot encode are written as escapes."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
@@ -40,8 +40,8 @@ class RecentRecords(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         ids = getattr(record, "ids", {})
-        owners = frozenset(str(ids[name]) for name in ("session_id", "kernel_id") if name in ids)
-        if not owners:
+        owner_ids = frozenset(str(ids[name]) for name in ("session_id", "kernel_id") if name in ids)
+        if not owner_ids:
             return
         try:
             message = message_of(record, max_length=_MAX_MESSAGE_LENGTH)
@@ -57,12 +57,12 @@ class RecentRecords(logging.Handler):
             request_id=ids.get("request_id"),
             trace_id=ids.get("trace_id"),
         )
-        self._lines.append((owners, line))
+        self._lines.append((owner_ids, line))
 
     def of(self, ids: Collection[str]) -> list[LogLine]:
         """Returns the newest records of a session or its kernels, at most 500, the oldest first."""
-        wanted_ids = frozenset(ids)
-        return [line for owners, line in list(self._lines) if owners & wanted_ids][-_MAX_LINES:]
+        requested_ids = frozenset(ids)
+        return [line for owner_ids, line in list(self._lines) if owner_ids & requested_ids][-_MAX_LINES:]
 
 
 def recent_lines(ids: Collection[str]) -> list[LogLine]:

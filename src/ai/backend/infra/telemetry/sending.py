@@ -33,7 +33,7 @@ _monitors: Monitors | None = None
 
 def start_telemetry(daemon: str, settings: OtelSettings) -> None:
     """Starts to send traces, metrics and logs to the collector that the settings name, if the settings enable it. Call
-    it after logging is set up, and have :func:`sent_telemetry` around the daemon's work.
+    it after logging is set up, and have :func:`telemetry_sending` around the daemon's work.
 
     Raises InvalidInput if the SDK is not installed, or a certificate cannot be read.
     """
@@ -51,11 +51,11 @@ def start_telemetry(daemon: str, settings: OtelSettings) -> None:
         problem = f"otel.ca-file {settings.ca_file} cannot be read: {e.strerror}"
         raise InvalidInput(problem, data={"otel.ca-file": str(e.strerror)}) from None
     _telemetry = otlp.Telemetry(settings, exporters, otlp.resource_of(daemon))
-    root = logging.getLogger()
-    _telemetry.quieten(root.handlers)
+    root_logger = logging.getLogger()
+    _telemetry.limit_warnings(root_logger.handlers)
     for handler in _telemetry.handlers():
         handler.addFilter(ContextFilter())
-        root.addHandler(handler)
+        root_logger.addHandler(handler)
     install_tracer(_telemetry.tracer)
     log.info("%s go to %s", " and ".join(settings.signals), settings.endpoint)
 
@@ -63,7 +63,7 @@ def start_telemetry(daemon: str, settings: OtelSettings) -> None:
 def start_monitors(daemon: str, settings: MonitorSettings, all_settings: BaseModel, *, process_number: int = 0) -> None:
     """Starts to report logged errors and statistics to the monitors that the settings name.
 
-    Call it after logging is set up, and have :func:`sent_telemetry` around the daemon's work.
+    Call it after logging is set up, and have :func:`telemetry_sending` around the daemon's work.
 
     Of several processes of a daemon the first, 0, reports the figures of all. No secret in ``all_settings`` is ever
     sent. Raises InvalidInput: a monitor is not installed, or has wrong settings; PluginError.
@@ -114,12 +114,12 @@ def traced_command(name: str) -> Iterator[None]:
         with span(name, kind="client", parent=os.environ.get("TRACEPARENT")):
             yield
     finally:
-        telemetry = _detach()
+        telemetry = _detach_telemetry()
         if telemetry is not None:
             telemetry.close()
 
 
-def _detach() -> Telemetry | None:
+def _detach_telemetry() -> Telemetry | None:
     """Ends tracing and returns the objects that must still be closed."""
     global _telemetry  # of the process, as its loggers are
     telemetry, _telemetry = _telemetry, None
@@ -130,7 +130,7 @@ def _detach() -> Telemetry | None:
 
 
 @asynccontextmanager
-async def sent_telemetry() -> AsyncIterator[None]:
+async def telemetry_sending() -> AsyncIterator[None]:
     """Sends metrics at each interval while the block runs, and then the rest for at most two seconds."""
     async with _reporting_monitors(), _sending_telemetry():
         yield
@@ -143,11 +143,11 @@ async def _sending_telemetry() -> AsyncIterator[None]:
         yield
         return
     try:
-        async with _background(_report_metrics(telemetry), name="otlp-metrics"):
+        async with _background_task(_report_metrics(telemetry), name="otlp-metrics"):
             yield
     finally:
-        _detach()
-        await _in_thread_of_its_own(telemetry.close)
+        _detach_telemetry()
+        await _run_in_new_thread(telemetry.close)
 
 
 @asynccontextmanager
@@ -158,16 +158,16 @@ async def _reporting_monitors() -> AsyncIterator[None]:
         yield
         return
     try:
-        async with _background(_report_statistics(monitors), name="monitors"):
+        async with _background_task(_report_statistics(monitors), name="monitors"):
             yield
     finally:
         _monitors = None
         logging.getLogger().removeHandler(monitors.handler)
-        await _in_thread_of_its_own(monitors.close)
+        await _run_in_new_thread(monitors.close)
 
 
 @asynccontextmanager
-async def _background(work: Coroutine[None, None, None], *, name: str) -> AsyncIterator[None]:
+async def _background_task(work: Coroutine[None, None, None], *, name: str) -> AsyncIterator[None]:
     """Runs ``work`` while the block lasts."""
     task = asyncio.create_task(work, name=name)
     try:
@@ -195,14 +195,14 @@ async def _families_of_process() -> list[Metric]:
     return families
 
 
-async def _in_thread_of_its_own(work: Callable[[], object]) -> None:
+async def _run_in_new_thread(work: Callable[[], object]) -> None:
     """Runs ``work`` in a new thread. Unlike the event loop's threads, the end of the process does not wait for it."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+    completion: asyncio.Future[None] = loop.create_future()
 
-    def finish(error: Exception | None) -> None:
-        if not done.done():
-            done.set_result(None) if error is None else done.set_exception(error)
+    def complete(error: Exception | None) -> None:
+        if not completion.done():
+            completion.set_result(None) if error is None else completion.set_exception(error)
 
     def run() -> None:
         failure: Exception | None = None
@@ -211,10 +211,10 @@ async def _in_thread_of_its_own(work: Callable[[], object]) -> None:
         except Exception as e:  # noqa: BLE001  # raised again where it is awaited
             failure = e
         with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(finish, failure)
+            loop.call_soon_threadsafe(complete, failure)
 
     threading.Thread(target=run, name="otlp", daemon=True).start()
-    await done
+    await completion
 
 
 async def _report_metrics(telemetry: Telemetry) -> None:
@@ -226,6 +226,6 @@ async def _report_metrics(telemetry: Telemetry) -> None:
         await asyncio.sleep(telemetry.settings.metrics_interval_s)
         try:
             data = metrics_data(await _families_of_process(), telemetry.resource)
-            await _in_thread_of_its_own(partial(telemetry.exporters.metrics.export, data))
+            await _run_in_new_thread(partial(telemetry.exporters.metrics.export, data))
         except Exception:  # metrics must not end a daemon
             log.warning("metrics could not be sent", exc_info=True)

@@ -54,8 +54,8 @@ class Tracer(Protocol):
     def record(
         self,
         name: str,
-        started: datetime,
-        ended: datetime,
+        started_at: datetime,
+        ended_at: datetime,
         parent: str,
         attributes: Attributes,
         links: Sequence[str],
@@ -146,8 +146,8 @@ def child_span(
 
 def record_span(
     name: str,
-    started: datetime,
-    ended: datetime,
+    started_at: datetime,
+    ended_at: datetime,
     *,
     parent: str | None,
     attributes: Attributes = _NO_ATTRIBUTES,
@@ -161,8 +161,10 @@ def record_span(
     """
     if _tracer is None or parent is None:
         return None
-    found_links = [link for link in links if link]
-    return _tracer.record(name, started, ended, parent, attributes, found_links, failure, is_limited=is_limited)
+    existing_links = [link for link in links if link]
+    return _tracer.record(
+        name, started_at, ended_at, parent, attributes, existing_links, failure, is_limited=is_limited
+    )
 
 
 def current_traceparent() -> str | None:
@@ -172,13 +174,13 @@ def current_traceparent() -> str | None:
 
 def trace_ids() -> Mapping[str, str]:
     """Returns ``trace_id`` and ``span_id`` of the current span, for logs. The result is empty if nothing is traced."""
-    parent = _tracer.current() if _tracer is not None else None
-    return {"trace_id": parent[3:35], "span_id": parent[36:52]} if parent is not None else {}
+    traceparent = _tracer.current() if _tracer is not None else None
+    return {"trace_id": traceparent[3:35], "span_id": traceparent[36:52]} if traceparent is not None else {}
 
 
 def exemplar() -> dict[str, str] | None:
     """Returns the label for an observation's exemplar. Returns None unless the current span is exported."""
     if _tracer is None or not _tracer.is_sampled():
         return None
-    parent = _tracer.current()
-    return {"trace_id": parent[3:35]} if parent is not None else None
+    traceparent = _tracer.current()
+    return {"trace_id": traceparent[3:35]} if traceparent is not None else None

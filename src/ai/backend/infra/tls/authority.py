@@ -20,11 +20,11 @@ from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.names import check_slug
 from ai.backend.infra.files import write_atomically
 
-_AUTHORITY, _AUTHORITY_KEY, _TRUSTED = "authority.pem", "authority-key.pem", "authorities.pem"
-_OWN_FILES = frozenset({_AUTHORITY, _AUTHORITY_KEY, _TRUSTED})
+_AUTHORITY_FILE, _AUTHORITY_KEY_FILE, _TRUSTED_FILE = "authority.pem", "authority-key.pem", "authorities.pem"
+_AUTHORITY_FILES = frozenset({_AUTHORITY_FILE, _AUTHORITY_KEY_FILE, _TRUSTED_FILE})
 _CLOCK_SKEW = timedelta(minutes=5)
-_LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-_HOST_NAME = re.compile(rf"(\*\.)?({_LABEL}\.)*{_LABEL}")
+_DNS_LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+_HOST_NAME = re.compile(rf"(\*\.)?({_DNS_LABEL}\.)*{_DNS_LABEL}")
 _PEM = serialization.Encoding.PEM
 
 
@@ -38,37 +38,40 @@ class Authority:
         self._folder = folder
 
     @property
-    def trusted(self) -> Path:
+    def trusted_file(self) -> Path:
         """Returns the file of the certificates that clients trust, the present authority first, then earlier ones."""
-        return self._folder / _TRUSTED
+        return self._folder / _TRUSTED_FILE
 
-    def create(self, name: str, *, life: timedelta, now: datetime, replace: bool = False) -> None:
+    def create(self, name: str, *, lifetime: timedelta, now: datetime, replace: bool = False) -> None:
         """Makes the key and certificate of the authority.
 
-        With ``replace`` another one takes its place; the earlier stays in :attr:`trusted` until it expires, so that
-        clients get the new one before servers use it. Raises Conflict if there is one, InvalidInput for a bad name.
+        With ``replace`` another one takes its place; the earlier stays in :attr:`trusted_file` until it expires, so
+        that clients get the new one before servers use it. Raises Conflict if there is one, and InvalidInput for a bad
+        name.
         """
-        if (self._folder / _AUTHORITY).exists() and not replace:
+        if (self._folder / _AUTHORITY_FILE).exists() and not replace:
             raise Conflict(f"{self._folder} has an authority already: give --replace to make another")
         if not 0 < len(name) <= 64:
             raise InvalidInput("the name of an authority has 1 to 64 characters")
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = _name(f"{name} {now:%Y-%m-%d}")
+        subject = _x509_name(f"{name} {now:%Y-%m-%d}")
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-        builder = _builder(subject, subject, key, now, life)
+        builder = _certificate_builder(subject, subject, key, now, lifetime)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+        builder = builder.add_extension(_key_usage(signs_certificates=True), critical=True)
         builder = builder.add_extension(identifier, critical=False)
         certificate = builder.sign(key, hashes.SHA256()).public_bytes(_PEM)
-        earlier = [old for old in self._read_trusted() if old.not_valid_after_utc > now]
-        bundle = certificate + b"".join(old.public_bytes(_PEM) for old in earlier)
-        write_atomically(self._folder / _AUTHORITY_KEY, _key_text(key))
-        write_atomically(self._folder / _AUTHORITY, certificate, mode=0o644)
-        write_atomically(self.trusted, bundle, mode=0o644)
+        valid_certificates = [
+            old_certificate for old_certificate in self._read_trusted() if old_certificate.not_valid_after_utc > now
+        ]
+        bundle = certificate + b"".join(old_certificate.public_bytes(_PEM) for old_certificate in valid_certificates)
+        write_atomically(self._folder / _AUTHORITY_KEY_FILE, _key_text(key))
+        write_atomically(self._folder / _AUTHORITY_FILE, certificate, mode=0o644)
+        write_atomically(self.trusted_file, bundle, mode=0o644)
 
     def issue(
-        self, name: str, hosts: Sequence[str], *, life: timedelta, now: datetime, folder: Path
+        self, name: str, hosts: Sequence[str], *, lifetime: timedelta, now: datetime, folder: Path
     ) -> tuple[Path, Path]:
         """Writes a server's ``NAME.pem`` and ``NAME-key.pem`` into ``folder``, and returns both paths. Servers that run
         take them in use.
@@ -77,21 +80,21 @@ class Authority:
         host, or an authority that expires before the certificate would, Conflict if its files do not belong together.
         """
         check_slug(name, what="name", allow_dots=True)
-        if folder.resolve() == self._folder.resolve() and f"{name}.pem" in _OWN_FILES:
+        if folder.resolve() == self._folder.resolve() and f"{name}.pem" in _AUTHORITY_FILES:
             raise InvalidInput(f"{name} is the name of a file of the authority: name another folder with -o")
         issuer, issuer_key = self._load()
-        if issuer.not_valid_after_utc < now + life:
+        if issuer.not_valid_after_utc < now + lifetime:
             raise InvalidInput(
                 f"The authority expires on {issuer.not_valid_after_utc:%Y-%m-%d}, before the certificate would:"
                 " `backend.ai mgr pki init --replace` makes another."
             )
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_name(name), issuer.subject, key, now, life)
+        builder = _certificate_builder(_x509_name(name), issuer.subject, key, now, lifetime)
         for extension, is_critical in (
             (x509.BasicConstraints(ca=False, path_length=None), True),
-            (_usage(signs_certificates=False), True),
+            (_key_usage(signs_certificates=False), True),
             (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
-            (x509.SubjectAlternativeName([_host(host) for host in hosts]), False),
+            (x509.SubjectAlternativeName([_general_name(host) for host in hosts]), False),
             (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
             (x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), False),
         ):
@@ -104,12 +107,12 @@ class Authority:
         return certificate_path, key_path
 
     def _load(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-        path = self._folder / _AUTHORITY
+        path = self._folder / _AUTHORITY_FILE
         if not path.exists():
             raise NotFound(f"{self._folder} has no authority: `backend.ai mgr pki init` makes one")
-        key = serialization.load_pem_private_key((self._folder / _AUTHORITY_KEY).read_bytes(), None)
+        key = serialization.load_pem_private_key((self._folder / _AUTHORITY_KEY_FILE).read_bytes(), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise InvalidInput(f"{self._folder / _AUTHORITY_KEY} is no key on P-256")
+            raise InvalidInput(f"{self._folder / _AUTHORITY_KEY_FILE} is no key on P-256")
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         if certificate.public_key() != key.public_key():
             raise Conflict(
@@ -119,7 +122,7 @@ class Authority:
         return certificate, key
 
     def _read_trusted(self) -> list[x509.Certificate]:
-        return x509.load_pem_x509_certificates(self.trusted.read_bytes()) if self.trusted.exists() else []
+        return x509.load_pem_x509_certificates(self.trusted_file.read_bytes()) if self.trusted_file.exists() else []
 
 
 def expiry_of(path: Path) -> datetime:
@@ -130,14 +133,14 @@ def expiry_of(path: Path) -> datetime:
         raise InvalidInput(f"{path} has no certificate in PEM") from None
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, life: timedelta
+def _certificate_builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, lifetime: timedelta
 ) -> x509.CertificateBuilder:
     builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
-    return builder.not_valid_before(now.astimezone(UTC) - _CLOCK_SKEW).not_valid_after(now.astimezone(UTC) + life)
+    return builder.not_valid_before(now.astimezone(UTC) - _CLOCK_SKEW).not_valid_after(now.astimezone(UTC) + lifetime)
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         key_cert_sign=signs_certificates,
@@ -151,7 +154,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _host(host: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
@@ -161,7 +164,7 @@ def _host(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _name(name: str) -> x509.Name:
+def _x509_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 

@@ -25,7 +25,7 @@ _CLOCK_SKEW = timedelta(minutes=5)
 _MAX_PEM_CHARACTERS = 16 * 1024
 CLIENT_LIFE_S = 24 * 3600.0
 """The seconds for which a client certificate is valid."""
-_RENEWED_AFTER = 2 / 3
+_RENEWAL_SHARE_OF_LIFE = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class TlsIdentity:
 
 def create_server_identity(name: str = "backendai") -> TlsIdentity:
     """Returns a new self-signed identity, which never expires. Peers trust exactly this certificate."""
-    return self_signed(name, basic_constraints(is_authority=False))
+    return create_self_signed(name, basic_constraints(is_authority=False))
 
 
 def create_authority(name: str = "backendai authority") -> TlsIdentity:
     """Returns a new authority for client certificates. Its name is unique, so that verifiers can choose it by name."""
-    return self_signed(f"{name} {secrets.token_hex(16)}", basic_constraints(is_authority=True))
+    return create_self_signed(f"{name} {secrets.token_hex(16)}", basic_constraints(is_authority=True))
 
 
 def create_request(name: str) -> tuple[str, str]:
@@ -82,8 +82,10 @@ def renewal_time(certificate: str) -> datetime:
 
     Raises InvalidInput.
     """
-    loaded = load_certificate(certificate)
-    return loaded.not_valid_before_utc + _RENEWED_AFTER * (loaded.not_valid_after_utc - loaded.not_valid_before_utc)
+    parsed_certificate = load_certificate(certificate)
+    return parsed_certificate.not_valid_before_utc + _RENEWAL_SHARE_OF_LIFE * (
+        parsed_certificate.not_valid_after_utc - parsed_certificate.not_valid_before_utc
+    )
 
 
 def load_certificate(certificate: str) -> x509.Certificate:
@@ -91,23 +93,23 @@ def load_certificate(certificate: str) -> x509.Certificate:
     try:
         if len(certificate) > _MAX_PEM_CHARACTERS:
             raise ValueError
-        (loaded,) = x509.load_pem_x509_certificates(certificate.encode())
+        (parsed_certificate,) = x509.load_pem_x509_certificates(certificate.encode())
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidInput("the text is not one certificate in PEM") from None
-    return loaded
+    return parsed_certificate
 
 
 def load_authority(certificate: str) -> x509.Certificate:
     """Reads the certificate of an authority in PEM. Raises InvalidInput, also for a certificate of no authority."""
-    loaded = load_certificate(certificate)
+    parsed_certificate = load_certificate(certificate)
     try:
-        is_authority = loaded.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-        loaded.verify_directly_issued_by(loaded)
+        is_authority = parsed_certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        parsed_certificate.verify_directly_issued_by(parsed_certificate)
     except (x509.ExtensionNotFound, InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
         is_authority = False
     if not is_authority:
         raise InvalidInput("the certificate is not one of a self-signed authority")
-    return loaded
+    return parsed_certificate
 
 
 def is_issued_by(certificate: bytes | None, authority: x509.Certificate) -> bool:
@@ -127,7 +129,7 @@ def fingerprint_of(certificate: str) -> bytes:
     return load_certificate(certificate).fingerprint(hashes.SHA256())
 
 
-def self_signed(name: str, constraints: x509.BasicConstraints) -> TlsIdentity:
+def create_self_signed(name: str, constraints: x509.BasicConstraints) -> TlsIdentity:
     key = Ed25519PrivateKey.generate()
     builder = x509.CertificateBuilder(_name(name), _name(name), key.public_key(), x509.random_serial_number())
     builder = builder.add_extension(constraints, critical=True)
@@ -143,9 +145,9 @@ def _requested_key(request: str) -> Ed25519PublicKey:
     try:
         if len(request) > _MAX_PEM_CHARACTERS:
             raise ValueError
-        loaded = x509.load_pem_x509_csr(request.encode())
-        public_key = loaded.public_key()
-        if isinstance(public_key, Ed25519PublicKey) and loaded.is_signature_valid:
+        parsed_request = x509.load_pem_x509_csr(request.encode())
+        public_key = parsed_request.public_key()
+        if isinstance(public_key, Ed25519PublicKey) and parsed_request.is_signature_valid:
             return public_key
     except (ValueError, TypeError, UnsupportedAlgorithm):
         pass

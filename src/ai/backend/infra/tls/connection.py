@@ -13,21 +13,21 @@ _RECORD_BYTES = 16 * 1024
 _READ_BYTES = 256 * 1024
 
 
-class Scratch:
-    """Holds the buffers into which all connections of one event loop read. A callback leaves nothing in them."""
+class ReadBuffers:
+    """Holds the buffers into which all connections of one event loop read. They are empty between two callbacks."""
 
-    _of_loop: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Scratch]] = WeakKeyDictionary()
+    _of_loop: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, ReadBuffers]] = WeakKeyDictionary()
 
     def __init__(self) -> None:
         self.received = memoryview(bytearray(_READ_BYTES))
         self.plaintext = memoryview(bytearray(_READ_BYTES))
 
     @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> Scratch:
+    def of(cls, loop: asyncio.AbstractEventLoop) -> ReadBuffers:
         """Returns the read buffers of an event loop. Other threads have loops of their own."""
-        if (scratch := cls._of_loop.get(loop)) is None:
-            scratch = cls._of_loop[loop] = cls()
-        return scratch
+        if (buffers := cls._of_loop.get(loop)) is None:
+            buffers = cls._of_loop[loop] = cls()
+        return buffers
 
 
 class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
@@ -42,7 +42,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
     ) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
-        self._scratch = Scratch.of(self._loop)
+        self._buffers = ReadBuffers.of(self._loop)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.ssl_object = context.wrap_bio(self._incoming, self._outgoing, server_side, server_hostname)
         self.handshake: asyncio.Future[None] = self._loop.create_future()
@@ -63,12 +63,12 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         self._shake_hands()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._scratch.received
+        return self._buffers.received
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._has_received_eof or self._is_closing:
             return
-        self._incoming.write(self._scratch.received[:nbytes])
+        self._incoming.write(self._buffers.received[:nbytes])
         if self.handshake.done():
             self._read()
         else:
@@ -126,9 +126,9 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         if self._is_closing or len(data) == 0:
             return
         try:
-            written = self.ssl_object.write(data)
-            while written < len(data):
-                written += self.ssl_object.write(memoryview(data)[written:])
+            written_bytes = self.ssl_object.write(data)
+            while written_bytes < len(data):
+                written_bytes += self.ssl_object.write(memoryview(data)[written_bytes:])
         except ssl.SSLError as e:
             self._fail(e)
         else:
@@ -142,7 +142,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         if self._has_sent_eof or self._is_closing:
             return
         self._has_sent_eof = True
-        unread = self._incoming.read()  # OpenSSL would look there for the peer's close_notify and refuse data
+        unread_data = self._incoming.read()  # OpenSSL would look there for the peer's close_notify and refuse data
         try:
             self.ssl_object.unwrap()
         except ssl.SSLWantReadError:
@@ -150,7 +150,7 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
         except (ssl.SSLError, ValueError) as e:
             self._fail(ConnectionResetError(f"the stream cannot be ended: {e}"))
             return
-        self._incoming.write(unread)
+        self._incoming.write(unread_data)
         self._flush()
 
     def close(self) -> None:
@@ -220,24 +220,24 @@ class TlsConnection(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _read(self) -> None:
         """Passes received data on to the protocol until the protocol pauses."""
-        plaintext, protocol = self._scratch.plaintext, self._protocol
+        plaintext, protocol = self._buffers.plaintext, self._protocol
         wants_more = False
         while protocol is not None and not (wants_more or self._is_paused or self._is_closing):
-            filled, has_ended = 0, False
+            filled_bytes, has_ended = 0, False
             error: ssl.SSLError | None = None
             try:
-                while filled <= _READ_BYTES - _RECORD_BYTES and not has_ended:  # room for a whole record
-                    count = self.ssl_object.read(_RECORD_BYTES, plaintext[filled:])
-                    filled += int(count)
-                    has_ended = not count
+                while filled_bytes <= _READ_BYTES - _RECORD_BYTES and not has_ended:  # room for a whole record
+                    read_count = self.ssl_object.read(_RECORD_BYTES, plaintext[filled_bytes:])
+                    filled_bytes += int(read_count)
+                    has_ended = not read_count
             except ssl.SSLWantReadError:
                 wants_more = True
             except ssl.SSLZeroReturnError:
                 has_ended = True
             except ssl.SSLError as e:
                 error = e
-            if filled:
-                protocol.data_received(bytes(plaintext[:filled]))
+            if filled_bytes:
+                protocol.data_received(bytes(plaintext[:filled_bytes]))
             if error is not None:
                 self._fail(error)
             elif has_ended:

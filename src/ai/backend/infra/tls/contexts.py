@@ -51,9 +51,9 @@ def _load_identity(context: ssl.SSLContext, identity: TlsIdentity) -> None:
 
     The ssl module can read files only.
     """
-    memory = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    memory_file = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
-        os.write(memory, (identity.key + identity.certificate).encode())
-        context.load_cert_chain(f"/proc/self/fd/{memory}")
+        os.write(memory_file, (identity.key + identity.certificate).encode())
+        context.load_cert_chain(f"/proc/self/fd/{memory_file}")
     finally:
-        os.close(memory)
+        os.close(memory_file)

@@ -28,9 +28,9 @@ class ReloadedCertificate:
         self.expires_at = 0.0
         """When the certificate in use expires, in seconds since 1970."""
         self._newest = self.context = self._load()
-        self.context.sni_callback = self._choose
+        self.context.sni_callback = self._choose_certificate
 
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+    def _choose_certificate(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """Uses the newest certificate for a new connection. OpenSSL calls this also for clients that name no host."""
         now = time.monotonic()
         if now >= self._checked_at + _CHECK_S:
@@ -40,15 +40,15 @@ class ReloadedCertificate:
             connection.context = self._newest
 
     def _reload_changed(self) -> None:
-        stamp = self._read_stamp()
-        if stamp == self._stamp:
+        file_stamp = self._read_stamp()
+        if file_stamp == self._stamp:
             return
         try:
             self._newest = self._load()
         except InvalidInput as e:  # the other file may be on its way: the next check tries again
             log.warning("%s The one of before is used.", e.message)
             return
-        self._stamp = stamp
+        self._stamp = file_stamp
         log.info("the certificate %s was replaced", self._certificate)
 
     def _read_stamp(self) -> tuple[tuple[int, int, int], ...]:
@@ -71,6 +71,6 @@ class ReloadedCertificate:
             self.expires_at = expiry_of(self._certificate).timestamp()
         except (OSError, ssl.SSLError) as e:
             reason = e.reason if isinstance(e, ssl.SSLError) and e.reason else e.strerror
-            files = f"The certificate {self._certificate} or its key {self._key}"
-            raise InvalidInput(f"{files} cannot be used: {reason}.") from None
+            file_description = f"The certificate {self._certificate} or its key {self._key}"
+            raise InvalidInput(f"{file_description} cannot be used: {reason}.") from None
         return context

@@ -19,7 +19,7 @@ READ_LIMIT_BYTES = 256 * 1024
 _MAX_CONTEXTS = 1024
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
 
-_context_of = lru_cache(_MAX_CONTEXTS)(pinned_client_context)
+_cached_context = lru_cache(_MAX_CONTEXTS)(pinned_client_context)
 
 
 async def connect_upstream(
@@ -47,7 +47,7 @@ async def connect_upstream(
     loop = asyncio.get_running_loop()
     connection: TlsConnection | None = None
     try:
-        context = _context_of(certificate, identity)
+        context = _cached_context(certificate, identity)
         async with asyncio.timeout(timeout_s):
             _, connection = await loop.create_connection(
                 lambda: TlsConnection(context, server_hostname=server_name), host, port

@@ -37,32 +37,32 @@ class AccessController:
     async def reconcile(self, _key: str) -> float | None:
         policies = {policy.metadata.name: policy.spec for policy in self._view.policies.all()}
         manifest = operations_policy(policies)
-        encoded = msgspec.json.encode(manifest)
+        encoded_manifest = msgspec.json.encode(manifest)
         now = time.monotonic()
-        if encoded != self._written or now - self._last_written_at >= _REPEAT_S:
+        if encoded_manifest != self._written or now - self._last_written_at >= _REPEAT_S:
             name = manifest["metadata"]["name"]
             await self._api.apply(ADMISSION_POLICIES, name, manifest, manager=CONTROLLER_MANAGER, force=True)
             await self._api.apply(ADMISSION_BINDINGS, name, binding(name), manager=CONTROLLER_MANAGER, force=True)
-            self._written, self._last_written_at = encoded, now
+            self._written, self._last_written_at = encoded_manifest, now
         for policy in self._view.policies.all():
-            await self._observe(policy.metadata.name)
+            await self._update_policy_status(policy.metadata.name)
         return _REPEAT_S
 
-    async def _observe(self, name: str) -> None:
+    async def _update_policy_status(self, name: str) -> None:
         policy = self._view.policies.get(name)
         if policy is None:
             return
-        running = sum(
+        running_operations = sum(
             1
             for operation in self._view.operations.reflector.objects.values()
             if operation.status.policy == name and operation.status.phase.holds_device
         )
         generation = policy.metadata.generation
-        if (policy.status.observed_generation, policy.status.running_operations) == (generation, running):
+        if (policy.status.observed_generation, policy.status.running_operations) == (generation, running_operations):
             return
-        status = {"observedGeneration": generation, "runningOperations": running}
+        status = {"observedGeneration": generation, "runningOperations": running_operations}
         body = {"metadata": {"uid": policy.metadata.uid}, "status": status}
-        written = await self._api.apply(
+        written_policy = await self._api.apply(
             POLICIES, name, body, manager=CONTROLLER_MANAGER, force=True, subresource="status"
         )
-        self._view.policies.record(written)
+        self._view.policies.record(written_policy)

@@ -50,8 +50,8 @@ def waiting_devices(claim: ResourceClaim) -> list[AllocatedDevice]:
 def operation_name(claim: ResourceClaim, device: AllocatedDevice) -> str:
     """Returns the name of the operation that attaches a device for one allocation of a claim."""
     allocation = claim.status.allocation
-    at = allocation.allocation_timestamp if allocation is not None else ""
-    digest = sha256(f"{claim.metadata.uid} {at} {device.pool}/{device.device}".encode()).hexdigest()[:16]
+    allocated_at = allocation.allocation_timestamp if allocation is not None else ""
+    digest = sha256(f"{claim.metadata.uid} {allocated_at} {device.pool}/{device.device}".encode()).hexdigest()[:16]
     return f"attach-{digest}"
 
 
@@ -73,15 +73,18 @@ class ClaimController:
         if claim is None or claim.metadata.deletion_timestamp:
             return None
         devices = waiting_devices(claim)
-        written = [_written_verdict(claim, device) for device in devices]
+        written_verdicts = [_written_verdict(claim, device) for device in devices]
         # An allocation is decided once: the scheduler ends one that has failed, and a new one is a new attempt.
         verdicts = [
-            verdict or await self._attach(claim, device) for device, verdict in zip(devices, written, strict=True)
+            verdict or await self._attach(claim, device)
+            for device, verdict in zip(devices, written_verdicts, strict=True)
         ]
-        decided = [(device, verdict) for device, verdict in zip(devices, verdicts, strict=True) if verdict is not None]
-        if verdicts != written:
-            await self._write_conditions(claim, decided)
-        return _RECHECK_S if len(decided) < len(devices) else None
+        decided_devices = [
+            (device, verdict) for device, verdict in zip(devices, verdicts, strict=True) if verdict is not None
+        ]
+        if verdicts != written_verdicts:
+            await self._write_conditions(claim, decided_devices)
+        return _RECHECK_S if len(decided_devices) < len(devices) else None
 
     async def _attach(self, claim: ResourceClaim, device: AllocatedDevice) -> _Verdict | None:
         """Returns the result of a device's attachment. Returns None while the attachment is in progress."""
@@ -92,12 +95,12 @@ class ClaimController:
         if operation is None and accelerator is not None and is_free:
             if accelerator.status.attach_state is AttachState.ATTACHED:
                 return _Verdict(ATTACHED_CONDITION, "AlreadyAttached", "")
-            return await self._order(claim, device, name)
+            return await self._create_operation(claim, device, name)
         if operation is not None and operation.status.phase.is_final:
             return _verdict_of(operation) if is_free or operation.status.phase is not OperationPhase.SUCCEEDED else None
         return None
 
-    async def _order(self, claim: ResourceClaim, device: AllocatedDevice, name: str) -> _Verdict | None:
+    async def _create_operation(self, claim: ResourceClaim, device: AllocatedDevice, name: str) -> _Verdict | None:
         owner = {
             "apiVersion": RESOURCE_CLAIMS.api_version,
             "kind": RESOURCE_CLAIMS.kind,
@@ -120,7 +123,9 @@ class ClaimController:
             return _Verdict(ATTACH_FAILED_CONDITION, "Refused", e.message[:1024])
         return None
 
-    async def _write_conditions(self, claim: ResourceClaim, decided: list[tuple[AllocatedDevice, _Verdict]]) -> None:
+    async def _write_conditions(
+        self, claim: ResourceClaim, decided_devices: list[tuple[AllocatedDevice, _Verdict]]
+    ) -> None:
         """Writes the conditions of all kube-acc devices of a claim. This controller is their only writer."""
         entries: list[dict[str, Any]] = [
             {
@@ -137,9 +142,9 @@ class ClaimController:
                     }
                 ],
             }
-            for device, verdict in decided
+            for device, verdict in decided_devices
         ]
-        written = await self._api.apply(
+        written_claim = await self._api.apply(
             RESOURCE_CLAIMS,
             claim.metadata.name,
             {"metadata": {"uid": claim.metadata.uid}, "status": {"devices": entries}},
@@ -148,8 +153,8 @@ class ClaimController:
             force=True,
             subresource="status",
         )
-        self._view.claims.record(written)
-        for device, verdict in decided:
+        self._view.claims.record(written_claim)
+        for device, verdict in decided_devices:
             log.info("%s of %s/%s: %s", device.device, *claim.key, verdict.type)
 
 

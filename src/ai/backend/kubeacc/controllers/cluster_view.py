@@ -41,17 +41,17 @@ class Mirror(Generic[ObjectT]):
 
     def _on_change(self, before: ObjectT | None, after: ObjectT | None) -> None:
         key = (after or before).key  # type: ignore[union-attr]  # one of the two is there
-        written = self._written.get(key)
-        if written is not None and (after is None or _version(after) >= _version(written)):
+        written_object = self._written.get(key)
+        if written_object is not None and (after is None or _version(after) >= _version(written_object)):
             del self._written[key]
         for listener in self._listeners:
             listener(before, after)
 
-    def record(self, written: ObjectT) -> None:
+    def record(self, written_object: ObjectT) -> None:
         """Remembers the object that a write returned, until the watch has delivered the same version."""
-        mirrored = self.reflector.get(*reversed(written.key))
-        if mirrored is not None and _version(mirrored) < _version(written):
-            self._written[written.key] = written
+        mirrored_object = self.reflector.get(*reversed(written_object.key))
+        if mirrored_object is not None and _version(mirrored_object) < _version(written_object):
+            self._written[written_object.key] = written_object
 
     def get(self, name: str, namespace: str = "") -> ObjectT | None:
         return self._written.get((namespace, name)) or self.reflector.get(name, namespace)
@@ -83,8 +83,8 @@ class ClusterView:
 
     @property
     def mirrors(self) -> tuple[Mirror[Any], ...]:
-        rules = (self.classes, self.policies)
-        return (*rules, self.accelerators, self.operations, self.namespaces, self.nodes, self.claims)
+        rule_mirrors = (self.classes, self.policies)
+        return (*rule_mirrors, self.accelerators, self.operations, self.namespaces, self.nodes, self.claims)
 
     async def run(self) -> None:
         """Keeps all copies current until cancelled."""

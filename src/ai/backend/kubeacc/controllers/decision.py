@@ -95,21 +95,21 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 def next_step(situation: Situation) -> Step:
     """Returns the next step of an operation that has not ended."""
     operation, phase = situation.operation, situation.operation.status.phase
-    rows = TRANSITIONS[phase]
-    if T.CANCEL_REQUESTED in rows and (operation.spec.cancel or operation.metadata.deletion_timestamp):
-        why = "the operation was deleted" if operation.metadata.deletion_timestamp else "cancel was set"
-        return Step(trigger=T.CANCEL_REQUESTED, reason="Cancelled", message=why)
-    if T.DEADLINE_PASSED in rows and situation.now >= situation.deadline:
+    transitions = TRANSITIONS[phase]
+    if T.CANCEL_REQUESTED in transitions and (operation.spec.cancel or operation.metadata.deletion_timestamp):
+        cancel_reason = "the operation was deleted" if operation.metadata.deletion_timestamp else "cancel was set"
+        return Step(trigger=T.CANCEL_REQUESTED, reason="Cancelled", message=cancel_reason)
+    if T.DEADLINE_PASSED in transitions and situation.now >= situation.deadline:
         return Step(trigger=T.DEADLINE_PASSED, reason="DeadlineExceeded", message=f"the deadline passed in {phase}")
     step = _PHASES[phase](situation)
-    if step.trigger is None and T.DEADLINE_PASSED in rows:
-        left_s = max(0.0, (situation.deadline - situation.now).total_seconds())
-        again_s = left_s if step.again_s is None else min(step.again_s, left_s)
+    if step.trigger is None and T.DEADLINE_PASSED in transitions:
+        remaining_s = max(0.0, (situation.deadline - situation.now).total_seconds())
+        again_s = remaining_s if step.again_s is None else min(step.again_s, remaining_s)
         return Step(reason=step.reason, message=step.message, again_s=again_s, acquire=step.acquire, evict=step.evict)
     return step
 
 
-def _refusal(situation: Situation) -> Step | None:
+def _refusal_step(situation: Situation) -> Step | None:
     """Returns the step that ends an operation which may never run. Returns None if it may run now or later."""
     device, spec = situation.device, situation.operation.spec
     if device is None:
@@ -123,8 +123,10 @@ def _refusal(situation: Situation) -> Step | None:
         return Step(trigger=T.REFUSED, reason=reason, message=message)
     description = device.status.device
     if description is not None and spec.operation not in description.operations and spec.operation is not V.DIAGNOSE:
-        supported = ", ".join(description.operations) or "none"
-        message = f"the driver {device.spec.driver} cannot {spec.operation} the device; what it can: {supported}"
+        supported_operations = ", ".join(description.operations) or "none"
+        message = (
+            f"the driver {device.spec.driver} cannot {spec.operation} the device; what it can: {supported_operations}"
+        )
         return Step(trigger=T.REFUSED, reason="NotSupported", message=message)
     if not situation.executor:
         message = "the device is at no node, and no driver of the controllers knows it"
@@ -147,31 +149,31 @@ def _is_classified(device: Accelerator) -> bool:
     return any(condition.type == ControllerCondition.MANAGED for condition in device.status.conditions)
 
 
-def _pending(situation: Situation) -> Step:
+def _pending_step(situation: Situation) -> Step:
     device = situation.device
     if device is not None and situation.ownership is None and not _is_classified(device):
         return Step(
             reason="NotClassifiedYet", message="the device is new: its class is not known yet", again_s=RECHECK_S
         )
-    return _refusal(situation) or Step(
+    return _refusal_step(situation) or Step(
         trigger=T.ADMITTED, reason=situation.policy.reason, message=situation.policy.message
     )
 
 
-def _queued(situation: Situation) -> Step:
+def _queued_step(situation: Situation) -> Step:
     if situation.holds_device:  # acquired before a crash, or by the step before
         return Step(trigger=T.DEVICE_ACQUIRED, reason="DeviceAcquired")
-    if (refusal := _refusal(situation)) is not None:
+    if (refusal := _refusal_step(situation)) is not None:
         return refusal
     if not situation.policy.is_allowed:
-        return _await_policy(situation)
+        return _policy_wait_step(situation)
     if (holder := situation.holder) is not None:
         message = f"the operation {holder.namespace}/{holder.name} holds the device"
         return Step(reason="DeviceBusy", message=message, again_s=RECHECK_S)
     return Step(acquire=True, again_s=0.0)
 
 
-def _await_policy(situation: Situation) -> Step:
+def _policy_wait_step(situation: Situation) -> Step:
     """Returns the step of an operation that the policies allow only later: a quota is used up, or no window is open."""
     policy = situation.policy
     again_s = RECHECK_S
@@ -180,30 +182,30 @@ def _await_policy(situation: Situation) -> Step:
     return Step(reason=policy.reason, message=policy.message, again_s=again_s)
 
 
-def _draining(situation: Situation) -> Step:
+def _draining_step(situation: Situation) -> Step:
     device = situation.device
     if device is None:
         return Step(trigger=T.DEVICE_GONE, reason="AcceleratorGone", message="the accelerator vanished")
-    if (refusal := _refusal(situation)) is not None:  # the wait for workloads may have been long
+    if (refusal := _refusal_step(situation)) is not None:  # the wait for workloads may have been long
         return refusal
     if not situation.policy.is_allowed:
-        return _await_policy(situation)
+        return _policy_wait_step(situation)
     holders = device.status.holders
     if not holders or situation.policy.may_run_while_held:
         return Step(trigger=T.DRAINED, reason="Executing")
-    pods = ", ".join(sorted({f"{holder.namespace}/{holder.pod}" for holder in holders}))
+    pod_names = ", ".join(sorted({f"{holder.namespace}/{holder.pod}" for holder in holders}))
     drain = situation.operation.spec.drain
     if drain is DrainMode.REFUSE:
-        return Step(trigger=T.HELD_BY_WORKLOAD, reason="HeldByWorkload", message=f"{pods} holds the device"[:1024])
+        return Step(trigger=T.HELD_BY_WORKLOAD, reason="HeldByWorkload", message=f"{pod_names} holds the device"[:1024])
     return Step(
         reason="WaitingForWorkloads",
-        message=f"waits for the end of {pods}"[:1024],
+        message=f"waits for the end of {pod_names}"[:1024],
         again_s=RECHECK_S,
         evict=drain is DrainMode.EVICT,
     )
 
 
-def _executing(situation: Situation) -> Step:
+def _executing_step(situation: Situation) -> Step:
     """Returns the step of a RUNNING or CANCELLING operation. The executor's report decides."""
     report, status = situation.report, situation.operation.status
     if report is not None and report.outcome is not None:
@@ -215,65 +217,67 @@ def _executing(situation: Situation) -> Step:
         is_final = not report.retryable or status.attempts > situation.retry_limit
         trigger = T.FAILED if is_final else T.FAILED_FOR_NOW
         return Step(trigger=trigger, reason=reason, message=report.message)
-    if (lost := _lost(situation)) is not None:
-        return lost
+    if (lost_step := _lost_executor_step(situation)) is not None:
+        return lost_step
     return Step(again_s=RECHECK_S)
 
 
-def _lost(situation: Situation, limit_s: float | None = None) -> Step | None:
+def _lost_executor_step(situation: Situation, limit_s: float | None = None) -> Step | None:
     """Returns the step of an operation whose executor is away, has not begun its order, or exceeds ``limit_s``."""
     status = situation.operation.status
-    issued_s = 0.0
+    order_age_s = 0.0
     if status.order is not None and status.order.issued_at is not None:
-        issued_s = (situation.now - datetime.fromisoformat(status.order.issued_at)).total_seconds()
-    is_begun = situation.report is not None
+        order_age_s = (situation.now - datetime.fromisoformat(status.order.issued_at)).total_seconds()
+    has_report = situation.report is not None
     if situation.device is None and status.phase is not P.VERIFYING:
         message = "the accelerator vanished while it was operated"
     elif situation.executor_silent_s >= EXECUTOR_SILENCE_S:
         message = f"{status.executor} is not seen alive for {situation.executor_silent_s:.0f} s"
-    elif status.order is not None and not is_begun and issued_s >= EXECUTOR_SILENCE_S:
-        message = f"{status.executor} has not begun the order within {issued_s:.0f} s"
-    elif limit_s is not None and issued_s >= limit_s:
-        message = f"{status.executor} has not finished within {issued_s:.0f} s"
+    elif status.order is not None and not has_report and order_age_s >= EXECUTOR_SILENCE_S:
+        message = f"{status.executor} has not begun the order within {order_age_s:.0f} s"
+    elif limit_s is not None and order_age_s >= limit_s:
+        message = f"{status.executor} has not finished within {order_age_s:.0f} s"
     else:
         return None
     return Step(trigger=T.EXECUTOR_LOST, reason="ExecutorLost", message=message, rollback=RollbackState.FAILED)
 
 
-def _cancelling(situation: Situation) -> Step:
-    step = _executing(situation)
-    return (_lost(situation, UNDO_LIMIT_S) or step) if step.trigger is None else step
+def _cancelling_step(situation: Situation) -> Step:
+    step = _executing_step(situation)
+    return (_lost_executor_step(situation, UNDO_LIMIT_S) or step) if step.trigger is None else step
 
 
-def _retrying(situation: Situation) -> Step:
-    if (lost := _lost(situation)) is not None and situation.device is None:
-        return lost
+def _retrying_step(situation: Situation) -> Step:
+    if (lost_step := _lost_executor_step(situation)) is not None and situation.device is None:
+        return lost_step
     retry_at = situation.operation.status.retry_at
-    left_s = (datetime.fromisoformat(retry_at) - situation.now).total_seconds() if retry_at else 0.0
-    return Step(trigger=T.RETRY_DUE, reason="Executing") if left_s <= 0 else Step(again_s=left_s)
+    remaining_s = (datetime.fromisoformat(retry_at) - situation.now).total_seconds() if retry_at else 0.0
+    return Step(trigger=T.RETRY_DUE, reason="Executing") if remaining_s <= 0 else Step(again_s=remaining_s)
 
 
-def _verifying(situation: Situation) -> Step:
+def _verifying_step(situation: Situation) -> Step:
     status = situation.operation.status
-    contradiction = _contradiction(situation)
+    contradiction = _device_contradiction(situation)
     if contradiction is None:
         return Step(trigger=T.CONFIRMED, reason="Succeeded", message=status.message)
     reported_at = situation.now
     if status.order is not None and status.order.issued_at is not None and status.retry_at is not None:
         reported_at = datetime.fromisoformat(status.retry_at)
-    left_s = (reported_at + timedelta(seconds=VERIFY_LIMIT_S) - situation.now).total_seconds()
-    if left_s <= 0:
+    remaining_s = (reported_at + timedelta(seconds=VERIFY_LIMIT_S) - situation.now).total_seconds()
+    if remaining_s <= 0:
         return Step(trigger=T.CONTRADICTED, reason="NotConfirmed", message=contradiction)
-    return Step(reason="Verifying", message=contradiction, again_s=min(left_s, RECHECK_S))
+    return Step(reason="Verifying", message=contradiction, again_s=min(remaining_s, RECHECK_S))
 
 
-def _contradiction(situation: Situation) -> str | None:
+def _device_contradiction(situation: Situation) -> str | None:
     """Returns how the device differs from the reported success. Returns None if it agrees or cannot be compared."""
     device, spec = situation.device, situation.operation.spec
     if device is None:
         # A partition that was destroyed vanishes, and so may a device that was detached.
-        may_vanish = spec.operation is V.DETACH or (spec.partition is not None and spec.partition.profile is None)
-        return None if may_vanish else "the accelerator vanished"
+        is_absence_expected = spec.operation is V.DETACH or (
+            spec.partition is not None and spec.partition.profile is None
+        )
+        return None if is_absence_expected else "the accelerator vanished"
     status = device.status
     if spec.power is not None and status.power_state not in (PowerState.UNKNOWN, spec.power.state):
         return f"the device is {status.power_state}, not {spec.power.state}"
@@ -288,7 +292,7 @@ def _contradiction(situation: Situation) -> str | None:
     return None
 
 
-def _rolling_back(situation: Situation) -> Step:
+def _rollback_step(situation: Situation) -> Step:
     if situation.operation.spec.operation not in REVERSIBLE:
         return Step(trigger=T.UNDONE, rollback=RollbackState.NOT_NEEDED)
     report = situation.report
@@ -297,16 +301,16 @@ def _rolling_back(situation: Situation) -> Step:
     if report is not None and report.outcome is not None:
         message = f"the rollback failed: {report.message}"[:1024]
         return Step(trigger=T.UNDO_FAILED, reason="RollbackFailed", message=message, rollback=RollbackState.FAILED)
-    return _lost(situation, UNDO_LIMIT_S) or Step(again_s=RECHECK_S)
+    return _lost_executor_step(situation, UNDO_LIMIT_S) or Step(again_s=RECHECK_S)
 
 
 _PHASES: Mapping[OperationPhase, Callable[[Situation], Step]] = {
-    P.PENDING: _pending,
-    P.QUEUED: _queued,
-    P.DRAINING: _draining,
-    P.RUNNING: _executing,
-    P.RETRYING: _retrying,
-    P.VERIFYING: _verifying,
-    P.CANCELLING: _cancelling,
-    P.ROLLING_BACK: _rolling_back,
+    P.PENDING: _pending_step,
+    P.QUEUED: _queued_step,
+    P.DRAINING: _draining_step,
+    P.RUNNING: _executing_step,
+    P.RETRYING: _retrying_step,
+    P.VERIFYING: _verifying_step,
+    P.CANCELLING: _cancelling_step,
+    P.ROLLING_BACK: _rollback_step,
 }

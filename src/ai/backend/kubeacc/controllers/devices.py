@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 def class_of(device: Accelerator, classes: Iterable[AcceleratorClass]) -> AcceleratorClass | None:
     """Returns the class of a device. If several classes select it, the highest priority and then the first name win."""
-    matching = [acc_class for acc_class in classes if _selects(acc_class, device)]
-    return min(matching, key=lambda c: (-c.spec.priority, c.metadata.name), default=None)
+    matching_classes = [acc_class for acc_class in classes if _selects(acc_class, device)]
+    return min(matching_classes, key=lambda c: (-c.spec.priority, c.metadata.name), default=None)
 
 
 def _selects(acc_class: AcceleratorClass, device: Accelerator) -> bool:
@@ -75,13 +75,15 @@ def sharing_violation(device: Accelerator, policies: Iterable[AcceleratorPolicy]
         spec = policy.spec
         if spec.sharing is None or (spec.class_names and device.status.class_name not in spec.class_names):
             continue
-        bound = [holder for holder in holders if not spec.namespaces or holder.namespace in spec.namespaces]
-        if bound and (problem := _exceeded(spec.sharing, len(holders), {holder.namespace for holder in holders})):
+        bound_holders = [holder for holder in holders if not spec.namespaces or holder.namespace in spec.namespaces]
+        if bound_holders and (
+            problem := _sharing_problem(spec.sharing, len(holders), {holder.namespace for holder in holders})
+        ):
             return f"the policy {policy.metadata.name} allows {problem}"
     return ""
 
 
-def _exceeded(sharing: Sharing, workloads: int, namespaces: set[str]) -> str:
+def _sharing_problem(sharing: Sharing, workloads: int, namespaces: set[str]) -> str:
     if sharing.exclusive and len(namespaces) > 1:
         return f"one namespace at a time, and {', '.join(sorted(namespaces))[:500]} hold the device"
     if workloads > sharing.max_workloads_per_device:
@@ -109,15 +111,15 @@ class DeviceController:
         if ("", device.status.class_name) in self._view.classes.reflector.undecodable:
             return None
         acc_class = class_of(device, self._view.classes.all())
-        rule = ownership_of(device, acc_class)
+        device_ownership = ownership_of(device, acc_class)
         class_name = acc_class.metadata.name if acc_class is not None else None
-        owner = rule.owner if rule is not None else None
-        conditions = self._conditions(device, rule)
-        present = {condition.type: condition for condition in device.status.conditions}
+        owner = device_ownership.owner if device_ownership is not None else None
+        conditions = self._conditions(device, device_ownership)
+        present_conditions = {condition.type: condition for condition in device.status.conditions}
         is_current = (
             device.status.class_name == class_name
             and device.status.managed_by == owner
-            and all(present.get(condition.type) == condition for condition in conditions)
+            and all(present_conditions.get(condition.type) == condition for condition in conditions)
         )
         if is_current:
             return None
@@ -126,7 +128,7 @@ class DeviceController:
             status["className"] = class_name
         if owner is not None:
             status["managedBy"] = owner
-        written = await self._api.apply(
+        written_device = await self._api.apply(
             ACCELERATORS,
             name,
             {"metadata": {"uid": device.metadata.uid}, "status": status},
@@ -134,22 +136,22 @@ class DeviceController:
             force=True,
             subresource="status",
         )
-        self._view.accelerators.record(written)
+        self._view.accelerators.record(written_device)
         return None
 
-    def _conditions(self, device: Accelerator, rule: Ownership | None) -> list[Condition]:
-        if rule is None:
-            managed = (False, "NoClass", "no AcceleratorClass selects the device")
+    def _conditions(self, device: Accelerator, device_ownership: Ownership | None) -> list[Condition]:
+        if device_ownership is None:
+            managed_condition = (False, "NoClass", "no AcceleratorClass selects the device")
         else:
-            managed = (rule.is_managed, rule.reason, rule.message)
+            managed_condition = (device_ownership.is_managed, device_ownership.reason, device_ownership.message)
         problem = sharing_violation(device, self._view.policies.all())
-        compliant = (not problem, "SharingExceeded" if problem else "WithinPolicy", problem)
-        present = {condition.type: condition for condition in device.status.conditions}
+        compliant_condition = (not problem, "SharingExceeded" if problem else "WithinPolicy", problem)
+        present_conditions = {condition.type: condition for condition in device.status.conditions}
         return [
-            _condition(present.get(name), name, value, reason, message, device, timestamp(self._now()))
+            _condition(present_conditions.get(name), name, value, reason, message, device, timestamp(self._now()))
             for name, (value, reason, message) in (
-                (ControllerCondition.MANAGED, managed),
-                (ControllerCondition.COMPLIANT, compliant),
+                (ControllerCondition.MANAGED, managed_condition),
+                (ControllerCondition.COMPLIANT, compliant_condition),
             )
         ]
 
@@ -163,37 +165,49 @@ class DeviceController:
             acc_class.status,
             observed_generation=acc_class.metadata.generation,
             devices=len(devices),
-            healthy=sum(1 for d in devices if d.status.health and d.status.health.state is DeviceHealth.HEALTHY),
+            healthy=sum(
+                1
+                for counted_device in devices
+                if counted_device.status.health and counted_device.status.health.state is DeviceHealth.HEALTHY
+            ),
             held=sum(1 for device in devices if device.status.holders),
         )
         if status == acc_class.status:
             return None
-        body = {"metadata": {"uid": acc_class.metadata.uid}, "status": _complete(status)}
-        written = await self._api.apply(
+        body = {"metadata": {"uid": acc_class.metadata.uid}, "status": _with_zeros(status)}
+        written_class = await self._api.apply(
             CLASSES, name, body, manager=CONTROLLER_MANAGER, force=True, subresource="status"
         )
-        self._view.classes.record(written)
+        self._view.classes.record(written_class)
         return None
 
 
-def _complete(status: Any) -> Mapping[str, Any]:
+def _with_zeros(status: Any) -> Mapping[str, Any]:
     """Returns a status with explicit zeros, so that the zeros are shown."""
     return {"devices": 0, "healthy": 0, "held": 0, **msgspec.to_builtins(status)}
 
 
 def _condition(
-    present: Condition | None, name: str, value: bool, reason: str, message: str, device: KubeObject, now: str
+    present_condition: Condition | None, name: str, value: bool, reason: str, message: str, device: KubeObject, now: str
 ) -> Condition:
     """Returns a condition. If the present condition says the same, the present one is returned."""
     status = "True" if value else "False"
-    if present is not None and (present.status, present.reason, present.message) == (status, reason, message):
-        return present
-    since = present.last_transition_time if present is not None and present.status == status else now
+    if present_condition is not None and (
+        present_condition.status,
+        present_condition.reason,
+        present_condition.message,
+    ) == (status, reason, message):
+        return present_condition
+    changed_at = (
+        present_condition.last_transition_time
+        if present_condition is not None and present_condition.status == status
+        else now
+    )
     return Condition(
         type=name,
         status=status,
         reason=reason,
         message=message,
-        last_transition_time=since,
+        last_transition_time=changed_at,
         observed_generation=device.metadata.generation,
     )

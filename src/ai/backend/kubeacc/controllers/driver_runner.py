@@ -39,9 +39,9 @@ async def refuse_image(artifact: Artifact) -> Path:
 
 def accelerator_name(driver: str, device_id: str) -> str:
     """Returns the name of a device's Accelerator object. The name is readable, and differs for different ids."""
-    readable = re.sub(r"[^a-z0-9-]+", "-", device_id.lower()).strip("-")
-    name = f"{driver}-{readable}"
-    if readable == device_id and len(name) <= _NAME_LENGTH:
+    readable_id = re.sub(r"[^a-z0-9-]+", "-", device_id.lower()).strip("-")
+    name = f"{driver}-{readable_id}"
+    if readable_id == device_id and len(name) <= _NAME_LENGTH:
         return name
     return f"{name[:_NAME_LENGTH].rstrip('-')}-{sha256(device_id.encode()).hexdigest()[:8]}"
 
@@ -87,11 +87,14 @@ class DriverRunner:
             await self._write_devices()
 
     async def _write_devices(self) -> None:
-        devices = {accelerator_name(self._driver.name, d.device_id): d for d in await self._discovered()}
+        devices = {
+            accelerator_name(self._driver.name, driver_device.device_id): driver_device
+            for driver_device in await self._list_devices()
+        }
         failure: BackendError | None = None
         for name, device in devices.items():
             try:
-                await self._write(name, device)
+                await self._write_device(name, device)
             except BackendError as e:  # a device that the server refuses keeps no other one from being reported
                 log.warning("the accelerator %s is not reported: %s", name, e.message)
                 failure = e
@@ -103,19 +106,19 @@ class DriverRunner:
         if failure is not None:
             raise failure
 
-    async def _discovered(self) -> Sequence[DriverDevice]:
-        """Asks the driver for its devices. Raises DeadlineExceeded and PluginError for one that hangs or lies."""
+    async def _list_devices(self) -> Sequence[DriverDevice]:
+        """Asks the driver for its devices. Raises DeadlineExceeded if it is too slow, PluginError for a wrong type."""
         try:
             async with asyncio.timeout(_DISCOVERY_LIMIT_S):
                 devices = await self._driver.discover()
         except TimeoutError:
-            limit = f"{_DISCOVERY_LIMIT_S:g} s"
-            raise DeadlineExceeded(f"the driver {self._driver.name} has not told its devices in {limit}") from None
-        if not isinstance(devices, list | tuple) or any(not isinstance(one, DriverDevice) for one in devices):
+            limit_text = f"{_DISCOVERY_LIMIT_S:g} s"
+            raise DeadlineExceeded(f"the driver {self._driver.name} has not told its devices in {limit_text}") from None
+        if not isinstance(devices, list | tuple) or any(not isinstance(device, DriverDevice) for device in devices):
             raise PluginError(f"the driver {self._driver.name} says {devices!r:.100} instead of its devices")
         return devices
 
-    async def _write(self, name: str, device: DriverDevice) -> None:
+    async def _write_device(self, name: str, device: DriverDevice) -> None:
         spec: dict[str, Any] = {
             "driver": self._driver.name,
             "deviceID": device.device_id,
@@ -135,23 +138,23 @@ class DriverRunner:
         }
         if (program := self._program_of(name, device)) is not None:
             status["program"] = msgspec.to_builtins(program)
-        encoded = msgspec.json.encode([spec, status])
-        if self._written.get(name) == encoded and self._view.accelerators.get(name) is not None:
+        encoded_device = msgspec.json.encode([spec, status])
+        if self._written.get(name) == encoded_device and self._view.accelerators.get(name) is not None:
             return
         options: dict[str, Any] = {"manager": DRIVER_MANAGER, "force": True}
         await self._api.apply(ACCELERATORS, name, {"spec": spec}, **options)
         await self._api.apply(ACCELERATORS, name, {"status": status}, **options, subresource="status")
-        self._written[name] = encoded
+        self._written[name] = encoded_device
 
     def _program_of(self, name: str, device: DriverDevice) -> Program | None:
         """Returns the image that a device has loaded, from the last operation unless the driver reports another one."""
-        stored = self._view.accelerators.get(name)
-        program = self._programs.get(name) or (stored.status.program if stored is not None else None)
+        accelerator = self._view.accelerators.get(name)
+        program = self._programs.get(name) or (accelerator.status.program if accelerator is not None else None)
         if device.program is not None and (program is None or program.image != device.program):
             return Program(image=device.program)
         return program
 
-    def _note_program(self, operation: AcceleratorOperation, report: Report) -> None:
+    def _record_program(self, operation: AcceleratorOperation, report: Report) -> None:
         """Remembers the image that the device has loaded now, until it is stored."""
         spec, order = operation.spec, operation.status.order
         if spec.program is None or order is None or report.outcome is not Outcome.SUCCEEDED:
@@ -182,18 +185,18 @@ class DriverRunner:
                 fetch_image=self._fetch_image,
                 on_change=lambda: self._queue.add(key),
             )
-        stored, order = operation.status.report, operation.status.order
-        report = self._refusal_of(operation) or execution.report(order, stored)
-        if report == stored:
+        stored_report, order = operation.status.report, operation.status.order
+        report = self._refusal_of(operation) or execution.report(order, stored_report)
+        if report == stored_report:
             return None
         if report.outcome is not None:
-            self._note_program(operation, report)
+            self._record_program(operation, report)
             await self.discover_now()
         body = {"metadata": {"uid": operation.metadata.uid}, "status": {"report": msgspec.to_builtins(report)}}
-        written = await self._api.apply(
+        written_operation = await self._api.apply(
             OPERATIONS, name, body, namespace, manager=DRIVER_MANAGER, force=True, subresource="status"
         )
-        self._view.operations.record(written)
+        self._view.operations.record(written_operation)
         return None
 
     def _refusal_of(self, operation: AcceleratorOperation) -> Report | None:
@@ -207,7 +210,7 @@ class DriverRunner:
         return Report(sequence=order.sequence, outcome=Outcome.FAILED, reason="NoSuchNode", message=message)
 
     async def discover_now(self) -> None:
-        """Writes the new state of the device before the report, because the controllers compare the two."""
+        """Writes the present devices at once, because the controllers compare them with the report that follows."""
         try:
             await self.discover_devices()
         except BackendError as e:

@@ -53,8 +53,8 @@ class ControllerManager:
         self.view.accelerators.subscribe(self._on_device)
         self.view.operations.subscribe(self._on_operation)
         self.view.claims.subscribe(self._on_claim)
-        self.view.classes.subscribe(self._on_rules)
-        self.view.policies.subscribe(self._on_rules)
+        self.view.classes.subscribe(self._on_rule_change)
+        self.view.policies.subscribe(self._on_rule_change)
 
     def _on_device(self, before: Accelerator | None, after: Accelerator | None) -> None:
         device = after or before
@@ -62,9 +62,9 @@ class ControllerManager:
             return
         if after is not None:
             self.device_queue.add(after.metadata.name)
-        for side in (before, after):
-            if side is not None and side.status.class_name:
-                self.class_queue.add_after(side.status.class_name, _CLASS_PAUSE_S)
+        for device_version in (before, after):
+            if device_version is not None and device_version.status.class_name:
+                self.class_queue.add_after(device_version.status.class_name, _CLASS_PAUSE_S)
         for key in self._operations_of.get(device.metadata.name, ()):
             self.operation_queue.add(key)
 
@@ -88,7 +88,7 @@ class ControllerManager:
         if after is not None and waiting_devices(after):
             self.claim_queue.add(after.key)
 
-    def _on_rules(self, before: KubeObject | None, after: KubeObject | None) -> None:
+    def _on_rule_change(self, before: KubeObject | None, after: KubeObject | None) -> None:
         """Queues every device and every waiting operation again after a change of a class or a policy.
 
         A change of a status, which the controllers themselves write while devices change, asks nobody.

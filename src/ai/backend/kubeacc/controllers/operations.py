@@ -20,7 +20,7 @@ from ai.backend.common.structs import replace
 from ai.backend.kubeacc.controllers.cluster_view import ClusterView
 from ai.backend.kubeacc.controllers.decision import CURES_QUARANTINE, Situation, next_step
 from ai.backend.kubeacc.controllers.devices import ownership_of
-from ai.backend.kubeacc.controllers.progress import advance, ended, timestamp
+from ai.backend.kubeacc.controllers.progress import advance, ended_status, timestamp
 from ai.backend.kubeacc.crd.accelerators import OperationRef
 from ai.backend.kubeacc.crd.fields import Condition
 from ai.backend.kubeacc.crd.objects import (
@@ -94,41 +94,41 @@ class OperationController:
         if OPERATION_FINALIZER not in operation.metadata.finalizers:
             if operation.metadata.deletion_timestamp:
                 return None  # nothing was begun without the finalizer
-            await self._set_finalizer(operation, present=True)
+            await self._set_finalizer(operation, is_present=True)
             crash_point("after-operation-finalizer")
             return 0.0
         # Of the waiting operations of a namespace one is decided at a time, so that each sees the quota that is left.
         async with self._acquiring.setdefault(namespace, asyncio.Lock()):
             situation = self._situation(operation)
-            taken = next_step(situation)
-            if taken.acquire and situation.device is not None:
+            next_action = next_step(situation)
+            if next_action.acquire and situation.device is not None:
                 await self._acquire(operation, situation.device)
                 crash_point("after-operation-acquire")
                 return 0.0
-        if taken.evict and situation.device is not None and (problem := await self._evict(situation.device)):
-            taken = replace(taken, reason="EvictionRefused", message=problem[:1024])
-        status, _ = advance(situation, taken)
+        if next_action.evict and situation.device is not None and (problem := await self._evict(situation.device)):
+            next_action = replace(next_action, reason="EvictionRefused", message=problem[:1024])
+        status, _ = advance(situation, next_action)
         if status != replace(operation.status, report=None):
             crash_point("before-operation-status")
             if status.attempts > operation.status.attempts == 0 and situation.policy.policy is not None:
-                await self._note_begin(operation, situation.policy.policy, situation.now)
-            await self._store(operation, status)
+                await self._record_begin(operation, situation.policy.policy, situation.now)
+            await self._store_status(operation, status)
             crash_point("after-operation-status")
-            if taken.trigger is not None:
-                log.info("%s/%s: %s by %s", namespace, name, status.phase, taken.trigger)
-        return 0.0 if taken.trigger is not None else taken.again_s
+            if next_action.trigger is not None:
+                log.info("%s/%s: %s by %s", namespace, name, status.phase, next_action.trigger)
+        return 0.0 if next_action.trigger is not None else next_action.again_s
 
     def _situation(self, operation: AcceleratorOperation) -> Situation:
         now = self._now()
         device = self._view.accelerators.get(operation.spec.accelerator)
         acc_class = self._view.classes.get(device.status.class_name) if device and device.status.class_name else None
         default_deadline_s = acc_class.spec.default_deadline_seconds if acc_class else DEFAULT_DEADLINE_S
-        retries = acc_class.spec.default_retry_limit if acc_class else DEFAULT_RETRIES
+        default_retries = acc_class.spec.default_retry_limit if acc_class else DEFAULT_RETRIES
         status, spec = operation.status, operation.spec
         deadline = now + timedelta(seconds=spec.deadline_seconds or default_deadline_s)
         policies = {policy.metadata.name: policy.spec for policy in self._view.policies.all()}
         namespace = self._view.namespaces.get(operation.metadata.namespace)
-        context = OperationContext(
+        operation_context = OperationContext(
             spec=spec,
             namespace=operation.metadata.namespace,
             namespace_labels=namespace.metadata.labels if namespace is not None else {},
@@ -140,14 +140,14 @@ class OperationController:
                 if policy.quota is not None
             },
         )
-        policy = evaluate(policies, context)
+        policy = evaluate(policies, operation_context)
         executor = status.executor or (self._executor_of(operation, device) if device is not None else "")
         return Situation(
             operation=operation,
             device=device,
             ownership=ownership_of(device, acc_class) if device is not None else None,
             policy=policy,
-            retry_limit=retries if spec.retry_limit is None else spec.retry_limit,
+            retry_limit=default_retries if spec.retry_limit is None else spec.retry_limit,
             deadline=datetime.fromisoformat(status.deadline) if status.deadline else deadline,
             now=now,
             executor=executor,
@@ -160,22 +160,30 @@ class OperationController:
         itself. Operations that this policy allowed and attached devices of its classes count. An operation that cannot
         be decoded counts for every policy, and where no more can be noted, none begins."""
         namespace, uid = operation.metadata.namespace, operation.metadata.uid
-        others = [
-            other
-            for other in self._view.operations.all()
-            if other.metadata.namespace == namespace and other.metadata.uid != uid and other.status.policy == name
+        other_operations = [
+            other_operation
+            for other_operation in self._view.operations.all()
+            if other_operation.metadata.namespace == namespace
+            and other_operation.metadata.uid != uid
+            and other_operation.status.policy == name
         ]
         devices = self._view.accelerators.all()
-        locking = {device.status.operation.uid for device in devices if device.status.operation is not None}
-        begun = {
-            other.metadata.uid
-            for other in others
-            if other.status.attempts and other.status.start_time and _is_recent(other.status.start_time, now)
+        locking_uids = {device.status.operation.uid for device in devices if device.status.operation is not None}
+        begun_uids = {
+            other_operation.metadata.uid
+            for other_operation in other_operations
+            if other_operation.status.attempts
+            and other_operation.status.start_time
+            and _is_recent(other_operation.status.start_time, now)
         }
-        noted = self._recent(name, now)
-        begun |= {one.uid for one in noted if one.namespace == namespace and one.uid != uid}
+        recent_operations = self._recent_operations(name, now)
+        begun_uids |= {
+            recent_operation.uid
+            for recent_operation in recent_operations
+            if recent_operation.namespace == namespace and recent_operation.uid != uid
+        }
         limit = policy.quota.operations_per_hour if policy.quota is not None else None
-        unknown = sum(1 for key in self._view.operations.reflector.undecodable if key[0] == namespace)
+        undecodable_count = sum(1 for key in self._view.operations.reflector.undecodable if key[0] == namespace)
         return Usage(
             attached_devices=sum(
                 1
@@ -184,18 +192,26 @@ class OperationController:
                 and device.status.attached_by.namespace == namespace
                 and (not policy.class_names or device.status.class_name in policy.class_names)
             ),
-            concurrent_operations=unknown
-            + sum(1 for other in others if other.status.phase.holds_device or other.metadata.uid in locking),
-            operations_last_hour=unknown + len(begun) + (limit or 0 if len(noted) >= MAX_RECENT else 0),
+            concurrent_operations=undecodable_count
+            + sum(
+                1
+                for other_operation in other_operations
+                if other_operation.status.phase.holds_device or other_operation.metadata.uid in locking_uids
+            ),
+            operations_last_hour=undecodable_count
+            + len(begun_uids)
+            + (limit or 0 if len(recent_operations) >= MAX_RECENT else 0),
         )
 
-    def _recent(self, policy_name: str, now: datetime) -> list[RecentOperation]:
+    def _recent_operations(self, policy_name: str, now: datetime) -> list[RecentOperation]:
         """Returns the operations of the last hour that a policy's status lists."""
         policy = self._view.policies.get(policy_name)
-        noted = policy.status.recent_operations if policy is not None else ()
-        return [one for one in noted if _is_recent(one.start_time, now)]
+        recorded_operations = policy.status.recent_operations if policy is not None else ()
+        return [
+            recent_operation for recent_operation in recorded_operations if _is_recent(recent_operation.start_time, now)
+        ]
 
-    async def _note_begin(self, operation: AcceleratorOperation, policy_name: str, now: datetime) -> None:
+    async def _record_begin(self, operation: AcceleratorOperation, policy_name: str, now: datetime) -> None:
         """Adds an operation that begins to the status of its policy, if a quota counts it.
 
         Raises Conflict if the policy has changed since it was asked, so of two operations one gets the last place."""
@@ -203,32 +219,39 @@ class OperationController:
         if policy is None or policy.spec.quota is None or policy.spec.quota.operations_per_hour is None:
             return
         metadata = operation.metadata
-        begins = RecentOperation(namespace=metadata.namespace, uid=metadata.uid, start_time=timestamp(now))
-        recent = [one for one in self._recent(policy_name, now) if one.uid != metadata.uid]
+        beginning_operation = RecentOperation(namespace=metadata.namespace, uid=metadata.uid, start_time=timestamp(now))
+        recent_operations = [
+            recent_operation
+            for recent_operation in self._recent_operations(policy_name, now)
+            if recent_operation.uid != metadata.uid
+        ]
         condition = {"uid": policy.metadata.uid, "resourceVersion": policy.metadata.resource_version}
-        written = await self._api.apply(
+        written_policy = await self._api.apply(
             POLICIES,
             policy_name,
-            {"metadata": condition, "status": {"recentOperations": msgspec.to_builtins([*recent, begins])}},
+            {
+                "metadata": condition,
+                "status": {"recentOperations": msgspec.to_builtins([*recent_operations, beginning_operation])},
+            },
             manager=OPERATION_MANAGER,
             force=True,
             subresource="status",
         )
-        self._view.policies.record(written)
+        self._view.policies.record(written_policy)
 
-    async def _set_finalizer(self, operation: AcceleratorOperation, *, present: bool) -> None:
+    async def _set_finalizer(self, operation: AcceleratorOperation, *, is_present: bool) -> None:
         finalizers = [name for name in operation.metadata.finalizers if name != OPERATION_FINALIZER]
-        if present:
+        if is_present:
             finalizers.append(OPERATION_FINALIZER)
         metadata = {
             "uid": operation.metadata.uid,
             "resourceVersion": operation.metadata.resource_version,
             "finalizers": finalizers,
         }
-        patched = await self._api.patch(
+        patched_operation = await self._api.patch(
             OPERATIONS, operation.metadata.name, {"metadata": metadata}, operation.metadata.namespace
         )
-        self._view.operations.record(patched)
+        self._view.operations.record(patched_operation)
 
     async def _acquire(self, operation: AcceleratorOperation, device: Accelerator) -> None:
         """Locks the device for an operation. Raises Conflict if the device has changed since it was read, so of two
@@ -246,14 +269,14 @@ class OperationController:
             attached_by = OperationRef(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
         elif device.status.attach_state is AttachState.DETACHED:
             attached_by = None
-        quarantined: bool | None = None
+        is_quarantined: bool | None = None
         if status.rollback is RollbackState.FAILED:
-            quarantined = True
+            is_quarantined = True
         elif has_succeeded and spec.operation in CURES_QUARANTINE:
-            quarantined = False
+            is_quarantined = False
         message = f"{metadata.namespace}/{metadata.name}: {status.message}"[:1024]
         await self._write_device(
-            device, operation=None, quarantined=quarantined, attached_by=attached_by, message=message
+            device, operation=None, quarantined=is_quarantined, attached_by=attached_by, message=message
         )
 
     async def release_orphan(self, device: Accelerator) -> None:
@@ -304,7 +327,7 @@ class OperationController:
         if attached_by is not None:
             status["attachedBy"] = msgspec.to_builtins(attached_by)
         metadata = {"uid": device.metadata.uid, "resourceVersion": device.metadata.resource_version}
-        written = await self._api.apply(
+        written_device = await self._api.apply(
             ACCELERATORS,
             device.metadata.name,
             {"metadata": metadata, "status": status},
@@ -312,12 +335,12 @@ class OperationController:
             force=True,
             subresource="status",
         )
-        self._view.accelerators.record(written)
+        self._view.accelerators.record(written_device)
 
-    async def _store(self, operation: AcceleratorOperation, status: Any) -> None:
+    async def _store_status(self, operation: AcceleratorOperation, status: Any) -> None:
         """Writes the whole status except the report, if nobody changed the operation meanwhile."""
         metadata = {"uid": operation.metadata.uid, "resourceVersion": operation.metadata.resource_version}
-        written = await self._api.apply(
+        written_operation = await self._api.apply(
             OPERATIONS,
             operation.metadata.name,
             {"metadata": metadata, "status": msgspec.to_builtins(status)},
@@ -326,7 +349,7 @@ class OperationController:
             force=True,
             subresource="status",
         )
-        self._view.operations.record(written)
+        self._view.operations.record(written_operation)
 
     async def _evict(self, device: Accelerator) -> str:
         """Requests the eviction of the pods that hold a device, repeatedly for pods that a disruption budget protects.
@@ -357,25 +380,25 @@ class OperationController:
         if device is not None and holder is not None and holder.uid == operation.metadata.uid:
             await self._release(operation, device)
             crash_point("after-operation-release")
-        problem = await self._open_gate(operation) if operation.status.phase is P.SUCCEEDED else ""
-        status = ended(operation, problem, self._now())
+        problem = await self._remove_scheduling_gate(operation) if operation.status.phase is P.SUCCEEDED else ""
+        status = ended_status(operation, problem, self._now())
         if status != operation.status and not operation.metadata.deletion_timestamp:
-            await self._store(operation, replace(status, report=None))
+            await self._store_status(operation, replace(status, report=None))
             return 0.0
         if OPERATION_FINALIZER in operation.metadata.finalizers:
-            await self._set_finalizer(operation, present=False)
+            await self._set_finalizer(operation, is_present=False)
         if operation.metadata.deletion_timestamp or operation.status.completion_time is None:
             return None
         age_s = (self._now() - datetime.fromisoformat(operation.status.completion_time)).total_seconds()
-        left_s = operation.spec.ttl_seconds_after_finished - age_s
-        if left_s > 0:
-            return left_s
+        remaining_s = operation.spec.ttl_seconds_after_finished - age_s
+        if remaining_s > 0:
+            return remaining_s
         await self._api.delete(
             OPERATIONS, operation.metadata.name, operation.metadata.namespace, uid=operation.metadata.uid
         )
         return None
 
-    async def _open_gate(self, operation: AcceleratorOperation) -> str:
+    async def _remove_scheduling_gate(self, operation: AcceleratorOperation) -> str:
         """Removes the scheduling gate of the pod that waits for the attachment (decision 0396).
 
         Returns why the pod cannot be released, empty if it is, or if there is none to be released."""
@@ -385,16 +408,16 @@ class OperationController:
         path = f"/api/v1/namespaces/{operation.metadata.namespace}/pods/{attach.gated_pod.name}"
         try:
             pod = msgspec.json.decode(await self._api.request("GET", path))
-            present = pod["spec"].get("schedulingGates", ())
-            gates = [gate for gate in present if gate["name"] != ATTACH_GATE]
-            if pod["metadata"]["uid"] != attach.gated_pod.uid or len(gates) == len(present):
+            present_gates = pod["spec"].get("schedulingGates", ())
+            remaining_gates = [gate for gate in present_gates if gate["name"] != ATTACH_GATE]
+            if pod["metadata"]["uid"] != attach.gated_pod.uid or len(remaining_gates) == len(present_gates):
                 return ""
             node = self._view.nodes.get(attach.node_name)
             hostname = node.metadata.labels.get(_HOSTNAME, attach.node_name) if node is not None else attach.node_name
-            selector = {**pod["spec"].get("nodeSelector", {}), _HOSTNAME: hostname}
+            node_selector = {**pod["spec"].get("nodeSelector", {}), _HOSTNAME: hostname}
             body = {
                 "metadata": {"uid": attach.gated_pod.uid, "resourceVersion": pod["metadata"]["resourceVersion"]},
-                "spec": {"schedulingGates": gates, "nodeSelector": selector},
+                "spec": {"schedulingGates": remaining_gates, "nodeSelector": node_selector},
             }
             await self._api.patch(PODS, attach.gated_pod.name, body, operation.metadata.namespace)
         except NotFound:

@@ -21,7 +21,7 @@ from ai.backend.kubeacc.crd.operations import AcceleratorOperationStatus, Order
 from ai.backend.kubeacc.crd.vocabulary import PowerState
 
 P = OperationPhase
-_RETRY = Backoff(2.0, 60.0)
+_RETRY_BACKOFF = Backoff(2.0, 60.0)
 POD_RELEASED = "PodReleased"
 _KEEPS_REASON = frozenset({T.UNDONE, T.COMPLETED, T.ABORTED, T.FAILED, T.FAILED_FOR_NOW})
 """Triggers after which an operation keeps its reason: the one for which it failed, was cancelled or was too late."""
@@ -32,94 +32,98 @@ def timestamp(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def advance(situation: Situation, taken: Step) -> tuple[AcceleratorOperationStatus, tuple[E, ...]]:
+def advance(situation: Situation, taken_step: Step) -> tuple[AcceleratorOperationStatus, tuple[E, ...]]:
     """Returns the status after a step, without the executor's report, and the effects that remain to be done."""
     operation, now = situation.operation, situation.now
-    old = operation.status
+    old_status = operation.status
     status = replace(
-        old,
+        old_status,
         observed_generation=operation.metadata.generation,
-        start_time=old.start_time or timestamp(now),
-        deadline=old.deadline or timestamp(situation.deadline),
-        executor=old.executor or situation.executor,
-        policy=situation.policy.policy or old.policy,
-        cost_per_hour=situation.policy.cost_per_hour or old.cost_per_hour,
+        start_time=old_status.start_time or timestamp(now),
+        deadline=old_status.deadline or timestamp(situation.deadline),
+        executor=old_status.executor or situation.executor,
+        policy=situation.policy.policy or old_status.policy,
+        cost_per_hour=situation.policy.cost_per_hour or old_status.cost_per_hour,
         report=None,
     )
-    if taken.trigger is None:
-        status = _explained(status, taken)
-        return replace(status, conditions=_observed(status.conditions, operation)), ()
-    state, _, effects = step(OperationState(old.phase, old.verdict), taken.trigger)
+    if taken_step.trigger is None:
+        status = _with_reason(status, taken_step)
+        return replace(status, conditions=_with_generation(status.conditions, operation)), ()
+    state, _, effects = step(OperationState(old_status.phase, old_status.verdict), taken_step.trigger)
     status = replace(status, phase=state.phase, verdict=state.verdict, retry_at=None)
-    if old.verdict is None or taken.trigger not in _KEEPS_REASON:
-        status = _explained(status, taken)
-    if taken.rollback is not None:
-        status = replace(status, rollback=taken.rollback)
-    status = _ordered(situation, status, effects)
+    if old_status.verdict is None or taken_step.trigger not in _KEEPS_REASON:
+        status = _with_reason(status, taken_step)
+    if taken_step.rollback is not None:
+        status = replace(status, rollback=taken_step.rollback)
+    status = _with_order(situation, status, effects)
     if state.phase is P.RETRYING:
-        delay_s = _RETRY.delay_s(old.attempts - 1)
+        delay_s = _RETRY_BACKOFF.delay_s(old_status.attempts - 1)
         status = replace(status, retry_at=timestamp(now + timedelta(seconds=delay_s)))
     if state.phase is P.VERIFYING:  # since when the device is compared with the report
         status = replace(status, retry_at=timestamp(now))
     if state.phase.is_final:
         status = replace(status, completion_time=timestamp(now))
-    conditions = _conditions(operation.metadata.generation, old, status, now)
+    conditions = _conditions(operation.metadata.generation, old_status, status, now)
     return replace(status, conditions=conditions), effects
 
 
-def _explained(status: AcceleratorOperationStatus, taken: Step) -> AcceleratorOperationStatus:
+def _with_reason(status: AcceleratorOperationStatus, taken_step: Step) -> AcceleratorOperationStatus:
     """Returns the status with the reason and message of the step. An empty reason and message change nothing."""
-    if not taken.reason and not taken.message:
+    if not taken_step.reason and not taken_step.message:
         return status
-    return replace(status, reason=taken.reason or status.reason, message=taken.message[:1024])
+    return replace(status, reason=taken_step.reason or status.reason, message=taken_step.message[:1024])
 
 
-def _ordered(
+def _with_order(
     situation: Situation, status: AcceleratorOperationStatus, effects: Sequence[E]
 ) -> AcceleratorOperationStatus:
     """Returns the status with the order that the effects require."""
-    old, device = situation.operation.status.order, situation.device
-    sequence = (old.sequence if old is not None else 0) + 1
+    old_order, device = situation.operation.status.order, situation.device
+    sequence = (old_order.sequence if old_order is not None else 0) + 1
     issued_at = timestamp(situation.now)
     if E.ORDER in effects:
         order = Order(
             sequence=sequence,
             issued_at=issued_at,
-            previous_program=old.previous_program if old else device.status.program if device else None,
-            previous_power=old.previous_power if old else device.status.power_state if device else PowerState.UNKNOWN,
+            previous_program=old_order.previous_program if old_order else device.status.program if device else None,
+            previous_power=old_order.previous_power
+            if old_order
+            else device.status.power_state
+            if device
+            else PowerState.UNKNOWN,
         )
         return replace(status, order=order, attempts=status.attempts + 1)
-    if E.ABORT in effects and old is not None:
-        return replace(status, order=replace(old, abort=True, issued_at=issued_at))
-    if E.UNDO in effects and old is not None and situation.operation.spec.operation in REVERSIBLE:
+    if E.ABORT in effects and old_order is not None:
+        return replace(status, order=replace(old_order, abort=True, issued_at=issued_at))
+    if E.UNDO in effects and old_order is not None and situation.operation.spec.operation in REVERSIBLE:
         report = situation.report
         order = replace(
-            old,
+            old_order,
             sequence=sequence,
             issued_at=issued_at,
             rollback=True,
             abort=False,
-            result=report.result if report is not None else old.result,
+            result=report.result if report is not None else old_order.result,
         )
         return replace(status, order=order)
     return status
 
 
 def _conditions(
-    generation: int, old: AcceleratorOperationStatus, status: AcceleratorOperationStatus, now: datetime
+    generation: int, old_status: AcceleratorOperationStatus, status: AcceleratorOperationStatus, now: datetime
 ) -> tuple[Condition, ...]:
     """Returns the conditions ``Admitted`` and ``Complete``, for which ``kubectl wait`` can wait."""
     phase = status.phase
-    is_refused = phase is P.REFUSED or (old.phase is P.PENDING and phase.is_final)
-    admitted = "Unknown" if phase is P.PENDING else "False" if is_refused else "True"
-    complete = "True" if phase.is_final else "False"
-    before = {condition.type: condition for condition in old.conditions}
+    is_refused = phase is P.REFUSED or (old_status.phase is P.PENDING and phase.is_final)
+    admitted_value = "Unknown" if phase is P.PENDING else "False" if is_refused else "True"
+    complete_value = "True" if phase.is_final else "False"
+    old_conditions = {condition.type: condition for condition in old_status.conditions}
     conditions = []
     for name, value, reason in (
-        ("Admitted", admitted, status.reason or phase.value),
-        ("Complete", complete, phase.value if phase.is_final else "InProgress"),
+        ("Admitted", admitted_value, status.reason or phase.value),
+        ("Complete", complete_value, phase.value if phase.is_final else "InProgress"),
     ):
-        condition = before.get(name)
+        condition = old_conditions.get(name)
         if condition is None or condition.status != value:
             condition = Condition(
                 type=name,
@@ -133,21 +137,21 @@ def _conditions(
     return tuple(conditions)
 
 
-def _observed(conditions: Sequence[Condition], operation: AcceleratorOperation) -> tuple[Condition, ...]:
+def _with_generation(conditions: Sequence[Condition], operation: AcceleratorOperation) -> tuple[Condition, ...]:
     """Returns conditions with the present generation, because ``kubectl wait`` accepts no older ones."""
     generation = operation.metadata.generation
     return tuple(replace(condition, observed_generation=generation) for condition in conditions)
 
 
-def ended(operation: AcceleratorOperation, gate_problem: str, now: datetime) -> AcceleratorOperationStatus:
+def ended_status(operation: AcceleratorOperation, gate_problem: str, now: datetime) -> AcceleratorOperationStatus:
     """Returns the status of an operation that has ended, even if its spec was changed afterwards.
 
     ``gate_problem``: why the pod that waits for the device stays gated; it becomes the condition ``PodReleased``.
     """
     status = operation.status
-    conditions = _observed(status.conditions, operation)
+    conditions = _with_generation(status.conditions, operation)
     if gate_problem and all(condition.type != POD_RELEASED for condition in conditions):
-        released = Condition(
+        release_condition = Condition(
             type=POD_RELEASED,
             status="False",
             reason="PodRefused",
@@ -155,5 +159,5 @@ def ended(operation: AcceleratorOperation, gate_problem: str, now: datetime) -> 
             last_transition_time=timestamp(now),
             observed_generation=operation.metadata.generation,
         )
-        conditions = (*conditions, released)
+        conditions = (*conditions, release_condition)
     return replace(status, conditions=conditions, observed_generation=operation.metadata.generation)

@@ -52,12 +52,12 @@ class WorkQueue(Generic[K]):
         if key in self._ready or key in self._again:
             return
         loop = asyncio.get_running_loop()
-        at = loop.time() + max(0.0, delay_s)
+        due_at = loop.time() + max(0.0, delay_s)
         if (timer := self._timers.get(key)) is not None:
-            if timer.when() <= at:
+            if timer.when() <= due_at:
                 return
             timer.cancel()
-        self._timers[key] = loop.call_at(at, self._on_timer, key)
+        self._timers[key] = loop.call_at(due_at, self._on_timer, key)
 
     def _on_timer(self, key: K) -> None:
         self._timers.pop(key, None)
@@ -86,19 +86,27 @@ class WorkQueue(Generic[K]):
                 await self._wakeup.wait()
             key, _ = self._ready.popitem(last=False)
             self._active.add(key)
-            again_s: float | None = None
+            retry_delay_s: float | None = None
             try:
-                again_s = await self._reconcile(key)
+                retry_delay_s = await self._reconcile(key)
                 self._delays.pop(key, None)
             except Exception as e:
-                again_s = self._delays.setdefault(key, Backoff(_FIRST_S, _MAX_S)).next_s()
-                level = logging.DEBUG if isinstance(e, Conflict) else logging.WARNING
-                is_ours = not isinstance(e, BackendError)
-                log.log(level, "%s: %s is tried again in %.2f s: %s", self._name, key, again_s, e, exc_info=is_ours)
+                retry_delay_s = self._delays.setdefault(key, Backoff(_FIRST_S, _MAX_S)).next_s()
+                log_level = logging.DEBUG if isinstance(e, Conflict) else logging.WARNING
+                is_unexpected = not isinstance(e, BackendError)
+                log.log(
+                    log_level,
+                    "%s: %s is tried again in %.2f s: %s",
+                    self._name,
+                    key,
+                    retry_delay_s,
+                    e,
+                    exc_info=is_unexpected,
+                )
             finally:
                 self._active.discard(key)
                 if key in self._again:
                     self._again.discard(key)
                     self.add(key)
-                elif again_s is not None:
-                    self.add_after(key, again_s)
+                elif retry_delay_s is not None:
+                    self.add_after(key, retry_delay_s)

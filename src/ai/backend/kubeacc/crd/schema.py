@@ -28,25 +28,25 @@ def structural_schema(resource: type[Resource], *, with_defaults: bool) -> Schem
     Raises:
         NotStructural: a type without a counterpart, or text or a collection without a limit.
     """
-    return _Writer(with_defaults).schema(types.type_info(resource), resource.__name__)
+    return _SchemaWriter(with_defaults).schema(types.type_info(resource), resource.__name__)
 
 
-class _Writer:
+class _SchemaWriter:
     def __init__(self, with_defaults: bool) -> None:
         self._with_defaults = with_defaults
 
-    def schema(self, node: types.Type, place: str) -> Schema:
+    def schema(self, node: types.Type, field_path: str) -> Schema:
         if isinstance(node, types.Metadata):
-            extra = node.extra_json_schema or {}
-            return {**self.schema(node.type, place), **extra}
+            extra_schema = node.extra_json_schema or {}
+            return {**self.schema(node.type, field_path), **extra_schema}
         if isinstance(node, types.UnionType):
-            return self._optional(node, place)
+            return self._optional(node, field_path)
         if isinstance(node, types.StructType):
             return self._object(node)
         if isinstance(node, types.EnumType):
             return {"type": "string", "enum": [member.value for member in node.cls]}
         if isinstance(node, types.StrType):
-            return self._text(node, place)
+            return self._text(node, field_path)
         if isinstance(node, types.IntType):
             return _without_nones(
                 {"type": "integer", "format": "int64", "minimum": node.ge, "maximum": node.le},
@@ -54,50 +54,50 @@ class _Writer:
         if isinstance(node, types.BoolType):
             return {"type": "boolean"}
         if isinstance(node, types.VarTupleType):
-            return self._array(node, place)
+            return self._array(node, field_path)
         if isinstance(node, types.DictType):
-            return self._map(node, place)
-        raise NotStructural(f"{place} has no structural schema: {type(node).__name__}")
+            return self._map(node, field_path)
+        raise NotStructural(f"{field_path} has no structural schema: {type(node).__name__}")
 
-    def _optional(self, node: types.UnionType, place: str) -> Schema:
+    def _optional(self, node: types.UnionType, field_path: str) -> Schema:
         """Returns the schema of the other type: a field without a value is left out, never null."""
-        others = [part for part in node.types if not isinstance(part, types.NoneType)]
-        if len(others) != 1:
-            raise NotStructural(f"{place} is one of several types")
-        return self.schema(others[0], place)
+        other_types = [member_type for member_type in node.types if not isinstance(member_type, types.NoneType)]
+        if len(other_types) != 1:
+            raise NotStructural(f"{field_path} is one of several types")
+        return self.schema(other_types[0], field_path)
 
-    def _text(self, node: types.StrType, place: str) -> Schema:
+    def _text(self, node: types.StrType, field_path: str) -> Schema:
         if node.max_length is None:
-            raise NotStructural(f"{place} is text without a limit")
+            raise NotStructural(f"{field_path} is text without a limit")
         return _without_nones(
             {"type": "string", "minLength": node.min_length, "maxLength": node.max_length, "pattern": node.pattern}
         )
 
-    def _array(self, node: types.VarTupleType, place: str) -> Schema:
+    def _array(self, node: types.VarTupleType, field_path: str) -> Schema:
         if node.max_length is None:
-            raise NotStructural(f"{place} is a list without a limit")
-        items = self.schema(node.item_type, f"{place}[]")
+            raise NotStructural(f"{field_path} is a list without a limit")
+        items = self.schema(node.item_type, f"{field_path}[]")
         return {"type": "array", "maxItems": node.max_length, "items": items}
 
-    def _map(self, node: types.DictType, place: str) -> Schema:
+    def _map(self, node: types.DictType, field_path: str) -> Schema:
         if node.max_length is None:
-            raise NotStructural(f"{place} is a map without a limit")
+            raise NotStructural(f"{field_path} is a map without a limit")
         return {
             "type": "object",
             "maxProperties": node.max_length,
-            "additionalProperties": self.schema(node.value_type, f"{place}[]"),
+            "additionalProperties": self.schema(node.value_type, f"{field_path}[]"),
         }
 
     def _object(self, node: types.StructType) -> Schema:
         properties: Schema = {}
-        required: list[str] = []
+        required_names: list[str] = []
         for field in node.fields:
-            place = f"{node.cls.__name__}.{field.encode_name}"
-            schema = self.schema(field.type, place)
-            if self._with_defaults and (default := _default(field.default)) is not None:
-                schema["default"] = default
+            field_path = f"{node.cls.__name__}.{field.encode_name}"
+            schema = self.schema(field.type, field_path)
+            if self._with_defaults and (default_value := _default(field.default)) is not None:
+                schema["default"] = default_value
             if field.required:
-                required.append(field.encode_name)
+                required_names.append(field.encode_name)
             properties[field.encode_name] = schema
         description = inspect.cleandoc(node.cls.__doc__ or "") if "__doc__" in vars(node.cls) else ""
         rules = [msgspec.to_builtins(rule) for rule in getattr(node.cls, "__rules__", ())]
@@ -105,7 +105,7 @@ class _Writer:
             "type": "object",
             **({"description": " ".join(description.replace("``", "").split())} if description else {}),
             "properties": properties,
-            **({"required": required} if required else {}),
+            **({"required": required_names} if required_names else {}),
             **({"x-kubernetes-validations": rules} if rules else {}),
         }
 

@@ -52,7 +52,7 @@ _MANIFEST_TYPES = (
 _MANIFEST_LIMIT = 1 << 20
 _MAX_LAYERS, _MAX_MEMBERS = 128, 20_000
 _MAX_READ_BYTES, _MAX_HEADER_BYTES = 4 << 20, 64 << 20
-_GZIP = b"\x1f\x8b"
+_GZIP_MAGIC = b"\x1f\x8b"
 _REFERENCE = re.compile(r"/(?P<name>[a-z0-9]+(?:[._/-]{1,2}[a-z0-9]+)*)@(?P<digest>sha256:[0-9a-f]{64})")
 _Digest = Annotated[str, msgspec.Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
 
@@ -127,8 +127,8 @@ class RemoteImages:
                     return
                 _check_status(response)
                 check_plain(response)
-                if offset and not _continues(response, offset):
-                    _empty(target)
+                if offset and not _is_continuation(response, offset):
+                    _truncate(target)
                 await _copy(response, target, limit)
         except (CertificateRefused, RedirectRefused) as e:
             raise RegistryRefused(str(e)) from None
@@ -141,27 +141,27 @@ class RemoteImages:
         The digest is that of the layer or of a manifest that has it. With ``...#PATH``, the file of that path in the
         image's layers is written. Raises as :meth:`fetch_https`; InvalidInput: the URI has another shape.
         """
-        parts = urlsplit(artifact.uri)
-        match = _REFERENCE.fullmatch(parts.path)
-        if match is None or parts.query or parse_url(f"https://{parts.netloc}").host is None:
+        url_parts = urlsplit(artifact.uri)
+        match = _REFERENCE.fullmatch(url_parts.path)
+        if match is None or url_parts.query or parse_url(f"https://{url_parts.netloc}").host is None:
             raise InvalidInput("an image of a registry is oci://HOST/NAME@sha256:DIGEST, or that with #PATH")
-        name, digest, host = match["name"], match["digest"], parts.netloc.lower()
+        name, digest, host = match["name"], match["digest"], url_parts.netloc.lower()
         registry = self._registries.get(host, _Registry(name=host))
         async with RegistryHttp(registry, client=self._client) as http:
             repository = _Repository(http, name)
             layer = f"sha256:{artifact.sha256}"
-            if parts.fragment:
-                await self._extract(repository, digest, unquote(parts.fragment).strip("/"), target, limit)
+            if url_parts.fragment:
+                await self._extract(repository, digest, unquote(url_parts.fragment).strip("/"), target, limit)
                 return
-            if digest != layer and layer not in [entry.digest for entry in await repository.layers(digest)]:
+            if digest != layer and layer not in [image_layer.digest for image_layer in await repository.layers(digest)]:
                 raise ArtifactRejected(f"the manifest {digest} has no layer of the digest that the operation names")
             await repository.copy(layer, target, limit)
 
     async def _extract(self, repository: _Repository, digest: str, name: str, target: BinaryIO, limit: int) -> None:
         """Writes one regular file of an image. As in a container, the last layer that has the file counts."""
         for layer in reversed(await repository.layers(digest)):
-            async with repository.unpacked(layer, self._folder, limit) as tar:
-                _empty(target)
+            async with repository.open_unpacked(layer, self._folder, limit) as tar:
+                _truncate(target)
                 if await asyncio.to_thread(_extract, tar, name, target, limit):
                     return
         raise NotFound(f"no layer of {digest} has a file {name[:200]!r}")
@@ -199,13 +199,13 @@ class _Repository(msgspec.Struct, frozen=True):
         async with self.http.stream(f"/v2/{self.name}/blobs/{digest}", scope=self.scope, headers=headers) as response:
             if response.status == 416:  # the end was here already
                 return
-            if offset and not _continues(response, offset):
-                _empty(target)
+            if offset and not _is_continuation(response, offset):
+                _truncate(target)
             await _copy(response, target, limit)
 
     @asynccontextmanager
-    async def unpacked(self, layer: _Layer, folder: Path, limit: int) -> AsyncIterator[BinaryIO]:
-        """Yields the tar archive of a layer in a file without a name. Raises ArtifactRejected: it is too large."""
+    async def open_unpacked(self, layer: _Layer, folder: Path, limit: int) -> AsyncIterator[BinaryIO]:
+        """Yields the tar archive of a layer in a file without a name. Raises ArtifactRejected if it is too large."""
         with tempfile.TemporaryFile(dir=folder) as file:
             unpacker = _Unpacker(file, limit)
             size = 0
@@ -219,7 +219,7 @@ class _Repository(msgspec.Struct, frozen=True):
             yield cast("BinaryIO", file)
 
 
-def _gunzip() -> Any:
+def _make_gunzip() -> Any:
     return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
 
 
@@ -234,8 +234,8 @@ class _Unpacker:
     def write(self, chunk: bytes) -> None:
         if not self._is_begun:
             self._is_begun = True
-            if chunk.startswith(_GZIP):
-                self._gzip = _gunzip()
+            if chunk.startswith(_GZIP_MAGIC):
+                self._gzip = _make_gunzip()
         if self._gzip is None:
             self._put(chunk)
             return
@@ -244,7 +244,7 @@ class _Unpacker:
                 self._put(self._gzip.decompress(chunk, READ_BYTES))
                 chunk = self._gzip.unconsumed_tail
                 if self._gzip.eof:  # a layer may be several streams, one after the other
-                    chunk, self._gzip = self._gzip.unused_data, _gunzip()
+                    chunk, self._gzip = self._gzip.unused_data, _make_gunzip()
         except zlib.error as e:
             raise ArtifactRejected(f"a layer of the image cannot be decompressed: {e}") from None
 
@@ -263,7 +263,7 @@ class _BoundedReads:
         self._left: int = _MAX_HEADER_BYTES
         self.seek, self.tell = file.seek, file.tell
 
-    def lift(self) -> None:
+    def lift_limit(self) -> None:
         """Ends the limit of reads. The following data is the content of a file, which has its own limit."""
         self._left = sys.maxsize
 
@@ -281,12 +281,12 @@ def _extract(layer: BinaryIO, name: str, target: BinaryIO, limit: int) -> bool:
     tar does not have the file. Raises ArtifactRejected.
     """
     layer.seek(0)
-    reads = _BoundedReads(layer)
+    bounded_reads = _BoundedReads(layer)
     member: tarfile.TarInfo | None = None
     try:
-        with tarfile.open(fileobj=cast("BinaryIO", reads), mode="r:") as tar:
-            for number, entry in enumerate(tar):
-                if number >= _MAX_MEMBERS or entry.size < 0:
+        with tarfile.open(fileobj=cast("BinaryIO", bounded_reads), mode="r:") as tar:
+            for member_index, entry in enumerate(tar):
+                if member_index >= _MAX_MEMBERS or entry.size < 0:
                     raise ArtifactRejected(f"a layer of the image has more than {_MAX_MEMBERS} files, or is damaged")
                 if entry.name.removeprefix("./").lstrip("/") == name:
                     member = entry
@@ -296,10 +296,10 @@ def _extract(layer: BinaryIO, name: str, target: BinaryIO, limit: int) -> bool:
                 raise ArtifactRejected(f"{name[:200]!r} of the image is no regular file")
             if member.size > limit:
                 raise ArtifactRejected(f"the image is larger than {limit} bytes")
-            content = tar.extractfile(member)
-            assert content is not None  # of a regular file
-            reads.lift()
-            shutil.copyfileobj(content, target, READ_BYTES)
+            member_file = tar.extractfile(member)
+            assert member_file is not None  # of a regular file
+            bounded_reads.lift_limit()
+            shutil.copyfileobj(member_file, target, READ_BYTES)
             return True
     except (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError, LookupError) as e:
         raise ArtifactRejected(f"a layer of the image is no tar: {str(e)[:200]}") from None
@@ -309,7 +309,7 @@ def file_source(folder: Path) -> ImageSource:
     """Returns the source of the images in a folder of this machine, by ``file:///``."""
 
     def copy(artifact: Artifact, target: BinaryIO, limit: int) -> None:
-        _empty(target)
+        _truncate(target)
         with local_image(artifact, folder).open("rb") as image:
             if os.fstat(image.fileno()).st_size > limit:
                 raise ArtifactRejected(f"the image is larger than {limit} bytes")
@@ -332,7 +332,7 @@ async def _copy(response: aiohttp.ClientResponse, target: BinaryIO, limit: int) 
         await asyncio.to_thread(target.write, chunk)
 
 
-def _continues(response: aiohttp.ClientResponse, offset: int) -> bool:
+def _is_continuation(response: aiohttp.ClientResponse, offset: int) -> bool:
     """Returns True if the body is the requested rest of the file, and False if it is the whole file.
 
     Raises RegistryUnavailable.
@@ -355,7 +355,7 @@ def _check_status(response: aiohttp.ClientResponse) -> None:
     raise RegistryRefused(f"{host} answers {status}")
 
 
-def _empty(target: BinaryIO) -> None:
+def _truncate(target: BinaryIO) -> None:
     target.seek(0)
     target.truncate()
 

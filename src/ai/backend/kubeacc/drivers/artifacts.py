@@ -58,12 +58,14 @@ def local_image(artifact: Artifact, folder: Path) -> Path:
 
     Raises InvalidInput: another scheme, or a path that leaves the folder. NotFound: no such file.
     """
-    parts = urlsplit(artifact.uri)
-    if parts.scheme != "file":
-        raise InvalidInput(f"images of {parts.scheme}: are not fetched here; put the image into {folder} of the node")
-    path = Path(os.path.realpath(unquote(parts.path)))
+    uri_parts = urlsplit(artifact.uri)
+    if uri_parts.scheme != "file":
+        raise InvalidInput(
+            f"images of {uri_parts.scheme}: are not fetched here; put the image into {folder} of the node"
+        )
+    path = Path(os.path.realpath(unquote(uri_parts.path)))
     if not path.is_relative_to(os.path.realpath(folder)):
-        raise InvalidInput(f"{unquote(parts.path)[:512]!r} is not in the folder of images, {folder}")
+        raise InvalidInput(f"{unquote(uri_parts.path)[:512]!r} is not in the folder of images, {folder}")
     if not path.is_file():
-        raise NotFound(f"there is no image {unquote(parts.path)[:512]!r}")
+        raise NotFound(f"there is no image {unquote(uri_parts.path)[:512]!r}")
     return path

@@ -33,12 +33,12 @@ OPERATIONS_OF: Mapping[str, frozenset[OperationVerb]] = {
 
 def operations_of(plugin: AbstractComputePlugin) -> frozenset[OperationVerb]:
     """Returns the operations that a plugin's powers permit on its devices. Every device can be diagnosed."""
-    permitted = [verbs for power, verbs in OPERATIONS_OF.items() if getattr(plugin.capabilities, power)]
-    return frozenset({V.DIAGNOSE}).union(*permitted)
+    permitted_verbs = [verbs for power, verbs in OPERATIONS_OF.items() if getattr(plugin.capabilities, power)]
+    return frozenset({V.DIAGNOSE}).union(*permitted_verbs)
 
 
 class BareMetalDriver(AbstractAcceleratorDriver):
-    """Acts on the devices of one plugin on one node. The plugin refuses with Conflict what a workload of it holds.
+    """Acts on the devices of one plugin on one node. The plugin raises Conflict for devices that workloads hold.
 
     ``plugin_of`` returns the plugin that runs now, since one whose process has died is started anew. It raises
     PluginError where none runs."""
@@ -55,31 +55,31 @@ class BareMetalDriver(AbstractAcceleratorDriver):
         return self._plugin_of()
 
     async def discover(self) -> Sequence[DriverDevice]:
-        listed = await self._plugin.list_devices()
-        devices = [await self._described(device) for device in listed]
+        plugin_devices = await self._plugin.list_devices()
+        devices = [await self._describe(device) for device in plugin_devices]
         if V.ATTACH in self.operations:
-            attached_ids = {device.device_id for device in listed}
-            attachable = cast("Attachable", self._plugin)
+            attached_ids = {device.device_id for device in plugin_devices}
+            attachable_plugin = cast("Attachable", self._plugin)
             devices += [
                 DriverDevice(device_id=device_id, attachment=Attachment.REMOTE, attach_state=AttachState.DETACHED)
-                for device_id in await attachable.attachable_devices()
+                for device_id in await attachable_plugin.attachable_devices()
                 if device_id not in attached_ids
             ]
         return devices
 
-    async def _described(self, device: ComputeDevice) -> DriverDevice:
+    async def _describe(self, device: ComputeDevice) -> DriverDevice:
         program: str | None = None
         if V.PROGRAM in self.operations:
             with suppress(NotFound):  # a partition has no image of its own
                 program = await cast("Programmable", self._plugin).programmed_image(device.device_id)
-        healthy = device.health is DeviceHealth.HEALTHY
+        is_healthy = device.health is DeviceHealth.HEALTHY
         return DriverDevice(
             device_id=device.device_id,
             node_name=self._node_name,
             model=device.model_name or "",
             program=program,
             properties={
-                "health": "healthy" if healthy else f"unhealthy: {device.health_reason}",
+                "health": "healthy" if is_healthy else f"unhealthy: {device.health_reason}",
                 "location": device.hw_location,
             },
         )
@@ -88,11 +88,11 @@ class BareMetalDriver(AbstractAcceleratorDriver):
         self._require(V.ATTACH)
         if node_name != self._node_name:
             raise InvalidInput(f"the plugin of {self._node_name} attaches devices to its own node only")
-        attachable = cast("Attachable", self._plugin)
+        attachable_plugin = cast("Attachable", self._plugin)
         listed_ids = {device.device_id for device in await self._plugin.list_devices()}
-        if device_id not in listed_ids and device_id not in await attachable.attachable_devices():
+        if device_id not in listed_ids and device_id not in await attachable_plugin.attachable_devices():
             raise NotFound(f"there is no device {device_id[:128]!r} to attach")
-        await attachable.attach(DeviceId(device_id))
+        await attachable_plugin.attach(DeviceId(device_id))
 
     async def detach(self, device_id: str) -> None:
         self._require(V.DETACH)

@@ -29,7 +29,7 @@ _UNDO_DELAYS_S = 1.0, 30.0
 
 class OrderExecution:
     """Executes the orders of one operation on one device. ``on_change`` is called when a report has changed;
-    ``is_passing`` says of which errors the same order may succeed later."""
+    ``is_temporary`` says of which errors the same order may succeed later."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class OrderExecution:
         *,
         fetch_image: FetchImage,
         on_change: Callable[[], None],
-        is_passing: Callable[[BackendError], bool] = lambda error: error.retryable,
+        is_temporary: Callable[[BackendError], bool] = lambda error: error.retryable,
     ) -> None:
         self._driver, self._device_id, self._spec = driver, device_id, spec
-        self._fetch_image, self._on_change, self._is_passing = fetch_image, on_change, is_passing
+        self._fetch_image, self._on_change, self._is_temporary = fetch_image, on_change, is_temporary
         self._task: asyncio.Task[Mapping[str, str]] | None = None
         self._order: Order | None = None
         self._report: Report | None = None
 
-    def report(self, order: Order, stored: Report | None) -> Report:
+    def report(self, order: Order, stored_report: Report | None) -> Report:
         """Starts, stops or continues an order, and returns the report to store now."""
-        if stored is not None and stored.sequence == order.sequence and stored.outcome is not None:
-            return stored
+        if stored_report is not None and stored_report.sequence == order.sequence and stored_report.outcome is not None:
+            return stored_report
         if self._order is None or self._order.sequence != order.sequence:
             if order.abort:  # never begun here, or interrupted by a restart
                 return Report(sequence=order.sequence, outcome=Outcome.ABORTED, message="the order was not running")
@@ -63,14 +63,14 @@ class OrderExecution:
         if self._task is not None:
             self._task.cancel()
         self._order, self._report = order, None
-        action = self._undo_until_done(order) if order.rollback else self._act()
+        action = self._undo_until_done(order) if order.rollback else self._execute()
         self._task = asyncio.ensure_future(action)
         self._task.add_done_callback(lambda task: self._finish(order, task))
 
     def _finish(self, order: Order, task: asyncio.Task[Mapping[str, str]]) -> None:
         if task is not self._task:
             return
-        self._report = _report_of(order, task, self._is_passing)
+        self._report = _report_of(order, task, self._is_temporary)
         self._on_change()
 
     async def close(self) -> None:
@@ -79,7 +79,7 @@ class OrderExecution:
             task, self._task = self._task, None
             await cancel_all(task)
 
-    async def _act(self) -> Mapping[str, str]:
+    async def _execute(self) -> Mapping[str, str]:
         spec, driver, device_id = self._spec, self._driver, self._device_id
         if spec.attach is not None:
             await driver.attach(device_id, spec.attach.node_name)
@@ -101,7 +101,7 @@ class OrderExecution:
         elif spec.partition is not None:
             await driver.destroy_partition(device_id)
         else:
-            return _facts(await driver.diagnose(device_id))
+            return _checked_facts(await driver.diagnose(device_id))
         return {}
 
     async def _undo_until_done(self, order: Order) -> Mapping[str, str]:
@@ -111,7 +111,7 @@ class OrderExecution:
             try:
                 return await self._undo(order)
             except BackendError as e:
-                if not self._is_passing(e):
+                if not self._is_temporary(e):
                     raise
                 log.warning("%s is not undone yet: %s", self._device_id, e)
             await delays.wait()
@@ -124,7 +124,10 @@ class OrderExecution:
         spec, driver, device_id = self._spec, self._driver, self._device_id
         device: DriverDevice | None = None
         if spec.attach is not None or spec.operation is V.DETACH:
-            device = next((d for d in await driver.discover() if d.device_id == device_id), None)
+            device = next(
+                (listed_device for listed_device in await driver.discover() if listed_device.device_id == device_id),
+                None,
+            )
         if spec.attach is not None:
             if device is None or device.node_name in (None, spec.attach.node_name):
                 await driver.detach(device_id)  # else somebody has attached it elsewhere, which is not ours to undo
@@ -143,13 +146,13 @@ class OrderExecution:
             if partition := order.result.get(PARTITION_KEY):
                 await driver.destroy_partition(partition)
         elif spec.partition is not None:
-            devices = {device.device_id for device in await driver.discover()}
-            if device_id not in devices:
+            device_ids = {device.device_id for device in await driver.discover()}
+            if device_id not in device_ids:
                 raise InvalidInput("the partition is destroyed; create it again by an operation")
         return {}
 
 
-def _facts(answer: Any) -> dict[str, str]:
+def _checked_facts(answer: Any) -> dict[str, str]:
     """Returns the facts that a driver reports, cut to the limits of a report. Raises PluginError."""
     if not isinstance(answer, Mapping):
         raise PluginError(f"the driver says {answer!r:.100} instead of facts")
@@ -157,20 +160,20 @@ def _facts(answer: Any) -> dict[str, str]:
 
 
 def _report_of(
-    order: Order, task: asyncio.Task[Mapping[str, str]], is_passing: Callable[[BackendError], bool]
+    order: Order, task: asyncio.Task[Mapping[str, str]], is_temporary: Callable[[BackendError], bool]
 ) -> Report:
     sequence = order.sequence
     if task.cancelled():
         return Report(sequence=sequence, outcome=Outcome.ABORTED, message="the order was stopped")
     error = task.exception()
     if error is None:
-        return Report(sequence=sequence, outcome=Outcome.SUCCEEDED, result=_facts(task.result()))
+        return Report(sequence=sequence, outcome=Outcome.SUCCEEDED, result=_checked_facts(task.result()))
     if not isinstance(error, BackendError):
         log.error("an order failed", exc_info=error)
     return Report(
         sequence=sequence,
         outcome=Outcome.FAILED,
-        retryable=isinstance(error, BackendError) and is_passing(error),
+        retryable=isinstance(error, BackendError) and is_temporary(error),
         reason=_reason_of(error),
         message=str(error)[:1024],
     )
@@ -179,4 +182,4 @@ def _report_of(
 def _reason_of(error: BaseException) -> str:
     """Converts an error code to a condition's reason: ``not-found`` becomes ``NotFound``."""
     code = error.code if isinstance(error, BackendError) else "driver-failed"
-    return "".join(part.capitalize() for part in code.split("-"))
+    return "".join(word.capitalize() for word in code.split("-"))

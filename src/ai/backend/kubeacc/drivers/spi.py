@@ -102,5 +102,5 @@ class AbstractAcceleratorDriver(ABC):
         return {"attached": AttachState.UNKNOWN}
 
     def _refuse(self, verb: OperationVerb) -> None:
-        supported = ", ".join(sorted(self.operations)) or "nothing"
-        raise InvalidInput(f"the driver {self.name} cannot {verb}; what it can: {supported}")
+        supported_operations = ", ".join(sorted(self.operations)) or "nothing"
+        raise InvalidInput(f"the driver {self.name} cannot {verb}; what it can: {supported_operations}")

@@ -1,4 +1,4 @@
-"""``kubectl accelerators``: what accelerators there are, and operations on them."""
+"""Implements ``kubectl accelerators``, which lists accelerators and operates them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _kubeconfig() -> Path:
 
 
 class Session:
-    """The cluster that the options name, and how results are printed."""
+    """Connects to the cluster that the options name, and prints results."""
 
     def __init__(self, context_name: str, namespace: str, output: str) -> None:
         self._context_name = context_name
@@ -48,13 +48,13 @@ class Session:
     def namespace(self) -> str:
         return self._namespace or from_kubeconfig(_kubeconfig(), self._context_name).namespace
 
-    def run(self, work: Callable[[KubeApi], Awaitable[T]]) -> T:
-        """Runs requests; what the cluster refuses is one line."""
+    def run(self, send_requests: Callable[[KubeApi], Awaitable[T]]) -> T:
+        """Runs requests. An error of the cluster is printed as one line."""
 
         async def main() -> T:
             api = connect(_kubeconfig(), self._context_name)
             try:
-                return await work(api)
+                return await send_requests(api)
             finally:
                 await api.close()
 
@@ -63,11 +63,11 @@ class Session:
         except BackendError as e:
             raise click.ClickException(e.message) from None
 
-    def print(self, value: object, drawing: RenderableType) -> None:
+    def print(self, value: object, rendered_value: RenderableType) -> None:
         if self.output == "json":
             click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
         else:
-            Console(soft_wrap=False).print(drawing)
+            Console(soft_wrap=False).print(rendered_value)
 
 
 _session = click.make_pass_decorator(Session)
@@ -99,19 +99,19 @@ def list_devices(session: Session, node: str, kind: str, class_name: str) -> Non
 
 
 async def _devices(api: KubeApi, node: str = "") -> list[Accelerator]:
-    return await _readable(api, ACCELERATORS, f"spec.nodeName={node}" if node else "")
+    return await _list_readable(api, ACCELERATORS, f"spec.nodeName={node}" if node else "")
 
 
-async def _readable(api: KubeApi, resource: Resource[ObjectT], field_selector: str) -> list[ObjectT]:
-    """Returns the selected objects; those that this version cannot read are named on standard error."""
+async def _list_readable(api: KubeApi, resource: Resource[ObjectT], field_selector: str) -> list[ObjectT]:
+    """Returns the selected objects, and prints the names of objects that this version cannot read."""
     objects, _ = await api.list_readable(resource, field_selector=field_selector)
-    readable: list[ObjectT] = []
+    readable_objects: list[ObjectT] = []
     for obj in objects:
         if isinstance(obj, Undecodable):
             click.echo(f"{resource} {'/'.join(filter(None, obj.key))} cannot be read: {obj.problem!r:.500}", err=True)
         else:
-            readable.append(obj)
-    return readable
+            readable_objects.append(obj)
+    return readable_objects
 
 
 @main.command("tree")
@@ -129,12 +129,12 @@ def tree(session: Session, node: str) -> None:
 def describe(session: Session, name: str) -> None:
     """Show everything about one device, with its operations."""
 
-    async def read(api: KubeApi) -> tuple[Accelerator, list[AcceleratorOperation]]:
+    async def read_device(api: KubeApi) -> tuple[Accelerator, list[AcceleratorOperation]]:
         device = await api.get(ACCELERATORS, name)
-        return device, await _readable(api, OPERATIONS, f"spec.accelerator={name}")
+        return device, await _list_readable(api, OPERATIONS, f"spec.accelerator={name}")
 
-    device, operations = session.run(read)
-    session.print({"accelerator": device, "operations": operations}, views.description(device, operations))
+    device, operations = session.run(read_device)
+    session.print({"accelerator": device, "operations": operations}, views.device_details(device, operations))
 
 
 @main.command("top")
@@ -143,7 +143,7 @@ def describe(session: Session, name: str) -> None:
 def top(session: Session, node: str) -> None:
     """Show how much devices are used, as their nodes last reported."""
     devices = session.run(lambda api: _devices(api, node))
-    session.print(devices, views.use(devices))
+    session.print(devices, views.usage_table(devices))
 
 
 @main.command("operate")
@@ -186,13 +186,16 @@ def operation_spec(verb: OperationVerb, device: str, **options: Any) -> dict[str
     if options["deadline"]:
         spec["deadlineSeconds"] = options["deadline"]
     if verb is OperationVerb.POWER:
-        spec["power"] = {"state": PowerState(_needed(options, "power", verb).capitalize()).value}
+        spec["power"] = {"state": PowerState(_require_option(options, "power", verb).capitalize()).value}
     elif verb is OperationVerb.ATTACH:
-        spec["attach"] = {"nodeName": _needed(options, "node", verb)}
+        spec["attach"] = {"nodeName": _require_option(options, "node", verb)}
     elif verb is OperationVerb.PROGRAM:
-        artifact = {"uri": _needed(options, "image", verb), "sha256": _needed(options, "sha256", verb).lower()}
+        artifact = {
+            "uri": _require_option(options, "image", verb),
+            "sha256": _require_option(options, "sha256", verb).lower(),
+        }
         if options["signature"] or options["signer"]:
-            artifact |= {name: _needed(options, name, verb) for name in ("signature", "signer")}
+            artifact |= {name: _require_option(options, name, verb) for name in ("signature", "signer")}
         spec["program"] = {"artifact": artifact}
     elif verb is OperationVerb.PARTITION:
         profile = options["profile"]
@@ -200,7 +203,7 @@ def operation_spec(verb: OperationVerb, device: str, **options: Any) -> dict[str
     return spec
 
 
-def _needed(options: dict[str, Any], name: str, verb: OperationVerb) -> str:
+def _require_option(options: dict[str, Any], name: str, verb: OperationVerb) -> str:
     if not options[name]:
         raise InvalidInput(f"{verb.value.lower()} needs --{name}")
     return str(options[name])
@@ -208,17 +211,17 @@ def _needed(options: dict[str, Any], name: str, verb: OperationVerb) -> str:
 
 async def _operate(api: KubeApi, spec: dict[str, Any], namespace: str, *, wait: bool) -> AcceleratorOperation:
     """Creates an operation in the name of the caller, as the API server knows it, and waits for its end."""
-    review = msgspec.json.decode(
+    self_review = msgspec.json.decode(
         await api.request(
             "POST", _SELF_REVIEW, body={"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         )
     )
-    user = review["status"]["userInfo"]
+    user = self_review["status"]["userInfo"]
     spec |= {"requestedBy": user["username"], "requestedGroups": sorted(set(user.get("groups", ())))[:64]}
     name = f"{spec['operation'].lower()}-{secrets.token_hex(4)}"
     operation = await api.create(OPERATIONS, {"metadata": {"name": name}, "spec": spec}, namespace)
-    delays = Backoff(0.1, 2.0)
+    poll_delays = Backoff(0.1, 2.0)
     while wait and not operation.status.phase.is_final:
-        await delays.wait()
+        await poll_delays.wait()
         operation = await api.get(OPERATIONS, name, namespace)
     return operation

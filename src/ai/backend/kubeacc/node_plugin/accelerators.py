@@ -29,7 +29,7 @@ from ai.backend.kubeacc.crd.vocabulary import (
 from ai.backend.kubeacc.node_plugin.devices import LOST_REASON, DeviceKey, DeviceTracker, name_in_cluster
 from ai.backend.kubeacc.node_plugin.facts import FactStore
 from ai.backend.kubeacc.node_plugin.holders import Holders, PodHolder
-from ai.backend.kubeacc.node_plugin.places import NOWHERE, Place, place_of
+from ai.backend.kubeacc.node_plugin.places import NO_LOCATION, PciLocation, pci_location_of
 from ai.backend.kubeacc.node_plugin.served import wait_until_served
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.slices import parent_of
@@ -72,7 +72,7 @@ class AcceleratorReports(PeriodicLoop):
         tracker: DeviceTracker,
         workloads: Workloads,
         holders: Holders,
-        facts: FactStore,
+        fact_store: FactStore,
         settings: NodePluginSettings,
         node: str,
         *,
@@ -80,7 +80,7 @@ class AcceleratorReports(PeriodicLoop):
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api, self._tracker, self._workloads, self._holders = api, tracker, workloads, holders
-        self._facts, self._settings, self._node, self._now = facts, settings, node, now
+        self._facts, self._settings, self._node, self._now = fact_store, settings, node, now
         self._usage_of = usage_of
         self._is_served = False
         self._owner: dict[str, str] | None = None
@@ -94,44 +94,44 @@ class AcceleratorReports(PeriodicLoop):
         )
         self.changed: Callable[[], None] = lambda: None
         """Called when devices may be withheld, or are given again."""
-        self.foreign: Callable[[DeviceKey], str] = holders.foreign
+        self.foreign_offer: Callable[[DeviceKey], str] = holders.foreign_offer
         """By what somebody else offers a device; empty if nobody does."""
         tracker.subscribe(self.wake)
 
     def _on_change(self, before: Accelerator | None, after: Accelerator | None) -> None:
-        if after is None or before is None or _withheld(before) != _withheld(after):
+        if after is None or before is None or _withheld_reason(before) != _withheld_reason(after):
             self.changed()
         if after is None:
             self.wake()
 
-    async def follow(self) -> None:
+    async def watch(self) -> None:
         """Watches this node's Accelerators until cancelled. Waits until the cluster has the resource."""
         await wait_until_served(self._api, ACCELERATORS)
         self._is_served = True
         self.wake()
         await self.reflector.run()
 
-    def withheld(self, key: DeviceKey) -> str:
+    def withheld_reason(self, key: DeviceKey) -> str:
         """Returns why a device is given to no new workload.
 
         Returns an empty text if it may be given. A device whose object cannot be
         decoded is withheld, because an operation may hold it.
         """
-        if other := self._tracker.other_plugin(key):
-            return f"the plugin {other} has the device"
+        if other_plugin := self._tracker.competing_plugin(key):
+            return f"the plugin {other_plugin} has the device"
         name = accelerator_name(self._node, *key)
         if ("", name) in self.reflector.undecodable:
             return "its Accelerator cannot be read"
         accelerator = self.reflector.get(name)
-        return _withheld(accelerator) if accelerator is not None else ""
+        return _withheld_reason(accelerator) if accelerator is not None else ""
 
-    def detached(self, plugin_key: str) -> list[ComputeDevice]:
+    def detached_devices(self, plugin_key: str) -> list[ComputeDevice]:
         """Returns the known devices that a plugin can attach to this node but that are not attached."""
-        listed = {device.device_id for device in self._tracker.devices(plugin_key)}
+        listed_ids = {device.device_id for device in self._tracker.devices(plugin_key)}
         devices = []
         for device_id in self._attachable_ids.get(plugin_key, ()):
             accelerator = self.reflector.get(accelerator_name(self._node, plugin_key, device_id))
-            if device_id in listed or accelerator is None:
+            if device_id in listed_ids or accelerator is None:
                 continue  # without an object nothing could be ordered
             model = accelerator.status.device.model if accelerator.status.device is not None else ""
             name = DeviceName(plugin_key)
@@ -149,9 +149,9 @@ class AcceleratorReports(PeriodicLoop):
         if not self._is_served or not self._tracker.is_complete.is_set():
             return
         await self.reflector.synced.wait()
-        attachable = {key: await self._attachable(key) for key in self._tracker.plugin_keys()}
-        if attachable != self._attachable_ids:
-            self._attachable_ids = attachable
+        attachable_ids = {key: await self._attachable(key) for key in self._tracker.plugin_keys()}
+        if attachable_ids != self._attachable_ids:
+            self._attachable_ids = attachable_ids
             self.changed()
         if self._owner is None:
             node = await self._api.get(NODES, self._node)
@@ -159,29 +159,30 @@ class AcceleratorReports(PeriodicLoop):
         failure: BackendError | None = None
         expected_names: set[str] = set()
         for key in self._tracker.plugin_keys():
-            listed = {device.device_id: device for device in self._tracker.devices(key)}
-            for device_id in dict.fromkeys([*listed, *attachable[key]]):
+            listed_devices = {device.device_id: device for device in self._tracker.devices(key)}
+            for device_id in dict.fromkeys([*listed_devices, *attachable_ids[key]]):
                 name = accelerator_name(self._node, key, device_id)
                 expected_names.add(name)
-                is_remote = device_id in attachable[key]
+                is_remote = device_id in attachable_ids[key]
                 try:
-                    await self._report(name, key, device_id, listed.get(device_id), is_remote=is_remote)
+                    await self._report(name, key, device_id, listed_devices.get(device_id), is_remote=is_remote)
                 except BackendError as e:  # a device that the server refuses keeps no other one from being reported
                     log.warning("the accelerator %s is not reported: %s", name, e.message)
                     failure = e
-        for (_, name), present in list(self.reflector.objects.items()):
-            is_ours = present.spec.driver in attachable  # a plugin that has not answered yet says nothing
-            if name not in expected_names and is_ours and present.status.operation is None:
-                await self._api.delete(ACCELERATORS, name, uid=present.metadata.uid)
+        for (_, name), present_object in list(self.reflector.objects.items()):
+            # A plugin that has not answered yet says nothing.
+            has_our_driver = present_object.spec.driver in attachable_ids
+            if name not in expected_names and has_our_driver and present_object.status.operation is None:
+                await self._api.delete(ACCELERATORS, name, uid=present_object.metadata.uid)
         if failure is not None:
             raise failure
 
     async def _attachable(self, key: str) -> tuple[DeviceId, ...]:
-        handle = self._tracker.handle(key)
-        if handle is None or not handle.plugin.capabilities.attachable:
+        plugin_handle = self._tracker.plugin_handle(key)
+        if plugin_handle is None or not plugin_handle.plugin.capabilities.attachable:
             return ()
         try:
-            answer = await handle.call(
+            device_ids = await plugin_handle.call(
                 "attachable_devices",
                 lambda plugin: cast("Attachable", plugin).attachable_devices(),
                 check=_checked_ids,
@@ -189,29 +190,32 @@ class AcceleratorReports(PeriodicLoop):
         except BackendError as e:
             log.debug("the attachable devices of %s are not known: %s", key, e)
             return ()
-        return tuple(answer)[:4096]
+        return tuple(device_ids)[:4096]
 
     async def _report(
         self, name: str, key: str, device_id: DeviceId, device: ComputeDevice | None, *, is_remote: bool
     ) -> None:
-        present = self.reflector.get(name)
-        spec = self._spec(key, device_id, present, is_remote=is_remote)
-        if present is None or any(
-            value != msgspec.to_builtins(present.spec).get(field) for field, value in spec.items()
+        present_object = self.reflector.get(name)
+        spec = self._spec(key, device_id, present_object, is_remote=is_remote)
+        if present_object is None or any(
+            field_value != msgspec.to_builtins(present_object.spec).get(field_name)
+            for field_name, field_value in spec.items()
         ):
             # A device that is built into its node goes with the node's object.
             metadata = {"ownerReferences": [self._owner]} if "attachment" not in spec else {}
             body: dict[str, Any] = {"metadata": metadata, "spec": spec}
-            present = await self._api.apply(ACCELERATORS, name, body, manager=NODE_MANAGER, force=True)
-        status = self._status(key, device_id, device, present)
-        previous = msgspec.to_builtins(present.status)
-        previous_own = {**previous, "conditions": _own_conditions(present)}
-        if any(previous_own.get(field) != value for field, value in status.items()):
-            body = {"metadata": {"uid": present.metadata.uid}, "status": status}
+            present_object = await self._api.apply(ACCELERATORS, name, body, manager=NODE_MANAGER, force=True)
+        status = self._status(key, device_id, device, present_object)
+        previous_status = msgspec.to_builtins(present_object.status)
+        previous_own_status = {**previous_status, "conditions": _own_conditions(present_object)}
+        if any(previous_own_status.get(field_name) != field_value for field_name, field_value in status.items()):
+            body = {"metadata": {"uid": present_object.metadata.uid}, "status": status}
             await self._api.apply(ACCELERATORS, name, body, manager=NODE_MANAGER, force=True, subresource="status")
 
-    def _spec(self, key: str, device_id: DeviceId, present: Accelerator | None, *, is_remote: bool) -> dict[str, Any]:
-        attachment = present.spec.attachment if present is not None else None
+    def _spec(
+        self, key: str, device_id: DeviceId, present_object: Accelerator | None, *, is_remote: bool
+    ) -> dict[str, Any]:
+        attachment = present_object.spec.attachment if present_object is not None else None
         if attachment is None:
             attachment = Attachment.REMOTE if is_remote else Attachment.LOCAL
         spec: dict[str, Any] = {
@@ -222,44 +226,44 @@ class AcceleratorReports(PeriodicLoop):
         }
         if attachment is not Attachment.LOCAL:  # the default is left out when objects are read
             spec["attachment"] = attachment.value
-        listed = {device.device_id for device in self._tracker.devices(key)}
-        if parent := parent_of(device_id, listed):
-            spec["parent"] = accelerator_name(self._node, key, parent)
+        listed_ids = {device.device_id for device in self._tracker.devices(key)}
+        if parent_id := parent_of(device_id, listed_ids):
+            spec["parent"] = accelerator_name(self._node, key, parent_id)
         return spec
 
     def _status(
-        self, key: str, device_id: DeviceId, device: ComputeDevice | None, present: Accelerator
+        self, key: str, device_id: DeviceId, device: ComputeDevice | None, present_object: Accelerator
     ) -> dict[str, Any]:
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         is_listed = device is not None and device.health_reason != LOST_REASON
         holders = self._holders.holders.get((key, device_id), ())
-        handle = self._tracker.handle(key)
-        capabilities = handle.plugin.capabilities if handle is not None else PluginCapabilities()
-        health = present.status.health
+        plugin_handle = self._tracker.plugin_handle(key)
+        capabilities = plugin_handle.plugin.capabilities if plugin_handle is not None else PluginCapabilities()
+        health = present_object.status.health
         if device is not None:
             state, reason = device.health, device.health_reason[:1024]
             if health is None or (health.state, health.reason) != (state, reason):
                 health = crd.Health(state=state, reason=reason, since=now)
-        own = crd.AcceleratorStatus(
-            observed_generation=present.metadata.generation,
-            device=described(device, capabilities, place_of(device.hw_location))
+        own_status = crd.AcceleratorStatus(
+            observed_generation=present_object.metadata.generation,
+            device=describe_device(device, capabilities, pci_location_of(device.hw_location))
             if device is not None
-            else present.status.device,
+            else present_object.status.device,
             health=health,
             power_state=self._facts.get((key, device_id)).power,
             program=self._facts.get((key, device_id)).program,
             attach_state=AttachState.ATTACHED if is_listed else AttachState.DETACHED,
             holders=tuple(self._holder(holder) for holder in holders)[:128],
             held=bool(holders),
-            usage=self._usage_of((key, device_id)) or present.status.usage,
-            device_plugin_resource=self.foreign((key, device_id)),
-            conditions=self._conditions(device, present, now, is_listed=is_listed),
+            usage=self._usage_of((key, device_id)) or present_object.status.usage,
+            device_plugin_resource=self.foreign_offer((key, device_id)),
+            conditions=self._conditions(device, present_object, now, is_listed=is_listed),
         )
-        status: dict[str, Any] = msgspec.to_builtins(own)
+        status: dict[str, Any] = msgspec.to_builtins(own_status)
         return status
 
     def _holder(self, holder: PodHolder) -> crd.Holder:
-        record = self._workloads.claim(holder.namespace, holder.claim)
+        record = self._workloads.workload_of_claim(holder.namespace, holder.claim)
         return crd.Holder(
             namespace=holder.namespace,
             pod=holder.pod,
@@ -270,27 +274,31 @@ class AcceleratorReports(PeriodicLoop):
 
     @staticmethod
     def _conditions(
-        device: ComputeDevice | None, present: Accelerator, now: str, *, is_listed: bool
+        device: ComputeDevice | None, present_object: Accelerator, now: str, *, is_listed: bool
     ) -> tuple[Condition, ...]:
         is_healthy = device is not None and device.health is DeviceHealth.HEALTHY
         reason = device.health_reason[:1024] if device is not None else ""
-        facts: Mapping[NodeCondition, tuple[bool, str, str]] = {
+        condition_values: Mapping[NodeCondition, tuple[bool, str, str]] = {
             NodeCondition.DISCOVERED: (is_listed, "Listed" if is_listed else "NotListed", ""),
             NodeCondition.HEALTHY: (is_healthy, "Healthy" if is_healthy else "Failed", reason),
         }
-        before = {condition.type: condition for condition in present.status.conditions}
+        old_conditions = {condition.type: condition for condition in present_object.status.conditions}
         conditions = []
-        for name, (value, why, message) in facts.items():
-            status, old = str(value), before.get(name)
-            since = old.last_transition_time if old is not None and old.status == status else now
+        for name, (value, change_reason, message) in condition_values.items():
+            status, old_condition = str(value), old_conditions.get(name)
+            changed_at = (
+                old_condition.last_transition_time
+                if old_condition is not None and old_condition.status == status
+                else now
+            )
             conditions.append(
                 Condition(
                     type=name,
                     status=status,
-                    reason=why,
+                    reason=change_reason,
                     message=message,
-                    last_transition_time=since,
-                    observed_generation=present.metadata.generation,
+                    last_transition_time=changed_at,
+                    observed_generation=present_object.metadata.generation,
                 )
             )
         return tuple(conditions)
@@ -298,18 +306,18 @@ class AcceleratorReports(PeriodicLoop):
 
 def _checked_ids(answer: Any) -> Sequence[DeviceId]:
     is_list = isinstance(answer, list | tuple)
-    if not is_list or any(not isinstance(one, str) or not 0 < len(one) <= _MAX_ID for one in answer):
+    if not is_list or any(not isinstance(device_id, str) or not 0 < len(device_id) <= _MAX_ID for device_id in answer):
         raise InvalidResponse(f"no list of the ids of devices: {answer!r:.100}")
     return cast("Sequence[DeviceId]", answer)
 
 
-def _own_conditions(present: Accelerator) -> list[Any]:
+def _own_conditions(present_object: Accelerator) -> list[Any]:
     names = frozenset(NodeCondition)
-    by_type = {condition.type: condition for condition in present.status.conditions if condition.type in names}
+    by_type = {condition.type: condition for condition in present_object.status.conditions if condition.type in names}
     return [msgspec.to_builtins(by_type[name]) for name in NodeCondition if name in by_type]
 
 
-def _withheld(accelerator: Accelerator) -> str:
+def _withheld_reason(accelerator: Accelerator) -> str:
     status, spec = accelerator.status, accelerator.spec
     if spec.unschedulable:
         return spec.unschedulable_reason or "cordoned"
@@ -322,7 +330,9 @@ def _withheld(accelerator: Accelerator) -> str:
     return ""
 
 
-def described(device: ComputeDevice, capabilities: PluginCapabilities, place: Place = NOWHERE) -> crd.DeviceDescription:
+def describe_device(
+    device: ComputeDevice, capabilities: PluginCapabilities, pci_location: PciLocation = NO_LOCATION
+) -> crd.DeviceDescription:
     """Returns a device as its Accelerator describes it (BEP-1000), cut to the limits of the resource."""
     memory = None
     if device.memory_size:
@@ -333,10 +343,10 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities, place: Pl
             type=((spec.memory_type if spec is not None else None) or "")[:128],
             bandwidth_gi_b_s=_decimal(bandwidth) if bandwidth is not None else None,
         )
-    verbs = [verb for flag, group in _VERBS if getattr(capabilities, flag) for verb in group]
-    can_be_cut = device.partitioning_support[0] if device.partitioning_support else None
+    verbs = [verb for capability, verb_group in _VERBS if getattr(capabilities, capability) for verb in verb_group]
+    partitioning = device.partitioning_support[0] if device.partitioning_support else None
     return crd.DeviceDescription(
-        vendor=place.vendor[:128],
+        vendor=pci_location.vendor[:128],
         model=(device.model_name or "")[:128],
         uuid=device.device_id[:512],
         hardware_location=device.hw_location[:512],
@@ -344,20 +354,23 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities, place: Pl
         processing_units=min(device.processing_units, _MAX_COUNT),
         compute_units=tuple(
             {
-                unit.name: crd.ComputeUnits(name=unit.name[:128], count=min(unit.count, _MAX_COUNT))
-                for unit in device.compute_units
+                compute_unit.name: crd.ComputeUnits(
+                    name=compute_unit.name[:128], count=min(compute_unit.count, _MAX_COUNT)
+                )
+                for compute_unit in device.compute_units
             }.values()
         )[:16],
         precisions=tuple(
             {
-                one.format: crd.Precision(format=one.format, support=one.support) for one in device.precision_support
+                entry.format: crd.Precision(format=entry.format, support=entry.support)
+                for entry in device.precision_support
             }.values()
         )[:32],
         partitioning=crd.Partitioning(
-            technology=(can_be_cut.technology or "")[:128],
-            max_partitions=min(can_be_cut.max_partitions, _MAX_COUNT),
+            technology=(partitioning.technology or "")[:128],
+            max_partitions=min(partitioning.max_partitions, _MAX_COUNT),
         )
-        if can_be_cut is not None
+        if partitioning is not None
         else None,
         slots=tuple(
             crd.Slot(
@@ -370,14 +383,14 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities, place: Pl
         )[:32],
         variants=tuple(
             dict.fromkeys(
-                crd.Variant(namespace=one.namespace, feature=one.feature, value=one.value)
-                for one in device.variant_properties
+                crd.Variant(namespace=entry.namespace, feature=entry.feature, value=entry.value)
+                for entry in device.variant_properties
             )
         )[:64],
         topology=crd.Topology(
             numa_node=device.numa_node,
-            pcie_root=place.root[:128],
-            pci_bus_id=place.address,
+            pcie_root=pci_location.root[:128],
+            pci_bus_id=pci_location.address,
             links=tuple(
                 {
                     link.peer: crd.Link(
@@ -394,5 +407,5 @@ def described(device: ComputeDevice, capabilities: PluginCapabilities, place: Pl
 
 
 def _decimal(value: float) -> str:
-    text = f"{value:.6f}".rstrip("0").rstrip(".")
-    return text or "0"
+    decimal_text = f"{value:.6f}".rstrip("0").rstrip(".")
+    return decimal_text or "0"

@@ -90,19 +90,21 @@ class Checkpoint:
     def put(self, record: WorkloadRecord) -> None:
         """Stores a record so that it survives the loss of power. Raises InvalidInput for an unusable uid."""
         path = self._path(record.uid)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        temporary_path = path.with_name(f".{path.name}.tmp")
+        temporary_path.unlink(missing_ok=True)
+        with os.fdopen(
+            os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
+        ) as file:
             file.write(msgspec.json.encode(record))
             file.flush()
             os.fsync(file.fileno())
         is_new = not path.exists()
-        temporary.replace(path)
+        temporary_path.replace(path)
         if is_new:  # an update that is lost leaves the record before it, from which a restart goes on
             self._sync_directory()
 
     def delete(self, uid: str) -> None:
-        """Removes a record. One that comes back by the loss of power is released again."""
+        """Removes a record. A record that is back after a loss of power is released again."""
         self._path(uid).unlink(missing_ok=True)
 
     def _sync_directory(self) -> None:

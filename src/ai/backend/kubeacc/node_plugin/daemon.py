@@ -39,7 +39,7 @@ def node_name_of(settings: NodePluginSettings) -> str:
     return name
 
 
-def _hidden(settings: NodePluginSettings) -> tuple[str, ...]:
+def _hidden_folders(settings: NodePluginSettings) -> tuple[str, ...]:
     """Returns the folders that no plugin may mount into a pod."""
     return tuple(os.path.realpath(path) for path in (settings.state_directory, settings.kubelet_directory))
 
@@ -77,38 +77,43 @@ async def run_node_plugin(
         stack.push_async_callback(api.close)
         tracker = DeviceTracker(settings)
         stack.push_async_callback(tracker.close)
-        workloads = Workloads(
-            tracker,
-            checkpoint,
-            CdiFiles(settings.cdi_directory, settings.driver_name),
-            hidden=_hidden(settings),
-            deadline_s=settings.plugin_timeout,
-        )
+        cdi, hidden_paths = CdiFiles(settings.cdi_directory, settings.driver_name), _hidden_folders(settings)
+        workloads = Workloads(tracker, checkpoint, cdi, hidden_folders=hidden_paths, deadline_s=settings.plugin_timeout)
         holders = Holders(settings, tracker, workloads)
-        facts = FactStore(settings.state_directory / "facts.json")
+        fact_store = FactStore(settings.state_directory / "facts.json")
         measurements = DeviceMeasurements(tracker)
         meter = UsageMeter(tracker, measurements)
-        reports = AcceleratorReports(api, tracker, workloads, holders, facts, settings, node, usage_of=meter.usage)
-        meter.changed = reports.wake
-        slices = SlicePublication(
-            api, tracker, settings, node, withheld=reports.withheld, foreign=holders.foreign, detached=reports.detached
+        reporter = AcceleratorReports(
+            api, tracker, workloads, holders, fact_store, settings, node, usage_of=meter.usage
+        )
+        meter.changed = reporter.wake
+        publication = SlicePublication(
+            api,
+            tracker,
+            settings,
+            node,
+            withheld_reason=reporter.withheld_reason,
+            foreign_offer=holders.foreign_offer,
+            detached_devices=reporter.detached_devices,
         )
 
-        def foreign(key: DeviceKey) -> str:
+        def foreign_offer(key: DeviceKey) -> str:
             """Returns the extended resource or the DRA driver by which somebody else offers a device."""
-            return holders.foreign(key) or slices.other_driver(key)
+            return holders.foreign_offer(key) or publication.other_driver(key)
 
-        def withheld(key: DeviceKey) -> str:
-            return reports.withheld(key) or (f"somebody else offers it: {other}" if (other := foreign(key)) else "")
+        def withheld_reason(key: DeviceKey) -> str:
+            if reason := reporter.withheld_reason(key):
+                return reason
+            return f"somebody else offers it: {offer}" if (offer := foreign_offer(key)) else ""
 
-        reports.foreign, workloads.withheld = foreign, withheld
-        images = settings.state_directory / "images"
-        remote = RemoteImages(settings.artifacts, images)
-        stack.push_async_callback(remote.close)
-        sources = {**remote.sources, "file": file_source(settings.image_directory)}
-        store = ArtifactStore(images, settings.artifacts, sources)
-        store.in_use = facts.images
-        executor = OperationExecutor(api, tracker, reports, facts, node, store=store)
+        reporter.foreign_offer, workloads.withheld_reason = foreign_offer, withheld_reason
+        image_folder = settings.state_directory / "images"
+        remote_images = RemoteImages(settings.artifacts, image_folder)
+        stack.push_async_callback(remote_images.close)
+        image_sources = {**remote_images.sources, "file": file_source(settings.image_directory)}
+        artifact_store = ArtifactStore(image_folder, settings.artifacts, image_sources)
+        artifact_store.in_use = fact_store.images
+        executor = OperationExecutor(api, tracker, reporter, fact_store, node, store=artifact_store)
         stack.push_async_callback(executor.close)
         device_plugins: list[DevicePlugin] = []
 
@@ -116,33 +121,33 @@ async def run_node_plugin(
             if settings.offer_of(key).by != "device-plugin":
                 return None
 
-            def offers(device: ComputeDevice) -> bool:
+            def may_offer(device: ComputeDevice) -> bool:
                 device_key = (key, device.device_id)
                 is_held = workloads.holder_of(device_key) is not None
-                return not foreign(device_key) and (is_held or not reports.withheld(device_key))
+                return not foreign_offer(device_key) and (is_held or not reporter.withheld_reason(device_key))
 
-            plugin = DevicePlugin(tracker, workloads, key, settings.resource_of(key), offers)
+            plugin = DevicePlugin(tracker, workloads, key, settings.resource_of(key), may_offer)
             device_plugins.append(plugin)
             return plugin
 
         def on_availability_change() -> None:
-            slices.wake()
-            reports.wake()
+            publication.wake()
+            reporter.wake()
             for plugin in device_plugins:
                 plugin.notify()
 
-        holders.changed = reports.changed = slices.changed = on_availability_change
+        holders.changed = reporter.changed = publication.changed = on_availability_change
         workloads.changed = holders.wake
         driver = DraDriver(api, tracker, workloads, settings.driver_name, node)
-        work = [
+        coroutines = [
             tracker.run(),
-            slices.follow(),
-            slices.run(),
+            publication.watch(),
+            publication.run(),
             holders.run(),
-            reports.follow(),
-            reports.run(),
+            reporter.watch(),
+            reporter.run(),
             meter.run(),
-            executor.follow(),
+            executor.watch(),
             executor.run(),
             OrphanSweep(api, workloads).run(),
             serve_dra(settings, driver, ready=ready),
@@ -152,17 +157,17 @@ async def run_node_plugin(
             # Not among the imports of the module: the server needs memory that a node without it saves.
             from ai.backend.kubeacc.node_plugin.metrics import serve_metrics
 
-            work.append(serve_metrics(settings.metrics_address, tracker, holders, measurements))
-        await _run_until(stop, work)
+            coroutines.append(serve_metrics(settings.metrics_address, tracker, holders, measurements))
+        await _run_until(stop, coroutines)
 
 
-async def _run_until(stop: asyncio.Event, work: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def _run_until(stop: asyncio.Event, coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Runs coroutines until ``stop`` is set. A coroutine that fails ends all, with its error."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    stopping = asyncio.ensure_future(stop.wait())
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    stop_task = asyncio.ensure_future(stop.wait())
     try:
-        done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done - {stopping}:
+        done, _ = await asyncio.wait({*tasks, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stop_task}:
             task.result()
     finally:
-        await cancel_all(*tasks, stopping)
+        await cancel_all(*tasks, stop_task)

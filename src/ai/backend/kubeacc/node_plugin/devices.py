@@ -47,7 +47,7 @@ def device_name(device_id: str) -> str:
     return f"{label[: _MAX_LABEL - 11].strip('-') or 'device'}-{digest}"
 
 
-def whole_device(device: ComputeDevice) -> DeviceAllocation:
+def whole_allocation(device: ComputeDevice) -> DeviceAllocation:
     """Returns the allocation of everything that a device offers.
 
     Of slots that exclude each other, the first is used.
@@ -80,14 +80,14 @@ def share_slot(device: ComputeDevice) -> DeviceSlot | None:
     )
 
 
-def joined(allocations: Iterable[DeviceAllocation]) -> DeviceAllocation:
+def sum_allocations(allocations: Iterable[DeviceAllocation]) -> DeviceAllocation:
     """Returns the sum of several allocations."""
     slots: dict[SlotName, dict[DeviceId, Decimal]] = {}
     for allocation in allocations:
-        for slot_name, per_device in allocation.slots.items():
-            amounts = slots.setdefault(slot_name, {})
-            for device_id, amount in per_device.items():
-                amounts[device_id] = amounts.get(device_id, Decimal(0)) + amount
+        for slot_name, amount_of_device in allocation.slots.items():
+            total_of_device = slots.setdefault(slot_name, {})
+            for device_id, amount in amount_of_device.items():
+                total_of_device[device_id] = total_of_device.get(device_id, Decimal(0)) + amount
     return DeviceAllocation(slots=slots)
 
 
@@ -153,7 +153,7 @@ class DeviceTracker(PeriodicLoop):
             for device in self.devices(key)
         }
 
-    def other_plugin(self, key: DeviceKey) -> str:
+    def competing_plugin(self, key: DeviceKey) -> str:
         """Returns the plugin that may give a device at the same PCI address to workloads instead of this plugin.
 
         Returns an empty text if there is no such plugin. Of two plugins that list one device it is the one whose device
@@ -161,59 +161,61 @@ class DeviceTracker(PeriodicLoop):
         """
         return self._claimed.get(key, "")
 
-    def handle(self, plugin_key: str) -> PluginHandle | None:
+    def plugin_handle(self, plugin_key: str) -> PluginHandle | None:
         """Returns the started plugin of a device name."""
         return next((handle for handle in self.handles if handle.key == plugin_key and handle.started), None)
 
     async def once(self) -> None:
         now = asyncio.get_running_loop().time()
         await asyncio.gather(*(handle.start(now) for handle in self.handles if handle.may_start(now)))
-        served: dict[str, PluginHandle] = {}
+        served_plugins: dict[str, PluginHandle] = {}
         for handle in self.handles:
-            if handle.started and served.setdefault(handle.key, handle) is not handle:
+            if handle.started and served_plugins.setdefault(handle.key, handle) is not handle:
                 await handle.refuse(f"another plugin already serves {handle.key}")
-        await asyncio.gather(*(self._list(handle) for handle in served.values()))
-        self._watch_health(served)
-        self._evaluate()
+        await asyncio.gather(*(self._list_devices(handle) for handle in served_plugins.values()))
+        self._watch_health(served_plugins)
+        self._update_health()
         if not self.is_complete.is_set():
             self.is_complete.set()
             self._notify()
 
-    async def _list(self, handle: PluginHandle) -> None:
+    async def _list_devices(self, handle: PluginHandle) -> None:
         asked_at = asyncio.get_running_loop().time()
         try:
-            displays = await handle.call(
+            slot_displays = await handle.call(
                 "configurable_slots",
                 lambda plugin: plugin.configurable_slots(),
                 check=partial(responses.displays, foreign=lambda slot: None),
             )
-            answer = await handle.call(
+            listed_devices = await handle.call(
                 "list_devices",
                 lambda plugin: plugin.list_devices(),
-                check=partial(responses.devices, key=handle.key, displays=tuple(displays), foreign=lambda slot: None),
+                check=partial(
+                    responses.devices, key=handle.key, displays=tuple(slot_displays), foreign=lambda slot: None
+                ),
             )
         except BackendError as e:
             log.warning("the devices of %s are not listed anew: %s", handle.key, e)
             return
         listing = self._listings.setdefault(handle.key, _Listing())
-        present = {device.device_id for device in answer}
-        lost = tuple(
+        listed_ids = {device.device_id for device in listed_devices}
+        lost_devices = tuple(
             replace(device, health=DeviceHealth.UNHEALTHY, health_reason=LOST_REASON)
             for device in listing.answered
-            if device.device_id not in present and self.is_held((handle.key, device.device_id))
+            if device.device_id not in listed_ids and self.is_held((handle.key, device.device_id))
         )
-        listing.answered, listing.answered_at = (*answer, *lost), asked_at
+        listing.answered, listing.answered_at = (*listed_devices, *lost_devices), asked_at
         self._trackers.setdefault(handle.key, DeviceHealthTracker()).retain(
             device.device_id for device in listing.answered
         )
 
-    def _watch_health(self, served: Mapping[str, PluginHandle]) -> None:
-        for key, handle in served.items():
+    def _watch_health(self, served_plugins: Mapping[str, PluginHandle]) -> None:
+        for key, handle in served_plugins.items():
             task = self._watches.get(key)
             if handle.plugin.capabilities.health_watching and (task is None or task.done()):
-                self._watches[key] = asyncio.create_task(self._watch(handle), name=f"kube-acc-health-{key}")
+                self._watches[key] = asyncio.create_task(self._watch_plugin(handle), name=f"kube-acc-health-{key}")
 
-    async def _watch(self, handle: PluginHandle) -> None:
+    async def _watch_plugin(self, handle: PluginHandle) -> None:
         """Applies reported changes of health until the plugin stops. Starts again after failures."""
         delays = Backoff(_WATCH_FIRST_S, _WATCH_MAX_S)
         while handle.started:
@@ -231,9 +233,9 @@ class DeviceTracker(PeriodicLoop):
             return
         if any(device.device_id == change.device_id for device in listing.answered):
             self._trackers[key].on_change(change, asyncio.get_running_loop().time())
-            self._evaluate()
+            self._update_health()
 
-    def _evaluate(self) -> None:
+    def _update_health(self) -> None:
         """Computes the devices with their effective health, and notifies the listeners of a difference."""
         loop = asyncio.get_running_loop()
         is_changed = False
@@ -244,33 +246,42 @@ class DeviceTracker(PeriodicLoop):
         if self._recovery is not None:
             self._recovery.cancel()
             self._recovery = None
-        due = min((time for tracker in self._trackers.values() if (time := tracker.due()) is not None), default=None)
-        if due is not None:
-            self._recovery = loop.call_at(max(due, loop.time() + 0.01), self._evaluate)
-        claimed = self._devices_of_others()
-        if is_changed or claimed != self._claimed:
-            self._claimed = claimed
+        next_recovery_at = min(
+            (recovery_at for tracker in self._trackers.values() if (recovery_at := tracker.due()) is not None),
+            default=None,
+        )
+        if next_recovery_at is not None:
+            self._recovery = loop.call_at(max(next_recovery_at, loop.time() + 0.01), self._update_health)
+        devices_of_others = self._devices_of_others()
+        if is_changed or devices_of_others != self._claimed:
+            self._claimed = devices_of_others
             self._notify()
 
     def _devices_of_others(self) -> dict[DeviceKey, str]:
         """Returns the devices that another plugin gives to workloads, each with the name of that plugin.
 
         A plugin that starts late does not take a device from the one that a workload has it from."""
-        order = [handle.key for handle in self.handles if handle.started]
-        keys = sorted(self._listings, key=lambda key: order.index(key) if key in order else len(order))
-        placed = [
+        plugin_order = [handle.key for handle in self.handles if handle.started]
+        sorted_keys = sorted(
+            self._listings, key=lambda key: plugin_order.index(key) if key in plugin_order else len(plugin_order)
+        )
+        pci_devices = [
             (key, device.device_id, address)
-            for key in keys
+            for key in sorted_keys
             for device in self.devices(key)
             if (address := pci_address(device.hw_location))
         ]
-        owners: dict[str, str] = {}
-        for key, device_id, address in placed:
+        owner_of_address: dict[str, str] = {}
+        for key, device_id, address in pci_devices:
             if self.is_held((key, device_id)):
-                owners.setdefault(address, key)
-        for key, _, address in placed:
-            owners.setdefault(address, key)
-        return {(key, device_id): owners[address] for key, device_id, address in placed if owners[address] != key}
+                owner_of_address.setdefault(address, key)
+        for key, _, address in pci_devices:
+            owner_of_address.setdefault(address, key)
+        return {
+            (key, device_id): owner_of_address[address]
+            for key, device_id, address in pci_devices
+            if owner_of_address[address] != key
+        }
 
     def _notify(self) -> None:
         for listener in self._listeners:

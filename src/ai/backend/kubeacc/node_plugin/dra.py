@@ -15,7 +15,7 @@ from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.node_plugin import wire
 from ai.backend.kubeacc.node_plugin.checkpoint import HeldDevice, WorkloadRecord
 from ai.backend.kubeacc.node_plugin.devices import DeviceTracker, share_slot
-from ai.backend.kubeacc.node_plugin.rpc import serving, wait_for_change
+from ai.backend.kubeacc.node_plugin.rpc import grpc_server, wait_for_change
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.slices import capacity_name
 from ai.backend.kubeacc.node_plugin.workloads import Workloads
@@ -53,7 +53,7 @@ class DraDriver:
     async def _prepare(self, claim: Any, entry: Any) -> None:
         try:
             await self._tracker.is_complete.wait()  # the kubelet has a deadline of its own
-            record = await self._workloads.prepare(await self._wanted(claim))
+            record = await self._workloads.prepare(await self._requested_workload(claim))
             for device in record.devices:
                 # Without a request, a device would be given to containers that ask for none of it.
                 message = entry.devices.add(
@@ -85,22 +85,24 @@ class DraDriver:
             log.exception("the claim %s/%s is not released", claim.namespace, claim.name)
             entry.error = f"internal error: {type(e).__name__}"
 
-    async def _wanted(self, claim: Any) -> WorkloadRecord:
+    async def _requested_workload(self, claim: Any) -> WorkloadRecord:
         """Returns the workload that a claim describes. A prepared claim needs no answer of the API server.
 
         Raises Conflict: the claim is another one by now, or has no devices of ours."""
-        existing = self._workloads.records.get(claim.uid)
-        if existing is not None and existing.phase == "prepared":
-            return existing
-        obj = await self._api.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
-        if obj.metadata.uid != claim.uid:
-            raise Conflict(f"the claim {claim.namespace}/{claim.name} is another one by now: {obj.metadata.uid}")
-        devices = self._devices_of(obj)
+        existing_record = self._workloads.records.get(claim.uid)
+        if existing_record is not None and existing_record.phase == "prepared":
+            return existing_record
+        claim_object = await self._api.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
+        if claim_object.metadata.uid != claim.uid:
+            raise Conflict(
+                f"the claim {claim.namespace}/{claim.name} is another one by now: {claim_object.metadata.uid}"
+            )
+        devices = self._devices_of(claim_object)
         if not devices:
             raise Conflict(
                 f"the claim {claim.namespace}/{claim.name} has no device of {self._driver_name} on this node"
             )
-        pods = [consumer for consumer in obj.status.reserved_for if consumer.resource == "pods"]
+        pods = [consumer for consumer in claim_object.status.reserved_for if consumer.resource == "pods"]
         return WorkloadRecord(
             uid=claim.uid,
             way="dra",
@@ -143,13 +145,13 @@ class DraDriver:
 def _share_of(device: ComputeDevice, result: AllocatedDevice) -> str:
     """Returns the amount of a device that one result of a claim's allocation consumes. Raises Conflict."""
     slot = share_slot(device)
-    consumed = result.consumed_capacity.get(capacity_name(slot)) if slot is not None else None
+    consumed_amount = result.consumed_capacity.get(capacity_name(slot)) if slot is not None else None
     try:
-        amount = parse_quantity(consumed) if consumed is not None else None
+        amount = parse_quantity(consumed_amount) if consumed_amount is not None else None
     except InvalidQuantity as e:
         raise Conflict(f"the share of {result.device} is unclear: {e.message}") from None
     if slot is None or amount is None or not 0 < amount <= slot.amount:
-        raise Conflict(f"the claim has a share of {result.device} that its plugin cannot give: {consumed}")
+        raise Conflict(f"the claim has a share of {result.device} that its plugin cannot give: {consumed_amount}")
     return format_quantity(amount)
 
 
@@ -190,8 +192,8 @@ async def serve_dra(settings: NodePluginSettings, driver: DraDriver, *, ready: C
     registration = _Registration(settings.driver_name, endpoint)
     while True:
         async with (
-            serving(endpoint, {wire.DRA_PLUGIN: driver}),
-            serving(registration_socket, {wire.PLUGIN_REGISTRATION: registration}),
+            grpc_server(endpoint, {wire.DRA_PLUGIN: driver}),
+            grpc_server(registration_socket, {wire.PLUGIN_REGISTRATION: registration}),
         ):
             ready()
             await wait_for_change(endpoint, registration_socket)
@@ -214,8 +216,8 @@ class OrphanSweep(PeriodicLoop):
             if record.way != "dra":
                 continue
             claim = await self._api.find(RESOURCE_CLAIMS, record.name, record.namespace)
-            is_over = claim is None or claim.metadata.uid != record.uid or claim.status.allocation is None
-            if is_over or record.phase == "releasing":
+            has_ended = claim is None or claim.metadata.uid != record.uid or claim.status.allocation is None
+            if has_ended or record.phase == "releasing":
                 log.warning("the claim %s/%s is over: its devices are released", record.namespace, record.name)
                 try:
                     await self._workloads.release(record.uid)

@@ -22,10 +22,10 @@ _UNSUPPORTED = ("networks", "extra_syscalls", "cpuset", "memory_nodes", "cpu_lim
 
 def check_supported(plugin_key: str, config: WorkloadConfig) -> None:
     """Raises CreationDenied for a configuration that pods cannot have, so that no part is missing silently."""
-    refused = [name for name in _UNSUPPORTED if getattr(config, name)]
-    if refused:
-        message = f"the plugin {plugin_key} sets {', '.join(refused)}, which no plugin can set for a pod"
-        raise CreationDenied(message, data={"field": refused[0], "plugin": plugin_key})
+    unsupported_fields = [name for name in _UNSUPPORTED if getattr(config, name)]
+    if unsupported_fields:
+        message = f"the plugin {plugin_key} sets {', '.join(unsupported_fields)}, which no plugin can set for a pod"
+        raise CreationDenied(message, data={"field": unsupported_fields[0], "plugin": plugin_key})
 
 
 def check_no_conflict(configs: Mapping[str, WorkloadConfig]) -> None:
@@ -38,9 +38,11 @@ def check_no_conflict(configs: Mapping[str, WorkloadConfig]) -> None:
             *(("device", device.target or device.source, device) for device in config.devices if device.source),
         ]
         for kind, key, value in values:
-            other, other_value = owners.setdefault((kind, key), (plugin_key, value))
-            if other != plugin_key and other_value != value:
-                raise CreationDenied(f"the plugins {other} and {plugin_key} want different values of the {kind} {key}")
+            other_plugin, other_value = owners.setdefault((kind, key), (plugin_key, value))
+            if other_plugin != plugin_key and other_value != value:
+                raise CreationDenied(
+                    f"the plugins {other_plugin} and {plugin_key} want different values of the {kind} {key}"
+                )
 
 
 class CdiFiles:
@@ -52,42 +54,44 @@ class CdiFiles:
         folders = [folder for folder in SYSTEM_DIRECTORIES if Path(folder) != directory]
         self._registry = CdiRegistry([*folders, directory])
 
-    async def describe(self, handle: PluginHandle, names: Collection[str]) -> frozenset[str]:
+    async def filter_described(self, handle: PluginHandle, names: Collection[str]) -> frozenset[str]:
         """Returns the given names that a CDI file describes. If a file is missing, the plugin is asked for it."""
-        described = await asyncio.to_thread(self._registry.devices)
-        if not described.keys() >= set(names) and handle.plugin.capabilities.cdi_provider:
+        described_devices = await asyncio.to_thread(self._registry.devices)
+        if not described_devices.keys() >= set(names) and handle.plugin.capabilities.cdi_provider:
             try:
-                content = await handle.call("cdi_spec", lambda plugin: cast("CdiProvider", plugin).cdi_spec())
+                specification = await handle.call("cdi_spec", lambda plugin: cast("CdiProvider", plugin).cdi_spec())
                 await asyncio.to_thread(
-                    write_specification, self._directory, self._driver_name, f"plugin-{handle.key}", content
+                    write_specification, self._directory, self._driver_name, f"plugin-{handle.key}", specification
                 )
             except InvalidInput as e:
                 handle.complain("cdi_spec", f"cdi_spec: {e.message}")
             except BackendError as e:
                 log.debug("the CDI file of %s is not renewed: %s", handle.key, e)
-            described = await asyncio.to_thread(self._registry.devices)
-        return frozenset(names) & described.keys()
+            described_devices = await asyncio.to_thread(self._registry.devices)
+        return frozenset(names) & described_devices.keys()
 
     def write(
-        self, uid: str, configs: Mapping[str, WorkloadConfig], described: Collection[str]
+        self, uid: str, configs: Mapping[str, WorkloadConfig], described_names: Collection[str]
     ) -> dict[str, list[str]]:
         """Writes the file of a workload and returns the CDI names of each plugin's part. Raises InvalidInput, OSError.
 
         A device with a described CDI name is taken by that name, and by its device file otherwise."""
-        kind = f"{self._driver_name}/claim"
+        cdi_kind = f"{self._driver_name}/claim"
         devices: list[dict[str, Any]] = []
         names: dict[str, list[str]] = {}
         for plugin_key, config in configs.items():
             names[plugin_key] = [
-                d.cdi_name for d in config.devices if d.cdi_name is not None and d.cdi_name in described
+                device.cdi_name
+                for device in config.devices
+                if device.cdi_name is not None and device.cdi_name in described_names
             ]
-            edits = _edits(config, described)
+            edits = _edits(config, described_names)
             if edits:
                 devices.append({"name": f"{uid}-{plugin_key}", "containerEdits": edits})
-                names[plugin_key].append(f"{kind}={uid}-{plugin_key}")
+                names[plugin_key].append(f"{cdi_kind}={uid}-{plugin_key}")
         if devices:
-            content = {"kind": kind, "devices": devices}
-            write_specification(self._directory, self._driver_name, _file_key(uid), content)
+            specification = {"kind": cdi_kind, "devices": devices}
+            write_specification(self._directory, self._driver_name, _file_key(uid), specification)
         return names
 
     def remove(self, uid: str) -> None:
@@ -99,10 +103,10 @@ def _file_key(uid: str) -> str:
     return f"claim-{uid}"
 
 
-def _edits(config: WorkloadConfig, described: Collection[str]) -> dict[str, Any]:
+def _edits(config: WorkloadConfig, described_names: Collection[str]) -> dict[str, Any]:
     nodes = []
     for device in config.devices:
-        if device.cdi_name is not None and device.cdi_name in described:
+        if device.cdi_name is not None and device.cdi_name in described_names:
             continue
         if not device.source:
             raise CreationDenied(f"no CDI file describes {device.cdi_name!r}, and it names no device file")
@@ -124,7 +128,7 @@ def _edits(config: WorkloadConfig, described: Collection[str]) -> dict[str, Any]
     return {key: value for key, value in edits.items() if value}
 
 
-def allocate_response(configs: Mapping[str, WorkloadConfig], described: Collection[str]) -> Any:
+def allocate_response(configs: Mapping[str, WorkloadConfig], described_names: Collection[str]) -> Any:
     """Returns the answer of ``Allocate`` for one container. Raises CreationDenied for what it cannot express."""
     answer = wire.device_plugin.ContainerAllocateResponse()
     for plugin_key, config in configs.items():
@@ -134,7 +138,7 @@ def allocate_response(configs: Mapping[str, WorkloadConfig], described: Collecti
         for mount in config.mounts:
             answer.mounts.add(container_path=mount.target, host_path=mount.source, read_only=mount.read_only)
         for device in config.devices:
-            if device.cdi_name is not None and device.cdi_name in described:
+            if device.cdi_name is not None and device.cdi_name in described_names:
                 answer.cdi_devices.add(name=device.cdi_name)
             elif device.source:
                 path = device.target or device.source

@@ -40,14 +40,14 @@ class FactStore:
     """Stores the facts of all devices in one file. Where it cannot be read, or is of an earlier start of the machine,
     the facts are unknown."""
 
-    def __init__(self, path: Path, *, boot: str | None = None) -> None:
+    def __init__(self, path: Path, *, current_boot_id: str | None = None) -> None:
         self._path = path
-        self._boot_id = boot_id() if boot is None else boot
+        self._boot_id = boot_id() if current_boot_id is None else current_boot_id
         self._facts: dict[str, DeviceFacts] = {}
         try:
-            stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
-            if stored.boot_id == self._boot_id:
-                self._facts = stored.facts
+            stored_facts = msgspec.json.decode(path.read_bytes(), type=_Stored)
+            if stored_facts.boot_id == self._boot_id:
+                self._facts = stored_facts.facts
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError) as e:
@@ -58,9 +58,9 @@ class FactStore:
 
     def images(self) -> list[str]:
         """Returns the paths of the images that devices have loaded."""
-        return [facts.program.image for facts in self._facts.values() if facts.program is not None]
+        return [device_facts.program.image for device_facts in self._facts.values() if device_facts.program is not None]
 
-    def put(self, key: DeviceKey, facts: DeviceFacts) -> None:
+    def put(self, key: DeviceKey, device_facts: DeviceFacts) -> None:
         """Stores the facts of a device. Raises OSError."""
-        self._facts["/".join(key)] = facts
+        self._facts["/".join(key)] = device_facts
         write_atomically(self._path, msgspec.json.encode(_Stored(boot_id=self._boot_id, facts=self._facts)))

@@ -53,26 +53,26 @@ class DeviceMeasurements:
             if now - self._measured_at >= _FRESH_S:
                 self._measured_at = now
                 keys = self._tracker.plugin_keys()
-                answers = await asyncio.gather(*(self._ask(key) for key in keys))
+                answers = await asyncio.gather(*(self._query_plugin(key) for key in keys))
                 self._measurements = dict(zip(keys, answers, strict=True))
         return self._measurements
 
-    async def _ask(self, key: str) -> Sequence[Measurement]:
-        handle = self._tracker.handle(key)
-        if handle is None:
+    async def _query_plugin(self, key: str) -> Sequence[Measurement]:
+        plugin_handle = self._tracker.plugin_handle(key)
+        if plugin_handle is None:
             return ()
-        usable = self._filters.setdefault(key, responses.MeasurementFilter())
-        usable.begin()
+        measurement_filter = self._filters.setdefault(key, responses.MeasurementFilter())
+        measurement_filter.begin()
         context = StatContext(at=time.time())
         try:
-            answer = await handle.call(
+            answer = await plugin_handle.call(
                 "gather_node_metrics", methodcaller("gather_node_metrics", context), check=_checked_list
             )
         except BackendError as e:
             log.warning("the devices of %s are not measured: %s", key, e.message)
             return ()
-        measurements = usable.passed(answer, {device.device_id for device in self._tracker.devices(key)})
-        handle.complain("statistics", usable.reason and f"statistics: {usable.reason}")
+        measurements = measurement_filter.passed(answer, {device.device_id for device in self._tracker.devices(key)})
+        plugin_handle.complain("statistics", measurement_filter.reason and f"statistics: {measurement_filter.reason}")
         return [measurement for measurement in measurements if measurement.device_id is not None]
 
 
@@ -109,56 +109,66 @@ class UsageMeter(PeriodicLoop):
         await self._tracker.is_complete.wait()
         is_changed = False
         for plugin, measurements in (await self._measurements.current()).items():
-            by_device: dict[DeviceId, list[Measurement]] = {}
+            measurements_by_device: dict[DeviceId, list[Measurement]] = {}
             for measurement in measurements:
                 if measurement.device_id is not None:
-                    by_device.setdefault(measurement.device_id, []).append(measurement)
-            for device_id, own in by_device.items():
-                usage = usage_of(own, self._now())
-                if usage is not None and _is_news(self._usage.get((plugin, device_id)), usage):
+                    measurements_by_device.setdefault(measurement.device_id, []).append(measurement)
+            for device_id, device_measurements in measurements_by_device.items():
+                usage = usage_of(device_measurements, self._now())
+                if usage is not None and _is_reportable(self._usage.get((plugin, device_id)), usage):
                     self._usage[plugin, device_id] = usage
                     is_changed = True
-        listed = {
+        listed_keys = {
             (key, device.device_id) for key in self._tracker.plugin_keys() for device in self._tracker.devices(key)
         }
-        for gone in self._usage.keys() - listed:
-            del self._usage[gone]
+        for removed_key in self._usage.keys() - listed_keys:
+            del self._usage[removed_key]
         if is_changed:
             self.changed()
 
 
-def usage_of(measurements: Iterable[Measurement], at: datetime) -> Usage | None:
+def usage_of(measurements: Iterable[Measurement], measured_at: datetime) -> Usage | None:
     """Returns the use of one device from its measurements. Returns None if no measurement fits ``Usage``."""
-    values: dict[str, float] = {}
-    for one in measurements:
-        if one.unit_hint == "percent" and one.key.endswith("_util") and not one.key.endswith("_mem_util"):
-            values["utilization_percent"] = one.value * 100.0 / one.capacity if one.capacity else one.value
-        elif one.unit_hint == "bytes" and one.key.endswith("_mem"):
-            values["memory_used_bytes"] = one.value
-        elif one.unit_hint == "watt":
-            values.setdefault("power_watts", one.value)
-        elif one.unit_hint == "celsius":
-            values["temperature_celsius"] = max(one.value, values.get("temperature_celsius", 0.0))
-    if not values:
+    usage_values: dict[str, float] = {}
+    for measurement in measurements:
+        if (
+            measurement.unit_hint == "percent"
+            and measurement.key.endswith("_util")
+            and not measurement.key.endswith("_mem_util")
+        ):
+            usage_values["utilization_percent"] = (
+                measurement.value * 100.0 / measurement.capacity if measurement.capacity else measurement.value
+            )
+        elif measurement.unit_hint == "bytes" and measurement.key.endswith("_mem"):
+            usage_values["memory_used_bytes"] = measurement.value
+        elif measurement.unit_hint == "watt":
+            usage_values.setdefault("power_watts", measurement.value)
+        elif measurement.unit_hint == "celsius":
+            usage_values["temperature_celsius"] = max(measurement.value, usage_values.get("temperature_celsius", 0.0))
+    if not usage_values:
         return None
-    memory = values.pop("memory_used_bytes", None)
+    memory = usage_values.pop("memory_used_bytes", None)
     return Usage(
-        measured_at=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        measured_at=measured_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         memory_used_bytes=None if memory is None else int(min(memory, _MAX_BYTES)),
-        **{name: f"{min(value, _MAX_NUMBER):.1f}".removesuffix(".0") for name, value in values.items()},
+        **{name: f"{min(value, _MAX_NUMBER):.1f}".removesuffix(".0") for name, value in usage_values.items()},
     )
 
 
-def _is_news(before: Usage | None, after: Usage) -> bool:
-    if before is None:
+def _is_reportable(last_usage: Usage | None, new_usage: Usage) -> bool:
+    if last_usage is None:
         return True
-    age_s = (datetime.fromisoformat(after.measured_at) - datetime.fromisoformat(before.measured_at)).total_seconds()
+    age_s = (
+        datetime.fromisoformat(new_usage.measured_at) - datetime.fromisoformat(last_usage.measured_at)
+    ).total_seconds()
     if abs(age_s) >= _REPEAT_S:
         return True
-    old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(after)
-    for name in old.keys() - {"measured_at"}:
-        if (old[name] is None) != (new[name] is None):
+    old_values, new_values = msgspec.structs.asdict(last_usage), msgspec.structs.asdict(new_usage)
+    for name in old_values.keys() - {"measured_at"}:
+        if (old_values[name] is None) != (new_values[name] is None):
             return True
-        if old[name] is not None and abs(float(new[name]) - float(old[name])) >= _STEPS.get(name, _DEFAULT_STEP):
+        if old_values[name] is not None and abs(float(new_values[name]) - float(old_values[name])) >= _STEPS.get(
+            name, _DEFAULT_STEP
+        ):
             return True
     return False

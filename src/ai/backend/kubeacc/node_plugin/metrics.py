@@ -46,8 +46,8 @@ class DeviceMetrics:
         exposition = Exposition()
         for key, measurements in self._measurements.last.items():
             indexes = {str(device.device_id): index for index, device in enumerate(self._tracker.devices(key))}
-            exposition.devices(key, indexes, measurements)
-        held = [
+            exposition.add_devices(key, indexes, measurements)
+        holder_samples = [
             MetricSample(
                 labels={
                     "namespace": holder.namespace,
@@ -62,10 +62,10 @@ class DeviceMetrics:
             for (key, device_id), holders in sorted(self._holders.holders.items())
             for holder in holders
         ]
-        text = "1 for each device that a container holds, as the kubelet tells."
+        help_text = "1 for each device that a container holds, as the kubelet tells."
         return [
             *exposition.families(),
-            MetricFamily(name="backendai_pod_device", kind="gauge", help=text, samples=held),
+            MetricFamily(name="backendai_pod_device", kind="gauge", help=help_text, samples=holder_samples),
         ]
 
 

@@ -47,12 +47,12 @@ class OperationExecutor(PeriodicLoop):
         api: KubeApi,
         tracker: DeviceTracker,
         reports: AcceleratorReports,
-        facts: FactStore,
+        fact_store: FactStore,
         node: str,
         *,
         store: ArtifactStore,
     ) -> None:
-        self._api, self._tracker, self._reports, self._facts, self._node = api, tracker, reports, facts, node
+        self._api, self._tracker, self._reports, self._facts, self._node = api, tracker, reports, fact_store, node
         self._store = store
         self._executions: dict[str, OrderExecution] = {}
         self._written: dict[str, Report] = {}
@@ -64,7 +64,7 @@ class OperationExecutor(PeriodicLoop):
         )
         tracker.subscribe(self.wake)
 
-    async def follow(self) -> None:
+    async def watch(self) -> None:
         """Watches the operations of this node until cancelled. Waits until the cluster has the resource."""
         await wait_until_served(self._api, OPERATIONS)
         await self.reflector.run()
@@ -77,12 +77,12 @@ class OperationExecutor(PeriodicLoop):
     async def once(self) -> None:
         if not self._tracker.is_complete.is_set():
             return
-        present = {operation.metadata.uid: operation for operation in self.reflector.objects.values()}
-        for uid in self._executions.keys() - present.keys():
+        operation_by_uid = {operation.metadata.uid: operation for operation in self.reflector.objects.values()}
+        for uid in self._executions.keys() - operation_by_uid.keys():
             await self._executions.pop(uid).close()
             self._written.pop(uid, None)
         failure: BackendError | None = None
-        for uid, operation in present.items():
+        for uid, operation in operation_by_uid.items():
             if operation.status.order is not None and not operation.status.phase.is_final:
                 try:
                     await self._advance(uid, operation)
@@ -95,16 +95,16 @@ class OperationExecutor(PeriodicLoop):
     async def _advance(self, uid: str, operation: AcceleratorOperation) -> None:
         order = operation.status.order
         assert order is not None  # once() has looked
-        stored = self._written.get(uid) or operation.status.report
+        stored_report = self._written.get(uid) or operation.status.report
         key = self._reports.key_of(operation.spec.accelerator)
-        handle = self._tracker.handle(key[0]) if key is not None else None
+        plugin_handle = self._tracker.plugin_handle(key[0]) if key is not None else None
         execution = self._executions.get(uid)
         if execution is None:
-            if key is None or handle is None:
+            if key is None or plugin_handle is None:
                 if order.rollback:  # which is not tried twice; the controllers say how long it may take
                     return
                 message = f"this node has no plugin for {operation.spec.accelerator} now"
-                if stored is None or stored.sequence != order.sequence:
+                if stored_report is None or stored_report.sequence != order.sequence:
                     report = Report(
                         sequence=order.sequence,
                         outcome=Outcome.FAILED,
@@ -112,63 +112,63 @@ class OperationExecutor(PeriodicLoop):
                         reason="NoPlugin",
                         message=message,
                     )
-                    await self._write(operation, report)
+                    await self._write_report(operation, report)
                 return
             execution = self._executions[uid] = OrderExecution(
-                BareMetalDriver(lambda: handle.plugin, self._node),
+                BareMetalDriver(lambda: plugin_handle.plugin, self._node),
                 key[1],
                 operation.spec,
                 fetch_image=self._fetcher(operation.spec.accelerator),
                 on_change=self.wake,
                 # A plugin whose process has died is started anew, and may do then what it could not.
-                is_passing=lambda e: e.retryable or (isinstance(e, PluginError) and handle.has_ended),
+                is_temporary=lambda e: e.retryable or (isinstance(e, PluginError) and plugin_handle.has_ended),
             )
-        report = execution.report(order, stored)
-        if report == stored:
+        report = execution.report(order, stored_report)
+        if report == stored_report:
             return
         if report.outcome is Outcome.SUCCEEDED and key is not None:
-            await self._note_success(key, operation, report)
-        await self._write(operation, report)
+            await self._record_success(key, operation, report)
+        await self._write_report(operation, report)
 
-    async def _note_success(self, key: DeviceKey, operation: AcceleratorOperation, report: Report) -> None:
+    async def _record_success(self, key: DeviceKey, operation: AcceleratorOperation, report: Report) -> None:
         """Writes the new state of the device before the report, because the controllers compare the two."""
-        spec, order, facts = operation.spec, operation.status.order, self._facts.get(key)
+        spec, order, device_facts = operation.spec, operation.status.order, self._facts.get(key)
         is_undone = order is not None and order.rollback
         if spec.power is not None:
-            previous = order.previous_power if order is not None and is_undone else None
-            facts = replace(facts, power=previous or spec.power.state)
+            previous_power = order.previous_power if order is not None and is_undone else None
+            device_facts = replace(device_facts, power=previous_power or spec.power.state)
         if spec.program is not None and order is not None:
-            image = report.result.get(PROGRAM_KEY, "")
-            program = Program(image=image, sha256=spec.program.artifact.sha256)
-            facts = replace(facts, program=order.previous_program if is_undone else program)
-        elif facts.program is not None and spec.operation is not OperationVerb.DIAGNOSE:
-            facts = replace(facts, program=await self._loaded(key, facts.program))
-        if facts != self._facts.get(key):
-            await asyncio.to_thread(self._facts.put, key, facts)
+            image_path = report.result.get(PROGRAM_KEY, "")
+            program = Program(image=image_path, sha256=spec.program.artifact.sha256)
+            device_facts = replace(device_facts, program=order.previous_program if is_undone else program)
+        elif device_facts.program is not None and spec.operation is not OperationVerb.DIAGNOSE:
+            device_facts = replace(device_facts, program=await self._loaded_program(key, device_facts.program))
+        if device_facts != self._facts.get(key):
+            await asyncio.to_thread(self._facts.put, key, device_facts)
         try:
             await self._tracker.once()
             await self._reports.once()
         except BackendError as e:
             log.warning("the devices are not reported anew: %s", e.message)
 
-    async def _loaded(self, key: DeviceKey, program: Program) -> Program | None:
+    async def _loaded_program(self, key: DeviceKey, program: Program) -> Program | None:
         """Returns what a device has loaded after an operation that may have removed its image, as the plugin reports.
 
         Returns None if nothing is loaded or the plugin cannot report it.
         """
-        handle = self._tracker.handle(key[0])
-        if handle is None or not handle.plugin.capabilities.programmable:
+        plugin_handle = self._tracker.plugin_handle(key[0])
+        if plugin_handle is None or not plugin_handle.plugin.capabilities.programmable:
             return None
         try:
-            image = await handle.call(
+            image_path = await plugin_handle.call(
                 "programmed_image", lambda plugin: cast("Programmable", plugin).programmed_image(key[1])
             )
         except BackendError as e:
             log.warning("the image of %s is not known: %s", key[1], e.message)
             return None
-        return program if image == program.image else None
+        return program if image_path == program.image else None
 
-    async def _write(self, operation: AcceleratorOperation, report: Report) -> None:
+    async def _write_report(self, operation: AcceleratorOperation, report: Report) -> None:
         body = {"metadata": {"uid": operation.metadata.uid}, "status": {"report": msgspec.to_builtins(report)}}
         name, namespace = operation.metadata.name, operation.metadata.namespace
         await self._api.apply(OPERATIONS, name, body, namespace, manager=NODE_MANAGER, force=True, subresource="status")

@@ -24,7 +24,7 @@ _VENDORS = {
 """PCI vendor -> the name that classes select by; other vendors are named by their number."""
 
 
-class Place(NamedTuple):
+class PciLocation(NamedTuple):
     """Describes a place on the PCI bus. Each unknown part is empty. ``root``: the host bridge, as ``pci0000:3a``."""
 
     address: str = ""
@@ -32,8 +32,8 @@ class Place(NamedTuple):
     vendor: str = ""
 
 
-NOWHERE = Place()
-_NODE_TREE = Tree()
+NO_LOCATION = PciLocation()
+_SYSFS_TREE = Tree()
 
 
 def pci_address(location: str) -> str:
@@ -45,15 +45,15 @@ def pci_address(location: str) -> str:
     return address if PCI_ADDRESS.fullmatch(address) else ""
 
 
-def place_of(location: str, tree: Tree = _NODE_TREE) -> Place:
+def pci_location_of(location: str, sysfs_tree: Tree = _SYSFS_TREE) -> PciLocation:
     """Returns the place of a device, from its location. Parts that sysfs does not state are empty."""
     address = pci_address(location)
-    function = pci_at(tree, address) if address else None
-    if function is None:
-        return Place(address=address)
-    roots = [bridge for bridge in function.bridges if bridge.startswith("pci")]
-    return Place(
+    pci_function = pci_at(sysfs_tree, address) if address else None
+    if pci_function is None:
+        return PciLocation(address=address)
+    root_bridges = [bridge for bridge in pci_function.bridges if bridge.startswith("pci")]
+    return PciLocation(
         address=address,
-        root=roots[0] if roots else "",
-        vendor=_VENDORS.get(function.vendor.lower(), function.vendor),
+        root=root_bridges[0] if root_bridges else "",
+        vendor=_VENDORS.get(pci_function.vendor.lower(), pci_function.vendor),
     )

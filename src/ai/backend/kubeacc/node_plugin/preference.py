@@ -21,15 +21,19 @@ class DevicePreference:
         # Without stated links, devices of one NUMA node are nearer to each other than to others.
         self._links = links_of(devices) or Links(tuple(device.numa_node for device in devices), ())
 
-    def choose(self, available: Sequence[str], required: Sequence[str], size: int) -> list[str]:
+    def choose(self, available_ids: Sequence[str], required_ids: Sequence[str], size: int) -> list[str]:
         """Returns ``size`` of the available devices, including the required ones.
 
         Returns fewer if there are not enough. Unknown names are left out.
         """
-        taken = [self._rank_of_id[name] for name in dict.fromkeys(required) if name in self._rank_of_id]
-        free = [self._rank_of_id[name] for name in dict.fromkeys(available) if name in self._rank_of_id]
-        pool = [rank for rank in free if rank not in taken]
-        count = min(max(0, size - len(taken)), len(pool))
-        free_mask = sum(1 << rank for rank in {*free, *taken})
-        chosen = self._links.choose(sum(1 << rank for rank in pool), count, taken, free_mask) if count else ()
-        return [self._ids[rank] for rank in (*taken, *chosen)]
+        required_ranks = [self._rank_of_id[name] for name in dict.fromkeys(required_ids) if name in self._rank_of_id]
+        available_ranks = [self._rank_of_id[name] for name in dict.fromkeys(available_ids) if name in self._rank_of_id]
+        optional_ranks = [rank for rank in available_ranks if rank not in required_ranks]
+        missing_count = min(max(0, size - len(required_ranks)), len(optional_ranks))
+        free_mask = sum(1 << rank for rank in {*available_ranks, *required_ranks})
+        chosen_ranks = (
+            self._links.choose(sum(1 << rank for rank in optional_ranks), missing_count, required_ranks, free_mask)
+            if missing_count
+            else ()
+        )
+        return [self._ids[rank] for rank in (*required_ranks, *chosen_ranks)]

@@ -12,7 +12,7 @@ from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.kubeacc.crd.vocabulary import GROUP, NODE_MANAGER
 from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker
-from ai.backend.kubeacc.node_plugin.places import pci_address, place_of
+from ai.backend.kubeacc.node_plugin.places import pci_address, pci_location_of
 from ai.backend.kubeacc.node_plugin.settings import NodePluginSettings
 from ai.backend.kubeacc.node_plugin.slices import (
     OfferedDevice,
@@ -39,8 +39,8 @@ class SlicePublication(PeriodicLoop):
     """Writes the slices when devices or taints change, and when somebody has removed or changed a slice. The kubelet
     does so when it starts. A slice that is as it should be is not written.
 
-    ``withheld`` returns why nobody may have a device now, empty if anybody may; ``foreign`` the resource by which
-    somebody else offers it, so that we do not; ``detached`` the devices that a plugin can attach.
+    ``withheld_reason`` returns why nobody may have a device now, empty if anybody may; ``foreign_offer`` the resource
+    by which somebody else offers it, so that we do not; ``detached_devices`` the devices that a plugin can attach.
     """
 
     period_s = 300.0
@@ -52,12 +52,12 @@ class SlicePublication(PeriodicLoop):
         settings: NodePluginSettings,
         node: str,
         *,
-        withheld: Callable[[DeviceKey], str] = lambda key: "",
-        foreign: Callable[[DeviceKey], str] = lambda key: "",
-        detached: Callable[[str], Sequence[ComputeDevice]] = lambda key: (),
+        withheld_reason: Callable[[DeviceKey], str] = lambda key: "",
+        foreign_offer: Callable[[DeviceKey], str] = lambda key: "",
+        detached_devices: Callable[[str], Sequence[ComputeDevice]] = lambda key: (),
     ) -> None:
         self._api, self._tracker, self._settings, self._node = api, tracker, settings, node
-        self._withheld, self._foreign, self._detached = withheld, foreign, detached
+        self._withheld, self._foreign, self._detached = withheld_reason, foreign_offer, detached_devices
         self._features = SliceFeatures()
         self._probed_at = float("-inf")
         self._generation = 0
@@ -78,7 +78,7 @@ class SlicePublication(PeriodicLoop):
     def _on_change(self, before: ResourceSlice | None, after: ResourceSlice | None) -> None:
         for slice_version in (before, after):
             if slice_version is not None and slice_version.spec.driver != self._settings.driver_name:
-                self._note_others()
+                self._record_other_drivers()
                 return
         name = (after or before).metadata.name  # type: ignore[union-attr]  # one of the two is there
         if after is None and name in self._versions:
@@ -86,12 +86,14 @@ class SlicePublication(PeriodicLoop):
             self._written = ""
             self.wake()
 
-    def _note_others(self) -> None:
-        """Notes which devices other DRA drivers offer on this node."""
+    def _record_other_drivers(self) -> None:
+        """Records which devices other DRA drivers offer on this node."""
         slices = list(self.reflector.objects.values())
-        others = devices_of_drivers(one.spec for one in slices if one.spec.driver != self._settings.driver_name)
-        if others != self._others:
-            self._others = others
+        other_drivers = devices_of_drivers(
+            device_slice.spec for device_slice in slices if device_slice.spec.driver != self._settings.driver_name
+        )
+        if other_drivers != self._others:
+            self._others = other_drivers
             self.wake()
             self.changed()
 
@@ -100,30 +102,32 @@ class SlicePublication(PeriodicLoop):
         plugin_key, device_id = key
         if not self._others:
             return ""
-        place = next((d.hw_location for d in self._tracker.devices(plugin_key) if d.device_id == device_id), "")
-        return self._others.get(device_id) or self._others.get(pci_address(place), "")
+        location = next(
+            (device.hw_location for device in self._tracker.devices(plugin_key) if device.device_id == device_id), ""
+        )
+        return self._others.get(device_id) or self._others.get(pci_address(location), "")
 
-    async def follow(self) -> None:
+    async def watch(self) -> None:
         """Watches the slices of this node until cancelled."""
         await self.reflector.run()
 
-    def offered(self) -> list[OfferedDevice]:
+    def offered_devices(self) -> list[OfferedDevice]:
         """Returns the devices that claims may select, with their taints."""
-        attached = [
+        attached_devices = [
             OfferedDevice(
                 plugin=key,
                 type=self._settings.offer_of(key).type.value,
                 device=device,
                 taints=self._taints((key, device.device_id), device.health, device.health_reason),
                 is_shared=self._settings.offer_of(key).shares,
-                pcie_root=place_of(device.hw_location).root,
+                pcie_root=pci_location_of(device.hw_location).root,
             )
             for key in self._tracker.plugin_keys()
             if self._settings.offer_of(key).by == "dra"
             for device in self._tracker.devices(key)
             if not self._foreign((key, device.device_id)) and not self.other_driver((key, device.device_id))
         ]
-        return attached + [
+        return attached_devices + [
             OfferedDevice(
                 plugin=key,
                 type=self._settings.offer_of(key).type.value,
@@ -136,10 +140,10 @@ class SlicePublication(PeriodicLoop):
         ]
 
     def _keys_to_attach(self) -> list[str]:
-        offers = {key: self._settings.offer_of(key) for key in self._tracker.plugin_keys()}
-        return [key for key, offer in offers.items() if offer.by == "dra" and offer.attach]
+        offer_of_plugin = {key: self._settings.offer_of(key) for key in self._tracker.plugin_keys()}
+        return [key for key, offer in offer_of_plugin.items() if offer.by == "dra" and offer.attach]
 
-    async def _probe(self) -> None:
+    async def _probe_features(self) -> None:
         """Finds out which parts of a slice the cluster keeps.
 
         If the cluster drops a part that withholds a device, a pod would get a device that has failed or is not there.
@@ -155,8 +159,8 @@ class SlicePublication(PeriodicLoop):
             "pool": pool,
             "devices": probe_devices(),
         }
-        answer = await self._api.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec}, dry_run=True)
-        features = kept_features(answer.spec.devices)
+        kept_slice = await self._api.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec}, dry_run=True)
+        features = kept_features(kept_slice.spec.devices)
         if features != self._features:
             log.warning("the cluster does not keep all of a slice; what it keeps: %s", features)
         self._features, self._probed_at = features, now
@@ -165,55 +169,55 @@ class SlicePublication(PeriodicLoop):
         taints = []
         if health is not DeviceHealth.HEALTHY:
             taints.append((UNHEALTHY_TAINT, self._settings.failed_device_effect, taint_value(reason)))
-        if withheld := self._withheld(key):
-            taints.append((WITHHELD_TAINT, "NoSchedule", taint_value(withheld)))
+        if withheld_reason := self._withheld(key):
+            taints.append((WITHHELD_TAINT, "NoSchedule", taint_value(withheld_reason)))
         return tuple(taints)
 
     async def once(self) -> None:
         if not self._tracker.is_complete.is_set():
             return
         await self.reflector.synced.wait()
-        await self._probe()
-        offered = self.offered()
+        await self._probe_features()
+        offered_devices = self.offered_devices()
         driver = self._settings.driver_name
-        options: dict[str, Any] = {"driver": driver, "node": self._node, "features": self._features}
-        content = json.dumps(slice_specs(offered, generation=0, **options), sort_keys=True)
-        if content == self._written:
+        spec_options: dict[str, Any] = {"driver": driver, "node": self._node, "features": self._features}
+        encoded_specs = json.dumps(slice_specs(offered_devices, generation=0, **spec_options), sort_keys=True)
+        if encoded_specs == self._written:
             return
         slices = self.reflector.objects.values()
-        present = {slice_.metadata.name: slice_ for slice_ in slices if slice_.spec.driver == driver}
-        newest = max((slice_.spec.pool.generation for slice_ in present.values()), default=0)
-        self._generation = max(self._generation, newest) + 1
-        specs = slice_specs(offered, generation=self._generation, **options)
-        await self._write(specs, {*present, *self._versions})
-        self._written = content
+        present_slices = {slice_.metadata.name: slice_ for slice_ in slices if slice_.spec.driver == driver}
+        newest_generation = max((slice_.spec.pool.generation for slice_ in present_slices.values()), default=0)
+        self._generation = max(self._generation, newest_generation) + 1
+        specs = slice_specs(offered_devices, generation=self._generation, **spec_options)
+        await self._write_slices(specs, {*present_slices, *self._versions})
+        self._written = encoded_specs
 
-    async def _write(self, specs: Sequence[dict[str, Any]], present: set[str]) -> None:
+    async def _write_slices(self, specs: Sequence[dict[str, Any]], present_names: set[str]) -> None:
         if self._owner is None:
             node = await self._api.get(NODES, self._node)
             reference = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}
             self._owner = [{**reference, "controller": True}]
         names = [f"{self._node}-{self._settings.driver_name}-{number}"[-253:] for number in range(len(specs))]
 
-        async def write(name: str, spec: dict[str, Any]) -> None:
+        async def write_slice(name: str, spec: dict[str, Any]) -> None:
             body = {"metadata": {"ownerReferences": self._owner}, "spec": spec}
-            written = await self._api.apply(RESOURCE_SLICES, name, body, manager=NODE_MANAGER, force=True)
-            self._versions[name] = written.metadata.resource_version
+            written_slice = await self._api.apply(RESOURCE_SLICES, name, body, manager=NODE_MANAGER, force=True)
+            self._versions[name] = written_slice.metadata.resource_version
 
-        await asyncio.gather(*(write(name, spec) for name, spec in zip(names, specs, strict=True)))
-        for name in present - set(names):
+        await asyncio.gather(*(write_slice(name, spec) for name, spec in zip(names, specs, strict=True)))
+        for name in present_names - set(names):
             self._versions.pop(name, None)
             await self._api.delete(RESOURCE_SLICES, name)
 
 
 def devices_of_drivers(specs: Iterable[ResourceSliceSpec]) -> dict[str, str]:
     """Returns the DRA driver for each PCI address and each ``uuid`` of a device in the slices of any driver."""
-    drivers: dict[str, str] = {}
+    driver_of_device: dict[str, str] = {}
     for spec in specs:
         for device in spec.devices:
-            place, uuid = device.attributes.get(_PCI_BUS_ID), device.attributes.get("uuid")
-            if place is not None and place.string and (address := pci_address(place.string)):
-                drivers[address] = spec.driver
+            location, uuid = device.attributes.get(_PCI_BUS_ID), device.attributes.get("uuid")
+            if location is not None and location.string and (address := pci_address(location.string)):
+                driver_of_device[address] = spec.driver
             if uuid is not None and uuid.string:
-                drivers[uuid.string] = spec.driver
-    return drivers
+                driver_of_device[uuid.string] = spec.driver
+    return driver_of_device

@@ -24,30 +24,30 @@ _MAX_SOCKET_PATH = 107
 """The kernel's limit for the path of a unix socket."""
 
 
-def _serialized(message: Any) -> bytes:
+def _serialize(message: Any) -> bytes:
     return bytes(message.SerializeToString())
 
 
 def _handler(service: str, implementation: object) -> grpc.GenericRpcHandler:
     handlers = {}
     for name, request, _response, is_stream in SERVICES[service]:
-        function = getattr(implementation, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
-        make = grpc.unary_stream_rpc_method_handler if is_stream else grpc.unary_unary_rpc_method_handler
-        handlers[name] = make(function, request_deserializer=request.FromString, response_serializer=_serialized)
+        method = getattr(implementation, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+        make_handler = grpc.unary_stream_rpc_method_handler if is_stream else grpc.unary_unary_rpc_method_handler
+        handlers[name] = make_handler(method, request_deserializer=request.FromString, response_serializer=_serialize)
     return grpc.method_handlers_generic_handler(service, handlers)
 
 
-def _make_room(path: Path) -> None:
+def _prepare_socket_path(path: Path) -> None:
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
 
 
-def _protect(path: Path) -> None:
+def _restrict_access(path: Path) -> None:
     path.chmod(0o600)
 
 
 @asynccontextmanager
-async def serving(path: Path, services: dict[str, object]) -> AsyncIterator[None]:
+async def grpc_server(path: Path, services: dict[str, object]) -> AsyncIterator[None]:
     """Serves gRPC implementations by the names of their services on a socket that only this user may use.
 
     An existing socket is replaced. Methods have the names of the API in lower case. Raises Unavailable.
@@ -55,14 +55,14 @@ async def serving(path: Path, services: dict[str, object]) -> AsyncIterator[None
     if len(str(path).encode()) > _MAX_SOCKET_PATH:
         raise Unavailable(f"{path} is too long for the path of a socket")
     try:
-        _make_room(path)
+        _prepare_socket_path(path)
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers(
             tuple(_handler(name, implementation) for name, implementation in services.items())
         )
         server.add_insecure_port(f"unix:{path}")
         await server.start()
-        _protect(path)
+        _restrict_access(path)
     except (OSError, RuntimeError) as e:
         raise Unavailable(f"{path} cannot be served: {e}") from None
     try:
@@ -70,11 +70,11 @@ async def serving(path: Path, services: dict[str, object]) -> AsyncIterator[None
     finally:
         await server.stop(_CLOSE_PATIENCE_S)
         with contextlib.suppress(OSError):
-            _make_room(path)
+            _prepare_socket_path(path)
 
 
 @asynccontextmanager
-async def connected(path: Path, service: str) -> AsyncIterator[Callable[..., Any]]:
+async def grpc_client(path: Path, service: str) -> AsyncIterator[Callable[..., Any]]:
     """Yields a function that calls a method of a service, by name, with a request.
 
     What it raises is ``grpc.aio.AioRpcError``; for a stream it returns the call, which is iterated.
@@ -84,9 +84,9 @@ async def connected(path: Path, service: str) -> AsyncIterator[Callable[..., Any
 
         def call(name: str, request: Any, timeout_s: float | None = 10.0) -> Any:
             _, response, is_stream = methods[name]
-            make = channel.unary_stream if is_stream else channel.unary_unary
-            invoke = make(
-                f"/{service}/{name}", request_serializer=_serialized, response_deserializer=response.FromString
+            make_invoker = channel.unary_stream if is_stream else channel.unary_unary
+            invoke = make_invoker(
+                f"/{service}/{name}", request_serializer=_serialize, response_deserializer=response.FromString
             )
             return invoke(request, timeout=timeout_s)
 
@@ -96,14 +96,14 @@ async def connected(path: Path, service: str) -> AsyncIterator[Callable[..., Any
 async def wait_for_change(*paths: Path) -> None:
     """Returns when one of the files is removed or replaced, for example by a restarted kubelet, which sends no other
     notice."""
-    initial = [_identity(path) for path in paths]
-    while all(initial) and [_identity(path) for path in paths] == initial:  # noqa: ASYNC110  # of other processes
+    initial_identities = [_file_identity(path) for path in paths]
+    while all(initial_identities) and [_file_identity(path) for path in paths] == initial_identities:  # noqa: ASYNC110  # of other processes
         await asyncio.sleep(_CHECK_S)
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
+def _file_identity(path: Path) -> tuple[int, int, int] | None:
     try:
-        status = path.stat()
+        file_status = path.stat()
     except OSError:
         return None
-    return status.st_dev, status.st_ino, status.st_ctime_ns
+    return file_status.st_dev, file_status.st_ino, file_status.st_ctime_ns

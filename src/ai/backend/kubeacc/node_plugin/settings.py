@@ -41,8 +41,8 @@ class OfferSettings(Settings):
     @field_validator("resource")
     @classmethod
     def _check_resource(cls, name: str) -> str:
-        domain, slash, rest = name.partition("/")
-        if name and (not slash or not _DOMAIN.fullmatch(domain) or not re.fullmatch(r"[\w.-]{1,63}", rest)):
+        domain, slash, resource_name = name.partition("/")
+        if name and (not slash or not _DOMAIN.fullmatch(domain) or not re.fullmatch(r"[\w.-]{1,63}", resource_name)):
             raise ValueError("write domain/name, as backend.ai/gpu")
         return name
 
@@ -105,7 +105,7 @@ class NodePluginSettings(Settings):
         return name
 
     def offer_of(self, plugin_key: str) -> OfferSettings:
-        """Returns how the devices of a plugin are offered; by claims where nothing is said."""
+        """Returns how the devices of a plugin are offered, which is by claims if the settings do not say."""
         return self.offers.get(plugin_key, OfferSettings())
 
     def resource_of(self, plugin_key: str) -> str:

@@ -85,17 +85,17 @@ def probe_devices() -> list[dict[str, Any]]:
 
 def kept_features(devices: Sequence[Device]) -> SliceFeatures:
     """Returns the features that the cluster's answer to :func:`probe_devices` shows."""
-    by_name = {device.name: device for device in devices}
+    device_by_name = {device.name: device for device in devices}
     return SliceFeatures(
-        taints=bool(by_name["taints"].taints),
-        counters=bool(by_name["counters"].consumes_counters),
-        shares=by_name["shares"].allow_multiple_allocations,
-        binding=bool(by_name["binding"].binding_conditions),
+        taints=bool(device_by_name["taints"].taints),
+        counters=bool(device_by_name["counters"].consumes_counters),
+        shares=device_by_name["shares"].allow_multiple_allocations,
+        binding=bool(device_by_name["binding"].binding_conditions),
     )
 
 
 def slice_specs(
-    offered: Sequence[OfferedDevice],
+    offered_devices: Sequence[OfferedDevice],
     *,
     driver: str,
     node: str,
@@ -103,30 +103,36 @@ def slice_specs(
     features: SliceFeatures = _ALL_FEATURES,
 ) -> list[dict[str, Any]]:
     """Returns the specs of all slices of the node's pool. A pool without devices has no slice."""
-    offered = [one for one in offered if _is_possible(one, features)]
-    groups = link_groups([one.device for one in offered])
-    parents = _parents(offered) if features.counters else {}
+    offered_devices = [offered_device for offered_device in offered_devices if _is_possible(offered_device, features)]
+    groups = link_groups([offered_device.device for offered_device in offered_devices])
+    parents = _counter_parents(offered_devices) if features.counters else {}
     devices = [
-        _device(one, groups.get(one.device.device_id, ""), parents, is_shared=one.is_shared and features.shares)
-        for one in sorted(offered, key=lambda one: one.name)
-        if one.is_detached or offers_anything(one.device)
+        _device_spec(
+            offered_device,
+            groups.get(offered_device.device.device_id, ""),
+            parents,
+            is_shared=offered_device.is_shared and features.shares,
+        )
+        for offered_device in sorted(offered_devices, key=lambda one: one.name)
+        if offered_device.is_detached or offers_anything(offered_device.device)
     ]
-    wholes = {parent.name: parent for parent in parents.values()}
-    counter_sets = [_counter_set(wholes[name]) for name in sorted(wholes)]
-    parts: list[dict[str, Any]] = [
-        {"devices": devices[start : start + SLICE_DEVICES]} for start in range(0, len(devices), SLICE_DEVICES)
+    whole_devices = {parent.name: parent for parent in parents.values()}
+    counter_sets = [_counter_set(whole_devices[name]) for name in sorted(whole_devices)]
+    slice_contents: list[dict[str, Any]] = [
+        {"devices": devices[slice_start : slice_start + SLICE_DEVICES]}
+        for slice_start in range(0, len(devices), SLICE_DEVICES)
     ]
-    parts += [
-        {"sharedCounters": counter_sets[start : start + _COUNTER_SETS]}
-        for start in range(0, len(counter_sets), _COUNTER_SETS)
+    slice_contents += [
+        {"sharedCounters": counter_sets[slice_start : slice_start + _COUNTER_SETS]}
+        for slice_start in range(0, len(counter_sets), _COUNTER_SETS)
     ]
-    pool = {"name": node, "generation": generation, "resourceSliceCount": len(parts)}
-    return [{"driver": driver, "nodeName": node, "pool": pool, **part} for part in parts]
+    pool = {"name": node, "generation": generation, "resourceSliceCount": len(slice_contents)}
+    return [{"driver": driver, "nodeName": node, "pool": pool, **slice_content} for slice_content in slice_contents]
 
 
-def _is_possible(one: OfferedDevice, features: SliceFeatures) -> bool:
+def _is_possible(offered_device: OfferedDevice, features: SliceFeatures) -> bool:
     """Returns True if a device can be offered as it is. A device that may not be allocated needs a taint."""
-    return (features.taints or not one.taints) and (features.binding or not one.is_detached)
+    return (features.taints or not offered_device.taints) and (features.binding or not offered_device.is_detached)
 
 
 def offers_anything(device: ComputeDevice) -> bool:
@@ -136,19 +142,19 @@ def offers_anything(device: ComputeDevice) -> bool:
 
 def link_groups(devices: Sequence[ComputeDevice]) -> dict[str, str]:
     """Returns a group for each device with a direct link: the name of the first device that such links reach."""
-    present: dict[str, ComputeDevice] = {device.device_id: device for device in devices}
+    device_by_id: dict[str, ComputeDevice] = {device.device_id: device for device in devices}
     groups: dict[str, str] = {}
-    for start in sorted(present):
-        if start in groups or not _peers(present[start]):
+    for first_id in sorted(device_by_id):
+        if first_id in groups or not _peers(device_by_id[first_id]):
             continue
-        group = device_name(start)
-        pending: list[str] = [start]
-        while pending:
-            device_id = pending.pop()
-            if device_id in groups or device_id not in present:
+        group = device_name(first_id)
+        pending_ids: list[str] = [first_id]
+        while pending_ids:
+            device_id = pending_ids.pop()
+            if device_id in groups or device_id not in device_by_id:
                 continue
             groups[device_id] = group
-            pending += _peers(present[device_id])
+            pending_ids += _peers(device_by_id[device_id])
     return groups
 
 
@@ -156,7 +162,7 @@ def _peers(device: ComputeDevice) -> list[str]:
     return [link.peer for link in device.links if link.kind is LinkKind.DIRECT]
 
 
-def parent_of(device_id: str, listed: Container[str]) -> str:
+def parent_of(device_id: str, listed_ids: Container[str]) -> str:
     """Returns the listed device of which a partition is a part.
 
     Returns an empty text for a whole device. A partition's id begins with the device's id.
@@ -164,19 +170,23 @@ def parent_of(device_id: str, listed: Container[str]) -> str:
     prefix = device_id
     while "/" in prefix:
         prefix = prefix.rpartition("/")[0]
-        if prefix in listed:
+        if prefix in listed_ids:
             return prefix
     return ""
 
 
-def _parents(offered: Sequence[OfferedDevice]) -> dict[tuple[str, str], OfferedDevice]:
+def _counter_parents(offered_devices: Sequence[OfferedDevice]) -> dict[tuple[str, str], OfferedDevice]:
     """Returns, for each partition and each device that is cut, the device whose counters it consumes."""
     parents: dict[tuple[str, str], OfferedDevice] = {}
-    for plugin in {one.plugin for one in offered}:
-        by_id: dict[str, OfferedDevice] = {one.device.device_id: one for one in offered if one.plugin == plugin}
-        for device_id in by_id:
-            if parent := parent_of(device_id, by_id):
-                parents[plugin, device_id] = parents[plugin, parent] = by_id[parent]
+    for plugin in {offered_device.plugin for offered_device in offered_devices}:
+        plugin_devices: dict[str, OfferedDevice] = {
+            offered_device.device.device_id: offered_device
+            for offered_device in offered_devices
+            if offered_device.plugin == plugin
+        }
+        for device_id in plugin_devices:
+            if parent := parent_of(device_id, plugin_devices):
+                parents[plugin, device_id] = parents[plugin, parent] = plugin_devices[parent]
     return parents
 
 
@@ -191,11 +201,14 @@ def _counters(device: ComputeDevice) -> dict[str, Any]:
     return counters
 
 
-def _device(
-    one: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str], OfferedDevice], *, is_shared: bool
+def _device_spec(
+    offered_device: OfferedDevice, link_group: str, parents: Mapping[tuple[str, str], OfferedDevice], *, is_shared: bool
 ) -> dict[str, Any]:
-    device = one.device
-    attributes: dict[str, Any] = {"plugin": {"string": one.plugin[:_MAX_VALUE]}, "type": {"string": one.type}}
+    device = offered_device.device
+    attributes: dict[str, Any] = {
+        "plugin": {"string": offered_device.plugin[:_MAX_VALUE]},
+        "type": {"string": offered_device.type},
+    }
     if len(device.device_id) <= _MAX_VALUE:
         attributes["uuid"] = {"string": device.device_id}
     if device.model_name:
@@ -206,42 +219,45 @@ def _device(
         attributes["linkGroup"] = {"string": link_group}
     if PCI_ADDRESS.fullmatch(device.hw_location):
         attributes[_STANDARD_PCI_BUS_ID] = {"string": device.hw_location.lower()}
-    if one.pcie_root:
-        attributes[_STANDARD_PCIE_ROOT] = {"string": one.pcie_root[:_MAX_VALUE]}
-    parent = parents.get((one.plugin, device.device_id))
-    if parent is not None and parent is not one and len(parent.device.device_id) <= _MAX_VALUE:
+    if offered_device.pcie_root:
+        attributes[_STANDARD_PCIE_ROOT] = {"string": offered_device.pcie_root[:_MAX_VALUE]}
+    parent = parents.get((offered_device.plugin, device.device_id))
+    if parent is not None and parent is not offered_device and len(parent.device.device_id) <= _MAX_VALUE:
         attributes["parent"] = {"string": parent.device.device_id}
     capacity: dict[str, Any] = {}
     if device.memory_size:
         capacity["memory"] = {"value": str(device.memory_size)}
     if device.processing_units:
         capacity["processingUnits"] = {"value": str(device.processing_units)}
-    shared = share_slot(device) if is_shared else None
-    if shared is not None:
+    shared_slot = share_slot(device) if is_shared else None
+    if shared_slot is not None:
         # What a claim does not ask for it must not consume, or nothing would be left for the next one.
-        capacity = {name: {**value, "requestPolicy": {"default": "0"}} for name, value in capacity.items()}
-        amount, step = format_quantity(shared.amount), format_quantity(shared.quantum)
+        capacity = {
+            name: {**capacity_value, "requestPolicy": {"default": "0"}} for name, capacity_value in capacity.items()
+        }
+        amount, step = format_quantity(shared_slot.amount), format_quantity(shared_slot.quantum)
         policy = {"default": amount, "validRange": {"min": step, "max": amount, "step": step}}
-        capacity[capacity_name(shared)] = {"value": amount, "requestPolicy": policy}
-    for slot in device.slots if shared is None else ():
+        capacity[capacity_name(shared_slot)] = {"value": amount, "requestPolicy": policy}
+    for slot in device.slots if shared_slot is None else ():
         if len(attributes) + len(capacity) < _MAX_ENTRIES:
             capacity.setdefault(capacity_name(slot), {"value": format_quantity(slot.amount)})
-    for prop in device.variant_properties:
+    for variant_property in device.variant_properties:
         if len(attributes) + len(capacity) < _MAX_ENTRIES:
-            name = _identifier(f"{prop.namespace}_{prop.feature}")
-            attributes.setdefault(name, {"string": prop.value[:_MAX_VALUE]})
-    described: dict[str, Any] = {"name": one.name, "attributes": attributes, "capacity": capacity}
-    if shared is not None:
-        described["allowMultipleAllocations"] = True
-    if one.is_detached:
-        described |= BINDING
+            name = _identifier(f"{variant_property.namespace}_{variant_property.feature}")
+            attributes.setdefault(name, {"string": variant_property.value[:_MAX_VALUE]})
+    slice_device: dict[str, Any] = {"name": offered_device.name, "attributes": attributes, "capacity": capacity}
+    if shared_slot is not None:
+        slice_device["allowMultipleAllocations"] = True
+    if offered_device.is_detached:
+        slice_device |= BINDING
     if parent is not None:
-        described["consumesCounters"] = [{"counterSet": parent.name, "counters": _counters(device)}]
-    if one.taints:
-        described["taints"] = [
-            {"key": key, "effect": effect, **({"value": value} if value else {})} for key, effect, value in one.taints
+        slice_device["consumesCounters"] = [{"counterSet": parent.name, "counters": _counters(device)}]
+    if offered_device.taints:
+        slice_device["taints"] = [
+            {"key": key, "effect": effect, **({"value": taint_text} if taint_text else {})}
+            for key, effect, taint_text in offered_device.taints
         ]
-    return described
+    return slice_device
 
 
 def capacity_name(slot: DeviceSlot) -> str:
@@ -251,8 +267,8 @@ def capacity_name(slot: DeviceSlot) -> str:
 
 def _identifier(name: str) -> str:
     """Returns a valid attribute name, which is a C identifier of at most 32 characters."""
-    plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:_MAX_NAME]
-    return plain if plain[:1].isalpha() or plain[:1] == "_" else f"_{plain}"[:_MAX_NAME]
+    identifier = re.sub(r"\W", "_", name, flags=re.ASCII)[:_MAX_NAME]
+    return identifier if identifier[:1].isalpha() or identifier[:1] == "_" else f"_{identifier}"[:_MAX_NAME]
 
 
 def taint_value(reason: str) -> str:

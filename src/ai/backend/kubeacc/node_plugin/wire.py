@@ -31,29 +31,31 @@ _OPTIONAL, _REPEATED = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto
 def _messages(package: str, table: Mapping[str, str]) -> SimpleNamespace:
     """Makes a class for each message of a table: name -> fields as ``name=number:type``, with ``[]`` for a list, ``{}``
     for a map from strings, and ``?`` for presence. An ``enum`` is sent as a number."""
-    file = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    file_descriptor = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     for message_name, fields in table.items():
-        message = file.message_type.add(name=message_name)
-        for text in fields.split():
-            _add_field(message, f".{package}.{message_name}", package, text)
-    pool = DescriptorPool()
-    pool.Add(file)
-    return SimpleNamespace(**{name: GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in table})
+        message = file_descriptor.message_type.add(name=message_name)
+        for field_spec in fields.split():
+            _add_field(message, f".{package}.{message_name}", package, field_spec)
+    descriptor_pool = DescriptorPool()
+    descriptor_pool.Add(file_descriptor)
+    return SimpleNamespace(
+        **{name: GetMessageClass(descriptor_pool.FindMessageTypeByName(f"{package}.{name}")) for name in table}
+    )
 
 
-def _add_field(message: DescriptorProto, full_name: str, package: str, text: str) -> None:
-    match = _FIELD.fullmatch(text)
+def _add_field(message: DescriptorProto, full_name: str, package: str, field_spec: str) -> None:
+    match = _FIELD.fullmatch(field_spec)
     if match is None:
-        raise ValueError(f"{text} is no field")
+        raise ValueError(f"{field_spec} is no field")
     name, kind = match["name"], match["type"]
     field = message.field.add(name=name, number=int(match["number"]), label=_OPTIONAL)
     if match["map"]:
-        entry = message.nested_type.add(name="".join(part.title() for part in name.split("_")) + "Entry")
-        entry.options.map_entry = True
-        entry.field.add(name="key", number=1, label=_OPTIONAL, type=FieldDescriptorProto.TYPE_STRING)
-        _set_type(entry.field.add(name="value", number=2, label=_OPTIONAL), package, kind)
+        map_entry = message.nested_type.add(name="".join(word.title() for word in name.split("_")) + "Entry")
+        map_entry.options.map_entry = True
+        map_entry.field.add(name="key", number=1, label=_OPTIONAL, type=FieldDescriptorProto.TYPE_STRING)
+        _set_type(map_entry.field.add(name="value", number=2, label=_OPTIONAL), package, kind)
         field.label, field.type = _REPEATED, FieldDescriptorProto.TYPE_MESSAGE
-        field.type_name = f"{full_name}.{entry.name}"
+        field.type_name = f"{full_name}.{map_entry.name}"
         return
     if match["repeated"]:
         field.label = _REPEATED

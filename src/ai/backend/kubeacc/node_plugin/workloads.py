@@ -18,7 +18,13 @@ from ai.backend.common.errors import BackendError, Conflict, PluginError, Unavai
 from ai.backend.common.ids import DeviceId, KernelId, SessionId
 from ai.backend.common.structs import replace
 from ai.backend.kubeacc.node_plugin.checkpoint import Checkpoint, HeldDevice, PluginShare, WorkloadRecord
-from ai.backend.kubeacc.node_plugin.devices import DeviceKey, DeviceTracker, joined, share_slot, whole_device
+from ai.backend.kubeacc.node_plugin.devices import (
+    DeviceKey,
+    DeviceTracker,
+    share_slot,
+    sum_allocations,
+    whole_allocation,
+)
 from ai.backend.kubeacc.node_plugin.edits import CdiFiles, check_no_conflict, check_supported
 from ai.backend.kubeacc.node_plugin.places import pci_address
 from ai.backend.plugin.accelerator import (
@@ -49,14 +55,14 @@ def share_amount(device: ComputeDevice) -> Decimal:
     return slot.amount if slot is not None else Decimal(0)
 
 
-def _allocation(held: HeldDevice, device: ComputeDevice) -> DeviceAllocation:
+def _allocation(held_device: HeldDevice, device: ComputeDevice) -> DeviceAllocation:
     slot = share_slot(device)
-    if held.amount is None or slot is None:
-        return whole_device(device)
-    return DeviceAllocation(slots={slot.slot_name: {device.device_id: Decimal(held.amount)}})
+    if held_device.amount is None or slot is None:
+        return whole_allocation(device)
+    return DeviceAllocation(slots={slot.slot_name: {device.device_id: Decimal(held_device.amount)}})
 
 
-def _parts(record: WorkloadRecord) -> set[tuple[str, str | None]]:
+def _held_parts(record: WorkloadRecord) -> set[tuple[str, str | None]]:
     return {(device.name, device.share_id) for device in record.devices}
 
 
@@ -81,18 +87,18 @@ class Workloads:
         checkpoint: Checkpoint,
         cdi: CdiFiles,
         *,
-        hidden: Sequence[str] = (),
+        hidden_folders: Sequence[str] = (),
         deadline_s: float = 25.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._tracker, self._checkpoint, self._cdi = tracker, checkpoint, cdi
-        self._hidden, self._deadline_s, self._clock = hidden, deadline_s, clock
+        self._hidden, self._deadline_s, self._clock = hidden_folders, deadline_s, clock
         self.records: dict[str, WorkloadRecord] = checkpoint.load()
         self._interrupted = set(self.records)
         """Workloads with a call of a hook that began and has no answer: the process died, or the kubelet gave up."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.changed: Callable[[], None] = lambda: None
-        self.withheld: Callable[[DeviceKey], str] = lambda key: ""
+        self.withheld_reason: Callable[[DeviceKey], str] = lambda key: ""
         """Why a device is given to nobody; empty if it is."""
         tracker.is_held = lambda key: self.holder_of(key) is not None
 
@@ -104,26 +110,26 @@ class Workloads:
                 return record
         return None
 
-    def claim(self, namespace: str, name: str) -> WorkloadRecord | None:
+    def workload_of_claim(self, namespace: str, name: str) -> WorkloadRecord | None:
         """Returns the workload that serves a resource claim."""
         records = (record for record in self.records.values() if record.way == "dra")
         return next((record for record in records if (record.namespace, record.name) == (namespace, name)), None)
 
-    def _holder_beside(
-        self, held: HeldDevice, device: ComputeDevice, requested: WorkloadRecord
+    def _blocking_holder(
+        self, held_device: HeldDevice, device: ComputeDevice, requested_record: WorkloadRecord
     ) -> WorkloadRecord | None:
-        """Returns a workload that blocks ``requested`` from a device or a share of it. Returns None if there is room.
+        """Returns a workload that blocks ``requested_record`` from a device or share. Returns None if there is room.
 
         All shares together are at most the device; a whole device has one holder."""
-        left = share_amount(device)
-        for record in (*self.records.values(), requested):
-            for other in record.devices:
-                if (other.plugin, other.device_id) != (held.plugin, held.device_id):
+        free_amount = share_amount(device)
+        for record in (*self.records.values(), requested_record):
+            for other_device in record.devices:
+                if (other_device.plugin, other_device.device_id) != (held_device.plugin, held_device.device_id):
                     continue
-                if other is not held and (held.amount is None or other.amount is None):
+                if other_device is not held_device and (held_device.amount is None or other_device.amount is None):
                     return record
-                left -= Decimal(other.amount or 0)
-                if left < 0 and held.amount is not None:
+                free_amount -= Decimal(other_device.amount or 0)
+                if free_amount < 0 and held_device.amount is not None:
                     return record
         return None
 
@@ -131,9 +137,11 @@ class Workloads:
         """Returns the workload that holds a partition of a device, or the device of which a partition is a part."""
         plugin_key, device_id = key
         for record in self.records.values():
-            for held in record.devices:
-                is_relative = held.device_id.startswith(f"{device_id}/") or device_id.startswith(f"{held.device_id}/")
-                if held.plugin == plugin_key and is_relative:
+            for held_device in record.devices:
+                is_relative = held_device.device_id.startswith(f"{device_id}/") or device_id.startswith(
+                    f"{held_device.device_id}/"
+                )
+                if held_device.plugin == plugin_key and is_relative:
                     return record
         return None
 
@@ -143,41 +151,48 @@ class Workloads:
         The other plugin need not run now.
         """
         for record in self.records.values() if address else ():
-            if any(held.plugin != plugin_key and held.pci_address == address for held in record.devices):
+            if any(
+                held_device.plugin != plugin_key and held_device.pci_address == address
+                for held_device in record.devices
+            ):
                 return record
         return None
 
-    async def prepare(self, requested: WorkloadRecord) -> WorkloadRecord:
+    async def prepare(self, requested_record: WorkloadRecord) -> WorkloadRecord:
         """Allocates devices to a workload, and returns its record with the configurations of all plugins.
 
-        Safe to repeat: a prepared workload keeps what it has. ``requested`` needs no ``shares``.
+        Safe to repeat: a prepared workload keeps what it has. ``requested_record`` needs no ``shares``.
 
         Raises:
             Conflict: another workload holds a device, or the workload is being released.
             Unavailable: a device is not there, or is withheld.
             BackendError: a plugin refuses; the devices are free again.
         """
-        async with self._lock(requested.uid):
-            record = self.records.get(requested.uid)
+        async with self._lock(requested_record.uid):
+            record = self.records.get(requested_record.uid)
             if record is not None and record.phase == "releasing":
-                raise Conflict(f"the devices of {requested.namespace}/{requested.name} are being released")
+                raise Conflict(
+                    f"the devices of {requested_record.namespace}/{requested_record.name} are being released"
+                )
             if record is None:
-                record = self._reserved(requested)
+                record = self._reserve(requested_record)
                 try:
                     await self._store(record)
                 except BackendError:
                     self.records.pop(record.uid, None)  # no plugin was called
                     raise
-            elif _parts(record) != _parts(requested):
-                raise Conflict(f"{requested.namespace}/{requested.name} holds other devices than its claim says now")
+            elif _held_parts(record) != _held_parts(requested_record):
+                raise Conflict(
+                    f"{requested_record.namespace}/{requested_record.name} holds other devices than its claim says now"
+                )
             if record.phase == "prepared":
-                return await self._described(record)
+                return await self._describe_in_cdi(record)
             crash_point("kube-acc.prepare.recorded")
             try:
                 for plugin_key in record.shares:
                     record = await self._configure(record, plugin_key)
                 check_no_conflict({key: share.config for key, share in record.shares.items() if share.config})
-                record = await self._described(record)
+                record = await self._describe_in_cdi(record)
             except BackendError:
                 await self._release_failed(record.uid)
                 raise
@@ -186,46 +201,54 @@ class Workloads:
             crash_point("kube-acc.prepare.prepared")
             return record
 
-    def _reserved(self, requested: WorkloadRecord) -> WorkloadRecord:
+    def _reserve(self, requested_record: WorkloadRecord) -> WorkloadRecord:
         """Returns the new record with each plugin's allocation, and marks the devices as held."""
-        present = {
+        present_devices = {
             (key, device.device_id): device
             for key in self._tracker.plugin_keys()
             for device in self._tracker.devices(key)
         }
         allocations: dict[str, list[Any]] = {}
         devices: list[HeldDevice] = []
-        for held in requested.devices:
-            key = (held.plugin, DeviceId(held.device_id))
-            device = present.get(key)
-            if device is None or self._tracker.handle(held.plugin) is None:
-                raise Unavailable(f"the device {held.name} is not there: the plugin {held.plugin} does not list it")
+        for held_device in requested_record.devices:
+            key = (held_device.plugin, DeviceId(held_device.device_id))
+            device = present_devices.get(key)
+            if device is None or self._tracker.plugin_handle(held_device.plugin) is None:
+                raise Unavailable(
+                    f"the device {held_device.name} is not there: the plugin {held_device.plugin} does not list it"
+                )
             if device.health is not DeviceHealth.HEALTHY:
-                raise Unavailable(f"the device {held.name} has failed: {device.health_reason or 'no reason is given'}")
-            if reason := self.withheld(key):
-                raise Unavailable(f"the device {held.name} is not given to workloads: {reason}")
+                raise Unavailable(
+                    f"the device {held_device.name} has failed: {device.health_reason or 'no reason is given'}"
+                )
+            if reason := self.withheld_reason(key):
+                raise Unavailable(f"the device {held_device.name} is not given to workloads: {reason}")
             address = pci_address(device.hw_location)
             holder = (
-                self._holder_beside(held, device, requested)
+                self._blocking_holder(held_device, device, requested_record)
                 or self._holder_of_relative(key)
-                or self._holder_by_another_plugin(held.plugin, address)
+                or self._holder_by_another_plugin(held_device.plugin, address)
             )
             if holder is not None:
-                raise Conflict(f"the device {held.name} is held by {holder.namespace}/{holder.name} ({holder.way})")
-            allocations.setdefault(held.plugin, []).append(_allocation(held, device))
-            devices.append(replace(held, pci_address=address))
+                raise Conflict(
+                    f"the device {held_device.name} is held by {holder.namespace}/{holder.name} ({holder.way})"
+                )
+            allocations.setdefault(held_device.plugin, []).append(_allocation(held_device, device))
+            devices.append(replace(held_device, pci_address=address))
         shares = {
             # The first call begins with this record; the record of each further one is stored before it.
-            key: PluginShare(allocation=joined(allocations[key]), calls=("pre_create",) if place == 0 else ())
-            for place, key in enumerate(sorted(allocations))
+            key: PluginShare(
+                allocation=sum_allocations(allocations[key]), calls=("pre_create",) if plugin_index == 0 else ()
+            )
+            for plugin_index, key in enumerate(sorted(allocations))
         }
-        record = replace(requested, phase="preparing", devices=tuple(devices), shares=shares, at=self._clock())
+        record = replace(requested_record, phase="preparing", devices=tuple(devices), shares=shares, at=self._clock())
         self.records[record.uid] = record
         self.changed()
         return record
 
     async def _configure(self, record: WorkloadRecord, plugin_key: str) -> WorkloadRecord:
-        result = await self._call(record.uid, plugin_key, "pre_create")
+        result = await self._call_hook(record.uid, plugin_key, "pre_create")
         assert isinstance(result, WorkloadConfig)  # checked in _call
         check_supported(plugin_key, result)
         share = replace(self.records[record.uid].shares[plugin_key], config=result)
@@ -234,24 +257,24 @@ class Workloads:
         record = self.records[record.uid] = replace(self.records[record.uid], shares=shares)
         return record
 
-    async def _described(self, record: WorkloadRecord) -> WorkloadRecord:
+    async def _describe_in_cdi(self, record: WorkloadRecord) -> WorkloadRecord:
         """Writes the CDI file of a claim, even if somebody has removed it, and finds the names of its devices."""
         configs = {key: share.config for key, share in record.shares.items() if share.config is not None}
-        described: set[str] = set()
+        described_names: set[str] = set()
         for key, config in configs.items():
-            names = {device.cdi_name for device in config.devices if device.cdi_name is not None}
-            handle = self._tracker.handle(key)
-            if names and handle is not None:
-                described |= await self._cdi.describe(handle, names)
+            cdi_names = {device.cdi_name for device in config.devices if device.cdi_name is not None}
+            plugin_handle = self._tracker.plugin_handle(key)
+            if cdi_names and plugin_handle is not None:
+                described_names |= await self._cdi.filter_described(plugin_handle, cdi_names)
         if record.way == "device-plugin":
-            return replace(record, cdi_names={"": tuple(sorted(described))})
+            return replace(record, cdi_names={"": tuple(sorted(described_names))})
         try:
-            names_of_plugin = await asyncio.to_thread(self._cdi.write, record.uid, configs, described)
+            names_of_plugin = await asyncio.to_thread(self._cdi.write, record.uid, configs, described_names)
         except OSError as e:
             raise Unavailable(f"the CDI file of the claim cannot be written: {e.strerror or e}") from None
-        return replace(record, cdi_names={key: tuple(names) for key, names in names_of_plugin.items()})
+        return replace(record, cdi_names={key: tuple(cdi_names) for key, cdi_names in names_of_plugin.items()})
 
-    async def note_running(self, uid: str) -> None:
+    async def record_running(self, uid: str) -> None:
         """Calls ``post_create`` once for a workload that runs. A failure is logged and the call repeated next time."""
         async with self._lock(uid):
             record = self.records.get(uid)
@@ -260,8 +283,8 @@ class Workloads:
             for plugin_key, share in record.shares.items():
                 if "post_create.done" not in share.calls:
                     try:
-                        await self._call(uid, plugin_key, "post_create")
-                        await self._store_share(uid, plugin_key, done="post_create.done")
+                        await self._call_hook(uid, plugin_key, "post_create")
+                        await self._store_share(uid, plugin_key, finished_call="post_create.done")
                     except BackendError as e:
                         log.warning("post_create of %s for %s failed: %s", plugin_key, record.name or uid, e)
 
@@ -293,8 +316,8 @@ class Workloads:
                 await self._pre_terminate(record.uid, plugin_key)
             if "pre_create" in share.calls and "post_terminate.done" not in share.calls:
                 try:
-                    await self._call(record.uid, plugin_key, "post_terminate")
-                    await self._store_share(record.uid, plugin_key, done="post_terminate.done")
+                    await self._call_hook(record.uid, plugin_key, "post_terminate")
+                    await self._store_share(record.uid, plugin_key, finished_call="post_terminate.done")
                 except BackendError as e:
                     if not is_overdue:
                         raise
@@ -313,7 +336,7 @@ class Workloads:
         deadline = time.monotonic() + _DEFERRAL_LIMIT_S
         while True:
             try:
-                await self._call(uid, plugin_key, "pre_terminate")
+                await self._call_hook(uid, plugin_key, "pre_terminate")
                 return
             except TerminationDeferred as e:
                 if time.monotonic() + e.retry_after > deadline:
@@ -323,22 +346,22 @@ class Workloads:
                 log.warning("pre_terminate of %s failed: %s", plugin_key, e)
                 return
 
-    async def _call(self, uid: str, plugin_key: str, method: str) -> WorkloadConfig | None:
+    async def _call_hook(self, uid: str, plugin_key: str, method: str) -> WorkloadConfig | None:
         """Records that a call of a hook begins, makes the call, and stores the state that the hook leaves."""
         record = self.records[uid]
         share = record.shares[plugin_key]
         is_repeat = method in share.calls and uid in self._interrupted
         if method not in share.calls:
-            record = await self._store_share(uid, plugin_key, done=method)
-        handle = self._tracker.handle(plugin_key)
-        if handle is None:
+            record = await self._store_share(uid, plugin_key, finished_call=method)
+        plugin_handle = self._tracker.plugin_handle(plugin_key)
+        if plugin_handle is None:
             raise PluginError(f"the plugin {plugin_key} is not available")
 
         async def save(state: ManagedState) -> None:
             await self._save_state(uid, plugin_key, state)
 
         state = ManagedState(msgspec.json.decode(msgspec.json.encode(share.state)), share.state_version, saver=save)
-        context = HookContext(
+        hook_context = HookContext(
             cause=LifecycleCause.RECOVER if is_repeat else LifecycleCause.CREATE,
             attempt=1,
             state=state,
@@ -353,7 +376,7 @@ class Workloads:
         )
 
         async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
-            hook = plugin.create_lifecycle_hook(workload, share.allocation, context)
+            hook = plugin.create_lifecycle_hook(workload, share.allocation, hook_context)
             result: Any = await getattr(hook, method)()
             try:
                 return check_config(result, hidden=self._hidden) if method == "pre_create" else None
@@ -361,7 +384,7 @@ class Workloads:
                 raise InvalidResponse(str(e)) from None
 
         try:
-            return await _called(handle, method, run)
+            return await _call_plugin(plugin_handle, method, run)
         except asyncio.CancelledError:
             self._interrupted.add(uid)
             raise
@@ -370,21 +393,23 @@ class Workloads:
 
     async def _save_state(self, uid: str, plugin_key: str, state: ManagedState) -> None:
         try:
-            encoded = msgspec.json.encode(state.data)
-            data = msgspec.json.decode(encoded, type=dict)
+            encoded_state = msgspec.json.encode(state.data)
+            data = msgspec.json.decode(encoded_state, type=dict)
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as e:
             raise PluginError(f"the state of {plugin_key} is no JSON object: {e}") from None
-        if len(encoded) > MANAGED_STATE_LIMIT:
-            raise PluginError(f"the state has {len(encoded)} bytes; {MANAGED_STATE_LIMIT} are allowed")
+        if len(encoded_state) > MANAGED_STATE_LIMIT:
+            raise PluginError(f"the state has {len(encoded_state)} bytes; {MANAGED_STATE_LIMIT} are allowed")
         share = self.records[uid].shares[plugin_key]
         if (share.state, share.state_version) != (data, state.version):
             await self._store_share(uid, plugin_key, state=data, state_version=state.version)
 
-    async def _store_share(self, uid: str, plugin_key: str, *, done: str = "", **changes: Any) -> WorkloadRecord:
+    async def _store_share(
+        self, uid: str, plugin_key: str, *, finished_call: str = "", **changes: Any
+    ) -> WorkloadRecord:
         record = self.records[uid]
         share = record.shares[plugin_key]
-        if done and done not in share.calls:
-            changes["calls"] = (*share.calls, done)
+        if finished_call and finished_call not in share.calls:
+            changes["calls"] = (*share.calls, finished_call)
         share = replace(share, **changes)
         record = replace(record, shares={**record.shares, plugin_key: share})
         await self._store(record)
@@ -401,7 +426,7 @@ class Workloads:
         return self._locks.setdefault(uid, asyncio.Lock())
 
 
-async def _called(
+async def _call_plugin(
     handle: PluginHandle, method: str, run: Callable[[AbstractComputePlugin], Any]
 ) -> WorkloadConfig | None:
     result: WorkloadConfig | None = await handle.call(method, run)

@@ -81,8 +81,8 @@ def finalizer_policy() -> dict[str, Any]:
 def operations_policy(policies: Mapping[str, AcceleratorPolicySpec]) -> dict[str, Any]:
     """Returns the admission policy that refuses operations which no AcceleratorPolicy allows."""
     variables = [
-        {"name": f"policy{number}", "expression": _allows(policy)}
-        for number, (_, policy) in enumerate(sorted(policies.items()))
+        {"name": f"policy{policy_index}", "expression": _allow_expression(policy)}
+        for policy_index, (_, policy) in enumerate(sorted(policies.items()))
     ]
     expression = " || ".join(f"variables.{variable['name']}" for variable in variables) or "false"
     if len(variables) > MAX_POLICIES:
@@ -104,15 +104,15 @@ def operations_policy(policies: Mapping[str, AcceleratorPolicySpec]) -> dict[str
     )
 
 
-def _allows(policy: AcceleratorPolicySpec) -> str:
+def _allow_expression(policy: AcceleratorPolicySpec) -> str:
     """Returns a CEL expression that is true for operations that a policy allows, as far as CEL can decide."""
-    terms = [
+    conditions = [
         f"object.spec.operation in {_literal(policy.operations)}",
         f"object.spec.drain in {_literal(policy.drain_modes)}",
     ]
     if policy.namespaces:
-        terms.append(f"request.namespace in {_literal(policy.namespaces)}")
-    terms += [
+        conditions.append(f"request.namespace in {_literal(policy.namespaces)}")
+    conditions += [
         f"(has(namespaceObject.metadata.labels) && {_literal(key)} in namespaceObject.metadata.labels"
         f" && namespaceObject.metadata.labels[{_literal(key)}] == {_literal(value)})"
         for key, value in policy.namespace_labels.items()
@@ -121,13 +121,13 @@ def _allows(policy: AcceleratorPolicySpec) -> str:
         users = [subject_user_name(subject) for subject in policy.subjects if subject.kind is not SubjectKind.GROUP]
         groups = [subject.name for subject in policy.subjects if subject.kind is SubjectKind.GROUP]
         # The groups that the operation names, as the controllers see them.
-        names_group = (
+        is_in_group = (
             f"(has(object.spec.requestedGroups) && object.spec.requestedGroups.exists(g, g in {_literal(groups)}))"
         )
-        terms.append(f"(request.userInfo.username in {_literal(users)} || {names_group})")
+        conditions.append(f"(request.userInfo.username in {_literal(users)} || {is_in_group})")
     if policy.require_signature:
-        terms.append("(!has(object.spec.program) || has(object.spec.program.artifact.signature))")
-    return " && ".join(terms)
+        conditions.append("(!has(object.spec.program) || has(object.spec.program.artifact.signature))")
+    return " && ".join(conditions)
 
 
 def _literal(value: str | Iterable[str]) -> str:
@@ -140,23 +140,23 @@ def node_policy() -> dict[str, Any]:
 
     The name of the node comes from the claim in the plugin's token, so a node cannot write in the name of another."""
     node = "variables.node"
-    unchanged = [
+    unchanged_fields = [
         f"(has(object.status.{name}) == has(oldObject.status.{name})"
         f" && (!has(object.status.{name}) || object.status.{name} == oldObject.status.{name}))"
         for name in AcceleratorOperationStatus.__struct_encode_fields__
         if name != "report"
     ]
-    about_node = (
+    is_about_node = (
         "!(request.resource.resource in ['accelerators', 'resourceslices'])"
         f" || (has(%s.spec.nodeName) && %s.spec.nodeName == {node})"
     )
-    slices = {**_rule(["resourceslices"], ["CREATE", "UPDATE", "DELETE"]), "apiGroups": ["resource.k8s.io"]}
+    slice_condition = {**_rule(["resourceslices"], ["CREATE", "UPDATE", "DELETE"]), "apiGroups": ["resource.k8s.io"]}
     return _policy(
         NODE_POLICY,
         rules=[
             _rule(["accelerators", "accelerators/status"], ["CREATE", "UPDATE", "DELETE"]),
             _rule(["acceleratoroperations", "acceleratoroperations/status"], ["CREATE", "UPDATE", "DELETE"]),
-            {**slices, "apiVersions": ["*"]},
+            {**slice_condition, "apiVersions": ["*"]},
         ],
         match_conditions=[
             {
@@ -178,12 +178,12 @@ def node_policy() -> dict[str, Any]:
                 "reason": "Forbidden",
             },
             {
-                "expression": "object == null || " + about_node % ("object", "object"),
+                "expression": "object == null || " + is_about_node % ("object", "object"),
                 "message": "a node plugin writes accelerators and slices of its own node only",
                 "reason": "Forbidden",
             },
             {
-                "expression": "oldObject == null || " + about_node % ("oldObject", "oldObject"),
+                "expression": "oldObject == null || " + is_about_node % ("oldObject", "oldObject"),
                 "message": "a node plugin writes accelerators and slices of its own node only",
                 "reason": "Forbidden",
             },
@@ -191,7 +191,7 @@ def node_policy() -> dict[str, Any]:
                 "expression": "request.resource.resource != 'acceleratoroperations' || (request.operation == 'UPDATE'"
                 " && has(oldObject.status) && has(oldObject.status.executor)"
                 f" && oldObject.status.executor == 'node/' + {node} && object.spec == oldObject.spec && "
-                + " && ".join(unchanged)
+                + " && ".join(unchanged_fields)
                 + ")",
                 "message": "a node plugin writes nothing but the report of an operation that its node executes",
                 "reason": "Forbidden",
@@ -243,7 +243,7 @@ def manifests() -> list[dict[str, Any]]:
         FINALIZER_POLICY: finalizer_policy(),
         NODE_POLICY: node_policy(),
     }
-    return [made for name, policy in policies.items() for made in (policy, binding(name))]
+    return [manifest for name, policy in policies.items() for manifest in (policy, binding(name))]
 
 
 def access_yaml() -> str:

@@ -39,32 +39,38 @@ class Ownership(NamedTuple):
 
 
 _LOCAL, _REMOTE = Attachment.LOCAL, Attachment.REMOTE
-_OURS, _THEIRS = LifecycleOwner.KUBE_ACC, LifecycleOwner.DEVICE_PLUGIN
+_KUBE_ACC, _DEVICE_PLUGIN = LifecycleOwner.KUBE_ACC, LifecycleOwner.DEVICE_PLUGIN
 
-TABLE: Mapping[DeviceClaims, Ownership] = {
-    DeviceClaims(_LOCAL, _OURS, other_plugin=False): Ownership(_OURS, "KubeAccOnly", "kube-acc operates the device"),
-    DeviceClaims(_LOCAL, _OURS, other_plugin=True): Ownership(
-        _THEIRS,
+OWNERSHIP_TABLE: Mapping[DeviceClaims, Ownership] = {
+    DeviceClaims(_LOCAL, _KUBE_ACC, other_plugin=False): Ownership(
+        _KUBE_ACC, "KubeAccOnly", "kube-acc operates the device"
+    ),
+    DeviceClaims(_LOCAL, _KUBE_ACC, other_plugin=True): Ownership(
+        _DEVICE_PLUGIN,
         "OtherDevicePlugin",
         "another device plugin offers the device: it has the life cycle, kube-acc discovers and reports only",
     ),
-    DeviceClaims(_LOCAL, _THEIRS, other_plugin=False): Ownership(
-        _THEIRS, "OwnedByClass", "the class leaves the life cycle to another device plugin, which does not offer it now"
+    DeviceClaims(_LOCAL, _DEVICE_PLUGIN, other_plugin=False): Ownership(
+        _DEVICE_PLUGIN,
+        "OwnedByClass",
+        "the class leaves the life cycle to another device plugin, which does not offer it now",
     ),
-    DeviceClaims(_LOCAL, _THEIRS, other_plugin=True): Ownership(
-        _THEIRS, "OwnedByClass", "the class leaves the life cycle to the other device plugin"
+    DeviceClaims(_LOCAL, _DEVICE_PLUGIN, other_plugin=True): Ownership(
+        _DEVICE_PLUGIN, "OwnedByClass", "the class leaves the life cycle to the other device plugin"
     ),
-    DeviceClaims(_REMOTE, _OURS, other_plugin=False): Ownership(_OURS, "KubeAccOnly", "kube-acc operates the device"),
-    DeviceClaims(_REMOTE, _OURS, other_plugin=True): Ownership(
+    DeviceClaims(_REMOTE, _KUBE_ACC, other_plugin=False): Ownership(
+        _KUBE_ACC, "KubeAccOnly", "kube-acc operates the device"
+    ),
+    DeviceClaims(_REMOTE, _KUBE_ACC, other_plugin=True): Ownership(
         None,
         "TwoOwners",
         "another device plugin offers a remote device that the class gives to kube-acc: remove one of the two",
     ),
-    DeviceClaims(_REMOTE, _THEIRS, other_plugin=False): Ownership(
-        _THEIRS, "OwnedByClass", "the class leaves the device to another device plugin"
+    DeviceClaims(_REMOTE, _DEVICE_PLUGIN, other_plugin=False): Ownership(
+        _DEVICE_PLUGIN, "OwnedByClass", "the class leaves the device to another device plugin"
     ),
-    DeviceClaims(_REMOTE, _THEIRS, other_plugin=True): Ownership(
-        _THEIRS, "OwnedByClass", "the class leaves the device to the other device plugin"
+    DeviceClaims(_REMOTE, _DEVICE_PLUGIN, other_plugin=True): Ownership(
+        _DEVICE_PLUGIN, "OwnedByClass", "the class leaves the device to the other device plugin"
     ),
 }
 """Every combination; a test compares it with the sentences of the proposal."""
@@ -72,9 +78,9 @@ REPORT_ONLY = frozenset({OperationVerb.DIAGNOSE})
 """The operations that only report, and are possible whoever has the life cycle."""
 
 
-def ownership(attachment: Attachment, by_class: LifecycleOwner, *, other_plugin: bool) -> Ownership:
+def ownership(attachment: Attachment, class_owner: LifecycleOwner, *, other_plugin: bool) -> Ownership:
     """Returns the owner of a device."""
-    return TABLE[DeviceClaims(attachment, by_class, other_plugin)]
+    return OWNERSHIP_TABLE[DeviceClaims(attachment, class_owner, other_plugin)]
 
 
 def may_operate(owner: LifecycleOwner | None, verb: OperationVerb) -> bool:

@@ -63,10 +63,10 @@ def evaluate(policies: Mapping[str, AcceleratorPolicySpec], context: OperationCo
     """
     refusals: list[tuple[int, Decision]] = []
     for name, policy in sorted(policies.items()):
-        decision, weight = _evaluate_one(name, policy, context)
+        decision, distance = _evaluate_one(name, policy, context)
         if decision.is_allowed:
             return decision
-        refusals.append((weight, decision))
+        refusals.append((distance, decision))
     if not refusals:
         return Decision(
             is_allowed=False, reason="NoPolicy", message="there is no AcceleratorPolicy, so nothing is allowed"
@@ -81,31 +81,33 @@ def _evaluate_one(name: str, policy: AcceleratorPolicySpec, context: OperationCo
     """
     spec = context.spec
 
-    def refused(reason: str, message: str, *, waits: bool = False, retry_at: datetime | None = None) -> Decision:
+    def refuse(reason: str, message: str, *, waits: bool = False, retry_at: datetime | None = None) -> Decision:
         return Decision(
             is_allowed=False, reason=reason, message=message, policy=name, must_wait=waits, retry_at=retry_at
         )
 
     if policy.class_names and context.class_name not in policy.class_names:
-        described = f"class {context.class_name}" if context.class_name else "devices without a class"
-        return refused("ClassNotAllowed", f"no policy is about {described}"), 9
+        class_description = f"class {context.class_name}" if context.class_name else "devices without a class"
+        return refuse("ClassNotAllowed", f"no policy is about {class_description}"), 9
     if not _is_about_namespace(policy, context):
-        return refused("NamespaceNotAllowed", f"no policy lets the namespace {context.namespace} operate the device"), 8
+        return refuse("NamespaceNotAllowed", f"no policy lets the namespace {context.namespace} operate the device"), 8
     if policy.subjects and not any(_is_subject(subject, spec) for subject in policy.subjects):
-        return refused("SubjectNotAllowed", f"no policy lets {spec.requested_by} operate the device"), 7
+        return refuse("SubjectNotAllowed", f"no policy lets {spec.requested_by} operate the device"), 7
     if spec.operation not in policy.operations:
-        allowed = ", ".join(policy.operations) or "nothing"
-        return refused("OperationNotAllowed", f"the policy {name} allows {allowed}, not {spec.operation}"), 6
+        allowed_operations = ", ".join(policy.operations) or "nothing"
+        return refuse("OperationNotAllowed", f"the policy {name} allows {allowed_operations}, not {spec.operation}"), 6
     if spec.drain not in policy.drain_modes:
-        modes = ", ".join(policy.drain_modes) or "none"
-        return refused("DrainNotAllowed", f"the policy {name} allows the drain modes {modes}, not {spec.drain}"), 5
+        allowed_modes = ", ".join(policy.drain_modes) or "none"
+        return refuse(
+            "DrainNotAllowed", f"the policy {name} allows the drain modes {allowed_modes}, not {spec.drain}"
+        ), 5
     if _needs_signature(policy, spec):
-        return refused("SignatureRequired", f"the policy {name} requires images to be signed"), 4
+        return refuse("SignatureRequired", f"the policy {name} requires images to be signed"), 4
     if (limit := _exceeded_quota(policy, context.usage.get(name, Usage()), spec.operation)) is not None:
-        return refused("QuotaExceeded", f"the policy {name} allows {limit} in {context.namespace}", waits=True), 3
+        return refuse("QuotaExceeded", f"the policy {name} allows {limit} in {context.namespace}", waits=True), 3
     if (opens_at := next_opening(policy.maintenance_windows, context.now)) is not None and opens_at > context.now:
         message = f"the next maintenance window of the policy {name} opens at {opens_at.isoformat()}"
-        return refused("OutsideMaintenanceWindow", message, waits=True, retry_at=opens_at), 2
+        return refuse("OutsideMaintenanceWindow", message, waits=True, retry_at=opens_at), 2
     return (
         Decision(
             is_allowed=True,
@@ -175,8 +177,10 @@ def next_opening(windows: Iterable[MaintenanceWindow], now: datetime) -> datetim
 def _opening(window: MaintenanceWindow, now: datetime) -> datetime:
     hour, _, minute = window.start.partition(":")
     today = now.replace(hour=int(hour), minute=int(minute), second=0, microsecond=0)
-    length = timedelta(minutes=window.duration_minutes)
+    window_length = timedelta(minutes=window.duration_minutes)
     # A window may begin yesterday and reach into today.
-    starts = [today + timedelta(days=offset) for offset in range(-1, 8)]
-    starts = [start for start in starts if not window.days or start.isoweekday() in window.days]
-    return next(max(start, now) for start in starts if start + length > now)
+    start_times = [today + timedelta(days=day_offset) for day_offset in range(-1, 8)]
+    start_times = [
+        start_time for start_time in start_times if not window.days or start_time.isoweekday() in window.days
+    ]
+    return next(max(start_time, now) for start_time in start_times if start_time + window_length > now)

@@ -8,7 +8,13 @@ from ai.backend.common.errors import Forbidden, ProofRequired
 from ai.backend.common.ids import GroupId
 from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.permissions import PERMISSIONS, PROJECT_ADMIN_OPERATIONS, SPARED_ROLES, Operation, Scope
+from ai.backend.manager.access.permissions import (
+    PERMISSIONS,
+    PROJECT_ADMIN_OPERATIONS,
+    PROTECTED_ROLES,
+    Operation,
+    Scope,
+)
 
 
 def scope_of(caller: Caller, operation: Operation) -> Scope:
@@ -30,17 +36,17 @@ def is_permitted(
     Args:
         domain_name: the domain of the object; None if the operation has no object, or its object no domain.
         is_own: the object belongs to the caller.
-        owner_role: the role of the object's owner, for the operations of :data:`SPARED_ROLES`.
+        owner_role: the role of the object's owner, for the operations of :data:`PROTECTED_ROLES`.
         group_id: the group that the object belongs to.
     """
     if operation in PROJECT_ADMIN_OPERATIONS and group_id is not None and group_id in caller.administered:
         return True
     scope = scope_of(caller, operation)
-    is_in_domain = domain_name == caller.domain_name and not is_spared(operation, owner_role)
+    is_in_domain = domain_name == caller.domain_name and not is_protected(operation, owner_role)
     return scope is Scope.ALL or (scope is Scope.DOMAIN and is_in_domain) or (is_own and scope is not Scope.NONE)
 
 
-def bounds_of(caller: Caller, operation: Operation) -> dict[str, Any]:
+def visibility_filter(caller: Caller, operation: Operation) -> dict[str, Any]:
     """Returns the store filter that selects the objects on which the caller may perform an operation."""
     match scope_of(caller, operation):
         case Scope.ALL:
@@ -51,9 +57,9 @@ def bounds_of(caller: Caller, operation: Operation) -> dict[str, Any]:
             return {"user_id": caller.user_id}
 
 
-def is_spared(operation: Operation, owner_role: UserRole | None) -> bool:
+def is_protected(operation: Operation, owner_role: UserRole | None) -> bool:
     """Returns True if domain admins may not perform an operation on the objects of owners of this role."""
-    return owner_role in SPARED_ROLES.get(operation, ())
+    return owner_role in PROTECTED_ROLES.get(operation, ())
 
 
 def require(

@@ -16,7 +16,7 @@ class Scope(StrEnum):
     OWN = "own"
     """The caller's own objects, or the objects of groups that the caller belongs to."""
     DOMAIN = "domain"
-    """All objects of the caller's domain, except the objects of the roles in :data:`SPARED_ROLES`."""
+    """All objects of the caller's domain, except the objects of the roles in :data:`PROTECTED_ROLES`."""
     ALL = "all"
 
 
@@ -113,7 +113,7 @@ class Operation(StrEnum):
 
 
 _ABOVE_DOMAINS = frozenset({UserRole.SUPERADMIN, UserRole.MONITOR})
-SPARED_ROLES: Mapping[Operation, frozenset[UserRole]] = {
+PROTECTED_ROLES: Mapping[Operation, frozenset[UserRole]] = {
     # Admins of a domain must not gain the rights of those who see other domains, nor change what they run.
     Operation.ACT_FOR_KEYPAIRS: _ABOVE_DOMAINS,
     Operation.CHANGE_SHARED_DOTFILES: _ABOVE_DOMAINS,
@@ -167,16 +167,16 @@ def page() -> str:
     """Returns the table of permissions as a page of the reference."""
     roles = [*(role.value for role in _ROLES), "administrator of a project"]
     table_head = f"| Operation | {' | '.join(roles)} |\n| --- |{' --- |' * len(roles)}"
-    rows = [
+    table_rows = [
         f"| {operation.value} | {' | '.join(operation.scopes.values())} | "
         f"{'project' if operation in PROJECT_ADMIN_OPERATIONS else ''} |"
         for operation in Operation
     ]
-    spared_lines = [
+    protected_lines = [
         f"- {operation.value}: {', '.join(role.value for role in _ROLES if role in roles)}"
-        for operation, roles in SPARED_ROLES.items()
+        for operation, roles in PROTECTED_ROLES.items()
     ]
-    return "\n".join([_PAGE_HEAD, table_head, *rows, _SPARED_ROLES_HEAD, *spared_lines, ""])
+    return "\n".join([_PAGE_HEAD, table_head, *table_rows, _PROTECTED_ROLES_HEAD, *protected_lines, ""])
 
 
 _PAGE_HEAD = """<!-- Generated from manager/access/permissions.py; do not edit. -->
@@ -195,6 +195,6 @@ objects of that `project`, beside what their role allows.
 
 Rights on storage hosts and on single virtual folders are granted per domain, group, policy and folder, not by role.
 """
-_SPARED_ROLES_HEAD = """
+_PROTECTED_ROLES_HEAD = """
 The scope `domain` leaves out the objects of these roles:
 """

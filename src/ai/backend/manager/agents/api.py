@@ -84,11 +84,11 @@ class FleetApi:
     @route("GET", "/resource/fleet", reply=FleetView, also=(304,))
     async def fleet(self, call: Call) -> web.Response:
         """List all agents in a compact form; 304 if ``If-None-Match`` has the tag of what has not changed."""
-        encoded = await self._fleet.fleet(caller_of(call))
-        headers = {"ETag": encoded.etag, "Cache-Control": "private, no-cache"}
-        if call.request.headers.get("If-None-Match") == encoded.etag:
+        encoded_fleet = await self._fleet.fleet(caller_of(call))
+        headers = {"ETag": encoded_fleet.etag, "Cache-Control": "private, no-cache"}
+        if call.request.headers.get("If-None-Match") == encoded_fleet.etag:
             return web.Response(status=304, headers=headers, content_type="application/json")
-        response = web.Response(body=encoded.body, headers=headers, content_type="application/json")
+        response = web.Response(body=encoded_fleet.body, headers=headers, content_type="application/json")
         response.enable_compression()
         return response
 

@@ -56,7 +56,7 @@ def needs_of(
     cluster_mode: ClusterMode,
     runtime_class: str,
     *,
-    encrypted: bool = False,
+    is_encrypted_network: bool = False,
     optioned_plugins: Iterable[str] = (),
     has_folders: bool = False,
 ) -> frozenset[str]:
@@ -69,7 +69,7 @@ def needs_of(
     needed_features.update(map(options_feature, optioned_plugins))
     if cluster_size > 1:
         needed_features.add(
-            NETWORKS if cluster_mode is ClusterMode.SINGLE_NODE else ENCRYPTED if encrypted else MULTI_NODE
+            NETWORKS if cluster_mode is ClusterMode.SINGLE_NODE else ENCRYPTED if is_encrypted_network else MULTI_NODE
         )
     return frozenset(needed_features)
 
@@ -79,7 +79,7 @@ def features_of(agent: Agent) -> frozenset[str]:
     networks.
     """
     features = {class_feature(runtime_class.name) for runtime_class in agent.runtime_classes}
-    features |= {folders_feature(each.name) for each in agent.runtime_classes if each.folders}
+    features |= {folders_feature(class_report.name) for class_report in agent.runtime_classes if class_report.folders}
     features |= {options_feature(plugin.name) for plugin in agent.plugins if plugin.options_schema is not None}
     if agent.enforcement.get(NETWORKS) != Enforcement.NONE.value:
         features.add(NETWORKS)
@@ -88,7 +88,7 @@ def features_of(agent: Agent) -> frozenset[str]:
     return frozenset(features)
 
 
-def with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset[str]) -> list[Agent]:
+def agents_with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset[str]) -> list[Agent]:
     """Returns the agents that can provide the network that a session needs.
 
     Raises UnsupportedResource with the reasons of the first three agents if no agent can.
@@ -104,16 +104,16 @@ def with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset
             "one kernel, or for agents with the Docker runtime.",
             data={"clusterSize": "not possible here", "feature": NETWORKS},
         )
-    reasons = {agent.id: _overlay_problem(agent)[:_MAX_REASON_LENGTH] for agent in agents[:_MAX_SHOWN_REASONS]}
-    shown_reasons = "; ".join(f"{agent_id}: {reason}" for agent_id, reason in reasons.items())
-    omitted = f" (and {len(agents) - _MAX_SHOWN_REASONS} more)" if len(agents) > _MAX_SHOWN_REASONS else ""
+    reason_of_agent = {agent.id: _overlay_problem(agent)[:_MAX_REASON_LENGTH] for agent in agents[:_MAX_SHOWN_REASONS]}
+    shown_reasons = "; ".join(f"{agent_id}: {reason}" for agent_id, reason in reason_of_agent.items())
+    omission = f" (and {len(agents) - _MAX_SHOWN_REASONS} more)" if len(agents) > _MAX_SHOWN_REASONS else ""
     network_article, request_field = (
         ("an encrypted", "config.resource_opts") if ENCRYPTED in needs else ("a", "clusterMode")
     )
     raise UnsupportedResource(
         f"No agent of {resource_group} can take part in {network_article} network over several nodes: "
-        f"{shown_reasons}{omitted}.",
-        data={request_field: "not possible here", "feature": min(needs), "agents": reasons},
+        f"{shown_reasons}{omission}.",
+        data={request_field: "not possible here", "feature": min(needs), "agents": reason_of_agent},
     )
 
 
@@ -190,7 +190,7 @@ def _with_report(
     return PluginDevices(name=name, devices=devices, alloc_map=alloc_map_spec, namespaces=namespaces)
 
 
-def with_class(
+def agents_with_class(
     agents: Sequence[Agent],
     name: str,
     requests: Iterable[ResourceSlot],
@@ -214,30 +214,30 @@ def with_class(
         if runtime_class.name == name
     ]
     if not candidates:
-        available = sorted({runtime_class.name for agent in agents for runtime_class in agent.runtime_classes})
+        available_classes = sorted({runtime_class.name for agent in agents for runtime_class in agent.runtime_classes})
         raise UnsupportedResource(
             f"No agent of {resource_group} has the runtime class {name[:64]!r}; "
-            f"there {'are ' + ', '.join(available) if available else 'is none'}.",
-            data={_RUNTIME_CLASS_FIELD: "unknown", "available": available},
+            f"there {'are ' + ', '.join(available_classes) if available_classes else 'is none'}.",
+            data={_RUNTIME_CLASS_FIELD: "unknown", "available": available_classes},
         )
     requests = list(requests)
     refusals = [
-        _unfit(runtime_class, has_folders=has_folders, uses_host_network=uses_host_network)
-        or next((reason for slots in requests if (reason := _refusal(agent, runtime_class, slots, devices))), "")
+        _unfit_reason(runtime_class, has_folders=has_folders, uses_host_network=uses_host_network)
+        or next((reason for slots in requests if (reason := _refusal_reason(agent, runtime_class, slots, devices))), "")
         for agent, runtime_class in candidates
     ]
-    accepting = [candidate for candidate, reason in zip(candidates, refusals, strict=True) if not reason]
-    if not accepting:
+    accepting_agents = [candidate for candidate, reason in zip(candidates, refusals, strict=True) if not reason]
+    if not accepting_agents:
         raise InvalidInput(
             f"The runtime class {name} does not take this: {refusals[0]}.", data={_RUNTIME_CLASS_FIELD: "too much"}
         )
-    overheads = [ResourceSlot.parse(dict(runtime_class.overhead)) for _, runtime_class in accepting]
+    overheads = [ResourceSlot.parse(dict(runtime_class.overhead)) for _, runtime_class in accepting_agents]
     slots = {slot for overhead in overheads for slot in overhead}
-    largest = ResourceSlot({slot: max(overhead[slot] for overhead in overheads) for slot in slots})
-    return [agent for agent, _ in accepting], largest.nonzero()
+    largest_overhead = ResourceSlot({slot: max(overhead[slot] for overhead in overheads) for slot in slots})
+    return [agent for agent, _ in accepting_agents], largest_overhead.nonzero()
 
 
-def _unfit(runtime_class: RuntimeClassReport, *, has_folders: bool, uses_host_network: bool) -> str:
+def _unfit_reason(runtime_class: RuntimeClassReport, *, has_folders: bool, uses_host_network: bool) -> str:
     """Returns why a runtime class cannot serve a session's folders or network, or an empty text if it can."""
     if has_folders and not runtime_class.folders:
         return (
@@ -248,14 +248,14 @@ def _unfit(runtime_class: RuntimeClassReport, *, has_folders: bool, uses_host_ne
     return ""
 
 
-def _refusal(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlot, reader: DeviceReader) -> str:
+def _refusal_reason(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlot, reader: DeviceReader) -> str:
     """Returns why an agent's runtime class rejects a kernel with these slots, or an empty text if it accepts."""
-    requested = {slot: amount for slot, amount in slots.nonzero().items() if slot not in _INTRINSIC_SLOTS}
-    if not requested or (runtime_class.max_devices is None and not runtime_class.whole_devices):
+    requested_amounts = {slot: amount for slot, amount in slots.nonzero().items() if slot not in _INTRINSIC_SLOTS}
+    if not requested_amounts or (runtime_class.max_devices is None and not runtime_class.whole_devices):
         return ""
     sizes_of_slot = _device_sizes(agent, reader)
     device_count = Decimal(0)
-    for slot, amount in requested.items():
+    for slot, amount in requested_amounts.items():
         device_size = max(sizes_of_slot.get(slot, {Decimal(1)}))
         device_share = amount / device_size
         if runtime_class.whole_devices and device_share != device_share.to_integral_value():
@@ -265,7 +265,7 @@ def _refusal(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlo
         device_limit_text = f"{runtime_class.max_devices or 'no'} device" + (
             "s" if runtime_class.max_devices != 1 else ""
         )
-        amounts = ", ".join(f"{amount} of {slot}" for slot, amount in requested.items())
+        amounts = ", ".join(f"{amount} of {slot}" for slot, amount in requested_amounts.items())
         return f"it takes {device_limit_text} at most, and {amounts} is more"
     return ""
 
@@ -287,12 +287,12 @@ class DeviceReader:
 
     def plugins_of(self, agent: Agent) -> tuple[PluginDevices, ...]:
         """Returns the devices of an agent by plugin. A slot that no device offers becomes a single pooled device."""
-        reported = agent.devices, agent.plugins, agent.available_slots
-        cached = self._devices.get(agent.id)
-        if cached is not None and cached[0] == reported:
-            return cached[1]
+        reported_devices = agent.devices, agent.plugins, agent.available_slots
+        cached_entry = self._devices.get(agent.id)
+        if cached_entry is not None and cached_entry[0] == reported_devices:
+            return cached_entry[1]
         plugins = _parse_devices(agent)
         if len(self._devices) >= _CACHED_AGENTS_LIMIT:
             self._devices.clear()
-        self._devices[agent.id] = reported, plugins
+        self._devices[agent.id] = reported_devices, plugins
         return plugins

@@ -26,7 +26,7 @@ COLUMNS = (
     "devices",
 )
 _INTRINSIC = frozenset({"cpu", "mem"})
-_FREE, _FULL, _FAILED = "0", "f", "x"
+_FREE_LETTER, _FULL_LETTER, _FAILED_LETTER = "0", "f", "x"
 
 
 class FleetView(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     agents: list[tuple[Any, ...]]
 
 
-class _Words:
+class _WordNumbers:
     """Assigns numbers to words, in the order in which the words appear."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Words:
         return self.numbers.setdefault(word, len(self.numbers))
 
 
-def _number(amount: Decimal) -> int | float:
+def _json_number(amount: Decimal) -> int | float:
     return int(amount) if amount == amount.to_integral_value() else float(amount)
 
 
@@ -77,13 +77,13 @@ def _hardware_of(devices: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _state_letter(device: Mapping[str, Any], taken: Mapping[tuple[str, str], Decimal]) -> str:
+def _state_letter(device: Mapping[str, Any], held_amounts: Mapping[tuple[str, str], Decimal]) -> str:
     """Returns a character that shows how much of a device is used, by its most used slot, or that the device has
     failed.
     """
     if device.get("health", DeviceHealth.HEALTHY.value) != DeviceHealth.HEALTHY.value:
-        return _FAILED
-    used = Decimal(0)
+        return _FAILED_LETTER
+    used_share = Decimal(0)
     for slot in device.get("slots", ()):
         try:
             amount = ResourceSlot.parse({"slot": str(slot["amount"])})["slot"]
@@ -91,33 +91,34 @@ def _state_letter(device: Mapping[str, Any], taken: Mapping[tuple[str, str], Dec
             continue
         if amount > 0:
             slot_name = str(slot.get("slot_name"))
-            held = sum(
-                (taken.get((slot_name, counted_id), Decimal(0)) for counted_id in counted_ids(device)), Decimal(0)
+            held_amount = sum(
+                (held_amounts.get((slot_name, counted_id), Decimal(0)) for counted_id in counted_ids(device)),
+                Decimal(0),
             )
-            used = max(used, held / amount)
-    if used >= 1:
-        return _FULL
-    return _FREE if used <= 0 else str(min(9, max(1, round(used * 10))))
+            used_share = max(used_share, held_amount / amount)
+    if used_share >= 1:
+        return _FULL_LETTER
+    return _FREE_LETTER if used_share <= 0 else str(min(9, max(1, round(used_share * 10))))
 
 
 def fleet_view(agents: Sequence[Agent], holdings: Iterable[KernelOccupancy]) -> FleetView:
     """Returns the compact form of agents and of the slots and devices that kernels hold on them."""
-    held: dict[str, list[KernelOccupancy]] = {}
+    holdings_of_agent: dict[str, list[KernelOccupancy]] = {}
     for holding in holdings:
-        held.setdefault(holding.agent, []).append(holding)
+        holdings_of_agent.setdefault(holding.agent, []).append(holding)
     slots = sorted({slot for agent in agents for slot in agent.available_slots})
-    statuses, groups, locations, hardware = _Words(), _Words(), _Words(), _Words()
+    statuses, groups, locations, hardware = _WordNumbers(), _WordNumbers(), _WordNumbers(), _WordNumbers()
     rows: list[tuple[Any, ...]] = []
     for agent in sorted(agents, key=lambda agent: agent.id):
-        taken: dict[tuple[str, str], Decimal] = {}
-        for holding in held.get(agent.id, ()):
+        held_amounts: dict[tuple[str, str], Decimal] = {}
+        for holding in holdings_of_agent.get(agent.id, ()):
             for slot, amount_of_device in holding.devices.items():
                 for device_id, amount in amount_of_device.items():
-                    taken[slot, device_id] = taken.get((slot, device_id), Decimal(0)) + Decimal(amount)
+                    held_amounts[slot, device_id] = held_amounts.get((slot, device_id), Decimal(0)) + Decimal(amount)
         devices = _accelerators(agent)
-        offered = set(agent.available_slots)
-        available, occupied = (
-            [_number(amounts[slot]) if slot in offered else None for slot in slots]
+        offered_slots = set(agent.available_slots)
+        available_amounts, occupied_amounts = (
+            [_json_number(amounts[slot]) if slot in offered_slots else None for slot in slots]
             for amounts in (agent.available_slots, agent.occupied_slots)
         )
         rows.append(
@@ -128,10 +129,10 @@ def fleet_view(agents: Sequence[Agent], holdings: Iterable[KernelOccupancy]) -> 
                 groups.number(str(agent.scaling_group)),
                 locations.number(agent.location),
                 hardware.number(_hardware_of(devices)),
-                available,
-                occupied,
-                sum(not holding.is_claim for holding in held.get(agent.id, ())),
-                "".join(_state_letter(device, taken) for device in devices),
+                available_amounts,
+                occupied_amounts,
+                sum(not holding.is_claim for holding in holdings_of_agent.get(agent.id, ())),
+                "".join(_state_letter(device, held_amounts) for device in devices),
             )
         )
     return FleetView(
@@ -172,6 +173,6 @@ class FleetService:
         holdings = await self._occupancy.held([agent.id for agent in agents])
         body = msgspec.json.encode(fleet_view(agents, holdings))
         digest = hashlib.blake2b(body, digest_size=12).hexdigest()
-        encoded = EncodedFleet(body, f'"{digest}"')
-        self._kept = self._clock.monotonic(), encoded
-        return encoded
+        encoded_fleet = EncodedFleet(body, f'"{digest}"')
+        self._kept = self._clock.monotonic(), encoded_fleet
+        return encoded_fleet

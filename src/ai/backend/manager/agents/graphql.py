@@ -90,16 +90,20 @@ def agent_view(agent: Agent) -> View:
 
 def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[KernelOccupancy]) -> str:
     """Returns devices as JSON, as their plugins report them, with ``allocated``: slot -> amount that kernels occupy."""
-    allocated: dict[tuple[str, str], Decimal] = {}
+    allocated_amounts: dict[tuple[str, str], Decimal] = {}
     for holding in holdings:
         for slot, quantity_of_device in holding.devices.items():
             for device_id, quantity in quantity_of_device.items():
-                allocated[slot, device_id] = allocated.get((slot, device_id), Decimal(0)) + Decimal(quantity)
+                allocated_amounts[slot, device_id] = allocated_amounts.get((slot, device_id), Decimal(0)) + Decimal(
+                    quantity
+                )
 
     def allocated_of(device: Mapping[str, Any]) -> dict[str, str]:
         slot_names = [str(slot_json.get("slot_name")) for slot_json in device.get("slots", ())]
         amounts = {
-            slot_name: sum((allocated.get((slot_name, counted_id), _ZERO) for counted_id in counted_ids(device)), _ZERO)
+            slot_name: sum(
+                (allocated_amounts.get((slot_name, counted_id), _ZERO) for counted_id in counted_ids(device)), _ZERO
+            )
             for slot_name in slot_names
         }
         return {slot_name: format_quantity(amount) for slot_name, amount in amounts.items() if amount}

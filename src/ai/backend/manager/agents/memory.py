@@ -26,9 +26,9 @@ class MemoryAgentStore:
 
     async def put_agent(self, agent: Agent) -> None:
         check_fence()
-        stored = self._agents.get(agent.id)
-        if stored is not None:
-            agent = replace(agent, occupied_slots=stored.occupied_slots, version_id=stored.version_id + 1)
+        stored_agent = self._agents.get(agent.id)
+        if stored_agent is not None:
+            agent = replace(agent, occupied_slots=stored_agent.occupied_slots, version_id=stored_agent.version_id + 1)
         self._agents[agent.id] = agent
 
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None:

@@ -24,8 +24,8 @@ def schemas_of(agents: Iterable[Agent]) -> dict[str, list[dict[str, Any]]]:
             continue
         for plugin in agent.plugins:
             if plugin.options_schema is not None:
-                text = json.dumps(plugin.options_schema, sort_keys=True)
-                schemas_by_name.setdefault(plugin.name, {}).setdefault(text, plugin.options_schema)
+                schema_text = json.dumps(plugin.options_schema, sort_keys=True)
+                schemas_by_name.setdefault(plugin.name, {}).setdefault(schema_text, plugin.options_schema)
     return {name: list(schemas.values()) for name, schemas in sorted(schemas_by_name.items())}
 
 
@@ -53,18 +53,24 @@ def check_plugin_options(
         if any(slot.slot_name in requested_slots for device in plugin.devices for slot in device.slots)
     }
     for name, plugin_options in options_by_plugin.items():
-        place = f"{_FIELD}.{name[:64]}"
+        field_path = f"{_FIELD}.{name[:64]}"
         if name not in schemas:
-            takers = ", ".join(schemas) or "none"
-            message = f"no agent here has a plugin {name[:64]!r} that takes options; those that do are: {takers}"
-            raise InvalidInput(message, data={place: "unknown"})
+            plugin_names = ", ".join(schemas) or "none"
+            message = f"no agent here has a plugin {name[:64]!r} that takes options; those that do are: {plugin_names}"
+            raise InvalidInput(message, data={field_path: "unknown"})
         if name not in plugins_of_slots:
             message = f"options for {name} concern its devices; request one of its slots as well"
-            raise InvalidInput(message, data={place: "none of its slots is requested"})
+            raise InvalidInput(message, data={field_path: "none of its slots is requested"})
         problems = [problems_of_options(plugin_options, schema) for schema in schemas[name]]
         if all(problems):
-            fewest = min(problems, key=len)
-            text = "; ".join(f"{where}: {problem}" if where else problem for where, problem in fewest.items())
-            data = {f"{place}.{where}" if where else place: problem for where, problem in fewest.items()}
-            raise InvalidInput(f"the plugin {name} does not take these options: {text}", data=data)
+            fewest_problems = min(problems, key=len)
+            problem_text = "; ".join(
+                f"{option_path}: {problem}" if option_path else problem
+                for option_path, problem in fewest_problems.items()
+            )
+            data = {
+                f"{field_path}.{option_path}" if option_path else field_path: problem
+                for option_path, problem in fewest_problems.items()
+            }
+            raise InvalidInput(f"the plugin {name} does not take these options: {problem_text}", data=data)
     return options_by_plugin

@@ -43,7 +43,7 @@ OLDEST_RELEASE = (26, 11)
 """Year and month of the oldest release whose agents this manager accepts: the release before its own, if there is one.
 """
 _CALENDAR_VERSION = re.compile(r"(\d{2})\.(\d{1,2})(?:\.|$)")
-_SHOWN = 32
+_MAX_SHOWN_CHARACTERS = 32
 _ASSIGNMENTS_KEY = "manager/assigned-agents"
 MAX_PORT = 65_535
 _BROADCAST_ADDRESS = IPv4Address("255.255.255.255")
@@ -68,8 +68,8 @@ class Assignments:
     def __init__(self, config: ConfigStore) -> None:
         self._config = config
 
-    async def put(self, agent_id: AgentId, assigned_group: str, *, instead_of: str) -> None:
-        encoded_assignment = msgspec.json.encode(_Assignment(group=assigned_group, instead_of=instead_of)).decode()
+    async def put(self, agent_id: AgentId, assigned_group: str, *, replaced_group: str) -> None:
+        encoded_assignment = msgspec.json.encode(_Assignment(group=assigned_group, instead_of=replaced_group)).decode()
         await self._config.put_many({f"{_ASSIGNMENTS_KEY}/{agent_id}": encoded_assignment})
 
     async def _stored_assignment(self, agent_id: AgentId) -> _Assignment | None:
@@ -86,7 +86,7 @@ class Assignments:
             assignment.group if assignment is not None and assignment.instead_of == named_group else named_group
         )
 
-    async def named_by(self, agent: Agent) -> str:
+    async def reported_group(self, agent: Agent) -> str:
         """Returns the resource group that the agent itself names, even if another group is assigned."""
         assignment = await self._stored_assignment(agent.id)
         is_assigned = assignment is not None and assignment.group == agent.scaling_group
@@ -105,7 +105,7 @@ def _invalid_reason(address: str, ports: Collection[int]) -> str:
     return ""
 
 
-def admitted(report: OverlayReport, other_reports: Mapping[AgentId, OverlayReport]) -> OverlayReport:
+def admit_overlay(report: OverlayReport, other_reports: Mapping[AgentId, OverlayReport]) -> OverlayReport:
     """Returns an agent's overlay report, or a report that refuses it because its address is invalid or in use.
 
     Only one agent at an address takes part in encrypted networks: the packets of two to a peer's port cannot be told
@@ -116,21 +116,23 @@ def admitted(report: OverlayReport, other_reports: Mapping[AgentId, OverlayRepor
     ports = {report.port, report.encrypted_port}
     if refusal_reason := _invalid_reason(report.address, ports):
         return OverlayReport(why_not=refusal_reason)
-    neighbours = {
+    agents_at_address = {
         agent_id: other_report
         for agent_id, other_report in other_reports.items()
         if not other_report.why_not and other_report.address == report.address
     }
-    for agent_id, other_report in neighbours.items():
+    for agent_id, other_report in agents_at_address.items():
         if ports & {other_report.port, other_report.encrypted_port}:
             refusal_reason = (
                 f"agent {agent_id} is at {report.address} with the same port: set `underlay` of one of them"
             )
             return OverlayReport(why_not=refusal_reason)
-    encrypts = next((agent_id for agent_id, other_report in neighbours.items() if not other_report.why_plain), None)
-    if report.why_plain or encrypts is None:
+    encrypting_agent = next(
+        (agent_id for agent_id, other_report in agents_at_address.items() if not other_report.why_plain), None
+    )
+    if report.why_plain or encrypting_agent is None:
         return report
-    return replace(report, why_plain=f"agent {encrypts} encrypts at {report.address}, and one at a time can")
+    return replace(report, why_plain=f"agent {encrypting_agent} encrypts at {report.address}, and one at a time can")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -182,8 +184,8 @@ class AgentRegistry:
         self.record_contact(agent_id, report.speaker)  # first: it lives even if its report cannot be written now
         fingerprint = msgspec.msgpack.encode(replace(report, kernels=[], number=0, observed=None))
         if self._fingerprints.get(agent_id) != fingerprint:
-            is_whole = await self._register(agent_id, report)
-            self._fingerprints[agent_id] = fingerprint if is_whole else b""
+            is_fully_admitted = await self._register(agent_id, report)
+            self._fingerprints[agent_id] = fingerprint if is_fully_admitted else b""
             self._last_written_at[agent_id] = monotonic_now
             for topic in (SCHEDULE, LAUNCH, AGENTS):
                 self.bus.publish(topic)
@@ -200,13 +202,13 @@ class AgentRegistry:
         """Records the contact of agents that report no change since their last heartbeat. An agent whose last heartbeat
         this process does not have, or did not fully admit, is returned as ``stale``.
         """
-        stale: list[str] = []
+        stale_agents: list[str] = []
         unknown_kernels: dict[str, list[KernelPresence]] = {}
         for beat in report.beats:
             agent_id = AgentId(beat.agent_id)
-            epoch, number, kernels, observed = self._held_kernels.get(agent_id, (0, -1, [], None))
+            epoch, number, kernels, observed_number = self._held_kernels.get(agent_id, (0, -1, [], None))
             if not self._fingerprints.get(agent_id) or (epoch, number) != (beat.epoch, beat.unchanged_since):
-                stale.append(beat.agent_id)
+                stale_agents.append(beat.agent_id)
                 continue
             if (beat.epoch, beat.number) <= self._newest_heartbeat.get(agent_id, (0, 0)):
                 continue
@@ -214,13 +216,13 @@ class AgentRegistry:
             self.record_contact(agent_id, self._speaker_of.get(agent_id, ""))
             await self._write_contact(agent_id)
             if self.leads():
-                differences = await self.presence.compare(agent_id, kernels, epoch, observed)
+                differences = await self.presence.compare(agent_id, kernels, epoch, observed_number)
                 if differences.unknown:
                     unknown_kernels[beat.agent_id] = differences.unknown
                 if differences.unobserved:  # the reply to a whole heartbeat names them
-                    stale.append(beat.agent_id)
+                    stale_agents.append(beat.agent_id)
         interval_s = self.settings.heartbeat_interval_s
-        return BeatReply(interval_s=interval_s, stale=stale, unknown_kernels=unknown_kernels)
+        return BeatReply(interval_s=interval_s, stale=stale_agents, unknown_kernels=unknown_kernels)
 
     async def _write_contact(self, agent_id: AgentId) -> None:
         """Stores the time of an agent's last heartbeat, at most once in ``_HEARTBEAT_WRITE_S`` seconds."""
@@ -255,8 +257,8 @@ class AgentRegistry:
             self._speaker_of.pop(agent_id, None)
             return
         self._speaker_of[agent_id] = speaker
-        resumed_at, heard_at = self._speakers.get(speaker, (now, now))
-        was_away = now - heard_at > self.settings.heartbeat_timeout_s
+        resumed_at, last_contact_at = self._speakers.get(speaker, (now, now))
+        was_away = now - last_contact_at > self.settings.heartbeat_timeout_s
         self._speakers[speaker] = (now if was_away else resumed_at, now)
 
     def is_silent(self, agent_id: AgentId, since: float) -> bool:
@@ -270,9 +272,9 @@ class AgentRegistry:
         speaker = self._speakers.get(self._speaker_of.get(agent_id, ""))
         if speaker is None:
             return now - seen_at > timeout_s
-        resumed_at, heard_at = speaker
-        if now - heard_at > timeout_s:
-            return now - max(heard_at, since) > self.settings.speaker_timeout_s
+        resumed_at, last_contact_at = speaker
+        if now - last_contact_at > timeout_s:
+            return now - max(last_contact_at, since) > self.settings.speaker_timeout_s
         return now - max(seen_at, resumed_at) > timeout_s
 
     def mark_lost(self, agent_id: AgentId) -> None:
@@ -312,7 +314,7 @@ class AgentRegistry:
             return overlay
         other_reports = await self.agents.underlays()
         other_reports.pop(agent_id, None)
-        admitted_report = admitted(overlay, other_reports)
+        admitted_report = admit_overlay(overlay, other_reports)
         if admitted_report.why_not and self._fingerprints.get(agent_id) != b"":
             log.warning("agent %s takes no part in networks over several agents: %s", agent_id, admitted_report.why_not)
         return admitted_report
@@ -320,7 +322,7 @@ class AgentRegistry:
     async def _store(self, agent_id: AgentId, report: AgentReport, slot_types: Sequence[SlotTypeInfo]) -> None:
         now = self.clock.now()
         offered_slots = ResourceSlot.parse({slot.slot_name: slot.amount for slot in report.slots}).nonzero()
-        reason_of_refused_slot = await self.slots.report(agent_id, slot_types)
+        reason_of_refused_slot = await self.slots.add_reported_slots(agent_id, slot_types)
         report = _without_slots(report, reason_of_refused_slot)
         stored_agent = await self.agents.agent(agent_id)
         accepted_slots = ResourceSlot(
@@ -376,17 +378,19 @@ def _display_data(slot: SlotReport) -> Mapping[str, Any]:
     return display
 
 
-def _without_slots(report: AgentReport, refused: Mapping[str, str]) -> AgentReport:
+def _without_slots(report: AgentReport, reason_of_refused_slot: Mapping[str, str]) -> AgentReport:
     """Returns a report without the refused slots, with the reasons added to the plugins that offer these slots."""
-    if not refused:
+    if not reason_of_refused_slot:
         return report
     devices: list[dict[str, Any]] = []
     reasons_of_plugin: dict[str, list[str]] = {}
     for device in report.devices:
         slots = device.get("slots", ())
-        devices.append({**device, "slots": [slot for slot in slots if slot.get("slot_name") not in refused]})
-        for slot_name in {slot.get("slot_name") for slot in slots} & refused.keys():
-            reasons_of_plugin.setdefault(str(device.get("device_name")), []).append(refused[slot_name])
+        devices.append(
+            {**device, "slots": [slot for slot in slots if slot.get("slot_name") not in reason_of_refused_slot]}
+        )
+        for slot_name in {slot.get("slot_name") for slot in slots} & reason_of_refused_slot.keys():
+            reasons_of_plugin.setdefault(str(device.get("device_name")), []).append(reason_of_refused_slot[slot_name])
     plugins = [
         replace(
             plugin, reason="; ".join([*filter(None, [plugin.reason]), *dict.fromkeys(reasons_of_plugin[plugin.name])])
@@ -404,9 +408,9 @@ def check_version(agent_id: str, version: str) -> None:
     """
     match = _CALENDAR_VERSION.match(version)
     if match is not None and (int(match[1]), int(match[2])) < OLDEST_RELEASE:
-        oldest = ".".join(map(str, OLDEST_RELEASE))
+        oldest_release = ".".join(map(str, OLDEST_RELEASE))
         raise InvalidInput(
-            f"The agent {agent_id} is of version {version[:_SHOWN]}, this manager takes {oldest} and newer: install"
-            " a newer version on its node, and restart it. Its sessions run on.",
+            f"The agent {agent_id} is of version {version[:_MAX_SHOWN_CHARACTERS]}, this manager takes"
+            f" {oldest_release} and newer: install a newer version on its node, and restart it. Its sessions run on.",
             data={"version": "too old"},
         )

@@ -1,4 +1,4 @@
-"""Histories of metrics on the wire."""
+"""Defines requests and replies about histories of metrics."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class AgentService:
         agent = await self.agent(caller, agent_id)
         return self.metrics.history_of_agent(agent.id, span)
 
-    async def living(self) -> Sequence[Agent]:
+    async def living_agents(self) -> Sequence[Agent]:
         return [agent for agent in await self.store.agents() if agent.status is AgentStatus.ALIVE]
 
     async def count_by_status(self) -> Mapping[AgentStatus, int]:
@@ -112,18 +112,18 @@ class AgentService:
         if operation.action != DRAIN:
             await self._check_unclaimed(agent_id, operation)
             return await commands.operate_device(operation)
-        done = await commands.operate_device(replace(operation, action="cordon"))
+        cordon_operation = await commands.operate_device(replace(operation, action="cordon"))
         agent = await self._existing_agent(agent_id)
-        held = await self.occupancy.held([agent.id])
-        holding_device = _holding_device(held, agent, operation)
-        claim_ids = {holding.claim_id for holding in holding_device if holding.is_claim}
-        holders = {
+        holdings = await self.occupancy.held([agent.id])
+        device_holdings = _holdings_of_device(holdings, agent, operation)
+        claim_ids = {holding.claim_id for holding in device_holdings if holding.is_claim}
+        holding_sessions = {
             holding.session_id
-            for holding in held
-            if not holding.is_claim and (holding in holding_device or holding.claim_id in claim_ids)
+            for holding in holdings
+            if not holding.is_claim and (holding in device_holdings or holding.claim_id in claim_ids)
         }
-        await self.drainage.end(sorted(holders), start_over=start_over, stimulus_id=caller.stimulus_id)
-        return done
+        await self.drainage.end(sorted(holding_sessions), start_over=start_over, stimulus_id=caller.stimulus_id)
+        return cordon_operation
 
     async def _check_unclaimed(self, agent_id: str, operation: OperateDevice) -> None:
         """Raises Conflict if a device claim holds the device, even without a session, which the agent cannot know.
@@ -132,11 +132,11 @@ class AgentService:
         if operation.action in CORDONS:
             return
         agent = await self._existing_agent(agent_id)
-        held = [holding for holding in await self.occupancy.held([agent.id]) if holding.is_claim]
-        if claims := _holding_device(held, agent, operation):
-            ids = [str(claim.claim_id) for claim in claims]
-            message = f"A device claim keeps {operation.device_id[:128]}: {ids[0]}. Release it first."
-            raise Conflict(message, data={"claims": ids})
+        claim_holdings = [holding for holding in await self.occupancy.held([agent.id]) if holding.is_claim]
+        if claims := _holdings_of_device(claim_holdings, agent, operation):
+            claim_ids = [str(claim.claim_id) for claim in claims]
+            message = f"A device claim keeps {operation.device_id[:128]}: {claim_ids[0]}. Release it first."
+            raise Conflict(message, data={"claims": claim_ids})
 
     async def device_options(self, caller: Caller, agent_id: str, device_name: str) -> DeviceOptions:
         """Returns the operations that the devices of a plugin offer, with drain if the agent supports cordons.
@@ -184,14 +184,14 @@ class AgentService:
             if await self.resource_groups.resource_group(scaling_group) is None:
                 raise NotFound(f"There is no resource group {scaling_group[:64]!r}.", data={"scaling_group": "unknown"})
             # The assignment first: the next report of the agent is registered by it.
-            named_group = await self.assignments.named_by(agent)
-            await self.assignments.put(agent.id, scaling_group, instead_of=named_group)
+            named_group = await self.assignments.reported_group(agent)
+            await self.assignments.put(agent.id, scaling_group, replaced_group=named_group)
             await self.store.change(agent.id, scaling_group=ResourceGroupName(scaling_group))
         if schedulable is not None:
             await self.store.change(agent.id, schedulable=schedulable)
         self.bus.publish(AGENTS)
-        for loop in self.after_change:
-            loop.wake()
+        for periodic_loop in self.after_change:
+            periodic_loop.wake()
         return await self.store.agent(agent.id) or agent
 
 
@@ -238,16 +238,16 @@ class WatcherService:
         return await self._gateway.call(method, str(host), str(port or DEFAULT_PORT), path, token=str(token))
 
 
-def _holding_device(
-    held: Sequence[KernelOccupancy], agent: Agent, operation: OperateDevice
+def _holdings_of_device(
+    holdings: Sequence[KernelOccupancy], agent: Agent, operation: OperateDevice
 ) -> Sequence[KernelOccupancy]:
     """Returns the kernels and claims that hold a device or one of its partitions."""
-    slots = _slots_of_plugin(agent, operation.device_name)
-    ids = _ids_of_device(agent, operation.device_name, operation.device_id)
+    slot_names = _slots_of_plugin(agent, operation.device_name)
+    device_ids = _ids_of_device(agent, operation.device_name, operation.device_id)
     return [
         holding
-        for holding in held
-        if any(not ids.isdisjoint(devices) for slot, devices in holding.devices.items() if slot in slots)
+        for holding in holdings
+        if any(not device_ids.isdisjoint(devices) for slot, devices in holding.devices.items() if slot in slot_names)
     ]
 
 
@@ -263,9 +263,9 @@ def _slots_of_plugin(agent: Agent, device_name: str) -> frozenset[str]:
 
 def _ids_of_device(agent: Agent, device_name: str, device_id: str) -> frozenset[str]:
     """Returns the id of a device and the ids of its partitions."""
-    ids = {device_id}
+    device_ids = {device_id}
     for device in agent.devices:
         own_id, parent_id = str(device.get("device_id")), device.get("parent_id")
         if device.get("device_name") == device_name and device_id in (own_id, parent_id):
-            ids.update(counted_ids(device))
-    return frozenset(ids)
+            device_ids.update(counted_ids(device))
+    return frozenset(device_ids)

@@ -34,17 +34,17 @@ class SlotCatalogue:
     async def load(self) -> None:
         self._newest_slot_types = {slot.slot_name: slot for slot in await self._agents.slot_types()}
 
-    def pin(self) -> None:
+    def pin_slot_types(self) -> None:
         """Fixes the slot types that the current request sees; the dispatcher calls it once for each request."""
         current_resource_slots.set(self._newest_slot_types)
 
     @property
     def slot_types(self) -> SlotTypes:
         """Returns the slot types of the current request, or the newest ones outside of requests."""
-        pinned = current_resource_slots.get()
-        return self._newest_slot_types if pinned is None else pinned
+        pinned_types = current_resource_slots.get()
+        return self._newest_slot_types if pinned_types is None else pinned_types
 
-    async def report(self, agent_id: AgentId, slots: Sequence[SlotTypeInfo]) -> dict[str, str]:
+    async def add_reported_slots(self, agent_id: AgentId, slots: Sequence[SlotTypeInfo]) -> dict[str, str]:
         """Adds the slots that an agent reports, and returns the reason of refusal for every refused slot.
 
         A slot that is in use keeps its type: a report of another type is refused. The newest description of a slot
@@ -53,19 +53,21 @@ class SlotCatalogue:
         reason_of_refused_slot: dict[str, str] = {}
         accepted_slots = []
         for slot in slots:
-            existing = self._newest_slot_types.get(slot.slot_name)
-            if existing is not None and existing.slot_type is not slot.slot_type:
+            existing_type = self._newest_slot_types.get(slot.slot_name)
+            if existing_type is not None and existing_type.slot_type is not slot.slot_type:
                 user_name = await self._other_user_of(agent_id, slot.slot_name)
                 if user_name is not None:
                     reason = (
                         f"{slot.slot_name} is of type {slot.slot_type} here,"
-                        f" but {user_name} uses it as {existing.slot_type}"
+                        f" but {user_name} uses it as {existing_type.slot_type}"
                     )
                     reason_of_refused_slot[slot.slot_name] = reason
                     log.warning("not scheduled on agent %s: %s", agent_id, reason)
                     continue
                 log.warning("the slot %s is of type %s from now on", slot.slot_name, slot.slot_type)
-            accepted_slots.append(slot if slot.display or existing is None else replace(slot, display=existing.display))
+            accepted_slots.append(
+                slot if slot.display or existing_type is None else replace(slot, display=existing_type.display)
+            )
         await self._agents.add_slot_types(accepted_slots)
         await self.load()
         return reason_of_refused_slot

@@ -99,7 +99,7 @@ class SqlAgentStore:
         order_columns = compile_order(tables.agents, query.order, (columns.id.asc(),))
 
         def read_page(connection: Connection) -> Page[Agent]:
-            total = (
+            total_count = (
                 connection.execute(select(func.count()).select_from(tables.agents).where(*conditions))
             ).scalar_one()
             page = (
@@ -109,7 +109,7 @@ class SqlAgentStore:
                 .limit(query.limit)
                 .offset(query.offset)
             )
-            return Page(items=[Agent(**row._mapping) for row in connection.execute(page)], total_count=total)
+            return Page(items=[Agent(**row._mapping) for row in connection.execute(page)], total_count=total_count)
 
         return await self._db.run_read(read_page)
 
@@ -117,10 +117,10 @@ class SqlAgentStore:
         columns = tables.slot_types.c
 
         def write_slot_types(connection: Connection) -> None:
-            existing = set(connection.execute(select(columns.slot_name)).scalars())
+            existing_names = set(connection.execute(select(columns.slot_name)).scalars())
             for slot in slots:
                 row = {"slot_name": slot.slot_name, "slot_type": slot.slot_type, "display": dict(slot.display)}
-                if slot.slot_name in existing:
+                if slot.slot_name in existing_names:
                     connection.execute(update(tables.slot_types).where(columns.slot_name == slot.slot_name).values(row))
                 else:
                     connection.execute(insert(tables.slot_types), row)

@@ -33,12 +33,12 @@ class HttpWatcherGateway:
                 aiohttp.ClientSession(timeout=_HTTP_TIMEOUT, headers={TOKEN_HEADER: token}) as http,
                 http.request(method, url, allow_redirects=False) as response,
             ):
-                text = b""
+                reply_text = b""
                 while chunk := await response.content.read(_MAX_REPLY_BYTES):
-                    text += chunk
-                    if len(text) > _MAX_REPLY_BYTES:
+                    reply_text += chunk
+                    if len(reply_text) > _MAX_REPLY_BYTES:
                         raise ValueError("the answer is too long")
-                reply = json.loads(text)
+                reply = json.loads(reply_text)
                 if response.status != 200 or not isinstance(reply, dict):
                     reason = (reply.get("msg") or reply.get("title")) if isinstance(reply, dict) else None
                     message = f"The watcher at {url.host} refused ({response.status}): {str(reason or '')[:500]}"

@@ -1,4 +1,4 @@
-"""Arrays: many batch sessions of one request (docs/decisions/0276)."""
+"""Serves the REST routes of arrays, which are many batch sessions of one request (docs/decisions/0276)."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ class ArrayLoop(PeriodicLoop):
         self._bus = bus
 
     async def once(self) -> None:
-        for throttle in await self._store.throttled():
-            held = await self._store.held(throttle.array_id, throttle.free)
-            changes = [Change(old=session, new=replace(session, starts_at=None)) for session in held]
+        for throttle in await self._store.throttled_arrays():
+            held_sessions = await self._store.held_elements(throttle.array_id, throttle.free)
+            changes = [Change(old=session, new=replace(session, starts_at=None)) for session in held_sessions]
             try:
                 await self._writer.commit(changes, point="commit-release")
             except StaleVersion:

@@ -94,9 +94,9 @@ class SessionArray(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the status of the whole array: PENDING or RUNNING while elements live, and then SUCCESS or FAILURE.
         It is SUCCESS only if all elements succeeded.
         """
-        live = self.counts.keys() & {status.value for status in LIVE_SESSION_STATUSES}
-        if live:
-            return "PENDING" if live == {"PENDING"} else "RUNNING"
+        live_statuses = self.counts.keys() & {status.value for status in LIVE_SESSION_STATUSES}
+        if live_statuses:
+            return "PENDING" if live_statuses == {"PENDING"} else "RUNNING"
         return "SUCCESS" if set(self.counts) == {"SUCCESS"} else "FAILURE"
 
 
@@ -109,8 +109,8 @@ class Throttle(msgspec.Struct, frozen=True, kw_only=True):
 
 def outcome(status: SessionStatus, result: SessionResult) -> str:
     """Returns the word under which an element is counted: its result, or its status if it has no result."""
-    is_judged = status is SessionStatus.TERMINATED and result is not SessionResult.UNDEFINED
-    return result.value.upper() if is_judged else status.value
+    has_result = status is SessionStatus.TERMINATED and result is not SessionResult.UNDEFINED
+    return result.value.upper() if has_result else status.value
 
 
 def has_failed(session: Session) -> bool:
@@ -118,28 +118,30 @@ def has_failed(session: Session) -> bool:
     return session.status.is_final and outcome(session.status, session.result) != "SUCCESS"
 
 
-def parse_indices(text: str, *, limit: int) -> tuple[tuple[int, ...], int | None]:
+def parse_indices(indices_text: str, *, limit: int) -> tuple[tuple[int, ...], int | None]:
     """Parses indices such as ``1-1000``, ``0-99:5`` or ``1,3,7-9``, and returns them with the number after ``%`` or
     None.
 
     Raises InvalidInput if it is written otherwise, and LimitExceeded for more than ``limit`` indices.
     """
-    listed, has_limit, parallel_text = text.replace(" ", "").partition("%")
+    range_list, has_limit, parallel_text = indices_text.replace(" ", "").partition("%")
     indices: list[int] = []
-    for part in listed.split(","):
-        match = _PART_PATTERN.fullmatch(part)
+    for range_text in range_list.split(","):
+        match = _PART_PATTERN.fullmatch(range_text)
         if match is None:
-            message = f"{text[:64]!r} is not written 1-1000, 0-99:5 or 1,3,7-9, with %N for N elements at a time"
+            message = (
+                f"{indices_text[:64]!r} is not written 1-1000, 0-99:5 or 1,3,7-9, with %N for N elements at a time"
+            )
             raise InvalidInput(message, data={"indices": "malformed"})
-        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if last < first or step == 0 or last > MAX_INDEX:
-            message = f"{part[:64]!r} must go upwards, by at least 1, to {MAX_INDEX} at most"
+        first_index, last_index, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last_index < first_index or step == 0 or last_index > MAX_INDEX:
+            message = f"{range_text[:64]!r} must go upwards, by at least 1, to {MAX_INDEX} at most"
             raise InvalidInput(message, data={"indices": "out of range"})
-        span = range(first, last + 1, step)
-        if len(indices) + len(span) > limit:
+        index_range = range(first_index, last_index + 1, step)
+        if len(indices) + len(index_range) > limit:
             message = f"An array has at most {limit} elements."
             raise LimitExceeded(message, data={"indices": limit})
-        indices += span
+        indices += index_range
     if len(set(indices)) != len(indices):
         raise InvalidInput("an index is named twice", data={"indices": "repeated"})
     if has_limit and not _LIMIT_PATTERN.fullmatch(parallel_text):
@@ -153,34 +155,34 @@ def array_variables(array_id: UUID, name: str, indices: Collection[int]) -> dict
     return {f"{VARIABLE_PREFIX}{key}": str(value) for key, value in values.items()}
 
 
-def element(array: Session, index: int, generator: IdGenerator) -> Session:
+def new_element(array: Session, index: int, generator: IdGenerator) -> Session:
     """Returns a new session that is the element of an index. ``array`` is any session that has what all
     elements share.
     """
     return replace(
-        renewed(array, array.created_at, generator),
+        renew_session(array, array.created_at, generator),
         name=f"{array.array_name}-{index}",
         array_index=index,
         environ={**array.environ, f"{VARIABLE_PREFIX}INDEX": str(index)},
     )
 
 
-def renewed(session: Session, now: datetime, generator: IdGenerator) -> Session:
+def renew_session(session: Session, now: datetime, generator: IdGenerator) -> Session:
     """Returns a new PENDING session with the same request as an existing session."""
     session_id = ids.SessionId(generator.uuid())
-    shared: dict[str, Any] = {name: getattr(session, name) for name in _COPIED_FIELDS}
+    copied_fields: dict[str, Any] = {name: getattr(session, name) for name in _COPIED_FIELDS}
     return Session(
-        **shared,
+        **copied_fields,
         id=session_id,
         status=SessionStatus.PENDING,
         status_history={SessionStatus.PENDING.value: now.isoformat()},
         status_changed=now,
         created_at=now,
-        kernels=tuple(_renewed_kernel(kernel, session_id, now, generator) for kernel in session.kernels),
+        kernels=tuple(_renew_kernel(kernel, session_id, now, generator) for kernel in session.kernels),
     )
 
 
-def _renewed_kernel(kernel: Kernel, session_id: ids.SessionId, now: datetime, generator: IdGenerator) -> Kernel:
-    shared: dict[str, Any] = {name: getattr(kernel, name) for name in _COPIED_KERNEL_FIELDS}
+def _renew_kernel(kernel: Kernel, session_id: ids.SessionId, now: datetime, generator: IdGenerator) -> Kernel:
+    copied_fields: dict[str, Any] = {name: getattr(kernel, name) for name in _COPIED_KERNEL_FIELDS}
     kernel_id = ids.KernelId(session_id if kernel.local_rank == 0 else generator.uuid())
-    return Kernel(**shared, id=kernel_id, session_id=session_id, status_changed=now, created_at=now)
+    return Kernel(**copied_fields, id=kernel_id, session_id=session_id, status_changed=now, created_at=now)

@@ -1,4 +1,4 @@
-"""Requests and replies of arrays on the wire."""
+"""Defines requests and replies about arrays."""
 
 from __future__ import annotations
 

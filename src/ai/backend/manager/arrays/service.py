@@ -30,7 +30,7 @@ from ai.backend.manager.sessions.transitions import advance, enqueued_event, wit
 from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.manager.topics import ARRAY, OUTBOX, SCHEDULE
 
-_GROUP = 200
+_CHANGES_PER_COMMIT = 200
 """The number of elements that are ended in one transaction."""
 _MAX_TRIES = 20
 
@@ -63,9 +63,9 @@ class ArrayService:
         """
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
         array_id = call_id or self.id_generator.uuid()
-        existing = await self.store.arrays(model.ArrayQuery(array_id=array_id, limit=1))
-        if existing.items:
-            return existing.items[0], False
+        existing_page = await self.store.arrays(model.ArrayQuery(array_id=array_id, limit=1))
+        if existing_page.items:
+            return existing_page.items[0], False
         indices, max_parallel = model.parse_indices(indices_text, limit=self.settings.max_array_size)
         if request.type is not SessionType.BATCH:
             raise InvalidInput("the elements of an array are batch sessions", data={"session.type": "not batch"})
@@ -74,19 +74,19 @@ class ArrayService:
             raise InvalidInput(message, data={"session.startsAt": "not with %"})
         name = request.name or f"array-{array_id.hex[:10]}"
         check_session_name(f"{name}-{max(indices)}")
-        first, limits = await self.factory.build(caller, owner, replace(request, name=f"{name}-{max(indices)}"))
-        await self.sessions.check_hooks(owner, first)
-        shared = replace(
-            first,
-            environ={**first.environ, **model.array_variables(array_id, name, indices)},
+        last_element, limits = await self.factory.build(caller, owner, replace(request, name=f"{name}-{max(indices)}"))
+        await self.sessions.check_hooks(owner, last_element)
+        session_template = replace(
+            last_element,
+            environ={**last_element.environ, **model.array_variables(array_id, name, indices)},
             array_id=array_id,
             array_name=name,
             array_parallel=max_parallel,
         )
-        sessions = [model.element(shared, index, self.id_generator) for index in indices]
-        await self._insert(_held(sessions, max_parallel or len(sessions)), limits=limits)
-        created = await self.store.arrays(model.ArrayQuery(array_id=array_id, limit=1))
-        return created.items[0], True
+        sessions = [model.new_element(session_template, index, self.id_generator) for index in indices]
+        await self._insert(_hold_elements(sessions, max_parallel or len(sessions)), limits=limits)
+        created_page = await self.store.arrays(model.ArrayQuery(array_id=array_id, limit=1))
+        return created_page.items[0], True
 
     async def search(self, caller: Caller, query: model.ArrayQuery) -> Page[model.SessionArray]:
         """Returns the arrays that the caller's role may see. Users see their own arrays, admins those of their domain,
@@ -103,7 +103,7 @@ class ArrayService:
 
     async def get(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> model.SessionArray:
         """Returns an array. Raises SessionNotFound."""
-        return await self._one(caller, ref, owner_access_key, Operation.SEE_SESSIONS)
+        return await self._find_array(caller, ref, owner_access_key, Operation.SEE_SESSIONS)
 
     async def cancel(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None, forced: bool = False
@@ -111,15 +111,19 @@ class ArrayService:
         """Requests the end of all live elements of an array, without waiting, and returns the array. Repeating it is
         harmless.
         """
-        array = await self._one(caller, ref, owner_access_key, Operation.CHANGE_SESSIONS)
+        array = await self._find_array(caller, ref, owner_access_key, Operation.CHANGE_SESSIONS)
         reason = KernelEventReason.FORCE_TERMINATED if forced else KernelEventReason.USER_REQUESTED
         event = SessionDestroyRequested(reason=reason, forced=forced, stimulus_id=caller.stimulus_id)
         for _ in range(_MAX_TRIES):
             # From the last one, since held elements are released from the first one when others end.
             elements = reversed(await self.store.elements(array.id))
-            advanced = [advance(s, event, now=self.clock.now()) for s in elements if not s.status.is_final]
+            element_changes = [
+                advance(session, event, now=self.clock.now()) for session in elements if not session.status.is_final
+            ]
             try:
-                for changes in _groups([change for change in advanced if change is not None and change.is_stored]):
+                for changes in _change_batches(
+                    [change for change in element_changes if change is not None and change.is_stored]
+                ):
                     await self.writer.commit(changes, point="commit-destroy")
             except StaleVersion:
                 continue  # an element was changed meanwhile
@@ -132,33 +136,37 @@ class ArrayService:
         """Enqueues new sessions for the elements that have ended without success, under the same names. Returns the
         array and the number of these elements. Raises Conflict if there are none, and as :meth:`create`.
         """
-        array = await self._one(caller, ref, owner_access_key, Operation.CHANGE_SESSIONS)
+        array = await self._find_array(caller, ref, owner_access_key, Operation.CHANGE_SESSIONS)
         owner = await self.identity.resolve_owner(caller, array.access_key)
         elements = await self.store.elements(array.id)
-        failed = [session for session in elements if model.has_failed(session)]
-        if not failed:
+        failed_elements = [session for session in elements if model.has_failed(session)]
+        if not failed_elements:
             raise Conflict("No element of the array has failed.", data={"counts": dict(array.counts)})
         await self.factory.state.check_running()
         limits = await self.factory.limits_of(owner)
         now = self.clock.now()
         sessions = [
-            model.renewed(replace(with_largest_amounts(session), starts_at=None), now, self.id_generator)
-            for session in failed
+            model.renew_session(replace(with_largest_amounts(session), starts_at=None), now, self.id_generator)
+            for session in failed_elements
         ]
-        live = sum(not session.status.is_final for session in elements)
-        free = len(sessions) if array.max_parallel is None else max(0, array.max_parallel - live)
-        await self._insert(_held(sessions, free), limits=limits, replaced=[session.id for session in failed])
+        live_count = sum(not session.status.is_final for session in elements)
+        free_count = len(sessions) if array.max_parallel is None else max(0, array.max_parallel - live_count)
+        await self._insert(
+            _hold_elements(sessions, free_count),
+            limits=limits,
+            replaced_ids=[session.id for session in failed_elements],
+        )
         return await self.get(caller, str(array.id), owner_access_key=owner_access_key), len(sessions)
 
-    async def _one(
+    async def _find_array(
         self, caller: Caller, ref: str, owner_access_key: str | None, operation: Operation
     ) -> model.SessionArray:
         owner = await self.identity.resolve_owner(caller, owner_access_key)
-        by_name = model.ArrayQuery(name=ref, access_key=owner.access_key, limit=1)
+        name_query = model.ArrayQuery(name=ref, access_key=owner.access_key, limit=1)
         try:
             query = model.ArrayQuery(array_id=UUID(ref), limit=1)
         except ValueError:
-            query = by_name
+            query = name_query
         page = await self.store.arrays(query)
         array = next(iter(page.items), None)
         if array is None or not _is_permitted(caller, Operation.SEE_SESSIONS, array):
@@ -180,11 +188,14 @@ def _is_permitted(caller: Caller, operation: Operation, array: model.SessionArra
     return is_permitted(caller, operation, domain_name=array.domain_name, is_own=is_own)
 
 
-def _held(sessions: Sequence[Session], free: int) -> list[Session]:
+def _hold_elements(sessions: Sequence[Session], unheld_count: int) -> list[Session]:
     """Returns the elements, of which all after the first ``free`` are held."""
-    return [*sessions[:free], *(replace(session, starts_at=model.HELD_UNTIL) for session in sessions[free:])]
+    return [
+        *sessions[:unheld_count],
+        *(replace(session, starts_at=model.HELD_UNTIL) for session in sessions[unheld_count:]),
+    ]
 
 
-def _groups(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
-    for start in range(0, len(changes), _GROUP):
-        yield changes[start : start + _GROUP]
+def _change_batches(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    for batch_start in range(0, len(changes), _CHANGES_PER_COMMIT):
+        yield changes[batch_start : batch_start + _CHANGES_PER_COMMIT]

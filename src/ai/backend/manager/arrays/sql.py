@@ -60,13 +60,13 @@ class SqlArrayStore:
         sessions: Sequence[tuple[Session, EventDraft]],
         *,
         limits: OwnerLimits,
-        replaced: Collection[SessionId] = (),
+        replaced_ids: Collection[SessionId] = (),
     ) -> None:
-        def leave(conn: Connection) -> None:
-            for session_ids in chunks(list(replaced)):
+        def detach_replaced(conn: Connection) -> None:
+            for session_ids in chunks(list(replaced_ids)):
                 conn.execute(update(_COLUMNS.id.table).where(_COLUMNS.id.in_(session_ids)).values(array_id=None))
 
-        await self._store.insert_together(sessions, limits=limits, first=leave)
+        await self._store.insert_together(sessions, limits=limits, first=detach_replaced)
 
     async def arrays(self, query: ArrayQuery) -> Page[SessionArray]:
         conditions = [
@@ -81,11 +81,11 @@ class SqlArrayStore:
         ]
         conditions.append(_COLUMNS.array_id.is_not(None))
         if query.is_live:
-            live = select(_COLUMNS.array_id).where(LIVE, *conditions)
-            conditions.append(_COLUMNS.array_id.in_(live))
+            live_array_ids = select(_COLUMNS.array_id).where(LIVE, *conditions)
+            conditions.append(_COLUMNS.array_id.in_(live_array_ids))
         created_at = func.min(_COLUMNS.created_at)
-        total = select(func.count(_COLUMNS.array_id.distinct())).where(*conditions)
-        selection = (
+        total_query = select(func.count(_COLUMNS.array_id.distinct())).where(*conditions)
+        array_query = (
             select(_COLUMNS.array_id, func.min(_COLUMNS.array_index).label("index"))
             .where(*conditions)
             .group_by(_COLUMNS.array_id)
@@ -94,50 +94,50 @@ class SqlArrayStore:
             .offset(query.offset)
         )
 
-        def work(conn: Connection) -> Page[SessionArray]:
-            array_ids = [row.array_id for row in conn.execute(selection)]
-            return Page(items=_load(conn, array_ids), total_count=conn.execute(total).scalar_one())
+        def read_page(conn: Connection) -> Page[SessionArray]:
+            array_ids = [row.array_id for row in conn.execute(array_query)]
+            return Page(items=_load_arrays(conn, array_ids), total_count=conn.execute(total_query).scalar_one())
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(read_page)
 
     async def elements(self, array_id: UUID) -> list[Session]:
         rows = await self._db.fetch(
             select(_COLUMNS.id).where(_COLUMNS.array_id == array_id).order_by(_COLUMNS.array_index)
         )
-        return await self._sessions(rows)
+        return await self._sessions_of_rows(rows)
 
-    async def throttled(self) -> list[Throttle]:
+    async def throttled_arrays(self) -> list[Throttle]:
         return [Throttle(array_id=row.array_id, free=row.free) for row in await self._db.fetch(_THROTTLED)]
 
-    async def held(self, array_id: UUID, limit: int) -> list[Session]:
+    async def held_elements(self, array_id: UUID, limit: int) -> list[Session]:
         is_of_array = (_COLUMNS.array_id == array_id, *_IS_PENDING)
         rows = await self._db.fetch(select(_COLUMNS.id).where(*is_of_array).order_by(_COLUMNS.array_index).limit(limit))
-        return await self._sessions(rows)
+        return await self._sessions_of_rows(rows)
 
-    async def _sessions(self, rows: Sequence[Row[Any]]) -> list[Session]:
+    async def _sessions_of_rows(self, rows: Sequence[Row[Any]]) -> list[Session]:
         by_id = {session.id: session for session in await self._store.get_many([row.id for row in rows])}
         return [by_id[row.id] for row in rows if row.id in by_id]
 
 
-def _load(conn: Connection, array_ids: Sequence[UUID]) -> list[SessionArray]:
+def _load_arrays(conn: Connection, array_ids: Sequence[UUID]) -> list[SessionArray]:
     counts: dict[UUID, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    counted = (
+    count_query = (
         select(_COLUMNS.array_id, _COLUMNS.status, _COLUMNS.result, func.count().label("number"))
         .where(_COLUMNS.array_id.in_(array_ids))
         .group_by(_COLUMNS.array_id, _COLUMNS.status, _COLUMNS.result)
     )
-    for row in conn.execute(counted):
+    for row in conn.execute(count_query):
         counts[row.array_id][outcome(row.status, row.result)] += row.number
-    shared = (
+    shared_columns = (
         *(_COLUMNS.array_name, _COLUMNS.access_key, _COLUMNS.user_id, _COLUMNS.domain_name, _COLUMNS.group_name),
         *(_COLUMNS.image, _COLUMNS.array_parallel),
     )
-    described = (
-        select(_COLUMNS.array_id, *shared, func.min(_COLUMNS.created_at).label("created_at"))
+    array_query = (
+        select(_COLUMNS.array_id, *shared_columns, func.min(_COLUMNS.created_at).label("created_at"))
         .where(_COLUMNS.array_id.in_(array_ids))
-        .group_by(_COLUMNS.array_id, *shared)
+        .group_by(_COLUMNS.array_id, *shared_columns)
     )
-    by_id = {
+    array_by_id = {
         row.array_id: SessionArray(
             id=row.array_id,
             name=row.array_name,
@@ -150,6 +150,6 @@ def _load(conn: Connection, array_ids: Sequence[UUID]) -> list[SessionArray]:
             max_parallel=row.array_parallel,
             counts=dict(counts[row.array_id]),
         )
-        for row in conn.execute(described)
+        for row in conn.execute(array_query)
     }
-    return [by_id[array_id] for array_id in array_ids if array_id in by_id]
+    return [array_by_id[array_id] for array_id in array_ids if array_id in array_by_id]

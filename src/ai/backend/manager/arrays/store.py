@@ -21,9 +21,9 @@ class ArrayStore(Protocol):
         sessions: Sequence[tuple[Session, EventDraft]],
         *,
         limits: OwnerLimits,
-        replaced: Collection[SessionId] = (),
+        replaced_ids: Collection[SessionId] = (),
     ) -> None:
-        """Writes new elements of one owner with their events, all or none. Ended elements that are ``replaced`` leave
+        """Writes new elements of one owner with their events, all or none. Ended elements in ``replaced_ids`` leave
         their array. Raises SessionAlreadyExists for the name of a live session, and LimitExceeded.
         """
 
@@ -33,10 +33,10 @@ class ArrayStore(Protocol):
         """Returns the elements of an array by their index."""
         ...
 
-    async def throttled(self) -> list[Throttle]:
+    async def throttled_arrays(self) -> list[Throttle]:
         """Returns the arrays that have held elements which may be scheduled now."""
         ...
 
-    async def held(self, array_id: UUID, limit: int) -> list[Session]:
+    async def held_elements(self, array_id: UUID, limit: int) -> list[Session]:
         """Returns the first held elements of an array."""
         ...

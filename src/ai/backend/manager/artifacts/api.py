@@ -121,8 +121,10 @@ class ArtifactRegistriesApi(msgspec.Struct, frozen=True):
     @route("PATCH", "/artifact-registries/{r}", body=schema.ChangeRegistryBody, reply=schema.RegistryItem)
     async def change_registry(self, call: Call[schema.ChangeRegistryBody]) -> schema.RegistryItem:
         """Changes the URL, credentials or storages of a registry."""
-        changed = await self.artifacts.registries.change(caller_of(call), call.params["r"], **asdict(call.body))
-        return registry_item(changed)
+        changed_registry = await self.artifacts.registries.change(
+            caller_of(call), call.params["r"], **asdict(call.body)
+        )
+        return registry_item(changed_registry)
 
     @route("DELETE", "/artifact-registries/{r}")
     async def remove_registry(self, call: Call) -> None:

@@ -73,16 +73,16 @@ class StorageProxyArtifacts:
         names = list(request.names)
         if not names:
             limit = min(request.limit, wire.MAX_SCAN)
-            query: dict[str, Any] = {"search": request.search, "author": request.author, "limit": limit}
-            listed = await self._scan(proxy, registry, type=request.type or ArtifactType.MODEL, **query)
-            yield _scanned(listed)
-            names = [artifact.name for artifact in listed.artifacts] if request.closely else []
-        for start in range(0, len(names), wire.MAX_NAMED):
-            reply = await self._scan(proxy, registry, names=tuple(names[start : start + wire.MAX_NAMED]))
+            search_options: dict[str, Any] = {"search": request.search, "author": request.author, "limit": limit}
+            scan_answer = await self._scan(proxy, registry, type=request.type or ArtifactType.MODEL, **search_options)
+            yield _scanned_artifacts(scan_answer)
+            names = [artifact.name for artifact in scan_answer.artifacts] if request.closely else []
+        for batch_start in range(0, len(names), wire.MAX_NAMED):
+            reply = await self._scan(proxy, registry, names=tuple(names[batch_start : batch_start + wire.MAX_NAMED]))
             if reply.missing and request.names:
-                missing = ", ".join(reply.missing)
-                raise ArtifactNotFound(f"{registry.name} has no {missing}.", data={"names": list(reply.missing)})
-            yield _scanned(reply)
+                missing_names = ", ".join(reply.missing)
+                raise ArtifactNotFound(f"{registry.name} has no {missing_names}.", data={"names": list(reply.missing)})
+            yield _scanned_artifacts(reply)
 
     async def _scan(self, proxy: str, registry: ArtifactRegistry, **options: Any) -> wire.ScanAnswer:
         body = wire.ScanRequest(url=registry.url, token=registry.credentials.get("token"), **options)
@@ -177,5 +177,5 @@ def _location(row: RevisionRow) -> dict[str, Any]:
     return {"revision_id": row.revision.id, "storage": _stages(row).archive}
 
 
-def _scanned(reply: wire.ScanAnswer) -> list[ScannedArtifact]:
+def _scanned_artifacts(reply: wire.ScanAnswer) -> list[ScannedArtifact]:
     return msgspec.convert(reply.artifacts, list[ScannedArtifact], from_attributes=True)

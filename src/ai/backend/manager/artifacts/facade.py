@@ -60,15 +60,20 @@ class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
         imports = ImportService(
             store=store, artifacts=service, registries=registries, writer=writer, loop=loop, clock=clock
         )
-        common: dict[str, Any] = {"store": store, "gateway": gateway, "registries": registries, "clock": clock}
-        common["id_generator"] = id_generator
-        scans = ScanService(**common, reservoirs=reservoirs, tasks=tasks)
+        common_arguments: dict[str, Any] = {
+            "store": store,
+            "gateway": gateway,
+            "registries": registries,
+            "clock": clock,
+        }
+        common_arguments["id_generator"] = id_generator
+        scans = ScanService(**common_arguments, reservoirs=reservoirs, tasks=tasks)
         return cls(
             registries=registries,
             scans=scans,
             service=service,
             imports=imports,
-            uploads=UploadService(**common, imports=imports),
+            uploads=UploadService(**common_arguments, imports=imports),
             user_imports=UserImportService(store=store, scans=scans, imports=imports, tasks=tasks),
             mounts=ArtifactMounts(gateway=gateway, artifacts=service, wait_s=settings.mount_wait_s),
             loop=loop,

@@ -74,14 +74,14 @@ class ImportService(msgspec.Struct, frozen=True, kw_only=True):
             if row.registry.id not in stages:
                 stages[row.registry.id] = await self.registries.stages(row.registry)
 
-        def values(row: RevisionRow) -> dict[str, Any]:
+        def new_values(row: RevisionRow) -> dict[str, Any]:
             # The residue lies in the old stages; the loop sets new ones after it is removed.
             new_stages = row.revision.stages if row.revision.residue else stages[row.registry.id]
             attempt = row.revision.attempt + 1
             return {"stages": new_stages, "delegated": delegate, "began_at": self.clock.now(), "attempt": attempt}
 
         return [
-            await self._apply_trigger(row, RevisionTrigger.IMPORT_REQUESTED, "imported", values=values, cause=cause)
+            await self._apply_trigger(row, RevisionTrigger.IMPORT_REQUESTED, "imported", values=new_values, cause=cause)
             for row in rows
         ]
 
@@ -114,7 +114,7 @@ class ImportService(msgspec.Struct, frozen=True, kw_only=True):
         self,
         row: RevisionRow,
         trigger: RevisionTrigger,
-        done: str,
+        past_participle: str,
         *,
         cause: str,
         values: Callable[[RevisionRow], dict[str, Any]] = lambda _: {},
@@ -123,25 +123,25 @@ class ImportService(msgspec.Struct, frozen=True, kw_only=True):
         """Applies a trigger to a revision and retries if the revision changes meanwhile."""
         for _ in range(_MAX_TRIES):
             try:
-                moved = await self.writer.apply(row.revision, trigger, cause=cause, **options, **values(row))
+                new_revision = await self.writer.apply(row.revision, trigger, cause=cause, **options, **values(row))
             except Conflict as e:
                 if isinstance(e, InvalidTransition):
                     log.info("%s", e.explain())
-                raise Conflict(f"{row.ref} cannot be {done}: {e.message}.", data=e.data) from None
-            if moved is not None:
-                if moved is not row.revision:
-                    self.loop.restart(moved.id)
-                return RevisionRow(revision=moved, artifact=row.artifact, registry=row.registry)
+                raise Conflict(f"{row.ref} cannot be {past_participle}: {e.message}.", data=e.data) from None
+            if new_revision is not None:
+                if new_revision is not row.revision:
+                    self.loop.restart(new_revision.id)
+                return RevisionRow(revision=new_revision, artifact=row.artifact, registry=row.registry)
             row = await self.artifacts.reload(row)
         raise Conflict(f"{row.ref} changes all the time; try again.")
 
 
-def _check_name(word: str, field: str) -> None:
+def _check_name(name: str, field: str) -> None:
     with suppress(ValueError):
-        UUID(word)
+        UUID(name)
         raise InvalidName(f"The {field} of an artifact is no id.", data={field: "reserved"})
-    bad_parts = {"", ".", ".."} & set(word.split("/"))
-    if not 1 <= len(word) <= MAX_NAME or not word.isprintable() or "@" in word or word != word.strip() or bad_parts:
+    bad_parts = {"", ".", ".."} & set(name.split("/"))
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or "@" in name or name != name.strip() or bad_parts:
         raise InvalidName(
             f"The {field} of an artifact is 1 to {MAX_NAME} characters, without @, without a blank at either end, "
             "and not a path with empty parts or dots.",

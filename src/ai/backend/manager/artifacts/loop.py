@@ -48,7 +48,7 @@ class RevisionWriter:
 
     async def apply(
         self,
-        seen: Revision,
+        loaded_revision: Revision,
         trigger: RevisionTrigger,
         *,
         cause: str = "artifact loop",
@@ -56,34 +56,39 @@ class RevisionWriter:
         unless_mounted: bool = False,
         **values: Any,
     ) -> Revision | None:
-        """Applies a trigger to a revision and stores the new status. Returns the new revision, ``seen`` itself if
-        nothing changes, or None if ``seen`` is outdated and must be loaded again.
+        """Applies a trigger to a revision and stores the new status. Returns the new revision, ``loaded_revision``
+        itself if nothing changes, or None if ``loaded_revision`` is outdated and must be loaded again.
 
         Raises:
             InvalidTransition: the status does not admit the trigger; the message is half a sentence.
             Conflict: ``unless_mounted`` and a session mounts it; the message is half a sentence.
         """
-        before, subject = RevisionState(seen.status, seen.residue), f"revision {seen.id}"
-        state, path, _ = step(before, trigger, subject=subject, stimulus_id=cause, story=self._stories.of(seen.id))
-        if not path:
-            return seen
-        moved = await self._store.move(
-            seen,
+        old_state, subject = (
+            RevisionState(loaded_revision.status, loaded_revision.residue),
+            f"revision {loaded_revision.id}",
+        )
+        new_state, transition_path, _ = step(
+            old_state, trigger, subject=subject, stimulus_id=cause, story=self._stories.of(loaded_revision.id)
+        )
+        if not transition_path:
+            return loaded_revision
+        new_revision = await self._store.move(
+            loaded_revision,
             at=self._clock.now(),
             unless_mounted=unless_mounted,
-            status=state.status,
-            residue=state.residue,
+            status=new_state.status,
+            residue=new_state.residue,
             status_info=info,
             **values,
         )
-        if moved is not None:
-            self._stories.extend(seen.id, path)
+        if new_revision is not None:
+            self._stories.extend(loaded_revision.id, transition_path)
         crash_point(f"after-artifact-{trigger.value}")
-        return moved
+        return new_revision
 
-    async def update(self, seen: Revision, **values: Any) -> Revision | None:
+    async def update(self, loaded_revision: Revision, **values: Any) -> Revision | None:
         """Stores values of a revision other than the status, or returns None as :meth:`apply` does."""
-        return await self._store.move(seen, at=self._clock.now(), **values)
+        return await self._store.move(loaded_revision, at=self._clock.now(), **values)
 
 
 log = logging.getLogger(__name__)
@@ -95,10 +100,10 @@ _RETRY_NOTE = " (It is tried again.)"
 
 def problem_of(state: ImportState) -> BackendError:
     """Returns the error of a failed import."""
-    document = state.error or {}
-    code = str(document.get("type", "")).rpartition("/")[2]
-    message = str(document.get("detail") or document.get("title") or f"the import is {state.phase.value}")
-    data = document.get("data")
+    error_document = state.error or {}
+    code = str(error_document.get("type", "")).rpartition("/")[2]
+    message = str(error_document.get("detail") or error_document.get("title") or f"the import is {state.phase.value}")
+    data = error_document.get("data")
     return from_wire(code or InternalError.code, message, data if isinstance(data, dict) else None)
 
 
@@ -135,38 +140,42 @@ class ArtifactLoop(PeriodicLoop):
 
     def restart(self, revision_id: RevisionId) -> None:
         """Restarts the task of a revision after a request has changed the revision."""
-        driver = self._drivers.get(revision_id)
-        if driver is not None:
-            driver.cancel()
+        driving_task = self._drivers.get(revision_id)
+        if driving_task is not None:
+            driving_task.cancel()
         self.wake()
 
     async def stop(self) -> None:
         """Cancels running imports and removals; the next process resumes them."""
-        drivers = list(self._drivers.values())
-        for driver in drivers:
-            driver.cancel()
-        await asyncio.gather(*drivers, return_exceptions=True)
+        driving_tasks = list(self._drivers.values())
+        for driving_task in driving_tasks:
+            driving_task.cancel()
+        await asyncio.gather(*driving_tasks, return_exceptions=True)
 
     async def once(self) -> None:
-        rows = await self._store.under_way()
+        rows = await self._store.revisions_in_progress()
         self._forget_inactive({row.revision.id for row in rows})
         for row in rows:
-            key = row.revision.id
-            if key not in self._drivers:
-                self._drivers[key] = asyncio.create_task(self._drive(row), name=f"artifact {key}")
-                self._drivers[key].add_done_callback(partial(self._on_done, key))
+            revision_id = row.revision.id
+            if revision_id not in self._drivers:
+                self._drivers[revision_id] = asyncio.create_task(self._run_steps(row), name=f"artifact {revision_id}")
+                self._drivers[revision_id].add_done_callback(partial(self._on_done, revision_id))
 
-    def _on_done(self, key: RevisionId, driver: asyncio.Task[None]) -> None:
-        del self._drivers[key]
-        if driver.cancelled():
+    def _on_done(self, revision_id: RevisionId, driving_task: asyncio.Task[None]) -> None:
+        del self._drivers[revision_id]
+        if driving_task.cancelled():
             self.wake()  # restarted: read the revision again
 
-    def _forget_inactive(self, active: set[RevisionId]) -> None:
-        self._progress = {key: progress for key, progress in self._progress.items() if key in active}
-        self._delegated = {key for key in self._delegated if key[0] in active}
-        self._failures = {key: count for key, count in self._failures.items() if key[0] in active}
+    def _forget_inactive(self, active_ids: set[RevisionId]) -> None:
+        self._progress = {
+            revision_id: progress for revision_id, progress in self._progress.items() if revision_id in active_ids
+        }
+        self._delegated = {attempt_key for attempt_key in self._delegated if attempt_key[0] in active_ids}
+        self._failures = {
+            attempt_key: count for attempt_key, count in self._failures.items() if attempt_key[0] in active_ids
+        }
 
-    async def _drive(self, row: RevisionRow) -> None:
+    async def _run_steps(self, row: RevisionRow) -> None:
         """Executes the steps of one revision as far as possible, and reads its row before each step."""
         try:
             while rows := await self._store.revisions([row.revision.id]):
@@ -197,17 +206,17 @@ class ArtifactLoop(PeriodicLoop):
         return False
 
     async def _import(self, row: RevisionRow) -> None:
-        state = await self._begin(row)
+        state = await self._begin_import(row)
         backoff = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5)
         while state is not None:
-            followed = await self._store_progress(row, state)
-            if followed is None:
+            updated_row = await self._store_progress(row, state)
+            if updated_row is None:
                 return
-            row = followed
+            row = updated_row
             await backoff.wait()
-            state = await self._gateway.import_state(row) or await self._begin(row)
+            state = await self._gateway.import_state(row) or await self._begin_import(row)
 
-    async def _begin(self, row: RevisionRow) -> ImportState | None:
+    async def _begin_import(self, row: RevisionRow) -> ImportState | None:
         """Starts or joins the import of a revision, or returns None while another installation still imports the
         revision.
         """
@@ -225,18 +234,19 @@ class ArtifactLoop(PeriodicLoop):
         installation is made to import them. Raises ArtifactNotFound: it does not have them and may not or cannot import
         them.
         """
-        remote = await self._reservoirs.revision(row)
-        if remote.status is RevisionStatus.AVAILABLE:
+        remote_revision = await self._reservoirs.revision(row)
+        if remote_revision.status is RevisionStatus.AVAILABLE:
             return True
         attempt = row.revision.id, row.revision.attempt
-        if remote.status is RevisionStatus.SCANNED:
+        if remote_revision.status is RevisionStatus.SCANNED:
             if not row.revision.delegated:
                 raise ArtifactNotFound(
                     f"{row.registry.name} has not imported {row.ref} itself; import it with delegation."
                 )
             if attempt in self._delegated:
                 raise ArtifactNotFound(
-                    f"{row.registry.name} could not import {row.ref}: {remote.status_info or 'no reason given'}"
+                    f"{row.registry.name} could not import {row.ref}:"
+                    f" {remote_revision.status_info or 'no reason given'}"
                 )
             await self._reservoirs.delegate_import(row)
         self._delegated.add(attempt)
@@ -254,26 +264,26 @@ class ArtifactLoop(PeriodicLoop):
             raise problem_of(state)
         if phase is ImportPhase.CANCELLED:
             raise Unavailable("The storage proxy has stopped the import.")  # it is shutting down
-        moved: Revision | None = revision
+        new_revision: Revision | None = revision
         if phase is not ImportPhase.DOWNLOADING:
-            moved = await self._writer.apply(revision, RevisionTrigger.DOWNLOADED)
-        if phase is ImportPhase.DONE and moved is not None:
-            stages = moved.stages
+            new_revision = await self._writer.apply(revision, RevisionTrigger.DOWNLOADED)
+        if phase is ImportPhase.DONE and new_revision is not None:
+            stages = new_revision.stages
             if stages is not None and state.storage:
                 stages = replace(stages, archive=state.storage)
             await self._writer.apply(
-                moved,
+                new_revision,
                 RevisionTrigger.ARCHIVED,
                 info=" ".join(state.notes) or None,
-                size=state.size if state.size is not None else moved.size,
+                size=state.size if state.size is not None else new_revision.size,
                 stages=stages,
                 file_count=state.files,
                 imported_digest=state.digest,
             )
             return None
-        if moved is None:
+        if new_revision is None:
             return None
-        return RevisionRow(revision=moved, artifact=row.artifact, registry=row.registry)
+        return RevisionRow(revision=new_revision, artifact=row.artifact, registry=row.registry)
 
     async def _update(self, row: RevisionRow, **values: Any) -> Revision | None:
         if all(getattr(row.revision, name) == value for name, value in values.items()):
@@ -282,23 +292,23 @@ class ArtifactLoop(PeriodicLoop):
 
     async def _handle_failure(self, row: RevisionRow, error: BackendError) -> None:
         """Schedules another try, or fails the import with the reason; removals are tried for ever."""
-        for current in await self._store.revisions([row.revision.id]):
-            revision, info = current.revision, error.message + _RETRY_NOTE
-            if revision.status_info != info:
+        for current_row in await self._store.revisions([row.revision.id]):
+            revision, status_text = current_row.revision, error.message + _RETRY_NOTE
+            if revision.status_info != status_text:
                 log.warning("the revision %s of an artifact is still %s: %s", row.ref, revision.status, error)
             if revision.status is RevisionStatus.SCANNED or revision.attempt != row.revision.attempt:
                 continue  # keep the reason of the failed import
-            if self._is_transient(current, error):
-                await self._update(current, status_info=info)
+            if self._is_transient(current_row, error):
+                await self._update(current_row, status_info=status_text)
             else:
                 await self._writer.apply(revision, RevisionTrigger.FAILED, info=error.message)
                 self.wake()
 
     def _is_transient(self, row: RevisionRow, error: BackendError) -> bool:
-        key = row.revision.id, row.revision.attempt
-        self._failures[key] = self._failures.get(key, 0) + 1
+        attempt_key = row.revision.id, row.revision.attempt
+        self._failures[attempt_key] = self._failures.get(attempt_key, 0) + 1
         if isinstance(error, Unavailable | ArtifactIncomplete):
             began_at = row.revision.began_at or row.revision.status_changed
             return self._clock.now() - began_at < self._give_up
         is_ticket_refusal = isinstance(error, RegistryRefused) and row.registry.type is RegistryType.RESERVOIR
-        return (error.retryable or is_ticket_refusal) and self._failures[key] < _MAX_FAILURES
+        return (error.retryable or is_ticket_refusal) and self._failures[attempt_key] < _MAX_FAILURES

@@ -251,7 +251,7 @@ class ArtifactSettings(Settings):
 
     @field_validator("download_storage", "verify_storage", "archive_storage")
     @classmethod
-    def _are_hosts(cls, host: str | None) -> str | None:
+    def _check_host(cls, host: str | None) -> str | None:
         if host is not None and not all(host.partition(":")):
             raise ValueError("a storage is written proxy:storage")
         return host

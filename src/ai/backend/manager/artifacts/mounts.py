@@ -37,9 +37,9 @@ def _with_artifact_name(ref: str) -> Iterator[None]:
     try:
         yield
     except BackendError as e:
-        kind = InvalidInput if isinstance(e, NotFound | Conflict | InvalidInput) else type(e)
+        error_class = InvalidInput if isinstance(e, NotFound | Conflict | InvalidInput) else type(e)
         message = f"The artifact {ref[:256]!r} cannot be mounted: {e.message}"
-        raise kind(message, data={"config.mounts": f"{REFERENCE_PREFIX}{ref[:256]}: {e.code}"}) from None
+        raise error_class(message, data={"config.mounts": f"{REFERENCE_PREFIX}{ref[:256]}: {e.code}"}) from None
 
 
 class ArtifactMounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,31 +61,31 @@ class ArtifactMounts(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InvalidInput, Forbidden, Unavailable: the message names the artifact.
         """
-        resolved: dict[str, FolderMount] = {}
+        resolved_mounts: dict[str, FolderMount] = {}
         for mount in mounts:
             ref, _, alias = mount.removeprefix(REFERENCE_PREFIX).partition(":")
-            key = REFERENCE_PREFIX + ref
-            target = mount_map.get(mount) or mount_map.get(key) or alias
-            permission = (options.get(key) or options.get(mount) or {}).get("permission")
+            mount_key = REFERENCE_PREFIX + ref
+            target = mount_map.get(mount) or mount_map.get(mount_key) or alias
+            permission = (options.get(mount_key) or options.get(mount) or {}).get("permission")
             with _with_artifact_name(ref):
                 require(owner, Operation.USE_ARTIFACTS)
-                if key in resolved:
+                if mount_key in resolved_mounts:
                     raise InvalidInput("it is named twice")
                 if permission not in (None, "ro"):
                     raise InvalidInput("artifacts are for reading only, so mount it with permission ro")
                 row = await self.artifacts.revision(owner, ref, usable=True)
-                default = row.artifact.name.rpartition("/")[2]
-                resolved[key] = FolderMount(
+                default_target = row.artifact.name.rpartition("/")[2]
+                resolved_mounts[mount_key] = FolderMount(
                     folder_id=FolderId(row.revision.id),
                     name=REFERENCE_PREFIX + row.ref,
                     source=await self._directory(row),
-                    target=check_target(ref, target or default),
+                    target=check_target(ref, target or default_target),
                     read_only=True,
                     kind=MountKind.ARTIFACT,
                 )
-        return list(resolved.values())
+        return list(resolved_mounts.values())
 
-    async def image(self, caller: Caller, ref: str) -> tuple[str, str]:
+    async def image_file(self, caller: Caller, ref: str) -> tuple[str, str]:
         """Returns the ``NAME:VERSION`` of an IMAGE artifact, and the path of its only file or of its directory on the
         nodes.
 
@@ -109,6 +109,6 @@ class ArtifactMounts(msgspec.Struct, frozen=True, kw_only=True):
             if state.path is not None:
                 return state.path
             if time.monotonic() > deadline:
-                share = f", {state.current / state.total:.0%} of it" if state.total else ""
-                raise Unavailable(f"it is still being brought to where nodes can mount it{share}; try again.")
+                progress_text = f", {state.current / state.total:.0%} of it" if state.total else ""
+                raise Unavailable(f"it is still being brought to where nodes can mount it{progress_text}; try again.")
             await asyncio.sleep(_POLL_PAUSE_S)

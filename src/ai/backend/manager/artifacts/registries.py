@@ -49,8 +49,8 @@ def check_url(kind: RegistryType, url: str) -> str:
             raise InvalidInput("A local registry has no URL.", data={"url": "not for type local"})
         return ""
     try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        url_parts = urlsplit(url)
+        is_valid = url_parts.scheme in ("http", "https") and url_parts.hostname and url_parts.port != 0
     except ValueError:
         is_valid = False
     if not is_valid or not url.isprintable() or " " in url or len(url) > 2048 or set(url) & {"@", "?", "#", "\\"}:
@@ -65,18 +65,22 @@ def check_credentials(kind: RegistryType, credentials: Mapping[str, str]) -> dic
     """Returns the checked credentials of a registry, without empty ones. Raises InvalidInput, whose message never has
     values.
     """
-    required, allowed = _CREDENTIAL_NAMES[kind]
-    filled = {name: value for name, value in credentials.items() if value}
-    problems = dict.fromkeys(required - filled.keys(), "required")
-    problems |= dict.fromkeys(credentials.keys() - allowed, f"unknown for {kind.value}")
-    problems |= {name: "malformed" for name, value in filled.items() if not value.isprintable() or not value.isascii()}
+    required_names, allowed_names = _CREDENTIAL_NAMES[kind]
+    filled_credentials = {name: value for name, value in credentials.items() if value}
+    problems = dict.fromkeys(required_names - filled_credentials.keys(), "required")
+    problems |= dict.fromkeys(credentials.keys() - allowed_names, f"unknown for {kind.value}")
+    problems |= {
+        name: "malformed"
+        for name, value in filled_credentials.items()
+        if not value.isprintable() or not value.isascii()
+    }
     if problems:
         details = ", ".join(f"{name}: {problem}" for name, problem in sorted(problems.items()))
         raise InvalidInput(
             f"These credentials do not suit a registry of type {kind.value} ({details}).",
             data={f"credentials.{name}": problem for name, problem in problems.items()},
         )
-    return filled
+    return filled_credentials
 
 
 def check_viewers(viewers: Sequence[str]) -> None:
@@ -162,7 +166,7 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
             url=check_url(type, url),
             credentials=check_credentials(type, credentials),
             storages=check_storages(storages),
-            viewers=await self.viewers(viewers),
+            viewers=await self.resolve_viewers(viewers),
             user_import_bytes=check_user_imports(type, user_import_bytes),
             created_at=now,
             modified_at=now,
@@ -196,14 +200,14 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         if storages is not None:
             values["storages"] = check_storages(storages)
         if viewers is not None:
-            values["viewers"] = await self.viewers(viewers)
+            values["viewers"] = await self.resolve_viewers(viewers)
         if user_import_bytes is not None:
             values["user_import_bytes"] = check_user_imports(registry.type, user_import_bytes)
         if values:
             await self.store.change_registry(registry.id, modified_at=self.clock.now(), **values)
         return await self.find(str(registry.id))
 
-    async def viewers(self, viewers: Sequence[str]) -> tuple[str, ...]:
+    async def resolve_viewers(self, viewers: Sequence[str]) -> tuple[str, ...]:
         """Returns the viewers with names and addresses replaced by ids. Raises InvalidInput, NotFound, Conflict."""
         check_viewers(viewers)
         return await self.store.viewer_ids(viewers)
@@ -229,33 +233,33 @@ class RegistryService(msgspec.Struct, frozen=True, kw_only=True):
         """
         defaults = {stage: getattr(self.settings, f"{stage}_storage") for stage in STAGES}
         host_of_stage = {stage: registry.storages.get(stage) or defaults[stage] for stage in STAGES}
-        hosts = {stage: host for stage, host in host_of_stage.items() if host}
+        chosen_hosts = {stage: host for stage, host in host_of_stage.items() if host}
         storages = await self.gateway.storages()
-        answering = list(dict.fromkeys(host.partition(":")[0] for host in storages))
-        for stage, host in hosts.items():
+        answering_proxies = list(dict.fromkeys(host.partition(":")[0] for host in storages))
+        for stage, host in chosen_hosts.items():
             if host not in storages:
-                if host.partition(":")[0] not in answering:
+                if host.partition(":")[0] not in answering_proxies:
                     raise Unavailable(f"The storage proxy of {host[:64]!r} does not answer.")
                 raise NotFound(
                     f"There is no storage {host[:64]!r} for artifacts.", data={f"storages.{stage}": "unknown"}
                 )
-        proxies = sorted({host.partition(":")[0] for host in hosts.values()}) or answering[:1]
+        proxies = sorted({host.partition(":")[0] for host in chosen_hosts.values()}) or answering_proxies[:1]
         if not proxies:
             raise Unavailable("No storage proxy with room for artifacts answers.", data={"storages": "none"})
         if len(proxies) > 1:
             raise InvalidInput(
                 "All stages of an import are on one storage proxy.", data={"storages": f"on {' and '.join(proxies)}"}
             )
-        names = {stage: host.partition(":")[2] for stage, host in hosts.items()}
-        return Stages(proxy=proxies[0], check=self.settings.verify, **names)
+        storage_names = {stage: host.partition(":")[2] for stage, host in chosen_hosts.items()}
+        return Stages(proxy=proxies[0], check=self.settings.verify, **storage_names)
 
 
 _ARTIFACTS_PER_WRITE = 100
 """The number of artifacts per transaction; small, so that other writers need not wait."""
 
 
-def _is_storable(word: str) -> bool:
-    return 1 <= len(word) <= MAX_NAME and word.isprintable()
+def _is_storable(name: str) -> bool:
+    return 1 <= len(name) <= MAX_NAME and name.isprintable()
 
 
 class ScanService(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,16 +289,16 @@ class ScanService(msgspec.Struct, frozen=True, kw_only=True):
         if registry.type is RegistryType.HUGGINGFACE:
             await self.registries.stages(registry)  # fail now rather than in the background
 
-        async def work(progress: TaskProgress) -> str:
+        async def run_scan(progress: TaskProgress) -> str:
             if delegate_to is not None:
 
-                async def report(done: float, total: float) -> None:
+                async def report_progress(done: float, total: float) -> None:
                     await progress.update(done, total, f"{registry.name} scans {delegate_to}")
 
-                await self.reservoirs.delegate_scan(registry, delegate_to, request, report)
+                await self.reservoirs.delegate_scan(registry, delegate_to, request, report_progress)
             return await self.record_scan(registry, request, progress)
 
-        return await self.tasks.start(caller, f"scan the artifact registry {registry.name}", work)
+        return await self.tasks.start(caller, f"scan the artifact registry {registry.name}", run_scan)
 
     async def _scan_pages(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
         if registry.type is RegistryType.RESERVOIR:
@@ -307,7 +311,7 @@ class ScanService(msgspec.Struct, frozen=True, kw_only=True):
 
     async def record_scan(self, registry: ArtifactRegistry, request: ScanRequest, progress: TaskProgress) -> str:
         """Scans a registry, stores the artifacts that it has, and returns a sentence with their numbers."""
-        seen: set[tuple[ArtifactType, str, str | None]] = set()
+        scanned_keys: set[tuple[ArtifactType, str, str | None]] = set()
         new_artifacts = new_revisions = 0
         async for batch in self._scan_pages(registry, request):
             page = [
@@ -317,22 +321,22 @@ class ScanService(msgspec.Struct, frozen=True, kw_only=True):
                 for artifact in batch
                 if _is_storable(artifact.name)
             ]
-            for start in range(0, len(page), _ARTIFACTS_PER_WRITE):
-                chunk = page[start : start + _ARTIFACTS_PER_WRITE]
+            for chunk_start in range(0, len(page), _ARTIFACTS_PER_WRITE):
+                chunk = page[chunk_start : chunk_start + _ARTIFACTS_PER_WRITE]
                 now, new_id = self.clock.now(), self.id_generator.uuid
                 artifact_count, revision_count = await self.store.record(registry.id, chunk, at=now, new_id=new_id)
                 crash_point("after-artifact-scan-page")
                 new_artifacts, new_revisions = new_artifacts + artifact_count, new_revisions + revision_count
             # Artifacts of a hub come twice, listed and then in detail, and count once.
-            seen |= {
+            scanned_keys |= {
                 (artifact.type, artifact.name, version)
                 for artifact in page
                 for version in (None, *(revision.version for revision in artifact.revisions))
             }
-            artifacts = sum(version is None for _, _, version in seen)
-            await progress.update(artifacts, 0, f"scanning {registry.name}")
-        artifacts = sum(version is None for _, _, version in seen)
+            artifact_total = sum(version is None for _, _, version in scanned_keys)
+            await progress.update(artifact_total, 0, f"scanning {registry.name}")
+        artifact_total = sum(version is None for _, _, version in scanned_keys)
         return (
-            f"{registry.name} has {artifacts} artifacts with {len(seen) - artifacts} revisions; "
+            f"{registry.name} has {artifact_total} artifacts with {len(scanned_keys) - artifact_total} revisions; "
             f"{new_artifacts} artifacts and {new_revisions} revisions are new"
         )

@@ -79,22 +79,22 @@ class SdkReservoirs:
             raise RegistryUnavailable(f"{registry.name} answers what cannot be understood: {e}") from e
 
     async def scan(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
-        seen: set[tuple[ArtifactType, str]] = set()
+        seen_keys: set[tuple[ArtifactType, str]] = set()
         async with self._session(registry) as api:
             async for page in self._pages(api, request):
-                new_artifacts = [artifact for artifact in page if (artifact.type, artifact.name) not in seen]
+                new_artifacts = [artifact for artifact in page if (artifact.type, artifact.name) not in seen_keys]
                 if not new_artifacts:
                     continue
                 # Equal names from several registries of the other installation become one artifact.
-                seen |= {(artifact.type, artifact.name) for artifact in new_artifacts}
+                seen_keys |= {(artifact.type, artifact.name) for artifact in new_artifacts}
                 yield [_scanned_artifact(artifact) for artifact in new_artifacts]
-                if len(seen) >= request.limit and not request.names:
+                if len(seen_keys) >= request.limit and not request.names:
                     return
 
     async def _pages(self, api: AsyncSession, request: ScanRequest) -> AsyncIterator[list[_Artifact]]:
         if request.names:
-            for start in range(0, len(request.names), _PAGE_ARTIFACTS):
-                names = request.names[start : start + _PAGE_ARTIFACTS]
+            for batch_start in range(0, len(request.names), _PAGE_ARTIFACTS):
+                names = request.names[batch_start : batch_start + _PAGE_ARTIFACTS]
                 yield [msgspec.convert(await api.Artifact.info(name), _Artifact) for name in names]
             return
         offset = 0
@@ -172,11 +172,11 @@ def _scanned_artifact(artifact: _Artifact) -> ScannedArtifact:
     )
 
 
-def _refusal(registry: ArtifactRegistry, status: int, text: str) -> BackendError:
+def _refusal(registry: ArtifactRegistry, status: int, error_text: str) -> BackendError:
     if status in (401, 403):
-        return RegistryRefused(f"{registry.name} does not let our keypair do this: {text}")
+        return RegistryRefused(f"{registry.name} does not let our keypair do this: {error_text}")
     if status == 404:
-        return ArtifactNotFound(f"{registry.name} does not have it, or does not show it to our keypair: {text}")
+        return ArtifactNotFound(f"{registry.name} does not have it, or does not show it to our keypair: {error_text}")
     if status >= 500 or status == 429:
-        return RegistryUnavailable(f"{registry.name} cannot do it now: {text}")
-    return Conflict(f"{registry.name} refuses: {text}")
+        return RegistryUnavailable(f"{registry.name} cannot do it now: {error_text}")
+    return Conflict(f"{registry.name} refuses: {error_text}")

@@ -1,4 +1,4 @@
-"""Requests and replies about artifacts. Spec 03-17 names operations and words, but no paths."""
+"""Defines requests and replies about artifacts. Spec 03-17 names operations and words, but no paths."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ _DEFAULT_VERSIONS = ("main", "latest")
 
 def split_reference(ref: str) -> tuple[str, str | None]:
     """Splits ``NAME[@VERSION]`` into name and version; an at sign at the start belongs to the name."""
-    name, at, version = ref.rpartition("@")
-    return (name, version) if at and name and version else (ref, None)
+    name, at_sign, version = ref.rpartition("@")
+    return (name, version) if at_sign and name and version else (ref, None)
 
 
 def viewer_of(caller: Caller) -> Viewer | None:
@@ -60,7 +60,7 @@ class ArtifactService(msgspec.Struct, frozen=True, kw_only=True):
         """
         require(caller, Operation.CHANGE_ARTIFACTS)
         row = await self.artifact(caller, ref)
-        ids = await self.registries.viewers(viewers) if viewers is not None else None
+        ids = await self.registries.resolve_viewers(viewers) if viewers is not None else None
         await self.store.change_artifact(row.artifact.id, viewers=ids)
         return await self.artifact(caller, str(row.artifact.id))
 
@@ -117,16 +117,17 @@ class ArtifactService(msgspec.Struct, frozen=True, kw_only=True):
         if version is not None:
             revisions = [revision for revision in revisions if revision.version == version]
         else:
-            available = [revision for revision in revisions if revision.status is RevisionStatus.AVAILABLE]
-            revisions = available if usable and available else revisions  # the same for callers that see more
+            available_revisions = [revision for revision in revisions if revision.status is RevisionStatus.AVAILABLE]
+            # The result is the same for callers that see more.
+            revisions = available_revisions if usable and available_revisions else revisions
         if len(revisions) > 1:
-            defaults = [
+            default_revisions = [
                 revision
                 for default_version in _DEFAULT_VERSIONS
                 for revision in revisions
                 if revision.version == default_version
             ]
-            revisions = defaults[:1] or revisions
+            revisions = default_revisions[:1] or revisions
         if not revisions:
             raise NotFound(f"The artifact {name[:256]!r} has no revision {version!r}.", data={"revision": "unknown"})
         if len(revisions) > 1:
@@ -150,13 +151,13 @@ class ArtifactService(msgspec.Struct, frozen=True, kw_only=True):
         NoSuchFile.
         """
         row, files = await self.files(caller, ref)
-        by_path = {file.path: file for file in files}
+        file_by_path = {file.path: file for file in files}
         for path in paths:
-            if path not in by_path:
+            if path not in file_by_path:
                 raise NoSuchFile(f"{row.ref} has no file {path[:256]!r}.", data={"paths": path[:256]})
-        selected = [by_path[path] for path in dict.fromkeys(paths)] if paths else list(files)
-        if len(selected) > MAX_PRESIGNED:
+        selected_files = [file_by_path[path] for path in dict.fromkeys(paths)] if paths else list(files)
+        if len(selected_files) > MAX_PRESIGNED:
             raise InvalidInput(
                 f"At most {MAX_PRESIGNED} files in one request; {row.ref} has {len(files)}.", data={"paths": "too many"}
             )
-        return row, [replace(file, url=await self.gateway.presign(row, file.path)) for file in selected]
+        return row, [replace(file, url=await self.gateway.presign(row, file.path)) for file in selected_files]

@@ -20,8 +20,10 @@ def has_viewer(column: Column[Any], viewers: Sequence[str]) -> ColumnElement[boo
     """Returns the SQL condition that a JSON list of viewers has one of ``viewers``, in the same case of letters. It
     does not use ``LIKE``, which ignores case on SQLite.
     """
-    text = type_coerce(column, Text)
-    return or_(*(func.replace(text, msgspec.json.encode(viewer).decode(), "") != text for viewer in viewers))
+    viewers_text = type_coerce(column, Text)
+    return or_(
+        *(func.replace(viewers_text, msgspec.json.encode(viewer).decode(), "") != viewers_text for viewer in viewers)
+    )
 
 
 def names_of(s: Connection, viewer: Viewer) -> list[str]:
@@ -30,15 +32,15 @@ def names_of(s: Connection, viewer: Viewer) -> list[str]:
     """
     is_member = and_(memberships.c.user_id == viewer.user_id, groups.c.is_active)
     group_ids = s.execute(select(groups.c.id).join(memberships).where(is_member)).scalars()
-    own = [EVERYONE, f"domain:{viewer.domain_name}", f"user:{viewer.user_id}"]
-    return own + [f"group:{group_id}" for group_id in group_ids]
+    user_names = [EVERYONE, f"domain:{viewer.domain_name}", f"user:{viewer.user_id}"]
+    return user_names + [f"group:{group_id}" for group_id in group_ids]
 
 
 def is_open_to(s: Connection, viewer: Viewer) -> ColumnElement[bool]:
     """Returns the SQL condition that a user may use an artifact, with the result of :func:`viewers_of`."""
     names = names_of(s, viewer)
-    inherits = and_(artifacts.c.viewers.is_(None), artifacts.c.restricted.is_(False))
-    return or_(has_viewer(artifacts.c.viewers, names), and_(inherits, has_viewer(registries.c.viewers, names)))
+    inherits_viewers = and_(artifacts.c.viewers.is_(None), artifacts.c.restricted.is_(False))
+    return or_(has_viewer(artifacts.c.viewers, names), and_(inherits_viewers, has_viewer(registries.c.viewers, names)))
 
 
 def viewer_id(s: Connection, viewer: str) -> str:
@@ -48,8 +50,8 @@ def viewer_id(s: Connection, viewer: str) -> str:
     kind, _, name = viewer.partition(":")
     if kind not in ("group", "user"):
         return viewer
-    table, condition = (groups, groups.c.name == name) if kind == "group" else (users, users.c.email == name)
-    id_column = table.c.id if kind == "group" else table.c.uuid
+    viewer_table, condition = (groups, groups.c.name == name) if kind == "group" else (users, users.c.email == name)
+    id_column = viewer_table.c.id if kind == "group" else viewer_table.c.uuid
     with suppress(ValueError):
         condition = id_column == UUID(name)
     ids = s.execute(select(id_column).where(condition)).scalars().all()

@@ -36,7 +36,12 @@ class ArtifactStore(Protocol):
         """Removes a registry with its artifacts. Raises Conflict while files of them are stored."""
 
     async def record(
-        self, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], *, at: datetime, new_id: Callable[[], UUID]
+        self,
+        registry_id: RegistryId,
+        scanned_artifacts: Sequence[ScannedArtifact],
+        *,
+        at: datetime,
+        new_id: Callable[[], UUID],
     ) -> tuple[int, int]:
         """Stores results of a scan, and returns the numbers of new artifacts and new revisions. Existing rows keep id
         and status. Raises NotFound: the registry was removed.
@@ -60,11 +65,11 @@ class ArtifactStore(Protocol):
     async def revisions(
         self, ids: Collection[RevisionId], *, viewer: Viewer | None = None
     ) -> Sequence[RevisionRow]: ...
-    async def under_way(self) -> Sequence[RevisionRow]:
+    async def revisions_in_progress(self) -> Sequence[RevisionRow]:
         """Returns the revisions that are being imported or have a residue, oldest first."""
 
     async def move(
-        self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any
+        self, loaded_revision: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any
     ) -> Revision | None:
         """Sets fields of a revision and increments its generation, or returns None if the generation has changed.
         Raises Conflict: ``unless_mounted`` and a live session mounts it.

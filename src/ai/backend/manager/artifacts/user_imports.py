@@ -38,35 +38,39 @@ class UserImportService(msgspec.Struct, frozen=True, kw_only=True):
             NotFound: there is no such registry, or the caller may not import from it; the message names the others.
             InvalidInput: it is a local registry. Conflict: the caller has another import under way.
         """
-        source = await self._registry(caller, registry)
-        if source.type is RegistryType.LOCAL:
-            raise InvalidInput(f"{source.name!r} has what was uploaded; there is nothing to import.")
+        source_registry = await self._find_registry(caller, registry)
+        if source_registry.type is RegistryType.LOCAL:
+            raise InvalidInput(f"{source_registry.name!r} has what was uploaded; there is nothing to import.")
 
-        async def work(progress: TaskProgress) -> str:
-            await self.scans.record_scan(source, ScanRequest(names=[name]), progress)
-            row = await self._row(source, name, version or _DEFAULT_VERSION)
+        async def run_import(progress: TaskProgress) -> str:
+            await self.scans.record_scan(source_registry, ScanRequest(names=[name]), progress)
+            row = await self._find_revision(source_registry, name, version or _DEFAULT_VERSION)
             if not is_permitted(caller, Operation.CHANGE_ARTIFACTS):
                 _check_importable(row)
             [row] = await self.imports.begin_rows([row], caller.stimulus_id)
-            return await self._wait(row, progress)
+            return await self._wait_for_import(row, progress)
 
-        subject = f"import of artifacts by {caller.user_id}"
-        return await self.tasks.start(caller, f"import {name} from {source.name}", work, subject=subject)
+        task_subject = f"import of artifacts by {caller.user_id}"
+        return await self.tasks.start(
+            caller, f"import {name} from {source_registry.name}", run_import, subject=task_subject
+        )
 
-    async def _registry(self, caller: Caller, ref: str) -> ArtifactRegistry:
+    async def _find_registry(self, caller: Caller, ref: str) -> ArtifactRegistry:
         may_import_all = is_permitted(caller, Operation.CHANGE_ARTIFACTS)
         registries = await self.store.registries(viewer=None if may_import_all else viewer_of(caller))
-        usable = [r for r in registries if may_import_all or r.user_import_bytes is not None]
-        for registry in usable:
+        usable_registries = [
+            registry_ for registry_ in registries if may_import_all or registry_.user_import_bytes is not None
+        ]
+        for registry in usable_registries:
             if ref in (registry.name, str(registry.id)):
                 return registry
-        names = ", ".join(registry.name for registry in usable) or "none"
+        names = ", ".join(registry.name for registry in usable_registries) or "none"
         raise NotFound(
             f"There is no artifact registry {ref[:64]!r} that you may import from; there is {names}.",
             data={"registry": "unknown"},
         )
 
-    async def _row(self, registry: ArtifactRegistry, name: str, version: str) -> RevisionRow:
+    async def _find_revision(self, registry: ArtifactRegistry, name: str, version: str) -> RevisionRow:
         rows = [row for row in await self.store.find(name) if row.registry.id == registry.id]
         for row in rows:
             for revision in row.revisions:
@@ -74,7 +78,7 @@ class UserImportService(msgspec.Struct, frozen=True, kw_only=True):
                     return RevisionRow(revision=revision, artifact=row.artifact, registry=registry)
         raise NotFound(f"{registry.name} has no {name[:256]}@{version[:64]}.", data={"revision": "unknown"})
 
-    async def _wait(self, row: RevisionRow, progress: TaskProgress) -> str:
+    async def _wait_for_import(self, row: RevisionRow, progress: TaskProgress) -> str:
         backoff = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5)
         while row.revision.status in (RevisionStatus.PULLING, RevisionStatus.PULLED):
             await backoff.wait()
@@ -94,5 +98,5 @@ def _check_importable(row: RevisionRow) -> None:
     if not viewers_of(row.artifact, row.registry):
         raise Forbidden(f"{row.ref} is not public: ask an administrator to import it.")
     if row.revision.status is RevisionStatus.SCANNED and (size is None or size > limit):
-        amount = "of unknown size" if size is None else f"{size} bytes large"
-        raise Forbidden(f"{row.ref} is {amount}, and users import up to {limit} bytes from {row.registry.name}.")
+        size_text = "of unknown size" if size is None else f"{size} bytes large"
+        raise Forbidden(f"{row.ref} is {size_text}, and users import up to {limit} bytes from {row.registry.name}.")

@@ -27,7 +27,7 @@ from ai.backend.common.errors import Conflict, Forbidden, InvalidInput
 from ai.backend.manager.backup.model import FORMAT, BackupHead, KeyDerivation, SealedPart
 from ai.backend.manager.secrets.sealer import SealingKey, read_keys
 
-_HEAD, _DATABASE, _SEALED = "backup.json", "database", "sealed"
+_HEAD_NAME, _DATABASE_NAME, _SEALED_NAME = "backup.json", "database", "sealed"
 _NONCE_BYTES, _SALT_BYTES = 12, 16
 _SCRYPT_WORK, _SCRYPT_BLOCKS, _SCRYPT_LANES = 1 << 17, 8, 1
 """Parameters of scrypt, which cost 128 MiB and less than a second. They belong to the format: a file cannot demand
@@ -38,18 +38,18 @@ _MAX_SEALED_BYTES = 1 << 30
 _MAX_HEAD_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
 _COMPRESSION_LEVEL = 1
-_KEY_ID = re.compile(r"[0-9a-z]{0,64}")
-_UNREADABLE = (zipfile.BadZipFile, zlib.error, KeyError, EOFError, RuntimeError, ValueError, OverflowError)
+_KEY_ID_PATTERN = re.compile(r"[0-9a-z]{0,64}")
+_DAMAGED_FILE_ERRORS = (zipfile.BadZipFile, zlib.error, KeyError, EOFError, RuntimeError, ValueError, OverflowError)
 """Exceptions of `zipfile` for harmful files, with encrypted parts, unknown methods or bad streams."""
 
 
 class Passphrase:
     """Seals and opens backups with a passphrase. Raises InvalidInput if it is too short."""
 
-    def __init__(self, text: str) -> None:
-        if len(text) < MIN_PASSPHRASE_CHARACTERS:
+    def __init__(self, passphrase: str) -> None:
+        if len(passphrase) < MIN_PASSPHRASE_CHARACTERS:
             raise InvalidInput(f"a passphrase has at least {MIN_PASSPHRASE_CHARACTERS} characters")
-        self._text = text
+        self._text = passphrase
 
     def new_derivation(self) -> KeyDerivation:
         return KeyDerivation(salt=os.urandom(_SALT_BYTES))
@@ -81,8 +81,8 @@ class KeyFile:
         not have it.
         """
         if derivation.key_id not in self._keys:
-            how = f"the key {derivation.key_id}" if derivation.key_id else "a passphrase"
-            raise InvalidInput(f"the backup was sealed with {how}, which {self._path} does not have")
+            secret_description = f"the key {derivation.key_id}" if derivation.key_id else "a passphrase"
+            raise InvalidInput(f"the backup was sealed with {secret_description}, which {self._path} does not have")
         return self._keys[derivation.key_id].derive(b"backup")
 
 
@@ -94,7 +94,7 @@ class Secret(Protocol):
         """Returns the 32 bytes of the key of a backup. Raises InvalidInput if it was sealed with something else."""
 
 
-class _Measured:
+class _MeasuredStream:
     """Passes bytes on to a stream, and counts and hashes the bytes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -139,27 +139,29 @@ class BackupWriter:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION_LEVEL)
-            self._zip.writestr(_HEAD, self._head_text)
+            self._zip.writestr(_HEAD_NAME, self._head_text)
         except BaseException:
             self._close_and_remove()
             raise
         self.database_sha256, self.database_bytes = "", 0
 
     @contextmanager
-    def database(self, *, is_compressed: bool) -> Iterator[IO[bytes]]:
-        """Opens the stream for the copy of the database. ``is_compressed`` saves compressing it twice."""
-        info = zipfile.ZipInfo(_DATABASE)
-        info.compress_type = zipfile.ZIP_STORED if is_compressed else zipfile.ZIP_DEFLATED
-        with self._zip.open(info, "w", force_zip64=True) as stream:
-            measured = _Measured(stream)
-            yield measured  # type: ignore[misc]  # it is written to, and nothing else
-        self.database_sha256, self.database_bytes = measured.digest, measured.size
+    def open_database(self, *, is_compressed: bool) -> Iterator[IO[bytes]]:
+        """Opens the stream for the copy of the database. ``is_compressed``: it is compressed already."""
+        zip_entry = zipfile.ZipInfo(_DATABASE_NAME)
+        zip_entry.compress_type = zipfile.ZIP_STORED if is_compressed else zipfile.ZIP_DEFLATED
+        with self._zip.open(zip_entry, "w", force_zip64=True) as stream:
+            measured_stream = _MeasuredStream(stream)
+            yield measured_stream  # type: ignore[misc]  # it is written to, and nothing else
+        self.database_sha256, self.database_bytes = measured_stream.digest, measured_stream.size
 
-    def finish(self, sealed: SealedPart, secret: Secret) -> None:
+    def finish(self, sealed_part: SealedPart, secret: Secret) -> None:
         """Adds the sealed part and gives the file its final name."""
         nonce = os.urandom(_NONCE_BYTES)
         cipher = AESGCM(secret.derive(self._head.key))
-        self._zip.writestr(_SEALED, nonce + cipher.encrypt(nonce, msgspec.json.encode(sealed), self._head_text))
+        self._zip.writestr(
+            _SEALED_NAME, nonce + cipher.encrypt(nonce, msgspec.json.encode(sealed_part), self._head_text)
+        )
         self._zip.close()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -185,17 +187,17 @@ def _remove_abandoned_drafts(path: Path) -> None:
     draft_name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.partial")
     for draft in path.parent.iterdir():
         if draft_name.fullmatch(draft.name):
-            with suppress(OSError), open(draft, "rb", opener=_without_links) as file:
+            with suppress(OSError), open(draft, "rb", opener=_open_without_links) as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 draft.unlink()
 
 
-def _without_links(path: str, flags: int) -> int:
+def _open_without_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 class BackupReader:
-    """Reads the parts of a backup file. Raises InvalidInput if the file is none, or of a newer format; OSError if it
+    """Reads the parts of a backup file. Raises InvalidInput if it is no backup or has a newer format; OSError if it
     cannot be read.
     """
 
@@ -203,83 +205,83 @@ class BackupReader:
         self._path = path
         self._zip = _open_zip(path)
         try:
-            head_text = self._read(_HEAD, _MAX_HEAD_BYTES)
+            head_text = self._read(_HEAD_NAME, _MAX_HEAD_BYTES)
             if msgspec.json.decode(head_text, type=dict[str, object]).get("format") != FORMAT:
                 raise InvalidInput(f"{path} was made by a newer version of backend.ai: restore it with that one")
             self.head = msgspec.json.decode(head_text, type=BackupHead)
-            if not _KEY_ID.fullmatch(self.head.key.key_id):
+            if not _KEY_ID_PATTERN.fullmatch(self.head.key.key_id):
                 raise InvalidInput(f"{path} is not a backup: the id of its key is malformed")
         except InvalidInput:
             self._zip.close()
             raise
-        except (*_UNREADABLE, msgspec.MsgspecError) as e:
+        except (*_DAMAGED_FILE_ERRORS, msgspec.MsgspecError) as e:
             self._zip.close()
             raise InvalidInput(f"{path} is not a backup: {e}") from None
         self._head_text = head_text
 
-    def _read(self, name: str, limit: int) -> bytes:
+    def _read(self, name: str, max_bytes: int) -> bytes:
         with self._zip.open(name) as stream:
-            data = stream.read(limit + 1)
-        if len(data) > limit:
+            data = stream.read(max_bytes + 1)
+        if len(data) > max_bytes:
             raise InvalidInput(f"{self._path} is not a backup: its part {name} is too large")
         return data
 
-    def sealed(self, secret: Secret) -> SealedPart:
+    def open_sealed_part(self, secret: Secret) -> SealedPart:
         """Opens and returns the sealed part. Raises Forbidden if the secret is wrong or the file was changed."""
         key = secret.derive(self.head.key)
         try:
-            data = self._read(_SEALED, _MAX_SEALED_BYTES)
+            data = self._read(_SEALED_NAME, _MAX_SEALED_BYTES)
         except InvalidInput:
             raise
-        except _UNREADABLE as e:
+        except _DAMAGED_FILE_ERRORS as e:
             raise InvalidInput(f"{self._path} is not a whole backup: {e}") from None
         try:
-            text = AESGCM(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._head_text)
+            decrypted_text = AESGCM(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._head_text)
         except (InvalidTag, ValueError):
             raise Forbidden(
                 f"{self._path} does not open: the passphrase or key is wrong, or the file is damaged"
             ) from None
         try:
-            return msgspec.json.decode(text, type=SealedPart)
+            return msgspec.json.decode(decrypted_text, type=SealedPart)
         except msgspec.MsgspecError as e:
             raise InvalidInput(f"{self._path} is not a whole backup: {e}") from None
 
-    def check_database(self, sealed: SealedPart) -> None:
+    def check_database(self, sealed_part: SealedPart) -> None:
         """Reads the whole copy of the database once, to check it. Raises InvalidInput if it is damaged or of another
         backup.
         """
         try:
-            with self._zip.open(_DATABASE) as stream:
-                measured = _Measured(stream)
-                while measured.size <= sealed.database_bytes and measured.read():
+            with self._zip.open(_DATABASE_NAME) as stream:
+                measured_stream = _MeasuredStream(stream)
+                while measured_stream.size <= sealed_part.database_bytes and measured_stream.read():
                     pass
-        except _UNREADABLE as e:
+        except _DAMAGED_FILE_ERRORS as e:
             raise InvalidInput(f"the database in {self._path} is damaged: {e}") from None
-        if (measured.digest, measured.size) != (sealed.database_sha256, sealed.database_bytes):
+        if (measured_stream.digest, measured_stream.size) != (sealed_part.database_sha256, sealed_part.database_bytes):
             raise InvalidInput(f"the database in {self._path} is damaged, or of another backup")
 
     @contextmanager
-    def database(self, sealed: SealedPart) -> Iterator[IO[bytes]]:
+    def open_database(self, sealed_part: SealedPart) -> Iterator[IO[bytes]]:
         """Opens the copy of the database for reading. At its end it raises InvalidInput if these are not the bytes that
         :meth:`check_database` has read: others may write to the file meanwhile."""
-        with self._zip.open(_DATABASE) as stream:
-            yield _Checked(stream, self._path, sealed)  # type: ignore[misc]  # it is read, and nothing else
+        with self._zip.open(_DATABASE_NAME) as stream:
+            yield _CheckedStream(stream, self._path, sealed_part)  # type: ignore[misc]  # it is read, and nothing else
 
     def close(self) -> None:
         self._zip.close()
 
 
-class _Checked(_Measured):
+class _CheckedStream(_MeasuredStream):
     """Passes on the copy of a database, and raises InvalidInput if its digest is not the one in the sealed part."""
 
-    def __init__(self, stream: IO[bytes], path: Path, sealed: SealedPart) -> None:
+    def __init__(self, stream: IO[bytes], path: Path, sealed_part: SealedPart) -> None:
         super().__init__(stream)
-        self._path, self._sealed = path, sealed
+        self._path, self._sealed = path, sealed_part
 
     def read(self, size: int = CHUNK_BYTES) -> bytes:
         try:
             data = super().read(size)
-        except _UNREADABLE as e:
+        except _DAMAGED_FILE_ERRORS as e:
             raise InvalidInput(f"the database in {self._path} is damaged: {e}") from None
         if self.size > self._sealed.database_bytes or (
             size and not data and self.digest != self._sealed.database_sha256
@@ -289,8 +291,8 @@ class _Checked(_Measured):
 
 
 def _open_zip(path: Path) -> zipfile.ZipFile:
-    """Opens a backup as a ZIP file. Raises InvalidInput if it is none, and OSError."""
+    """Opens a backup as a ZIP file. Raises InvalidInput if it is no ZIP file, and OSError."""
     try:
         return zipfile.ZipFile(path)
-    except _UNREADABLE as e:
+    except _DAMAGED_FILE_ERRORS as e:
         raise InvalidInput(f"{path} is not a backup: {e}") from None

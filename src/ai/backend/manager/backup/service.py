@@ -22,7 +22,7 @@ _MAX_PUT_KEYS = 1000
 _PUBLIC_MODE, _SECRET_MODE = 0o644, 0o600
 
 
-class KeyPlaces(msgspec.Struct, frozen=True, kw_only=True):
+class KeyPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the paths of the keys in the settings: a file for each role, and the folder of the agents' public keys.
 
     The file of ``merged_role`` has one key a line, which only grows while a manager runs.
@@ -39,16 +39,16 @@ class KeyPlaces(msgspec.Struct, frozen=True, kw_only=True):
             contents |= {f"{AGENT_KEYS}{path.stem}": path.read_bytes() for path in self.agent_keys.glob("*.pub")}
         return contents
 
-    def read_with(self, earlier: Mapping[str, bytes]) -> dict[str, bytes]:
+    def read_merged(self, earlier_contents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Returns the contents of the key files, with the keys of ``earlier`` added to the merged file."""
         contents = self.read()
-        now = contents.get(self.merged_role)
-        lines = [*(now or b"").splitlines(), *earlier.get(self.merged_role, b"").splitlines()]
-        if now is not None:
+        merged_content = contents.get(self.merged_role)
+        lines = [*(merged_content or b"").splitlines(), *earlier_contents.get(self.merged_role, b"").splitlines()]
+        if merged_content is not None:
             contents[self.merged_role] = b"\n".join(dict.fromkeys(lines)) + b"\n"
         return contents
 
-    def place_of(self, role: str) -> Path | None:
+    def path_of(self, role: str) -> Path | None:
         """Returns the path of the file of a role, or None if the settings name no file. Raises InvalidInput for the id
         of no agent.
         """
@@ -66,7 +66,7 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
 
     database: DatabaseCopier
     config: ConfigStore | None
-    keys: KeyPlaces
+    keys: KeyPaths
 
     async def back_up(self, path: Path, secret: Secret, *, version: str, now: datetime, settings: str) -> SealedPart:
         """Writes a backup; managers may run meanwhile.
@@ -88,19 +88,19 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
         configuration = await _entries(self.config)
         writer = BackupWriter(path, head)
         try:
-            with writer.database(is_compressed=self.database.kind == "postgresql") as stream:
+            with writer.open_database(is_compressed=self.database.kind == "postgresql") as stream:
                 await self.database.write_to(stream)
-            sealed = SealedPart(
+            sealed_part = SealedPart(
                 database_sha256=writer.database_sha256,
                 database_bytes=writer.database_bytes,
-                files=self.keys.read_with(keys_before),
+                files=self.keys.read_merged(keys_before),
                 settings=settings,
                 configuration=configuration,
             )
-            writer.finish(sealed, secret)
+            writer.finish(sealed_part, secret)
         finally:
             writer.discard()
-        return sealed
+        return sealed_part
 
     async def restore(
         self,
@@ -119,17 +119,17 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
         """
         reader = BackupReader(path)
         try:
-            sealed = reader.sealed(secret)
-            await self._check(reader, sealed, revisions, with_database=with_database)
-            for place, content, mode in self._files(sealed):
-                place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                write_atomically(place, content, mode=mode)
-            report(f"{len(sealed.files)} keys are back")
+            sealed_part = reader.open_sealed_part(secret)
+            await self._check(reader, sealed_part, revisions, with_database=with_database)
+            for key_path, key_content, mode in self._key_files(sealed_part):
+                key_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_atomically(key_path, key_content, mode=mode)
+            report(f"{len(sealed_part.files)} keys are back")
             if self.config is not None:
-                await _put(self.config, sealed.configuration)
-                report(f"{len(sealed.configuration)} values of the shared configuration are back")
+                await _put_entries(self.config, sealed_part.configuration)
+                report(f"{len(sealed_part.configuration)} values of the shared configuration are back")
             if with_database:
-                with reader.database(sealed) as stream:
+                with reader.open_database(sealed_part) as stream:
                     await self.database.read_from(stream)
             waiting_count = await self.database.raise_attempts()
             report(f"the database of {reader.head.created_at} is back; {waiting_count} sessions wait in it")
@@ -137,7 +137,7 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
             reader.close()
 
     async def _check(
-        self, reader: BackupReader, sealed: SealedPart, revisions: Sequence[str], *, with_database: bool
+        self, reader: BackupReader, sealed_part: SealedPart, revisions: Sequence[str], *, with_database: bool
     ) -> None:
         head = reader.head
         if head.database != self.database.kind:
@@ -153,43 +153,47 @@ class Backups(msgspec.Struct, frozen=True, kw_only=True):
                 f" restore it by version {head.version} or newer"
             )
         if with_database:
-            reader.check_database(sealed)
-            await self.database.check_empty(sealed.database_bytes)
+            reader.check_database(sealed_part)
+            await self.database.check_empty(sealed_part.database_bytes)
         elif await self.database.revision() is None:
             raise NotFound("The database has no tables: restore it first, or with this backup")
-        for place, content, _ in self._files(sealed):
-            if place.exists() and place.read_bytes() != content:
-                raise Conflict(f"{place} exists and has other keys than the backup: move it away")
+        for key_path, key_content, _ in self._key_files(sealed_part):
+            if key_path.exists() and key_path.read_bytes() != key_content:
+                raise Conflict(f"{key_path} exists and has other keys than the backup: move it away")
         if self.config is not None:
-            restored = {(entry.scope, entry.key): entry.value for entry in sealed.configuration}
-            other = [e for e in await _entries(self.config) if restored.get((e.scope, e.key)) != e.value]
-            if other:
+            restored_values = {(entry.scope, entry.key): entry.value for entry in sealed_part.configuration}
+            other_entries = [
+                entry_
+                for entry_ in await _entries(self.config)
+                if restored_values.get((entry_.scope, entry_.key)) != entry_.value
+            ]
+            if other_entries:
                 raise Conflict(
-                    f"the shared configuration has {len(other)} other values, such as {other[0].key}: delete them"
-                    ' (`backend.ai mgr etcd delete --prefix ""`) or name another namespace'
+                    f"the shared configuration has {len(other_entries)} other values, such as {other_entries[0].key}:"
+                    ' delete them (`backend.ai mgr etcd delete --prefix ""`) or name another namespace'
                 )
 
-    def _files(self, sealed: SealedPart) -> list[tuple[Path, bytes, int]]:
+    def _key_files(self, sealed_part: SealedPart) -> list[tuple[Path, bytes, int]]:
         """Returns the path, content and mode of each key file. Raises InvalidInput if the settings have no place for
         one.
         """
-        placed = []
-        for role, content in sealed.files.items():
-            place = self.keys.place_of(role)
-            if place is None:
+        key_files = []
+        for role, key_content in sealed_part.files.items():
+            key_path = self.keys.path_of(role)
+            if key_path is None:
                 raise InvalidInput(
                     f"the settings name no file for {role!r}, which the backup has: --print-settings prints its own"
                 )
             is_public = role.endswith(("-certificate", "-public"))
-            placed.append((place, content, _PUBLIC_MODE if is_public else _SECRET_MODE))
-        return placed
+            key_files.append((key_path, key_content, _PUBLIC_MODE if is_public else _SECRET_MODE))
+        return key_files
 
 
 def read_settings(path: Path, secret: Secret) -> str:
     """Returns the text of the manager's settings in a backup. Raises as :meth:`Backups.restore`."""
     reader = BackupReader(path)
     try:
-        return reader.sealed(secret).settings
+        return reader.open_sealed_part(secret).settings
     finally:
         reader.close()
 
@@ -206,11 +210,11 @@ async def _entries(config: ConfigStore | None) -> list[ConfigEntry]:
     ]
 
 
-async def _put(config: ConfigStore, entries: Sequence[ConfigEntry]) -> None:
-    by_scope: dict[tuple[str, str], list[ConfigEntry]] = {}
+async def _put_entries(config: ConfigStore, entries: Sequence[ConfigEntry]) -> None:
+    entries_of_scope: dict[tuple[str, str], list[ConfigEntry]] = {}
     for entry in entries:
-        by_scope.setdefault(entry.scope, []).append(entry)
-    for (kind, name), scoped in by_scope.items():
-        for first in range(0, len(scoped), _MAX_PUT_KEYS):
-            values = {entry.key: entry.value for entry in scoped[first : first + _MAX_PUT_KEYS]}
+        entries_of_scope.setdefault(entry.scope, []).append(entry)
+    for (kind, name), scope_entries in entries_of_scope.items():
+        for batch_start in range(0, len(scope_entries), _MAX_PUT_KEYS):
+            values = {entry.key: entry.value for entry in scope_entries[batch_start : batch_start + _MAX_PUT_KEYS]}
             await config.put_many(values, scope=ConfigScope(ScopeKind(kind), name))

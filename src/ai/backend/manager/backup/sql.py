@@ -20,12 +20,16 @@ async def raise_waiting_attempts(database: Database) -> int:
     The raised attempts do not count as failures, as those of a session that started over.
     """
 
-    def work(connection: Connection) -> int:
-        waiting = select(sessions.c.id, sessions.c.status_data).where(sessions.c.status == SessionStatus.PENDING)
-        rows = connection.execute(waiting).all()
-        save_data = update(sessions).where(sessions.c.id == bindparam("session")).values(status_data=bindparam("data"))
+    def raise_attempts(connection: Connection) -> int:
+        waiting_query = select(sessions.c.id, sessions.c.status_data).where(sessions.c.status == SessionStatus.PENDING)
+        rows = connection.execute(waiting_query).all()
+        update_query = (
+            update(sessions).where(sessions.c.id == bindparam("session")).values(status_data=bindparam("data"))
+        )
         for chunk in chunks(rows):
-            connection.execute(save_data, [{"session": row.id, "data": _with_gap(row.status_data)} for row in chunk])
+            connection.execute(
+                update_query, [{"session": row.id, "data": _with_attempt_gap(row.status_data)} for row in chunk]
+            )
             connection.execute(
                 update(kernels)
                 .where(kernels.c.session_id.in_([row.id for row in chunk]))
@@ -33,12 +37,12 @@ async def raise_waiting_attempts(database: Database) -> int:
             )
         return len(rows)
 
-    return await database.run_write(work)
+    return await database.run_write(raise_attempts)
 
 
-def _with_gap(status_data: dict[str, object]) -> dict[str, object]:
+def _with_attempt_gap(status_data: dict[str, object]) -> dict[str, object]:
     """Returns the ``status_data`` of a session in which the raised attempts do not count as failures."""
-    earlier = status_data.get(STARTED_OVER)
-    counts = earlier if isinstance(earlier, dict) else {}
-    gap = {"times": counts.get("times", 0), "attempts": counts.get("attempts", 0) + _ATTEMPT_GAP}
-    return {**status_data, STARTED_OVER: gap}
+    started_over = status_data.get(STARTED_OVER)
+    old_counts = started_over if isinstance(started_over, dict) else {}
+    raised_counts = {"times": old_counts.get("times", 0), "attempts": old_counts.get("attempts", 0) + _ATTEMPT_GAP}
+    return {**status_data, STARTED_OVER: raised_counts}

@@ -19,8 +19,8 @@ from ai.backend.manager.backup.store import DatabaseKind
 
 _CHUNK_BYTES = 1 << 20
 _MAX_ERROR_CHARACTERS = 2000
-_TABLES = text("SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'database_writers'")
-_OTHERS = text(
+_COUNT_TABLES = text("SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'database_writers'")
+_COUNT_OTHER_CLIENTS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     " AND backend_type = 'client backend'"
 )
@@ -39,14 +39,14 @@ class PostgresCopier:
         return await current_revision(self._database)
 
     async def write_to(self, output: IO[bytes]) -> None:
-        command = [_program("pg_dump"), "--format=custom", "--compress=1", "--no-owner", "--no-privileges"]
+        command = [_find_program("pg_dump"), "--format=custom", "--compress=1", "--no-owner", "--no-privileges"]
         await asyncio.to_thread(self._pipe, command, None, output)
 
     async def check_empty(self, needed_bytes: int) -> None:
-        def work(connection: Connection) -> tuple[int, int]:
-            return connection.execute(_TABLES).scalar_one(), connection.execute(_OTHERS).scalar_one()
+        def count_contents(connection: Connection) -> tuple[int, int]:
+            return connection.execute(_COUNT_TABLES).scalar_one(), connection.execute(_COUNT_OTHER_CLIENTS).scalar_one()
 
-        table_count, other_count = await self._database.run_read(work)
+        table_count, other_count = await self._database.run_read(count_contents)
         if table_count:
             raise Conflict(
                 f"The database {self._url.database} has {table_count} tables: a backup is restored into an empty one."
@@ -56,7 +56,13 @@ class PostgresCopier:
             raise Conflict(f"{other_count} other programs are connected to {self._url.database}: stop the managers")
 
     async def read_from(self, copy: IO[bytes]) -> None:
-        command = [_program("pg_restore"), "--single-transaction", "--no-owner", "--no-privileges", "--exit-on-error"]
+        command = [
+            _find_program("pg_restore"),
+            "--single-transaction",
+            "--no-owner",
+            "--no-privileges",
+            "--exit-on-error",
+        ]
         await asyncio.to_thread(self._pipe, command, copy, None)
         # Plans are bad until the server has looked at the tables, which it does minutes later by itself.
         await self._database.run_write(lambda connection: connection.execute(text("ANALYZE")))
@@ -77,7 +83,7 @@ class PostgresCopier:
             with process:
                 try:
                     if source is not None and process.stdin is not None:
-                        _feed(source, process.stdin)
+                        _feed_program(source, process.stdin)
                     if target is not None and process.stdout is not None:
                         shutil.copyfileobj(process.stdout, target, _CHUNK_BYTES)
                 except BaseException:
@@ -89,7 +95,7 @@ class PostgresCopier:
                 raise Unavailable(f"{Path(command[0]).name} failed: {message}")
 
 
-def _feed(source: IO[bytes], stdin: IO[bytes]) -> None:
+def _feed_program(source: IO[bytes], stdin: IO[bytes]) -> None:
     """Copies a stream to a program; stops without an error if the program ends, whose exit code is checked later."""
     try:
         while chunk := source.read(_CHUNK_BYTES):
@@ -99,8 +105,8 @@ def _feed(source: IO[bytes], stdin: IO[bytes]) -> None:
         return
 
 
-def _program(name: str) -> str:
-    program = find_program(name)
-    if program is None:
+def _find_program(name: str) -> str:
+    program_path = find_program(name)
+    if program_path is None:
         raise InvalidInput(f"{name} is not installed (Debian: postgresql-client)")
-    return program
+    return program_path

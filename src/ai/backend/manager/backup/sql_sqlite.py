@@ -67,21 +67,21 @@ class SqliteCopier:
 
     def _read_from(self, copy: IO[bytes]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.restoring")
+        partial_path = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.restoring")
         try:
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
+            with os.fdopen(os.open(partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
                 shutil.copyfileobj(copy, output, _CHUNK_BYTES)
                 output.flush()
                 os.fsync(output.fileno())
-            with closing(sqlite3.connect(partial)) as connection:
+            with closing(sqlite3.connect(partial_path)) as connection:
                 connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            os.link(partial, self._path)  # unlike a rename, it replaces nothing
+            os.link(partial_path, self._path)  # unlike a rename, it replaces nothing
         except FileExistsError:
             raise Conflict(f"{self._path} was made meanwhile: stop the manager or the other restoration") from None
         except sqlite3.Error as e:
             raise InvalidInput(f"the copy is no database: {e}") from None
         finally:
-            partial.unlink(missing_ok=True)
+            partial_path.unlink(missing_ok=True)
 
     async def raise_attempts(self) -> int:
         return await raise_waiting_attempts(self._database)

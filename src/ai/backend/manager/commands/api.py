@@ -1,4 +1,4 @@
-"""`backend.ai mgr api`: documents that describe the API (spec 03-02)."""
+"""Implements `backend.ai mgr api`, which prints documents that describe the API (spec 03-02)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`backend.ai mgr backup` and `restore`: the installation in one file (docs/howto/back-up.md)."""
+"""Implements `backend.ai mgr backup` and `restore`, which keep the installation in one file (docs/howto/back-up.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ai.backend.infra.database.migrate import history
 from ai.backend.infra.process.daemon import reported_errors
 from ai.backend.infra.settings import search_path
 from ai.backend.manager.backup.archive import KeyFile, Passphrase, Secret
-from ai.backend.manager.backup.service import Backups, KeyPlaces, read_settings
+from ai.backend.manager.backup.service import Backups, KeyPaths, read_settings
 from ai.backend.manager.backup.sql_postgres import PostgresCopier
 from ai.backend.manager.backup.sql_sqlite import SqliteCopier
 from ai.backend.manager.backup.store import DatabaseCopier
@@ -50,38 +50,38 @@ _passphrase_option = click.option(
 
 
 def _secret(key_file: Path | None, passphrase_file: Path | None, *, is_new: bool) -> Secret:
-    """Returns what seals or opens a backup. Raises InvalidInput, OSError."""
+    """Returns the passphrase or key file that seals or opens a backup. Raises InvalidInput, OSError."""
     if key_file is not None:
         return KeyFile(key_file)
     if passphrase_file is not None:
         if passphrase_file.stat().st_mode & 0o077:
             raise InvalidInput(f"{passphrase_file} must be for its owner only: chmod 600 {passphrase_file}")
         return Passphrase(_text_of(passphrase_file).partition("\n")[0])
-    text = os.environ.get(_PASSPHRASE_VARIABLE, "")
-    return Passphrase(text or click.prompt("Passphrase", hide_input=True, confirmation_prompt=is_new))
+    passphrase = os.environ.get(_PASSPHRASE_VARIABLE, "")
+    return Passphrase(passphrase or click.prompt("Passphrase", hide_input=True, confirmation_prompt=is_new))
 
 
-def _key_places(settings: ManagerSettings) -> KeyPlaces:
+def _key_paths(settings: ManagerSettings) -> KeyPaths:
     link_key = link_key_file(settings)
-    own = settings.manager
+    manager_settings = settings.manager
     files = {
         "secrets": secrets_file(settings),
         "link": link_key,
         "link-public": link_key.with_name(f"{link_key.name}.pub"),
     }
-    if own.ssl_cert is not None and own.ssl_privkey is not None:
-        files |= {"tls-certificate": Path(own.ssl_cert), "tls-key": Path(own.ssl_privkey)}
-    return KeyPlaces(files=files, agent_keys=agent_keys_folder(settings))
+    if manager_settings.ssl_cert is not None and manager_settings.ssl_privkey is not None:
+        files |= {"tls-certificate": Path(manager_settings.ssl_cert), "tls-key": Path(manager_settings.ssl_privkey)}
+    return KeyPaths(files=files, agent_keys=agent_keys_folder(settings))
 
 
-def _on_backups(settings: ManagerSettings, workspace: Path, work: Callable[[Backups], Awaitable[T]]) -> T:
+def _run_on_backups(settings: ManagerSettings, workspace: Path, work: Callable[[Backups], Awaitable[T]]) -> T:
     """Runs ``work`` on the backups of the installation that the settings describe."""
 
     async def main() -> T:
         database, config = default_database(settings), etcd_store(settings)
         copier: DatabaseCopier = PostgresCopier(database) if database.is_shared else SqliteCopier(database, workspace)
         try:
-            return await work(Backups(database=copier, config=config, keys=_key_places(settings)))
+            return await work(Backups(database=copier, config=config, keys=_key_paths(settings)))
         finally:
             await database.close()
             if config is not None:
@@ -93,13 +93,15 @@ def _on_backups(settings: ManagerSettings, workspace: Path, work: Callable[[Back
 
 def _settings_text(context: click.Context) -> str:
     """Returns the text of the manager's settings file, empty without one."""
-    given = context.parent.params.get("config") if context.parent is not None else None
-    path = given or next((place for place in search_path("manager") if place.is_file()), None)
+    given_path = context.parent.params.get("config") if context.parent is not None else None
+    path = given_path or next(
+        (candidate_path for candidate_path in search_path("manager") if candidate_path.is_file()), None
+    )
     return _text_of(Path(path)) if path is not None else ""
 
 
 def _text_of(path: Path) -> str:
-    """Raises InvalidInput, OSError."""
+    """Returns the text of a file. Raises InvalidInput, OSError."""
     try:
         return path.read_text()
     except UnicodeDecodeError:
@@ -125,15 +127,17 @@ def backup(context: click.Context, file: Path, key_file: Path | None, passphrase
     """
     settings: ManagerSettings = context.obj
     with reported_errors():
-        secret, text = _secret(key_file, passphrase_file, is_new=True), _settings_text(context)
-    sealed = _on_backups(
+        secret, settings_text = _secret(key_file, passphrase_file, is_new=True), _settings_text(context)
+    sealed_part = _run_on_backups(
         settings,
         file.absolute().parent,
-        lambda backups: backups.back_up(file, secret, version=_version(), now=SystemClock().now(), settings=text),
+        lambda backups: backups.back_up(
+            file, secret, version=_version(), now=SystemClock().now(), settings=settings_text
+        ),
     )
     click.echo(
-        f"{file} has the database ({sealed.database_bytes >> 10} KiB), {len(sealed.files)} keys"
-        + (f" and {len(sealed.configuration)} values of the shared configuration" if settings.etcd else "")
+        f"{file} has the database ({sealed_part.database_bytes >> 10} KiB), {len(sealed_part.files)} keys"
+        + (f" and {len(sealed_part.configuration)} values of the shared configuration" if settings.etcd else "")
     )
 
 
@@ -169,5 +173,5 @@ def restore(
     async def work(backups: Backups) -> None:
         await backups.restore(file, secret, revisions=revisions, with_database=not without_database, report=click.echo)
 
-    _on_backups(settings, file.absolute().parent, work)
+    _run_on_backups(settings, file.absolute().parent, work)
     click.echo("Start the managers: they bring the tables up to date, and find the sessions of the agents.")

@@ -1,4 +1,4 @@
-"""`backend.ai mgr diagnose`: a support bundle of this manager, without secrets."""
+"""Implements `backend.ai mgr diagnose`, which writes a support bundle of this manager, without secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ai.backend.common.errors import BackendError
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.infra.database import Database, current_revision
 from ai.backend.infra.redaction import Cleaner, secrets_in
-from ai.backend.manager.commands.running import on_config, on_database
+from ai.backend.manager.commands.running import run_on_config, run_on_database
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import SCHEMA_HEAD, metadata
@@ -42,34 +42,34 @@ def _settings_text(settings: ManagerSettings) -> str:
     return json.dumps(settings.model_dump(mode="json", by_alias=True), indent=2, default=str)
 
 
-def _machine() -> str:
-    facts = {
+def _describe_machine() -> str:
+    machine_facts = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "system": platform.platform(),
         "python": sys.version,
         "processors": os.cpu_count(),
         "load": os.getloadavg(),
-        "packages": {each.metadata["Name"]: each.version for each in distributions()},
+        "packages": {distribution.metadata["Name"]: distribution.version for distribution in distributions()},
         "variables": sorted(name for name in os.environ if name.startswith(("BACKEND", "OTEL", "PYTHON"))),
     }
-    return json.dumps(facts, indent=2, default=str)
+    return json.dumps(machine_facts, indent=2, default=str)
 
 
-def _disk(settings: ManagerSettings) -> str:
+def _describe_disk(settings: ManagerSettings) -> str:
     folder = settings.data_dir.expanduser()
     usage = shutil.disk_usage(folder)
-    listed = []
+    file_lines = []
     for path in sorted(islice(folder.rglob("*"), _MAX_LISTED_FILES)):
         with suppress(FileNotFoundError):  # it was removed meanwhile
             if not path.is_dir():
-                listed.append(f"{path.relative_to(folder)}  {path.lstat().st_size}")
-    return f"{usage}\n" + "\n".join(listed)
+                file_lines.append(f"{path.relative_to(folder)}  {path.lstat().st_size}")
+    return f"{usage}\n" + "\n".join(file_lines)
 
 
-def _tables(settings: ManagerSettings) -> str:
+def _describe_tables(settings: ManagerSettings) -> str:
     """Returns the revision and how many rows each table has; no row is read."""
 
-    async def work(database: Database) -> dict[str, Any]:
+    async def count_rows(database: Database) -> dict[str, Any]:
         revision = await current_revision(database)
         counts = await database.run_read(
             lambda conn: {
@@ -79,36 +79,36 @@ def _tables(settings: ManagerSettings) -> str:
         )
         return {"revision": revision, "program": SCHEMA_HEAD, "rows": counts}
 
-    return json.dumps(on_database(settings, work), indent=2)
+    return json.dumps(run_on_database(settings, count_rows), indent=2)
 
 
-def _configuration(settings: ManagerSettings) -> str:
+def _describe_configuration(settings: ManagerSettings) -> str:
     """Returns the keys of the shared configuration with the lengths of their values."""
 
-    async def work(store: ConfigStore) -> dict[str, int]:
+    async def measure_values(store: ConfigStore) -> dict[str, int]:
         return {key: len(value) for key, value in (await store.get_prefix("")).items()}
 
-    return json.dumps(on_config(settings, work), indent=2)
+    return json.dumps(run_on_config(settings, measure_values), indent=2)
 
 
-def _logs(settings: ManagerSettings) -> dict[str, Callable[[], str]]:
+def _log_sections(settings: ManagerSettings) -> dict[str, Callable[[], str]]:
     folder = settings.logging.file.path.expanduser()
     if "file" not in settings.logging.drivers or not folder.is_dir():
         return {}
     files = [path for path in sorted(folder.glob("*.log*")) if path.is_file() and not path.is_symlink()]
-    return {f"logs/{path.name}": partial(_tail, path) for path in files[:20]}
+    return {f"logs/{path.name}": partial(_read_tail, path) for path in files[:20]}
 
 
-def _tail(path: Path) -> str:
+def _read_tail(path: Path) -> str:
     """Returns the last lines of a file, whole ones alone: half of a line may be half of a secret."""
-    with open(path, "rb", opener=_without_links) as file:
-        skipped = max(0, os.fstat(file.fileno()).st_size - _MAX_LOG_BYTES)
-        file.seek(skipped)
-        text = file.read(_MAX_LOG_BYTES).decode(errors="replace")
-    return text.partition("\n")[2] if skipped else text
+    with open(path, "rb", opener=_open_without_links) as file:
+        skipped_bytes = max(0, os.fstat(file.fileno()).st_size - _MAX_LOG_BYTES)
+        file.seek(skipped_bytes)
+        tail_text = file.read(_MAX_LOG_BYTES).decode(errors="replace")
+    return tail_text.partition("\n")[2] if skipped_bytes else tail_text
 
 
-def _without_links(path: str, flags: int) -> int:
+def _open_without_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -118,34 +118,34 @@ def write_bundle(settings: ManagerSettings, output: Path, known_secrets: Iterabl
     Raises OSError, after which there is no file.
     """
     cleaner = Cleaner([*secrets_in(settings), *known_secrets])
-    parts: dict[str, Callable[[], str]] = {
+    part_makers: dict[str, Callable[[], str]] = {
         "settings.json": lambda: _settings_text(settings),
-        "machine.json": _machine,
-        "disk.txt": lambda: _disk(settings),
-        "database.json": lambda: _tables(settings),
-        "configuration.json": lambda: _configuration(settings),
-        **_logs(settings),
+        "machine.json": _describe_machine,
+        "disk.txt": lambda: _describe_disk(settings),
+        "database.json": lambda: _describe_tables(settings),
+        "configuration.json": lambda: _describe_configuration(settings),
+        **_log_sections(settings),
     }
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
-            for name, make_text in parts.items():
+            for name, make_text in part_makers.items():
                 _add_part(bundle, name, make_text, cleaner)
     except BaseException:
         output.unlink(missing_ok=True)
         raise
-    return list(parts)
+    return list(part_makers)
 
 
 def _add_part(bundle: tarfile.TarFile, name: str, make_text: Callable[[], str], cleaner: Cleaner) -> None:
     try:
-        text = make_text()
+        part_text = make_text()
     except (BackendError, OSError, click.ClickException) as e:
-        text = f"This part cannot be had: {e}"
-    content = cleaner.clean(text, has_values=name not in _WITHOUT_VALUES).encode(errors="backslashreplace")
+        part_text = f"This part cannot be had: {e}"
+    encoded_text = cleaner.clean(part_text, has_values=name not in _WITHOUT_VALUES).encode(errors="backslashreplace")
     info = tarfile.TarInfo(f"backendai-diagnosis/{name}")
-    info.size, info.mode, info.mtime = len(content), 0o600, int(time.time())
-    bundle.addfile(info, io.BytesIO(content))
+    info.size, info.mode, info.mtime = len(encoded_text), 0o600, int(time.time())
+    bundle.addfile(info, io.BytesIO(encoded_text))
 
 
 @click.command("diagnose")
@@ -157,22 +157,22 @@ def diagnose(settings: ManagerSettings, output: Path) -> None:
     It names no user but those in log messages. The file must not be there yet; only you may read it.
     """
     try:
-        parts = write_bundle(settings, output, _stored_secrets(settings))
+        part_names = write_bundle(settings, output, _stored_secrets(settings))
     except FileExistsError:
         raise click.ClickException(f"{output} is there already: name another file") from None
     except OSError as e:
         raise click.ClickException(f"{output} cannot be written: {e.strerror}") from None
-    click.echo(f"{output} has {', '.join(parts)}. Look through it before you send it.")
+    click.echo(f"{output} has {', '.join(part_names)}. Look through it before you send it.")
 
 
 def _stored_secrets(settings: ManagerSettings) -> list[str]:
     """Returns the secrets of the shared configuration, which must not be anywhere in the bundle."""
 
-    async def work(store: ConfigStore) -> list[str]:
+    async def read_secrets(store: ConfigStore) -> list[str]:
         entries = await SealedConfigStore(store, sealer_of(settings), opens=True).get_prefix("")
         return [value for key, value in entries.items() if re.search(r"secret|passw|token|key$", key)]
 
     try:
-        return on_config(settings, work, is_raw=True)
+        return run_on_config(settings, read_secrets, is_raw=True)
     except (BackendError, OSError, click.ClickException):
         return []

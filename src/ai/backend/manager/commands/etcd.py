@@ -1,4 +1,7 @@
-"""`backend.ai mgr etcd`: the shared configuration (spec 03-02, "Global configuration")."""
+"""Implements `backend.ai mgr etcd`, which reads and changes the shared configuration.
+
+See spec 03-02, "Global configuration".
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from urllib.parse import unquote as percent_unquote
 import click
 
 from ai.backend.infra.config_store import GLOBAL, ConfigScope, ConfigStore, ScopeKind
-from ai.backend.manager.commands.running import on_config, read_json
+from ai.backend.manager.commands.running import read_json, run_on_config
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.system.configuration import flattened, nested
 
@@ -48,10 +51,10 @@ def etcd() -> None:
 def get(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -> None:
     """Print the value of KEY."""
     if prefix:
-        values = on_config(settings, lambda store: store.get_prefix(key.rstrip("/"), scopes=(scope,)))
+        values = run_on_config(settings, lambda store: store.get_prefix(key.rstrip("/"), scopes=(scope,)))
         click.echo(json.dumps(nested(key, values), indent=2, ensure_ascii=False))
         return
-    value = on_config(settings, lambda store: store.get(key, scopes=(scope,)))
+    value = run_on_config(settings, lambda store: store.get(key, scopes=(scope,)))
     if value is None:
         raise click.ClickException(f"{key} is not set")
     click.echo(value)
@@ -64,7 +67,7 @@ def get(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -
 @click.pass_obj
 def put(settings: ManagerSettings, key: str, value: str, scope: ConfigScope) -> None:
     """Set KEY to VALUE."""
-    on_config(settings, lambda store: store.put_many({key: value}, scope=scope))
+    run_on_config(settings, lambda store: store.put_many({key: value}, scope=scope))
 
 
 @etcd.command("put-json")
@@ -78,13 +81,13 @@ def put_json(settings: ManagerSettings, key: str, file: Path, scope: ConfigScope
     if not isinstance(json_value, dict):
         raise click.ClickException(f"{file} holds no JSON object")
 
-    async def work(store: ConfigStore) -> int:
+    async def put_values(store: ConfigStore) -> int:
         flat_values = dict(flattened(key, json_value))
         if flat_values:
             await store.put_many(flat_values, scope=scope)
         return len(flat_values)
 
-    click.echo(f"{on_config(settings, work)} keys were set", err=True)
+    click.echo(f"{run_on_config(settings, put_values)} keys were set", err=True)
 
 
 @etcd.command("delete")
@@ -94,7 +97,7 @@ def put_json(settings: ManagerSettings, key: str, file: Path, scope: ConfigScope
 @click.pass_obj
 def delete(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -> None:
     """Remove KEY."""
-    count = on_config(settings, lambda store: store.delete(key, scope=scope, prefix=prefix))
+    count = run_on_config(settings, lambda store: store.delete(key, scope=scope, prefix=prefix))
     click.echo(f"{count} keys were removed", err=True)
 
 
@@ -105,18 +108,25 @@ def delete(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope
 @click.pass_obj
 def move_subtree(settings: ManagerSettings, old: str, new: str, scope: ConfigScope) -> None:
     """Replace the prefix OLD of all keys at and below it by NEW. If it is interrupted, run it again."""
-    before, after = old.rstrip("/"), new.rstrip("/")
-    if not before or not after or f"{after}/".startswith(f"{before}/") or f"{before}/".startswith(f"{after}/"):
+    old_prefix, new_prefix = old.rstrip("/"), new.rstrip("/")
+    if (
+        not old_prefix
+        or not new_prefix
+        or f"{new_prefix}/".startswith(f"{old_prefix}/")
+        or f"{old_prefix}/".startswith(f"{new_prefix}/")
+    ):
         raise click.ClickException("OLD and NEW must be two places, and neither below the other")
 
-    async def work(store: ConfigStore) -> int:
-        values = await store.get_prefix(before, scopes=(scope,))
+    async def move_keys(store: ConfigStore) -> int:
+        values = await store.get_prefix(old_prefix, scopes=(scope,))
         if values:
-            await store.put_many({after + key[len(before) :]: value for key, value in values.items()}, scope=scope)
-            await store.delete(before, scope=scope, prefix=True)
+            await store.put_many(
+                {new_prefix + key[len(old_prefix) :]: value for key, value in values.items()}, scope=scope
+            )
+            await store.delete(old_prefix, scope=scope, prefix=True)
         return len(values)
 
-    click.echo(f"{on_config(settings, work)} keys were moved", err=True)
+    click.echo(f"{run_on_config(settings, move_keys)} keys were moved", err=True)
 
 
 @etcd.command("quote")

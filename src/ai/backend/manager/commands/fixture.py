@@ -1,4 +1,7 @@
-"""`backend.ai mgr fixture populate`: rows from JSON files (spec 03-02, "Populate the database ...")."""
+"""Implements `backend.ai mgr fixture populate`, which writes rows from JSON files.
+
+See spec 03-02, "Populate the database ...".
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime
 from ai.backend.infra.database.columns import EnumText, JSONTuple
-from ai.backend.manager.commands.running import on_database, read_json
+from ai.backend.manager.commands.running import read_json, run_on_database
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import metadata
@@ -66,7 +69,7 @@ def populate(settings: ManagerSettings, file: Path, overwrite: bool) -> None:
                 summary_lines.append(f"{name}: {counts.count('new')} new, {counts.count('changed')} changed")
         return summary_lines
 
-    for line in on_database(settings, lambda database: database.run_write(write)):
+    for line in run_on_database(settings, lambda database: database.run_write(write)):
         click.echo(line)
 
 
@@ -77,51 +80,55 @@ class _TableWriter:
         self._s = conn
         self._name = name
         self._seal = seal
-        own_name = "scaling_group_links" if name in _LINK_COLUMNS else _TABLE_NAMES.get(name, name)
-        if own_name not in metadata.tables:
+        table_name = "scaling_group_links" if name in _LINK_COLUMNS else _TABLE_NAMES.get(name, name)
+        if table_name not in metadata.tables:
             raise InvalidInput(f"there is no table {name!r}", data={"table": name})
-        self._table = metadata.tables[own_name]
+        self._table = metadata.tables[table_name]
 
     def put(self, row: Any, *, overwrite: bool, only_update: bool) -> str:
         """Writes a row and returns ``new``, ``changed`` or ``kept``."""
         if not isinstance(row, dict):
             raise InvalidInput(f"{self._name}: {str(row)[:60]!r} is no row")
-        if unchanged := [key for key, value in row.items() if str(value).startswith(_PLACEHOLDER)]:
+        if placeholder_keys := [key for key, value in row.items() if str(value).startswith(_PLACEHOLDER)]:
             raise InvalidInput(
-                f"{self._name}: put values of your own in place of {_PLACEHOLDER} in {', '.join(unchanged)}"
+                f"{self._name}: put values of your own in place of {_PLACEHOLDER} in {', '.join(placeholder_keys)}"
             )
-        renamed = self._renamed(row)
+        renamed_row = self._renamed_row(row)
         values = {
-            column.name: _parsed_value(column, renamed[column.name])
+            column.name: _parsed_value(column, renamed_row[column.name])
             for column in self._table.c
-            if column.name in renamed
+            if column.name in renamed_row
         }
         keys = [column for column in self._table.primary_key.columns if column.name in values]
         if len(keys) != len(self._table.primary_key.columns):
             key_names = ", ".join(column.name for column in self._table.primary_key.columns)
             raise InvalidInput(f"{self._name}: a row lacks its key ({key_names})")
-        is_row = [column == values[column.name] for column in keys]
-        is_there = self._s.execute(select(*self._table.primary_key.columns).where(*is_row)).first() is not None
-        if is_there:
+        is_same_row = [column == values[column.name] for column in keys]
+        row_exists = self._s.execute(select(*self._table.primary_key.columns).where(*is_same_row)).first() is not None
+        if row_exists:
             other_values = {
                 name: value for name, value in values.items() if name not in {column.name for column in keys}
             }
             if not (overwrite or only_update) or not other_values:
                 return "kept"
-            self._s.execute(update(self._table).where(*is_row).values(other_values))
+            self._s.execute(update(self._table).where(*is_same_row).values(other_values))
             return "changed"
         if only_update:
             message = (
                 f"{self._name}: there is no row {', '.join(str(values[column.name]) for column in keys)} to change"
             )
             raise InvalidInput(message)
-        missing = [c for c in self._table.c if c.name not in values and not c.nullable and c.server_default is None]
+        missing_columns = [
+            column_
+            for column_ in self._table.c
+            if column_.name not in values and not column_.nullable and column_.server_default is None
+        ]
         self._s.execute(
-            insert(self._table).values({**{column.name: _type_default(column) for column in missing}, **values})
+            insert(self._table).values({**{column.name: _type_default(column) for column in missing_columns}, **values})
         )
         return "new"
 
-    def _renamed(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _renamed_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the row with the names of this schema, its password hashed and its secret key encrypted."""
         values = dict(row)
         if self._name in _LINK_COLUMNS:
@@ -169,9 +176,9 @@ _TEXT_DEFAULTS = {"resource_policy": "default", "status": _ACTIVE_STATUS, "drive
 
 def _type_default(column: Column[Any]) -> Any:
     python_type = column.type
-    for column_type, default in _TYPE_DEFAULTS.items():
+    for column_type, default_value in _TYPE_DEFAULTS.items():
         if isinstance(python_type, column_type):
-            return default()
+            return default_value()
     if isinstance(python_type, Boolean):
         return column.name in _TRUE_COLUMNS
     if isinstance(python_type, EnumText) and _ACTIVE_STATUS in set(python_type.kind):

@@ -1,4 +1,4 @@
-"""`backend.ai mgr image`: the catalogue of images, without a running manager (spec 03-02, 03-06)."""
+"""Implements `backend.ai mgr image`, which manages the list of images without a running manager (spec 03-02, 03-06)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.common.images import architecture_name, check_alias
 from ai.backend.infra.clock import SystemClock
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
-from ai.backend.manager.commands.running import on_database
+from ai.backend.manager.commands.running import run_on_database
 from ai.backend.manager.composition.backing_services import config_store, sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.images.client.scanner import scan_registry
@@ -31,7 +31,7 @@ def image() -> None:
 
 
 def _with_image_store(settings: ManagerSettings, work: Callable[[SqlImageStore], Awaitable[T]]) -> T:
-    return on_database(settings, lambda database: work(SqlImageStore(database)))
+    return run_on_database(settings, lambda database: work(SqlImageStore(database)))
 
 
 @image.command("list")
@@ -42,7 +42,11 @@ def list_(settings: ManagerSettings, registry: str | None) -> None:
     images = _with_image_store(settings, lambda store: store.all(registry))
     aliases = _with_image_store(settings, lambda store: store.aliases())
     for row in images:
-        names = [a.alias for a in aliases if a.image == row.name and a.architecture in (None, row.architecture)]
+        names = [
+            image_alias.alias
+            for image_alias in aliases
+            if image_alias.image == row.name and image_alias.architecture in (None, row.architecture)
+        ]
         click.echo("  ".join([row.name, row.architecture, row.digest, *([f"({', '.join(names)})"] if names else [])]))
 
 
@@ -52,24 +56,26 @@ def list_(settings: ManagerSettings, registry: str | None) -> None:
 def rescan(settings: ManagerSettings, registry: str | None) -> None:
     """Read the present images of REGISTRY, or of every configured one."""
 
-    async def work(database: Database) -> list[str]:
+    async def rescan_registries(database: Database) -> list[str]:
         config = config_store(settings, database)
         if isinstance(config, SQLiteConfigStore):
             await config.setup()
         sealed_config = SealedConfigStore(config, sealer_of(settings), opens=True)
         registries = ContainerRegistries(sealed_config, verifies_tls=settings.docker_registry.ssl_verify)
         try:
-            chosen = [await registries.get(registry)] if registry else list((await registries.all()).values())
+            chosen_registries = (
+                [await registries.get(registry)] if registry else list((await registries.all()).values())
+            )
         finally:
-            close = getattr(config, "close", None)
-            if close is not None:
-                await close()
-        if not chosen:
+            close_config = getattr(config, "close", None)
+            if close_config is not None:
+                await close_config()
+        if not chosen_registries:
             raise NotFound("no registry is configured (config/docker/registry)")
         scan = Rescan(SqlImageStore(database), scan_registry, registries, SystemClock())
-        return [await scan.scan(registry_, on_step=_print_problem) for registry_ in chosen]
+        return [await scan.scan(registry_, on_step=_print_problem) for registry_ in chosen_registries]
 
-    for line in on_database(settings, work):
+    for line in run_on_database(settings, rescan_registries):
         click.echo(line)
 
 
@@ -86,16 +92,16 @@ def _print_problem(step: ScanStep) -> None:
 def alias(settings: ManagerSettings, alias: str, target: str, arch: str | None) -> None:
     """Make ALIAS a name of the image TARGET of a registry."""
 
-    async def work(store: SqlImageStore) -> None:
+    async def add_alias(store: SqlImageStore) -> None:
         check_alias(alias)
         architecture = architecture_name(arch) if arch else None
         matches = {image.name for image in await store.lookup(target) if architecture in (None, image.architecture)}
         if len(matches) != 1:
-            found_text = f"there are {', '.join(sorted(matches)[:20])}" if matches else "no registry had it"
-            raise ImageNotFound(f"{target} is no one image: {found_text}")
+            match_text = f"there are {', '.join(sorted(matches)[:20])}" if matches else "no registry had it"
+            raise ImageNotFound(f"{target} is no one image: {match_text}")
         await store.put_alias(ImageAlias(alias=alias, image=matches.pop(), architecture=architecture))
 
-    _with_image_store(settings, work)
+    _with_image_store(settings, add_alias)
 
 
 @image.command("dealias")

@@ -1,4 +1,4 @@
-"""`backend.ai mgr pki`: an authority of the installation, and certificates of its servers."""
+"""Implements `backend.ai mgr pki`, which issues certificates of servers by an authority of the installation."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def init(settings: ManagerSettings, folder: Path | None, name: str, days: int, r
     """Make an authority. Clients trust its file authorities.pem: SSL_CERT_FILE."""
     with reported_errors():
         authority = _authority(settings, folder)
-        authority.create(name, life=timedelta(days=days), now=SystemClock().now(), replace=replace)
-    click.echo(f"clients trust {authority.trusted}")
+        authority.create(name, lifetime=timedelta(days=days), now=SystemClock().now(), replace=replace)
+    click.echo(f"clients trust {authority.trusted_file}")
 
 
 @pki.command("issue")
@@ -60,9 +60,11 @@ def issue(
 ) -> None:
     """Issue a certificate for the server NAME, or another in its place: a server that runs takes it in use."""
     with reported_errors():
-        authority, life = _authority(settings, folder), timedelta(days=days)
-        paths = authority.issue(name, hosts, life=life, now=SystemClock().now(), folder=output)
-    click.echo(f"ssl-cert = {str(paths[0].absolute())!r}\nssl-privkey = {str(paths[1].absolute())!r}")
+        authority, lifetime = _authority(settings, folder), timedelta(days=days)
+        certificate_paths = authority.issue(name, hosts, lifetime=lifetime, now=SystemClock().now(), folder=output)
+    click.echo(
+        f"ssl-cert = {str(certificate_paths[0].absolute())!r}\nssl-privkey = {str(certificate_paths[1].absolute())!r}"
+    )
 
 
 @pki.command("expiry")
@@ -70,11 +72,11 @@ def issue(
 @click.option("--within", type=int, default=14, show_default=True, help="Fail if one expires within so many days.")
 def expiry(files: tuple[Path, ...], within: int) -> None:
     """Print when the certificates in FILES expire."""
-    limit, is_late = SystemClock().now() + timedelta(days=within), False
+    expiry_limit, is_late = SystemClock().now() + timedelta(days=within), False
     with reported_errors():
         for file in files:
-            moment = expiry_of(file)
-            is_late |= moment < limit
-            click.echo(f"{moment:%Y-%m-%d %H:%M}  {file}")
+            expires_at = expiry_of(file)
+            is_late |= expires_at < expiry_limit
+            click.echo(f"{expires_at:%Y-%m-%d %H:%M}  {file}")
     if is_late:
         raise click.ClickException(f"one expires within {within} days: `backend.ai mgr pki issue` makes another")

@@ -1,4 +1,4 @@
-"""Databases, configurations, files and errors of commands."""
+"""Opens the database and the shared configuration for commands, and writes their results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _may_exist(database: Database) -> bool:
     return database.is_shared or Path(database.location.database or "").is_file()
 
 
-def on_database(settings: ManagerSettings, work: Callable[[Database], Awaitable[T]], *, is_new: bool = False) -> T:
+def run_on_database(settings: ManagerSettings, work: Callable[[Database], Awaitable[T]], *, is_new: bool = False) -> T:
     """Runs ``work`` on the database of the settings, which must exist unless ``is_new``."""
 
     async def main() -> T:
@@ -74,7 +74,7 @@ def on_database(settings: ManagerSettings, work: Callable[[Database], Awaitable[
         return asyncio.run(main())
 
 
-def on_config(settings: ManagerSettings, work: Callable[[ConfigStore], Awaitable[T]], *, is_raw: bool = False) -> T:
+def run_on_config(settings: ManagerSettings, work: Callable[[ConfigStore], Awaitable[T]], *, is_raw: bool = False) -> T:
     """Runs ``work`` on the shared configuration, in etcd or in the database. Unless ``is_raw``, secrets are encrypted
     when they are written; reads return them encrypted."""
 
@@ -86,11 +86,11 @@ def on_config(settings: ManagerSettings, work: Callable[[ConfigStore], Awaitable
                 await store.setup()
             return await work(store if is_raw else SealedConfigStore(store, sealer_of(settings), opens=False))
         finally:
-            close = getattr(store, "close", None)
-            if close is not None:
-                await close()
+            close_store = getattr(store, "close", None)
+            if close_store is not None:
+                await close_store()
 
-    return on_database(settings, with_store, is_new=True)
+    return run_on_database(settings, with_store, is_new=True)
 
 
 class NoAgents:

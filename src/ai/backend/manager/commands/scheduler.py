@@ -1,4 +1,4 @@
-"""`backend.ai mgr scheduler`: dumps, replays and explains decisions of the scheduler."""
+"""Implements `backend.ai mgr scheduler`, which dumps, replays and explains decisions of the scheduler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.process.daemon import reported_errors
-from ai.backend.manager.commands.running import NoAgents, on_database
+from ai.backend.manager.commands.running import NoAgents, run_on_database
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.resource_groups.order_plugins import load_order_plugin
@@ -36,10 +36,10 @@ def scheduler() -> None:
 def scheduler_dump(settings: ManagerSettings, resource_group: str) -> None:
     """Print the scheduler's input of a resource group as JSON."""
 
-    async def work(database: Database) -> tuple[Snapshot, Policy]:
+    async def read_snapshot(database: Database) -> tuple[Snapshot, Policy]:
         return await Manager(settings, database, Bus(), NoAgents()).scheduling(resource_group)
 
-    snapshot, policy = on_database(settings, work)
+    snapshot, policy = run_on_database(settings, read_snapshot)
     click.echo(dump_json(replace(snapshot, policy=policy.dump())).decode())
 
 
@@ -69,11 +69,11 @@ def scheduler_replay(dump: Path, order: str | None, placement: str | None, now: 
 def scheduler_explain(settings: ManagerSettings, session: str) -> None:
     """Print where a pending session, by its name or id, would be placed now, or why it waits."""
 
-    async def work(database: Database) -> list[str]:
+    async def explain(database: Database) -> list[str]:
         manager = Manager(settings, database, Bus(), NoAgents())
         return [await _explanation(manager, match) for match in await manager.live_sessions(session)]
 
-    click.echo("\n".join(on_database(settings, work)))
+    click.echo("\n".join(run_on_database(settings, explain)))
 
 
 async def _explanation(manager: Manager, session: Session) -> str:

@@ -1,4 +1,4 @@
-"""`backend.ai mgr schema`, `dbshell` and `clear-history`: maintenance of the database (spec 03-02)."""
+"""Implements `backend.ai mgr schema`, `dbshell` and `clear-history`, which maintain the database (spec 03-02)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL
 from ai.backend.infra.database import Database, current_revision, upgrade
 from ai.backend.infra.database.migrate import history
 from ai.backend.infra.database.programs import connection_environment, connection_options, find_program
-from ai.backend.manager.commands.running import on_database, output_option, write_text
+from ai.backend.manager.commands.running import output_option, run_on_database, write_text
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.maintenance.history import History
@@ -37,7 +37,7 @@ def schema() -> None:
 @click.pass_obj
 def show(settings: ManagerSettings) -> None:
     """Print the revision of the database and the newest one of this program."""
-    revision = on_database(settings, current_revision)
+    revision = run_on_database(settings, current_revision)
     click.echo(f"the database is at {revision}, this program at {SCHEMA_HEAD}")
     if revision != SCHEMA_HEAD:
         raise click.ClickException("`mgr schema upgrade` brings the database up to date")
@@ -47,7 +47,7 @@ def show(settings: ManagerSettings) -> None:
 @click.pass_obj
 def oneshot(settings: ManagerSettings) -> None:
     """Create the tables in a new database, or bring existing ones up to date."""
-    revision = on_database(settings, lambda database: upgrade(database, MIGRATIONS), is_new=True)
+    revision = run_on_database(settings, lambda database: upgrade(database, MIGRATIONS), is_new=True)
     click.echo(f"the database is at {revision}")
 
 
@@ -56,11 +56,13 @@ def oneshot(settings: ManagerSettings) -> None:
 def upgrade_(settings: ManagerSettings) -> None:
     """Bring the tables up to date, all or nothing. Managers do it at their start as well."""
 
-    async def work(database: Database) -> tuple[str | None, str]:
+    async def upgrade_database(database: Database) -> tuple[str | None, str]:
         return await current_revision(database), await upgrade(database, MIGRATIONS)
 
-    before, after = on_database(settings, work)
-    click.echo(f"the database is at {after}" + ("" if before == after else f", it was at {before}"))
+    old_revision, new_revision = run_on_database(settings, upgrade_database)
+    click.echo(
+        f"the database is at {new_revision}" + ("" if old_revision == new_revision else f", it was at {old_revision}")
+    )
 
 
 @schema.command("apply-missing-revisions", hidden=True)
@@ -90,15 +92,15 @@ def dbshell(settings: ManagerSettings, arguments: tuple[str, ...]) -> None:
     async def url_of(database: Database) -> URL:
         return database.location
 
-    url = on_database(settings, url_of)
+    url = run_on_database(settings, url_of)
     is_sqlite = url.get_backend_name() == "sqlite"
-    name = "sqlite3" if is_sqlite else "psql"
-    program = shutil.which(name) or (None if is_sqlite else find_program(name))
+    program_name = "sqlite3" if is_sqlite else "psql"
+    program = shutil.which(program_name) or (None if is_sqlite else find_program(program_name))
     if program is None:
-        raise click.ClickException(f"{name} is not installed")
+        raise click.ClickException(f"{program_name} is not installed")
     if is_sqlite:
-        os.execv(program, [name, str(url.database), *arguments])
-    os.execve(program, [name, *connection_options(url), *arguments], dict(connection_environment(url)))
+        os.execv(program, [program_name, str(url.database), *arguments])
+    os.execve(program, [program_name, *connection_options(url), *arguments], dict(connection_environment(url)))
 
 
 def _parse_days(_: click.Context, __: click.Parameter, value: str) -> float:
@@ -126,12 +128,12 @@ def clear_history(settings: ManagerSettings, retention: float, archive: Path | N
     It works in small batches beside a running manager, and may be interrupted and run again.
     """
     cutoff = datetime.now(UTC) - timedelta(days=retention)
-    folder = archive or settings.retention.archive_dir
+    archive_folder = archive or settings.retention.archive_dir
     is_final_task = tasks.c.status.in_(["bgtask_done", "bgtask_failed", "bgtask_cancelled"])
 
-    async def work(database: Database) -> dict[str, int]:
+    async def remove_history(database: Database) -> dict[str, int]:
         store = SqlHistoryStore(database)
-        history = History(store, ParquetArchive(folder, store.columns) if folder is not None else None)
+        history = History(store, ParquetArchive(archive_folder, store.columns) if archive_folder is not None else None)
         counts = {"events": 0, "sessions": 0, "records": 0, "claim spans": 0}
         for kind in HistoryKind:
             counts |= await history.remove(kind, before=cutoff)
@@ -142,5 +144,5 @@ def clear_history(settings: ManagerSettings, retention: float, archive: Path | N
             await database.vacuum()
         return counts
 
-    for name, count in on_database(settings, work).items():
+    for name, count in run_on_database(settings, remove_history).items():
         click.echo(f"{count} {name} were removed")

@@ -1,4 +1,4 @@
-"""`backend.ai mgr secrets`: the keys that encrypt secrets in the database (ADR 0180)."""
+"""Implements `backend.ai mgr secrets`, which manages the keys that encrypt secrets in the database (ADR 0180)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from ai.backend.infra.clock import RandomIds, SystemClock
 from ai.backend.infra.database import Database
 from ai.backend.infra.process.daemon import reported_errors
-from ai.backend.manager.commands.running import on_config, on_database
+from ai.backend.manager.commands.running import run_on_config, run_on_database
 from ai.backend.manager.composition.backing_services import sealer_of, secrets_file
 from ai.backend.manager.composition.stores import FEATURE_SECRETS
 from ai.backend.manager.config.settings import ManagerSettings
@@ -46,8 +46,8 @@ def use_key(settings: ManagerSettings, key_id: str) -> None:
 
 def _seal_secrets(settings: ManagerSettings) -> int:
     sealer = sealer_of(settings)
-    row_count = on_database(settings, lambda database: sql.seal_rows(database, sealer, FEATURE_SECRETS))
-    return row_count + on_config(settings, lambda config: seal_config(config, sealer), is_raw=True)
+    row_count = run_on_database(settings, lambda database: sql.seal_rows(database, sealer, FEATURE_SECRETS))
+    return row_count + run_on_config(settings, lambda config: seal_config(config, sealer), is_raw=True)
 
 
 @secrets.command("seal")
@@ -73,15 +73,15 @@ def reissue(settings: ManagerSettings) -> None:
     """Give new secrets to keypairs whose old ones cannot be opened any more, and print them; forget other secrets."""
     id_generator = RandomIds()
 
-    async def work(database: Database) -> list[tuple[str, str, str]]:
+    async def reissue_keypairs(database: Database) -> list[tuple[str, str, str]]:
         sealer, now = sealer_of(settings), SystemClock().now()
         keypairs = await sql.reissue_secrets(
             database, sealer, lambda: id_generator.token(48), at=now, other_secrets=FEATURE_SECRETS
         )
         return [(email, str(access_key), secret) for email, access_key, secret in keypairs]
 
-    for email, access_key, secret in on_database(settings, work):
+    for email, access_key, secret in run_on_database(settings, reissue_keypairs):
         click.echo(f"# {email}\nBACKEND_ACCESS_KEY={access_key}\nBACKEND_SECRET_KEY={secret}")
-    lost_keys = on_config(settings, lambda config: forget_lost(config, sealer_of(settings)), is_raw=True)
+    lost_keys = run_on_config(settings, lambda config: forget_lost(config, sealer_of(settings)), is_raw=True)
     if lost_keys:
         click.echo(f"# {lost_keys} passwords of container registries are forgotten: set them again")

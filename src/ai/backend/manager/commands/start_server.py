@@ -1,4 +1,4 @@
-"""`backend.ai mgr start-server`: the daemon."""
+"""Implements `backend.ai mgr start-server`, which runs the manager daemon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.user import become
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
-from ai.backend.infra.telemetry import Metrics, count_together, log_as_configured, start_monitors, start_telemetry
+from ai.backend.infra.telemetry import (
+    Metrics,
+    configure_logging_by_settings,
+    count_together,
+    start_monitors,
+    start_telemetry,
+)
 from ai.backend.manager.composition import backing_services
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
@@ -40,13 +46,13 @@ async def serve(
     from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
     from ai.backend.manager.composition.app import build_app
 
-    own = settings.manager
+    manager_settings = settings.manager
     metrics = Metrics("manager")
     tls = None
-    if own.ssl_enabled and own.ssl_cert and own.ssl_privkey:
-        tls = tls_of(own.ssl_cert, own.ssl_privkey, metrics=metrics)
-    settings = backing_services.of_process(settings, number)
-    backing = backing_services.BackingServices.of(settings)
+    if manager_settings.ssl_enabled and manager_settings.ssl_cert and manager_settings.ssl_privkey:
+        tls = tls_of(manager_settings.ssl_cert, manager_settings.ssl_privkey, metrics=metrics)
+    settings = backing_services.settings_of_process(settings, number)
+    external_services = backing_services.BackingServices.of(settings)
     key_file = backing_services.link_key_file(settings)
     load_or_generate_keypair(key_file)
     link_key = ReplacedFile(key_file, load_keypair)
@@ -62,35 +68,43 @@ async def serve(
     )
     sealer = backing_services.sealer_of(settings)
     manager = Manager(
-        settings, backing.database, backing.bus, endpoint, sealer=sealer, config=backing.config, metrics=metrics
+        settings,
+        external_services.database,
+        external_services.bus,
+        endpoint,
+        sealer=sealer,
+        config=external_services.config,
+        metrics=metrics,
     )
-    backing.measure(manager.metrics)
-    runner = make_runner(build_app(manager, limiter=backing.limiter))
+    external_services.measure(manager.metrics)
+    runner = make_runner(build_app(manager, limiter=external_services.limiter))
     try:
-        await backing.start()
+        await external_services.start()
         await manager.start()
         await endpoint.start(manager.reports)
         listen_address = settings.listen.host, settings.listen.port
-        host, port = await serve_on(runner, listen_address, tls=tls, shares_port=own.num_proc > 1)
-        address = backing_services.advertised(settings, endpoint.address)
-        announce = partial(backing.announce, address.rpartition("://")[2].replace("/", "_"), address)
-        announce(endpoint.keypair.public)
-        endpoint.on_new_key = announce
+        host, port = await serve_on(runner, listen_address, tls=tls, shares_port=manager_settings.num_proc > 1)
+        address = backing_services.advertised_address(settings, endpoint.address)
+        announce_key = partial(external_services.announce, address.rpartition("://")[2].replace("/", "_"), address)
+        announce_key(endpoint.keypair.public)
+        endpoint.on_new_key = announce_key
         ready(f"the manager listens on http{'s' if tls else ''}://{host}:{port} and for agents on {endpoint.address}")
-        async with trimmed(backing.database.rest):
+        async with trimmed(external_services.database.rest):
             await stop.wait()
     finally:
         await runner.cleanup()
         await endpoint.stop()
         await manager.stop()
-        await backing.stop()
+        await external_services.stop()
 
 
 async def _serve_first_process(
-    settings: ManagerSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]
+    settings: ManagerSettings, stop: asyncio.Event, worker_command: Callable[[int], Sequence[str]]
 ) -> None:
     """Serves in the first process and starts the others once the database is up to date."""
-    workers = ProcessSupervisor({f"worker {number}": worker(number) for number in range(1, settings.manager.num_proc)})
+    workers = ProcessSupervisor(
+        {f"worker {number}": worker_command(number) for number in range(1, settings.manager.num_proc)}
+    )
 
     async def end_workers() -> None:
         await stop.wait()
@@ -138,7 +152,7 @@ def _metrics_folder(settings: ManagerSettings) -> Path:
     return settings.data_dir.expanduser().absolute() / "metrics"
 
 
-def _read_again(config: Path | None) -> ManagerSettings:
+def _reload_settings(config: Path | None) -> ManagerSettings:
     return load_settings(ManagerSettings, name="manager", path=config, env_prefix="BACKEND_MANAGER_")
 
 
@@ -153,7 +167,7 @@ def start_server(context: click.Context, worker: int) -> None:
     with reported_errors():
         become(settings.manager.user, settings.manager.group)
         configured_level = level or settings.debug.log_level
-        log_as_configured("manager", settings.logging, level=configured_level, process_number=worker)
+        configure_logging_by_settings("manager", settings.logging, level=configured_level, process_number=worker)
         warn_of_keys_without_effect(settings)
         start_telemetry("manager", settings.otel)
         start_monitors("manager", settings.monitors, settings, process_number=worker)
@@ -168,5 +182,5 @@ def start_server(context: click.Context, worker: int) -> None:
             else _serve_first_process(settings, stop, lambda number: [*command, str(number)])
         ),
         debug=settings.debug.asyncio or None,
-        reload=level_reload(lambda: _read_again(config).logging, level=configured_level),
+        reload=level_reload(lambda: _reload_settings(config).logging, level=configured_level),
     )

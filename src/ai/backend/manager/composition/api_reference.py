@@ -13,12 +13,12 @@ from ai.backend.manager.composition.services import Services
 from ai.backend.manager.config.settings import ManagerSettings
 
 
-class _Unbound:
+class _UnboundService:
     """Replaces a service to which endpoints are bound but whose methods are never called."""
 
     settings = ManagerSettings()
 
-    def __getattr__(self, name: str) -> _Unbound:
+    def __getattr__(self, name: str) -> _UnboundService:
         return self
 
     def __call__(self, *args: object, **kwargs: object) -> None:
@@ -28,7 +28,7 @@ class _Unbound:
 def document() -> dict[str, Any]:
     """Returns the OpenAPI document of the manager, without a version of the software, so that releases do not change
     it."""
-    services = cast(Services, _Unbound())
+    services = cast(Services, _UnboundService())
     endpoints = api_endpoints(services, Metrics("manager"))
     return openapi_document(endpoints, title="Manager API", version="v7.20230615")
 

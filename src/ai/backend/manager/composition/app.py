@@ -123,7 +123,9 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         groups.append(("services", (ServicesApi(services.serving, services.clock),)))
     if services.usage is not None:
         groups.append(("usage", (UsageApi(services.usage),)))
-    endpoints = [endpoint for tag, apis in groups for api in apis for endpoint in endpoints_of(api, tag=tag)]
+    endpoints = [
+        endpoint for tag, tagged_apis in groups for api in tagged_apis for endpoint in endpoints_of(api, tag=tag)
+    ]
     return [*endpoints, *ExecutionApi(services.execution, settings.files).endpoints()]
 
 
@@ -151,17 +153,17 @@ def build_app(
     """Returns the application of a manager, to be run by an aiohttp runner. ``readiness`` is the check of ``/readyz``;
     ``limiter`` counts requests, by default in this process."""
     services, settings = manager.services, manager.settings.api
-    trusted = frozenset(settings.trusted_proxies)
-    options = HttpOptions(
+    trusted_proxies = frozenset(settings.trusted_proxies)
+    http_options = HttpOptions(
         connections_per_address=settings.connections_per_address,
         anonymous_rate_limit=settings.anonymous_rate_limit,
-        trusted_proxies=trusted,
+        trusted_proxies=trusted_proxies,
     )
     endpoints = api_endpoints(services, manager.metrics, readiness)
 
-    def admit(access_key: str) -> None:
+    def on_request_admitted(access_key: str) -> None:
         services.identity.touch(AccessKey(access_key))
-        services.slots.pin()
+        services.slots.pin_slot_types()
 
     async def _identify(call: Call[Any, Any]) -> Caller:
         return await services.proofs.check_proof(caller_of(call), call.request.headers.get(PROOF_HEADER))
@@ -173,11 +175,11 @@ def build_app(
         ],
         metrics=manager.metrics,
         # The identity service answers from memory, so keys are not cached here.
-        authenticator=Authenticator(services.identity, key_ttl_s=0, trusted_proxies=trusted),
+        authenticator=Authenticator(services.identity, key_ttl_s=0, trusted_proxies=trusted_proxies),
         audit=CallAudit(services.audit),
         client_tokens=services.client_tokens,
-        options=options,
-        on_admitted=admit,
+        options=http_options,
+        on_admitted=on_request_admitted,
         limiter=limiter or RateLimiter(),
         active_keys=services.identity.active_keys,
         resolve_owner=services.identity.resolve_owner,

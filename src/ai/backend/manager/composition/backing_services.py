@@ -58,7 +58,7 @@ def sealer_of(settings: ManagerSettings) -> Sealer:
     return Sealer(load_or_make_keys(path), reload=lambda: read_keys(path), stamp=lambda: stamp_of(path))
 
 
-def of_process(settings: ManagerSettings, number: int) -> ManagerSettings:
+def settings_of_process(settings: ManagerSettings, number: int) -> ManagerSettings:
     """Returns the settings of process ``number`` of several, each of which has its own ports for agents. The ports are
     numbered consecutively. Raises InvalidInput if a port is not a number, or beyond the last port.
     """
@@ -111,21 +111,21 @@ def config_store(settings: ManagerSettings, database: Database) -> ConfigStore:
     return etcd_store(settings) or SQLiteConfigStore(database)
 
 
-async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None:
+async def keep_announced(store: EtcdConfigStore, announced_values: Mapping[str, str]) -> None:
     """Stores these keys until cancelled, and stores them again in time and after failures of the store."""
-    backoff, is_listed = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER), False
+    backoff, is_announced = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER), False
     while True:
         try:
-            await store.keep(values, ttl_s=_LISTING_TTL_S)
-            if not is_listed:
+            await store.keep(announced_values, ttl_s=_LISTING_TTL_S)
+            if not is_announced:
                 log.info("agents find this manager in the shared configuration")
             backoff.reset()
-            is_listed = True
+            is_announced = True
             await asyncio.sleep(_LISTING_TTL_S / 4)
         except Exception as e:  # noqa: BLE001  # the keys must be stored again after any failure
-            if is_listed or backoff.failures == 0:
+            if is_announced or backoff.failures == 0:
                 log.warning("agents do not find this manager until the shared configuration is back: %s", e)
-            is_listed = False
+            is_announced = False
             await backoff.wait()
 
 
@@ -140,8 +140,8 @@ class BackingServices:
     bus: Bus
     limiter: Limiter | None
     etcd: EtcdConfigStore | None = None
-    _listing: asyncio.Task[None] | None = field(default=None, init=False)
-    _listed: str | None = field(default=None, init=False)
+    _announce_task: asyncio.Task[None] | None = field(default=None, init=False)
+    _announced_key: str | None = field(default=None, init=False)
 
     @classmethod
     def of(cls, settings: ManagerSettings) -> BackingServices:
@@ -167,10 +167,10 @@ class BackingServices:
         if isinstance(self.config, CachingConfigStore):
             help_text = "Seconds for which the shared configuration has been read from memory, its server being away."
             store = self.config
-            metrics.watch("shared_configuration_stale_seconds", help_text, lambda: store.stale_s)
+            metrics.add_computed_gauge("shared_configuration_stale_seconds", help_text, lambda: store.stale_s)
 
     async def stop(self) -> None:
-        await self._leave_list()
+        await self._remove_announcement()
         for service, method_name in ((self.bus, "stop"), (self.limiter, "close"), (self.config, "close")):
             end_method = getattr(service, method_name, None)
             if end_method is not None:
@@ -182,25 +182,25 @@ class BackingServices:
         Without etcd, it does nothing.
         """
         if self.etcd is not None:
-            if self._listing is not None:
-                self._listing.cancel()
-            self._listed = f"{MANAGERS}/{name}"
-            listed_values = {self._listed: json.dumps({"addr": address, "key": public_key})}
-            self._listing = asyncio.create_task(stay_listed(self.etcd, listed_values))
+            if self._announce_task is not None:
+                self._announce_task.cancel()
+            self._announced_key = f"{MANAGERS}/{name}"
+            listed_values = {self._announced_key: json.dumps({"addr": address, "key": public_key})}
+            self._announce_task = asyncio.create_task(keep_announced(self.etcd, listed_values))
 
-    async def _leave_list(self) -> None:
-        if self._listing is None or self._listed is None:
+    async def _remove_announcement(self) -> None:
+        if self._announce_task is None or self._announced_key is None:
             return
-        await cancel_all(self._listing)
-        self._listing = None
+        await cancel_all(self._announce_task)
+        self._announce_task = None
         try:
             async with asyncio.timeout(1):
-                await self.config.delete(self._listed)
+                await self.config.delete(self._announced_key)
         except (BackendError, TimeoutError) as e:
             log.info("this manager stays listed for up to %d s: %s", _LISTING_TTL_S, e)
 
 
-def advertised(settings: ManagerSettings, bound: str) -> str:
+def advertised_address(settings: ManagerSettings, bound: str) -> str:
     """Returns the address that agents shall use; the name of this host replaces an address of all interfaces."""
     if settings.agent_link.advertise is not None:
         return settings.agent_link.advertise

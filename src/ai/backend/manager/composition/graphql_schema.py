@@ -1,4 +1,4 @@
-"""The GraphQL schema of all features. Imported by the first query, not at start."""
+"""Builds the GraphQL schema of all features. The first query imports this module."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load_schema(services: Services) -> GraphQLSchema:
     """Reads the definitions of all features and binds their resolvers."""
 
     async def load_agent_images() -> Sequence[Image]:
-        return merge_images(await services.agents.living())
+        return merge_images(await services.agents.living_agents())
 
     resolvers = (
         AgentResolvers(services.agents),

@@ -79,7 +79,7 @@ class Loops:
         self.idle = IdleLoop(stores.sessions, services.idle, writer, clock)
         self.deleted_users = services.deleted_users
         self.webhooks = WebhookLoop(stores.sessions, sender, clock, settings.callbacks)
-        further = [stores.serving] if stores.serving is not None else []
+        serving_stores = [stores.serving] if stores.serving is not None else []
         retention = RetentionLoop(
             stores.sessions,
             stores.answers,
@@ -88,7 +88,7 @@ class Loops:
             stores.errors,
             stores.accounts,
             settings.accounts.sign_ins_days,
-            further,
+            serving_stores,
             services.history,
         )
         folders, artifacts = services.folders, services.artifacts
@@ -127,8 +127,8 @@ class Loops:
 
     async def stop(self) -> None:
         """Cancels the work of the loops; the next leader continues it."""
-        for stop in self._stopping:
-            await stop()
+        for stop_loop in self._stopping:
+            await stop_loop()
 
     async def _wake_by_messages(self) -> None:
         with self._bus.subscribe(
@@ -138,9 +138,9 @@ class Loops:
                 self._dispatch(*await messages.get())
 
     def _dispatch(self, topic: str, payload: Any) -> None:
-        launched = self._writer.written(payload) if topic == LAUNCH and payload is not None else None
-        if launched is not None:
-            self.launch.push(launched)
+        launched_session = self._writer.written(payload) if topic == LAUNCH and payload is not None else None
+        if launched_session is not None:
+            self.launch.push(launched_session)
         elif topic == TERMINATE and isinstance(payload, DestroyKernels):
             self.terminate.push(payload)
         elif topic == ARRAY:
@@ -150,10 +150,10 @@ class Loops:
             if self.serving is not None:
                 self.serving.wake()
         else:
-            by_topic = {
+            loop_of_topic = {
                 SCHEDULE: self.schedule,
                 LAUNCH: self.launch,
                 CALLBACK: self.webhooks,
                 CLAIM: self.claims,
             }
-            by_topic.get(topic, self.terminate).wake()
+            loop_of_topic.get(topic, self.terminate).wake()

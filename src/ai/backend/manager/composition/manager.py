@@ -102,7 +102,7 @@ class Manager:
             hash_password=hash_password,
             verify_password=verify_password,
         )
-        self.metrics.expose(services.stats.families, of_others=True)
+        self.metrics.expose(services.stats.families, is_of_other_daemons=True)
         self.metrics.expose(services.state_of_installation.families)
         self.reports, self.registry = services.reports, services.registry
         self.bootstrap = Bootstrap(
@@ -123,8 +123,8 @@ class Manager:
                 services.clock,
                 holder=str(services.id_generator.uuid()),
                 ttl_s=settings.manager.lease_s,
-                begin=self._begin,
-                end=self._end,
+                begin=self._start_leading,
+                end=self._stop_leading,
             )
             self.registry.leads = lambda: self._leadership is not None and self._leadership.leads
             services.tasks.manager = self._leadership.holder
@@ -156,22 +156,22 @@ class Manager:
         await services.hooks.start()
         if self._leadership is None:
             await services.tasks.recover()
-            await self._begin()
+            await self._start_leading()
         else:
             await self._leadership.announce()
-        flushes = (
+        flush_calls = (
             PeriodicCall("last use of keypairs", 5.0, services.identity.flush),
             PeriodicCall("history of sign-ins", 2.0, services.sign_in.flush),
             PeriodicCall("statistics", 30.0, services.stats.flush),
             PeriodicCall("audit trail", 0.5, services.audit.flush),
         )
-        background = [*(flush_loop.run() for flush_loop in flushes), services.activity.run()]
+        background_coroutines = [*(flush_loop.run() for flush_loop in flush_calls), services.activity.run()]
         if self._leadership is not None:
-            background += [self._leadership.run(), services.tasks.run()]
-        self._tasks = [asyncio.create_task(coroutine) for coroutine in background]
+            background_coroutines += [self._leadership.run(), services.tasks.run()]
+        self._tasks = [asyncio.create_task(coroutine) for coroutine in background_coroutines]
         await asyncio.sleep(0)
 
-    async def _begin(self) -> None:
+    async def _start_leading(self) -> None:
         """Starts the loops when this manager becomes the leader."""
         self.registry.become_leader()
         coroutines = self.loops.run()
@@ -179,7 +179,7 @@ class Manager:
             coroutines.append(self._fail_lost_tasks(self._leadership))
         self._leader_tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
 
-    async def _end(self) -> None:
+    async def _stop_leading(self) -> None:
         """Stops the loops when this manager is no longer the leader; the next leader continues their work."""
         tasks, self._leader_tasks = self._leader_tasks, []
         await cancel_all(*tasks)
@@ -199,18 +199,18 @@ class Manager:
         services = self.services
         await cancel_all(*self._tasks)
         self._tasks = []
-        await self._end()
+        await self._stop_leading()
         await services.tasks.stop()
         await services.hooks.stop()
         await self._proxies.close()
         await services.coordinators.close()
         buffering_services = (services.identity, services.sign_in, services.stats, services.audit, services.activity)
-        flushes = [service.flush for service in buffering_services]
+        flush_methods = [service.flush for service in buffering_services]
         if self._leadership is not None:
-            flushes.append(self._leadership.stop)
-        for flush in flushes:
+            flush_methods.append(self._leadership.stop)
+        for flush_pending in flush_methods:
             try:
-                await flush()
+                await flush_pending()
             except Exception:  # the other writes must still be tried
                 log.exception("could not write pending data")
 

@@ -192,9 +192,9 @@ class Services:
         self.agents = AgentService(
             stores.agents, stores.sessions, stores.resource_groups, self.assignments, self.stats, self.gateway, self.bus
         )
-        group_use = ResourceGroupSessions(stores.agents, stores.sessions)
+        group_sessions = ResourceGroupSessions(stores.agents, stores.sessions)
         self.resource_groups = ResourceGroupService(
-            stores.resource_groups, stores.identities, self.identity, group_use, self.clock
+            stores.resource_groups, stores.identities, self.identity, group_sessions, self.clock
         )
         self.resources = ResourceService(
             stores.agents,
@@ -401,11 +401,18 @@ class Services:
     def _build_owners(self) -> None:
         stores, folders = self.stores, self.folders
         owned_sessions = OwnerSessions(stores.sessions, self.sessions)
-        leaving = folders.owner_removal if folders is not None else None
+        owner_removal = folders.owner_removal if folders is not None else None
         self.deleted_users = DeletedUsersLoop(stores.sessions, stores.identities, self.writer, self.clock)
-        owned = (stores.identities, self.identity, owned_sessions, leaving, self.clock, self.id_generator)
-        self.tenants = TenantService(*owned, (folders.quota_loop,) if folders is not None else ())
-        self.users = UserService(*owned, self.passwords, self.totp, self.deleted_users)
+        common_arguments = (
+            stores.identities,
+            self.identity,
+            owned_sessions,
+            owner_removal,
+            self.clock,
+            self.id_generator,
+        )
+        self.tenants = TenantService(*common_arguments, (folders.quota_loop,) if folders is not None else ())
+        self.users = UserService(*common_arguments, self.passwords, self.totp, self.deleted_users)
         self.members = MemberService(stores.identities, self.identity, owned_sessions)
 
     def _build_registry(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from ai.backend.common.errors import InvalidInput, LimitExceeded, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import is_spared, require
+from ai.backend.manager.access.checks import is_protected, require
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, InjectedFiles, merge_dotfiles
 from ai.backend.manager.dotfiles.store import DotfileStore
@@ -169,7 +169,7 @@ class DotfileService:
     ) -> tuple[Dotfile, ...]:
         """Returns the merged dotfiles for a session; superadmins and monitors get only their own dotfiles."""
         owners = [DotfileOwner(scope=DotfileScope.USER, name=access_key)]
-        if owner is not None and not is_spared(Operation.CHANGE_SHARED_DOTFILES, owner.role):
+        if owner is not None and not is_protected(Operation.CHANGE_SHARED_DOTFILES, owner.role):
             owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))
             owners.append(DotfileOwner(scope=DotfileScope.GROUP, name=str(group)))
         return merge_dotfiles(await self._store.dotfiles_of(owners))

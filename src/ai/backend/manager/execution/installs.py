@@ -32,7 +32,7 @@ class ImageInstaller(msgspec.Struct, frozen=True):
         """
         require(caller, Operation.PLACE_IMAGES)
         agents = await self.preloader.alive_agents(target_agents)
-        default_name, path = await self.artifacts.image(caller, ref)
+        default_name, path = await self.artifacts.image_file(caller, ref)
         name = str(ImageName.parse(image or default_name.lower()))
         job = partial(ImageJob, action="load", image=name, folder=path)
         return await self.preloader.start_task(caller, f"install {name}", agents, job)

@@ -14,7 +14,7 @@ from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.signature import SigningKey
 from ai.backend.manager.access.caller import ADMIN_ROLES, Caller
-from ai.backend.manager.access.checks import bounds_of, is_permitted, require_any, scope_of
+from ai.backend.manager.access.checks import is_permitted, require_any, scope_of, visibility_filter
 from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, NewKeypair, ResourcePolicy, User
 from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, SessionCounts
@@ -272,7 +272,7 @@ class IdentityService:
 
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
         """Returns the groups that the caller's role may see: own groups, groups of the domain, or all groups."""
-        return await self._store.groups(name=name, **bounds_of(caller, Operation.SEE_GROUPS))
+        return await self._store.groups(name=name, **visibility_filter(caller, Operation.SEE_GROUPS))
 
     async def group(self, caller: Caller, group_id: GroupId) -> Group:
         """Returns the group of an id, if the caller may see the group. Raises NotFound."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ai.backend.common.errors import NotFound
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import bounds_of
+from ai.backend.manager.access.checks import visibility_filter
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.logs.model import ErrorReport, StoredError
 from ai.backend.manager.logs.store import ErrorLogStore
@@ -28,10 +28,10 @@ class ErrorLogService:
 
     async def list(self, caller: Caller, *, limit: int, offset: int, mark_read: bool) -> Page[StoredError]:
         """Returns a page of reported errors, newest first."""
-        visible_scope = bounds_of(caller, Operation.SEE_ERRORS)
+        visible_scope = visibility_filter(caller, Operation.SEE_ERRORS)
         return await self._store.errors(limit=limit, offset=offset, mark_read=mark_read, **visible_scope)
 
     async def clear(self, caller: Caller, error_id: int) -> None:
         """Hides a reported error from the lists. Raises NotFound."""
-        if not await self._store.clear_error(error_id, **bounds_of(caller, Operation.CLEAR_ERRORS)):
+        if not await self._store.clear_error(error_id, **visibility_filter(caller, Operation.CLEAR_ERRORS)):
             raise NotFound("There is no such error.", data={"log_id": "unknown"})

@@ -123,7 +123,7 @@ def pending_session(
         session.cluster_size,
         session.cluster_mode,
         session.runtime_class,
-        encrypted=needs_encryption,
+        is_encrypted_network=needs_encryption,
         optioned_plugins=session.plugin_options,
         has_folders=bool(session.vfolder_mounts),
     )

@@ -27,7 +27,7 @@ from ai.backend.core.serving.model import RolloutKind, RolloutPolicy
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import bounds_of, is_permitted
+from ai.backend.manager.access.checks import is_permitted, visibility_filter
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.query.model import Page
@@ -196,7 +196,7 @@ class ServingService:
         """
         if query.name is not None and not query.name.isprintable():
             return Page(items=(), total_count=0)
-        return await self.store.search(replace(query, **bounds_of(caller, Operation.SEE_ENDPOINTS)))
+        return await self.store.search(replace(query, **visibility_filter(caller, Operation.SEE_ENDPOINTS)))
 
     async def history(self, caller: Caller, ref: str, *, limit: int, offset: int = 0) -> Sequence[ServingEvent]:
         """Returns the changes of an endpoint, newest first."""

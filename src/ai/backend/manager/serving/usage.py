@@ -14,7 +14,7 @@ from ai.backend.common.wire.appproxy import InferenceUsage, UsageRow
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import bounds_of
+from ai.backend.manager.access.checks import visibility_filter
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.service_ports.app_proxies import coordinator_of
@@ -131,7 +131,7 @@ class UsageService:
 
     async def of_all(self, caller: Caller, query: UseQuery) -> UseReport:
         """Returns the use of all endpoints that the caller may see."""
-        return await self._store.usage(replace(query, **bounds_of(caller, Operation.SEE_ENDPOINTS)))
+        return await self._store.usage(replace(query, **visibility_filter(caller, Operation.SEE_ENDPOINTS)))
 
     def query(self, *, since: int | None, until: int | None, by: UseGrouping, limit: int) -> UseQuery:
         """Returns a query for the hours from ``since`` to ``until`` (unix time), by default for the last 30 days. The

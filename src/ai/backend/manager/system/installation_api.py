@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from ai.backend.common.errors import Forbidden
 from ai.backend.infra.http.routes import Call, route
 from ai.backend.manager.access.checks import require
-from ai.backend.manager.access.permissions import PROJECT_ADMIN_OPERATIONS, SPARED_ROLES, Operation
+from ai.backend.manager.access.permissions import PROJECT_ADMIN_OPERATIONS, PROTECTED_ROLES, Operation
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.system.installation import settings_in_force
 
@@ -76,7 +76,7 @@ class InstallationApi:
             {
                 "operation": operation.value,
                 "scopes": {role.value: scope.value for role, scope in operation.scopes.items()},
-                "spared": sorted(role.value for role in SPARED_ROLES.get(operation, ())),
+                "spared": sorted(role.value for role in PROTECTED_ROLES.get(operation, ())),
                 "project_admin": operation in PROJECT_ADMIN_OPERATIONS,
             }
             for operation in Operation

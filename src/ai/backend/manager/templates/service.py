@@ -14,7 +14,7 @@ from ai.backend.common.structs import replace
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.fields import duration_s
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import bounds_of, is_permitted, is_spared, scope_of
+from ai.backend.manager.access.checks import is_permitted, is_protected, scope_of, visibility_filter
 from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.service import IdentityService
@@ -106,7 +106,7 @@ class TemplateService:
 
     async def list(self, caller: Caller, kind: TemplateKind, *, is_all: bool = False) -> Sequence[Template]:
         """Returns the caller's templates, and with ``is_all`` also templates of others that the caller may see."""
-        bounds = bounds_of(caller, Operation.SEE_TEMPLATES) if is_all else {"user_id": caller.user_id}
+        bounds = visibility_filter(caller, Operation.SEE_TEMPLATES) if is_all else {"user_id": caller.user_id}
         return await self._store.templates(kind, **bounds)
 
     async def get(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
@@ -150,7 +150,7 @@ class TemplateService:
         if template.user_id != caller.user_id and scope_of(caller, Operation.CHANGE_TEMPLATES) is not Scope.ALL:
             owner = await self._identities.user(uuid=template.user_id)
             # The sessions of a superadmin must not run what an admin of a domain wrote.
-            if owner is not None and is_spared(Operation.CHANGE_TEMPLATES, owner.role):
+            if owner is not None and is_protected(Operation.CHANGE_TEMPLATES, owner.role):
                 raise Forbidden("Templates of superadmins are changed by superadmins.")
         return template
 

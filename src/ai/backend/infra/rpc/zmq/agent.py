@@ -24,7 +24,7 @@ from ai.backend.infra.rpc.multiplexer import Multiplexer
 from ai.backend.infra.rpc.zmq.keys import KeyPair
 
 log = logging.getLogger(__name__)
-_SHARE_OF_A_KEY = 0.25
+_TIMEOUT_SHARE_PER_KEY = 0.25
 """How much of ``lost_after_s`` each of several keys of a manager that is away is tried."""
 
 
@@ -82,7 +82,7 @@ class ZmqAgentEndpoint:
         self._socket = self._open_socket(self._context)
         self._tasks = [
             asyncio.create_task(self._receive(self._socket), name="link-receive"),
-            asyncio.create_task(self._greet(), name="link-hello"),
+            asyncio.create_task(self._send_hellos(), name="link-hello"),
             asyncio.create_task(self._follow_keys(), name="link-keys"),
         ]
 
@@ -150,7 +150,7 @@ class ZmqAgentEndpoint:
         except zmq.ZMQError as e:
             raise Unavailable(f"the connection to the manager failed: {e}") from None
 
-    async def _greet(self) -> None:
+    async def _send_hellos(self) -> None:
         """Sends a hello at every interval, and reconnects if the manager does not reply.
 
         A manager refuses keys silently.
@@ -159,14 +159,14 @@ class ZmqAgentEndpoint:
             try:
                 await self._send(self._hello())
             except Unavailable as e:
-                self._lost(str(e))
+                self._mark_lost(str(e))
             delay_s = self.hello_every_s if self._connected.is_set() else min(0.05, self.hello_every_s)
             await asyncio.sleep(delay_s)
             silent_s = asyncio.get_running_loop().time() - self._received_at
-            has_choice = not self._connected.is_set() and len(self._keys()[1]) > 1
-            if silent_s > self.lost_after_s * (_SHARE_OF_A_KEY if has_choice else 1):
-                self._lost(f"it said nothing for {silent_s:.1f} s")
-                self._renew()
+            has_several_keys = not self._connected.is_set() and len(self._keys()[1]) > 1
+            if silent_s > self.lost_after_s * (_TIMEOUT_SHARE_PER_KEY if has_several_keys else 1):
+                self._mark_lost(f"it said nothing for {silent_s:.1f} s")
+                self._reconnect()
 
     def _keys(self) -> tuple[KeyPair, tuple[str, ...]]:
         return (self.keypair, (self.manager_key,)) if self.newest_keys is None else self.newest_keys()
@@ -177,53 +177,53 @@ class ZmqAgentEndpoint:
             await asyncio.sleep(min(1.0, self.lost_after_s))
             keypair, manager_keys = self._keys()
             if self._connected.is_set() and (keypair != self.keypair or self.manager_key not in manager_keys):
-                await self._go_over()
+                await self._switch_keys()
 
-    async def _go_over(self) -> None:
+    async def _switch_keys(self) -> None:
         """Connects with the valid keys, and closes the present connection afterwards, so that calls continue.
 
         A pair that the manager does not take yet, or a key of its own that it does not use yet, changes nothing.
         """
         assert self._context is not None
-        keypair, manager_key = self._next_keys()
-        spare, receiver = self._make_socket(self._context, keypair, manager_key), None
+        keypair, manager_key = self._choose_keys()
+        spare_socket, old_receiver = self._make_socket(self._context, keypair, manager_key), None
         try:
-            can_send = spare.poll(int(self.lost_after_s * 1000), zmq.POLLOUT)  # type: ignore[call-arg]  # stub lacks it
+            can_send = spare_socket.poll(int(self.lost_after_s * 1000), zmq.POLLOUT)  # type: ignore[call-arg]  # stub lacks it
             if not await can_send or self._socket is None:
                 log.info("the manager does not take the new keys yet, those of before are used")
                 return
             log.info("the link goes over to other keys")
             self.keypair, self.manager_key = keypair, manager_key
-            spare, self._socket = self._socket, spare
-            receiver, self._tasks[0] = self._tasks[0], asyncio.create_task(self._receive(self._socket))
+            spare_socket, self._socket = self._socket, spare_socket
+            old_receiver, self._tasks[0] = self._tasks[0], asyncio.create_task(self._receive(self._socket))
             with suppress(Unavailable):
                 await self._send(self._hello())
             await asyncio.sleep(min(1.0, self.lost_after_s))  # for what the manager has sent by the old connection
         finally:
-            if receiver is not None:
-                receiver.cancel()
-            spare.close(0)
+            if old_receiver is not None:
+                old_receiver.cancel()
+            spare_socket.close(0)
 
-    def _next_keys(self) -> tuple[KeyPair, str]:
+    def _choose_keys(self) -> tuple[KeyPair, str]:
         """Returns the valid key pair, and the manager's key that follows the present one in the list."""
-        keypair, keys = self._keys()
-        present = keys.index(self.manager_key) if self.manager_key in keys else -1
-        return keypair, keys[(present + 1) % len(keys)]
+        keypair, manager_keys = self._keys()
+        key_index = manager_keys.index(self.manager_key) if self.manager_key in manager_keys else -1
+        return keypair, manager_keys[(key_index + 1) % len(manager_keys)]
 
     def _hello(self) -> bytes:
         agents = None if self._carried is None else sorted(self._carried)
         hello = Hello(self.agent_id, self._incarnation, agents=agents)
         return encode(Kind.HELLO, body=hello, limit=self.max_message_bytes)
 
-    def _lost(self, reason: str) -> None:
+    def _mark_lost(self, reason: str) -> None:
         if self._connected.is_set():
             log.warning("the manager is no longer connected: %s", reason)
             self._connected.clear()
-        self._multiplexer.lose(Unavailable(f"the manager is no longer connected: {reason}"))
+        self._multiplexer.fail_all(Unavailable(f"the manager is no longer connected: {reason}"))
 
-    def _renew(self) -> None:
+    def _reconnect(self) -> None:
         assert self._context is not None
-        self.keypair, self.manager_key = self._next_keys()
+        self.keypair, self.manager_key = self._choose_keys()
         old_socket, self._socket = self._socket, self._open_socket(self._context)
         self._tasks[0].cancel()
         self._tasks[0] = asyncio.create_task(self._receive(self._socket), name="link-receive")
@@ -232,9 +232,9 @@ class ZmqAgentEndpoint:
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         while True:
-            parts = await socket.recv_multipart()
+            message_parts = await socket.recv_multipart()
             try:
-                envelope = decode(parts[-1])
+                envelope = decode(message_parts[-1])
                 self._received_at = asyncio.get_running_loop().time()
                 if envelope.kind in (Kind.WELCOME, Kind.REFUSED):
                     self._on_greeting(envelope)
@@ -248,7 +248,7 @@ class ZmqAgentEndpoint:
     def _on_greeting(self, envelope: Envelope) -> None:
         if envelope.kind == Kind.WELCOME:
             if self._manager not in ("", envelope.name):
-                self._lost("it was started anew")
+                self._mark_lost("it was started anew")
             self._manager, self._refusal = envelope.name, ""
             if not self._connected.is_set():
                 log.info("connected to the manager at %s", self.connect)
@@ -257,4 +257,4 @@ class ZmqAgentEndpoint:
             if self._refusal != envelope.name:
                 log.warning("the manager refuses this agent: %s", envelope.name)
             self._refusal = envelope.name
-            self._lost(envelope.name)
+            self._mark_lost(envelope.name)

@@ -29,9 +29,9 @@ class ReplacedFile(Generic[T]):
 
     def newest(self) -> T:
         """Returns the content of the file. The file is read again if it was replaced or written since the last read."""
-        stamp = self._read_stamp()
-        if stamp != self._stamp:
-            self._stamp = stamp
+        file_stamp = self._read_stamp()
+        if file_stamp != self._stamp:
+            self._stamp = file_stamp
             try:
                 self._value = self._load(self._path)
             except (OSError, InvalidInput) as e:
@@ -40,10 +40,10 @@ class ReplacedFile(Generic[T]):
 
     def _read_stamp(self) -> tuple[int, int, int, int] | None:
         try:
-            status = self._path.stat()
+            file_status = self._path.stat()
         except OSError:
             return None
-        return status.st_mtime_ns, status.st_ino, status.st_size, status.st_mode
+        return file_status.st_mtime_ns, file_status.st_ino, file_status.st_size, file_status.st_mode
 
 
 def load_public_keys(path: Path) -> tuple[str, ...]:

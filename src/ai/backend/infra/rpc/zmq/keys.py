@@ -34,16 +34,16 @@ def covers(bound_id: str, agent_id: str) -> bool:
     It is the id of one agent, or ``PREFIX.*`` for all agents whose ids begin with ``PREFIX.``; keys of several
     processes that share a prefix have a name each, ``PREFIX.*@NAME``.
     """
-    prefix, star, _ = bound_id.partition("*")
-    return agent_id.startswith(prefix) and len(agent_id) > len(prefix) if star else agent_id == bound_id
+    prefix, asterisk, _ = bound_id.partition("*")
+    return agent_id.startswith(prefix) and len(agent_id) > len(prefix) if asterisk else agent_id == bound_id
 
 
 def check_bound_id(bound_id: str) -> str:
-    """Returns the name if a key can be bound to the name, see :func:`covers`. Raises InvalidName."""
-    prefix, star, name = bound_id.partition(".*")
-    if star and name:
+    """Returns ``bound_id`` if a key can be bound to it, see :func:`covers`. Raises InvalidName."""
+    prefix, separator, name = bound_id.partition(".*")
+    if separator and name:
         check_slug(name.removeprefix("@") if name.startswith("@") else "", what="agent_id", allow_dots=True)
-    check_slug(prefix if star else bound_id, what="agent_id", allow_dots=True)
+    check_slug(prefix if separator else bound_id, what="agent_id", allow_dots=True)
     return bound_id
 
 

@@ -113,7 +113,7 @@ class ZmqManagerEndpoint:
             raise e if isinstance(e, Unavailable) else Unavailable(f"cannot bind {self.bind}: {e}") from None
         self._tasks = [
             asyncio.create_task(self._receive(self._socket), name="link-receive"),
-            asyncio.create_task(self._watch(), name="link-watch"),
+            asyncio.create_task(self._watch_peers(), name="link-watch"),
             asyncio.create_task(self._follow_keypair(self._socket), name="link-keys"),
         ]
 
@@ -145,15 +145,15 @@ class ZmqManagerEndpoint:
         """Makes the address accept agents by another key. ZeroMQ ends the connections that it has accepted before."""
         self.keypair = keypair
         self._use_keypair(socket)
-        closed = socket.get_monitor_socket(zmq.EVENT_CLOSED)
+        monitor_socket = socket.get_monitor_socket(zmq.EVENT_CLOSED)
         try:
             socket.unbind(self.address)
             # Until then the address is in use, and the file of an ipc address would be removed after the next bind.
             with suppress(TimeoutError):
-                await asyncio.wait_for(closed.recv_multipart(), _UNBIND_S)
+                await asyncio.wait_for(monitor_socket.recv_multipart(), _UNBIND_S)
         finally:
             socket.disable_monitor()
-            closed.close(0)
+            monitor_socket.close(0)
         while True:
             try:
                 socket.bind(self.address)
@@ -238,12 +238,14 @@ class ZmqManagerEndpoint:
             log.warning("the key %s belongs to %s and claims to be %s", public_key, bound_agent, hello.agent_id[:64])
             self._drop_route(route, "its key was taken away")
             await self._refuse(route, "the key belongs to another agent")
-        elif foreign_id := next((i for i in hello.agents or () if not covers(bound_agent, i)), None):
+        elif foreign_id := next(
+            (agent_index for agent_index in hello.agents or () if not covers(bound_agent, agent_index)), None
+        ):
             log.warning("the key of %s claims to speak for %s", bound_agent, foreign_id[:64])
             await self._refuse(route, "the key may not speak for all of these agents")
         else:
             self._admit(route, hello)
-            await self._welcome(route)
+            await self._send_welcome(route)
 
     def _admit(self, route: bytes, hello: Hello) -> None:
         assert self._reports is not None
@@ -267,9 +269,9 @@ class ZmqManagerEndpoint:
             peer.route = route
         self._routes[route] = peer
         peer.seen_at = asyncio.get_running_loop().time()
-        self._carry(peer, frozenset([hello.agent_id] if hello.agents is None else hello.agents))
+        self._assign_agents(peer, frozenset([hello.agent_id] if hello.agents is None else hello.agents))
 
-    def _carry(self, peer: _Peer, agents: frozenset[str]) -> None:
+    def _assign_agents(self, peer: _Peer, agents: frozenset[str]) -> None:
         """Registers a connection as the one that speaks for these agents. An agent that two connections name belongs to
         the later one, though both name it in every greeting."""
         if agents == peer.agents:
@@ -291,7 +293,7 @@ class ZmqManagerEndpoint:
     async def _refuse(self, route: bytes, reason: str) -> None:
         await self._send_greeting(route, encode(Kind.REFUSED, name=reason, limit=self.max_message_bytes))
 
-    async def _welcome(self, route: bytes) -> None:
+    async def _send_welcome(self, route: bytes) -> None:
         await self._send_greeting(route, encode(Kind.WELCOME, name=self._incarnation, limit=self.max_message_bytes))
 
     def _route_of(self, agent_id: str) -> bytes | None:
@@ -324,11 +326,11 @@ class ZmqManagerEndpoint:
             return
         log.warning("agent %s is no longer connected: %s", peer.agent_id, reason)
         del self._peers[peer.agent_id]
-        self._carry(peer, frozenset())
+        self._assign_agents(peer, frozenset())
         self._routes.pop(peer.route, None)
-        peer.multiplexer.lose(Unavailable(f"agent {peer.agent_id} is no longer connected: {reason}"))
+        peer.multiplexer.fail_all(Unavailable(f"agent {peer.agent_id} is no longer connected: {reason}"))
 
-    async def _watch(self) -> None:
+    async def _watch_peers(self) -> None:
         while True:
             await asyncio.sleep(min(_PROBE_INTERVAL_S, self.lost_after_s / 6))
             now = asyncio.get_running_loop().time()
@@ -369,14 +371,14 @@ class _ZapHandler:
         while True:
             request = await self._socket.recv_multipart()
             try:
-                answer = self._answer(request)
+                answer = self._authenticate(request)
             except Exception:
                 log.exception("an authentication request failed")
                 answer = (b"500", b"internal error", b"")
             request_id = request[1] if len(request) > 1 else b"1"
             await self._socket.send_multipart([_ZAP_VERSION, request_id, *answer, b""])
 
-    def _answer(self, request: list[bytes]) -> tuple[bytes, bytes, bytes]:
+    def _authenticate(self, request: list[bytes]) -> tuple[bytes, bytes, bytes]:
         if len(request) != 7:
             return b"400", b"a CURVE key is needed", b""
         version, _, domain, address, _, mechanism, key = request

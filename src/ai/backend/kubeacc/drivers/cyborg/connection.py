@@ -45,10 +45,15 @@ class CloudRefused(PeerRefused, code="cloud-refused", title="A service of the cl
 
 
 T = TypeVar("T")
-_VERSIONS = {"accelerator": "accelerator 2.3", "placement": "placement 1.38", "compute": "compute 2.79", "image": ""}
-_PATHS = {"accelerator": "/v2", "image": "/v2", "placement": "", "compute": ""}
+_API_VERSIONS = {
+    "accelerator": "accelerator 2.3",
+    "placement": "placement 1.38",
+    "compute": "compute 2.79",
+    "image": "",
+}
+_API_PATHS = {"accelerator": "/v2", "image": "/v2", "placement": "", "compute": ""}
 """The path of the version that an endpoint may lack."""
-_NAMES = {"accelerator": "Cyborg", "placement": "Placement", "image": "Glance", "compute": "Nova"}
+_SERVICE_NAMES = {"accelerator": "Cyborg", "placement": "Placement", "image": "Glance", "compute": "Nova"}
 _MAX_ANSWER_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 18
 _MAX_DOWNLOAD_S = 900.0
@@ -64,8 +69,8 @@ class Cloud:
 
     def __init__(self, settings: CyborgSettings) -> None:
         self._settings = settings
-        auth = _plugin(settings.auth_type, settings.auth)
-        service_auth = _plugin(settings.auth_type, settings.service_auth) if settings.service_auth else auth
+        auth = _auth_plugin(settings.auth_type, settings.auth)
+        service_auth = _auth_plugin(settings.auth_type, settings.service_auth) if settings.service_auth else auth
         self._session = Session(
             auth=ServiceTokenAuthWrapper(user_auth=auth, service_auth=service_auth),
             verify=str(settings.ca_file) if settings.ca_file else True,
@@ -89,17 +94,17 @@ class Cloud:
         Raises CloudUnavailable: no usable answer, so that the request may or may not have been done; CloudRefused,
         NotFound, Conflict, InvalidInput as the service answers.
         """
-        return await _in_thread(lambda: self._request(service, method, path, type_, body, timeout_s))
+        return await _run_in_thread(lambda: self._request(service, method, path, type_, body, timeout_s))
 
     async def upload(self, path: str, file: Path) -> None:
         """Sends the content of a file to Glance. Raises as :meth:`request` does."""
 
         def send() -> None:
-            with file.open("rb") as content:
+            with file.open("rb") as file_content:
                 headers = {"Content-Type": "application/octet-stream"}
-                self._send("image", "PUT", path, data=content, headers=headers).close()
+                self._send("image", "PUT", path, data=file_content, headers=headers).close()
 
-        await _in_thread(send)
+        await _run_in_thread(send)
 
     async def download(self, path: str, target: BinaryIO, limit: int) -> None:
         """Writes a file of Glance into ``target``. A file of more than ``limit`` bytes raises InvalidInput."""
@@ -113,45 +118,45 @@ class Cloud:
                         raise InvalidInput(f"the image is larger than {limit} bytes")
                     target.write(chunk)
 
-        await _in_thread(receive)
+        await _run_in_thread(receive)
 
     async def project_and_user(self) -> tuple[str, str]:
         """Returns the ids of the account's project and of its user. Raises as :meth:`request` does."""
 
-        def ids() -> tuple[str, str]:
-            with _translated("Keystone"):
+        def read_ids() -> tuple[str, str]:
+            with _translate_errors("Keystone"):
                 return self._session.get_project_id() or "", self._session.get_user_id() or ""
 
-        return await _in_thread(ids)
+        return await _run_in_thread(read_ids)
 
     def _request(self, service: str, method: str, path: str, type_: Any, body: Any, timeout_s: float | None) -> Any:
         headers = {"Accept": "application/json"}
-        content = None
+        request_body = None
         if body is not None:
             headers["Content-Type"] = "application/json"
-            content = msgspec.json.encode(body)
+            request_body = msgspec.json.encode(body)
         deadline = time.monotonic() + (timeout_s or self._settings.request_timeout)
-        with self._send(service, method, path, data=content, headers=headers, timeout=timeout_s) as response:
-            answer = bytearray()
+        with self._send(service, method, path, data=request_body, headers=headers, timeout=timeout_s) as response:
+            response_body = bytearray()
             for chunk in self._chunks(service, response, deadline):
-                answer += chunk
-                if len(answer) > _MAX_ANSWER_BYTES:
-                    raise CloudUnavailable(f"{_NAMES[service]} answers more than {_MAX_ANSWER_BYTES} bytes")
+                response_body += chunk
+                if len(response_body) > _MAX_ANSWER_BYTES:
+                    raise CloudUnavailable(f"{_SERVICE_NAMES[service]} answers more than {_MAX_ANSWER_BYTES} bytes")
         if type_ is type(None):
             return None
         try:
-            return msgspec.json.decode(bytes(answer), type=type_)
+            return msgspec.json.decode(bytes(response_body), type=type_)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
-            raise CloudUnavailable(f"{_NAMES[service]} answers what it should not: {str(e)[:200]}") from None
+            raise CloudUnavailable(f"{_SERVICE_NAMES[service]} answers what it should not: {str(e)[:200]}") from None
 
     def _chunks(self, service: str, response: requests.Response, deadline: float | None) -> Iterator[bytes]:
         try:
             for chunk in response.iter_content(_CHUNK_BYTES):
                 yield chunk
                 if deadline is not None and time.monotonic() > deadline:
-                    raise CloudUnavailable(f"{_NAMES[service]} answers too slowly")
+                    raise CloudUnavailable(f"{_SERVICE_NAMES[service]} answers too slowly")
         except requests.RequestException as e:
-            raise CloudUnavailable(f"{_NAMES[service]} broke off its answer: {type(e).__name__}") from None
+            raise CloudUnavailable(f"{_SERVICE_NAMES[service]} broke off its answer: {type(e).__name__}") from None
 
     def _send(
         self,
@@ -163,12 +168,12 @@ class Cloud:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> requests.Response:
-        settings, name = self._settings, _NAMES[service]
-        with _translated(name):
+        settings, name = self._settings, _SERVICE_NAMES[service]
+        with _translate_errors(name):
             url = self._endpoint(service)
             sent_headers = dict(headers or {})
-            if _VERSIONS[service]:
-                sent_headers["OpenStack-API-Version"] = _VERSIONS[service]
+            if _API_VERSIONS[service]:
+                sent_headers["OpenStack-API-Version"] = _API_VERSIONS[service]
             response: requests.Response = self._session.request(
                 f"{url}{path}",
                 method,
@@ -181,8 +186,8 @@ class Cloud:
             )
         if response.status_code >= 300:
             with response:
-                text = fault_text(next(self._chunks(service, response, None), b""))
-            raise refusal_of(name, response.status_code, text)
+                error_text = fault_text(next(self._chunks(service, response, None), b""))
+            raise refusal_of(name, response.status_code, error_text)
         return response
 
     def _endpoint(self, service: str) -> str:
@@ -194,23 +199,25 @@ class Cloud:
             skip_discovery=True,
         )
         if not url:
-            raise CloudRefused(f"the catalog of Keystone has no {settings.interface} endpoint of {_NAMES[service]}")
+            raise CloudRefused(
+                f"the catalog of Keystone has no {settings.interface} endpoint of {_SERVICE_NAMES[service]}"
+            )
         url = str(url).rstrip("/")
-        return url if url.endswith(_PATHS[service]) else f"{url}{_PATHS[service]}"
+        return url if url.endswith(_API_PATHS[service]) else f"{url}{_API_PATHS[service]}"
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
+async def _run_in_thread(work: Callable[[], T]) -> T:
     """Runs blocking work in a thread to its end. A cancellation waits for the end of the work."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
+    running_work = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        return await asyncio.shield(running)
+        return await asyncio.shield(running_work)
     except asyncio.CancelledError:
         with suppress(BackendError):
-            await running
+            await running_work
         raise
 
 
-class _translated:  # noqa: N801  # used as a function
+class _translate_errors:  # noqa: N801  # used as a function
     """Translates the exceptions of keystoneauth into errors of the platform."""
 
     def __init__(self, name: str) -> None:
@@ -230,9 +237,9 @@ class _translated:  # noqa: N801  # used as a function
             raise CloudUnavailable(f"{name} does not answer: {type(error).__name__}") from None
 
 
-def refusal_of(name: str, status: int, text: str) -> BackendError:
+def refusal_of(name: str, status: int, error_text: str) -> BackendError:
     """Returns the error for a reply that reports no success."""
-    message = f"{name} answers {status}: {text}" if text else f"{name} answers {status}"
+    message = f"{name} answers {status}: {error_text}" if error_text else f"{name} answers {status}"
     if status == 404:
         return NotFound(message)
     if status in (409, 423):
@@ -250,24 +257,24 @@ def refusal_of(name: str, status: int, text: str) -> BackendError:
 
 def fault_text(body: bytes) -> str:
     """Returns the fault that a reply describes, as one line of at most 300 characters."""
-    text = body[:4096].decode(errors="replace")
+    fault = body[:4096].decode(errors="replace")
     with suppress(msgspec.MsgspecError, RecursionError):
-        document = msgspec.json.decode(body)
+        error_document = msgspec.json.decode(body)
         for _ in range(4):  # {"error_message": "{\"faultstring\": ...}"}, {"errors": [{"detail": ...}]}
-            if isinstance(document, list) and document:
-                document = document[0]
-            elif isinstance(document, dict):
+            if isinstance(error_document, list) and error_document:
+                error_document = error_document[0]
+            elif isinstance(error_document, dict):
                 keys = ("error_message", "faultstring", "errors", "detail", "message", "error")
-                document = next((document[key] for key in keys if document.get(key)), None)
-            elif isinstance(document, str):
-                text = document
+                error_document = next((error_document[key] for key in keys if error_document.get(key)), None)
+            elif isinstance(error_document, str):
+                fault = error_document
                 with suppress(msgspec.MsgspecError):
-                    document = msgspec.json.decode(document)
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300]
+                    error_document = msgspec.json.decode(error_document)
+    return " ".join("".join(character if character.isprintable() else " " for character in fault).split())[:300]
 
 
-def _plugin(auth_type: str, options: Mapping[str, str]) -> Any:
-    values = {}
+def _auth_plugin(auth_type: str, options: Mapping[str, str]) -> Any:
+    option_values = {}
     for key, value in options.items():
         name = key
         if key.endswith(_FILE_SUFFIX):
@@ -275,8 +282,8 @@ def _plugin(auth_type: str, options: Mapping[str, str]) -> Any:
                 name, value = key.removesuffix(_FILE_SUFFIX), Path(value).read_text().strip()
             except (OSError, UnicodeDecodeError) as e:
                 raise InvalidInput(f"auth.{key}: {value} cannot be read: {type(e).__name__}") from None
-        values[name.replace("-", "_")] = value
+        option_values[name.replace("-", "_")] = value
     try:
-        return loading.get_plugin_loader(auth_type).load_from_options(**values)
+        return loading.get_plugin_loader(auth_type).load_from_options(**option_values)
     except (exceptions.ClientException, TypeError, ValueError) as e:
         raise InvalidInput(f"the account of the cloud is not complete: {e}") from None

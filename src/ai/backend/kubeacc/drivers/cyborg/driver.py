@@ -81,22 +81,24 @@ class CyborgDriver(AbstractAcceleratorDriver):
 
     async def discover(self) -> Sequence[DriverDevice]:
         deployables = await self._deployables()
-        by_profile: dict[str, AcceleratorRequest] = {}
+        request_by_profile: dict[str, AcceleratorRequest] = {}
         for request in await self._requests():
             if request.state == BOUND and request.device_profile_name:
-                by_profile[request.device_profile_name] = request
-        listed = await self._cloud.request("accelerator", "GET", _PROFILES, DeviceProfiles)
-        nodes = {profile.name: profile.description or "" for profile in listed.device_profiles}
+                request_by_profile[request.device_profile_name] = request
+        profile_list = await self._cloud.request("accelerator", "GET", _PROFILES, DeviceProfiles)
+        node_of_profile = {profile.name: profile.description or "" for profile in profile_list.device_profiles}
         devices: list[DriverDevice] = []
         for deployable in deployables:
             stock = await self._stock_if_any(deployable)
             for number in range(min(deployable.num_accelerators, _MAX_UNITS)):
                 unit = Unit(deployable.uuid, number, self._settings.cluster)
-                request_of_unit = by_profile.get(unit.profile)
-                devices.append(self._described(unit, deployable, stock, request_of_unit, nodes.get(unit.profile, "")))
+                request_of_unit = request_by_profile.get(unit.profile)
+                devices.append(
+                    self._describe(unit, deployable, stock, request_of_unit, node_of_profile.get(unit.profile, ""))
+                )
         return devices
 
-    def _described(
+    def _describe(
         self, unit: Unit, deployable: Deployable, stock: Stock | None, request: AcceleratorRequest | None, node: str
     ) -> DriverDevice:
         properties = {"deployable": deployable.name, "driver": deployable.driver_name or ""}
@@ -136,18 +138,18 @@ class CyborgDriver(AbstractAcceleratorDriver):
             try:
                 await self._placement.allocate(unit.consumer, stock, 1)
                 await self._make_profile(unit, stock, node_name)
-                await self._bind(unit, stock, machine)
+                await self._bind_unit(unit, stock, machine)
             except BackendError as e:
                 if isinstance(e, BindFailed) or not isinstance(e, CloudUnavailable):
                     with suppress(BackendError):  # the first error is the reason; a rollback tries again
-                        await self._free(unit)
+                        await self._free_unit(unit)
                 raise
 
     async def detach(self, device_id: str) -> None:
         """Unbinds the accelerator, and frees everything that the unit has in Cyborg and Placement."""
         unit = Unit.parse(device_id, self._settings.cluster)
         async with self._lock(unit):
-            await self._free(unit)
+            await self._free_unit(unit)
             await self._placement.release(unit.programming_consumer)
 
     async def program(self, device_id: str, image: Path) -> None:
@@ -160,7 +162,7 @@ class CyborgDriver(AbstractAcceleratorDriver):
         if stock.resource != _FPGA:
             raise InvalidInput(f"{deployable.name} is of {stock.resource}; Cyborg programs FPGAs only")
         image_id = await self._images.put(image)
-        async with self._lock(deployable), self._whole(unit, stock):
+        async with self._lock(deployable), self._reserve_whole_device(unit, stock):
             body = [{"path": "/program", "op": "replace", "value": [{"image_uuid": image_id}]}]
             path = f"/deployables/{deployable.uuid}/program"
             timeout_s = self._settings.program_timeout
@@ -168,7 +170,7 @@ class CyborgDriver(AbstractAcceleratorDriver):
         self._programs[deployable.uuid] = str(image)
 
     @asynccontextmanager
-    async def _whole(self, unit: Unit, stock: Stock) -> AsyncIterator[None]:
+    async def _reserve_whole_device(self, unit: Unit, stock: Stock) -> AsyncIterator[None]:
         """Takes all free shares of a device, so that no other consumer gets a share meanwhile.
 
         They are kept where nobody knows whether the device is still being programmed: the unit's next program or detach
@@ -191,31 +193,38 @@ class CyborgDriver(AbstractAcceleratorDriver):
             raise
         await self._placement.release(consumer)
 
-    async def _bind(self, unit: Unit, stock: Stock, machine: Machine) -> None:
-        created = await self._cloud.request(
+    async def _bind_unit(self, unit: Unit, stock: Stock, machine: Machine) -> None:
+        created_requests = await self._cloud.request(
             "accelerator", "POST", _REQUESTS, AcceleratorRequests, body={"device_profile_name": unit.profile}
         )
-        if len(created.arqs) != 1:
-            raise CloudUnavailable(f"Cyborg has made {len(created.arqs)} requests for one accelerator")
-        request = created.arqs[0]
-        values = {
+        if len(created_requests.arqs) != 1:
+            raise CloudUnavailable(f"Cyborg has made {len(created_requests.arqs)} requests for one accelerator")
+        request = created_requests.arqs[0]
+        bind_values = {
             "hostname": machine.host,
             "device_rp_uuid": stock.provider,
             "instance_uuid": machine.instance or unit.host_instance,
         }
-        patch = [{"path": f"/{name}", "op": "add", "value": value} for name, value in values.items()]
+        patch = [{"path": f"/{name}", "op": "add", "value": value} for name, value in bind_values.items()]
         problem: BackendError | None = None
         try:
             await self._cloud.request("accelerator", "PATCH", _REQUESTS, type(None), body={request.uuid: patch})
         except BackendError as e:  # it may have been done: Cyborg also refuses where it has bound and cannot tell Nova
             problem = e
-        state = next((r.state for r in await self._resolved_requests(unit) if r.uuid == request.uuid), "")
-        if state == BOUND:
+        final_state = next(
+            (
+                resolved_request.state
+                for resolved_request in await self._resolved_requests(unit)
+                if resolved_request.uuid == request.uuid
+            ),
+            "",
+        )
+        if final_state == BOUND:
             if problem is not None:
                 log.warning("Cyborg has bound %s, although: %s", unit.device_id, problem)
-        elif state == _BIND_FAILED or problem is None:
+        elif final_state == _BIND_FAILED or problem is None:
             raise BindFailed(
-                f"the request of {unit.device_id} is {state or 'gone'}: {problem or 'Cyborg does not say why'}"
+                f"the request of {unit.device_id} is {final_state or 'gone'}: {problem or 'Cyborg does not say why'}"
             )
         elif isinstance(problem, InvalidInput):
             raise Conflict(f"Cyborg does not bind it to {machine.node}: {problem.message}")
@@ -228,32 +237,32 @@ class CyborgDriver(AbstractAcceleratorDriver):
         Raises Conflict: it is bound elsewhere, or the machine has other accelerators.
         """
         requests = await self._resolved_requests(unit)
-        instance = machine.instance or unit.host_instance
-        bound = [request for request in requests if request.state == BOUND]
-        if any(request.instance_uuid == instance for request in bound):
-            await self._delete([request for request in requests if request not in bound])
+        instance_id = machine.instance or unit.host_instance
+        bound_requests = [request for request in requests if request.state == BOUND]
+        if any(request.instance_uuid == instance_id for request in bound_requests):
+            await self._delete_requests([request for request in requests if request not in bound_requests])
             return True
-        if bound:
-            raise Conflict(f"{unit.device_id} is bound to the instance {bound[0].instance_uuid}")
-        await self._delete(requests)
-        if any(request.instance_uuid == instance for request in await self._requests()):
+        if bound_requests:
+            raise Conflict(f"{unit.device_id} is bound to the instance {bound_requests[0].instance_uuid}")
+        await self._delete_requests(requests)
+        if any(request.instance_uuid == instance_id for request in await self._requests()):
             raise Conflict(f"{machine.node} has accelerators, and Cyborg binds no more to it: detach them first")
         return False
 
-    async def _free(self, unit: Unit) -> None:
+    async def _free_unit(self, unit: Unit) -> None:
         requests = await self._resolved_requests(unit)
-        bound = [request for request in requests if request.state == BOUND]
-        if bound:
-            fields = ("hostname", "device_rp_uuid", "instance_uuid")
-            patch = [{"path": f"/{name}", "op": "remove"} for name in fields]
-            body = {request.uuid: patch for request in bound}
+        bound_requests = [request for request in requests if request.state == BOUND]
+        if bound_requests:
+            bind_fields = ("hostname", "device_rp_uuid", "instance_uuid")
+            patch = [{"path": f"/{name}", "op": "remove"} for name in bind_fields]
+            body = {request.uuid: patch for request in bound_requests}
             await self._cloud.request("accelerator", "PATCH", _REQUESTS, type(None), body=body)
-        await self._delete(requests)
+        await self._delete_requests(requests)
         with suppress(NotFound):
             await self._cloud.request("accelerator", "DELETE", f"{_PROFILES}?value={unit.profile}", type(None))
         await self._placement.release(unit.consumer)
 
-    async def _delete(self, requests: Sequence[AcceleratorRequest]) -> None:
+    async def _delete_requests(self, requests: Sequence[AcceleratorRequest]) -> None:
         for request in requests:
             with suppress(NotFound):
                 path = f"{_REQUESTS}?arqs={quote(request.uuid, safe='')}"
@@ -267,7 +276,9 @@ class CyborgDriver(AbstractAcceleratorDriver):
         """
         deadline, delays = time.monotonic() + self._settings.bind_timeout, Backoff(0.1, 5.0)
         while True:
-            requests = [r for r in await self._requests() if r.device_profile_name == unit.profile]
+            requests = [
+                any_request for any_request in await self._requests() if any_request.device_profile_name == unit.profile
+            ]
             if all(request.state != BIND_STARTED for request in requests):
                 return requests
             if time.monotonic() > deadline:
@@ -275,26 +286,26 @@ class CyborgDriver(AbstractAcceleratorDriver):
             await delays.wait()
 
     async def _make_profile(self, unit: Unit, stock: Stock, node_name: str) -> None:
-        groups = [{f"resources:{stock.resource}": "1"}]
-        profile = DeviceProfile(name=unit.profile, description=node_name, groups=groups)
+        resource_groups = [{f"resources:{stock.resource}": "1"}]
+        profile = DeviceProfile(name=unit.profile, description=node_name, groups=resource_groups)
         path = f"{_PROFILES}?name={unit.profile}"
-        present = (await self._cloud.request("accelerator", "GET", path, DeviceProfiles)).device_profiles
-        if present == [profile]:
+        present_profiles = (await self._cloud.request("accelerator", "GET", path, DeviceProfiles)).device_profiles
+        if present_profiles == [profile]:
             return
-        if present:
+        if present_profiles:
             path = f"{_PROFILES}?value={unit.profile}"
             await self._cloud.request("accelerator", "DELETE", path, type(None))
-        body = [{"name": unit.profile, "description": node_name, "groups": groups}]
+        body = [{"name": unit.profile, "description": node_name, "groups": resource_groups}]
         await self._cloud.request("accelerator", "POST", _PROFILES, type(None), body=body)
 
     async def _machine(self, node_name: str) -> Machine:
         """Returns the machine of a node. Raises NotFound, Conflict: Nova has none of this name, or several."""
-        configured = self._settings.nodes.get(node_name)
-        if configured is not None:
-            return Machine(node_name, configured.instance, configured.host)
+        configured_node = self._settings.nodes.get(node_name)
+        if configured_node is not None:
+            return Machine(node_name, configured_node.instance, configured_node.host)
         path = f"/servers/detail?name={quote(f'^{re.escape(node_name)}$', safe='')}"
-        listed = await self._cloud.request("compute", "GET", path, Servers)
-        servers = [server for server in listed.servers if server.name == node_name]
+        server_list = await self._cloud.request("compute", "GET", path, Servers)
+        servers = [server for server in server_list.servers if server.name == node_name]
         if not servers:
             raise NotFound(f"Nova has no server {node_name}, and drivers.cyborg.nodes does not name it")
         if len(servers) > 1:
@@ -324,8 +335,8 @@ class CyborgDriver(AbstractAcceleratorDriver):
         return None
 
     async def _deployables(self) -> list[Deployable]:
-        listed = await self._cloud.request("accelerator", "GET", "/deployables", Deployables)
-        return sorted(listed.deployables, key=lambda deployable: deployable.uuid)
+        deployable_list = await self._cloud.request("accelerator", "GET", "/deployables", Deployables)
+        return sorted(deployable_list.deployables, key=lambda deployable: deployable.uuid)
 
     async def _requests(self) -> list[AcceleratorRequest]:
         return (await self._cloud.request("accelerator", "GET", _REQUESTS, AcceleratorRequests)).arqs

@@ -63,8 +63,8 @@ class ImageLibrary:
         image = await self._cloud.request("image", "POST", "/images", GlanceImage, body=body)
         try:
             await self._cloud.upload(f"/images/{image.id}/file", path)
-            uploaded = await self._cloud.request("image", "GET", f"/images/{image.id}", GlanceImage)
-            if not _holds(uploaded, project, hash_value):
+            uploaded_image = await self._cloud.request("image", "GET", f"/images/{image.id}", GlanceImage)
+            if not _holds(uploaded_image, project, hash_value):
                 raise CloudUnavailable(f"Glance has stored other bytes than those of {path.name}")
         except BaseException:
             with suppress(BackendError):

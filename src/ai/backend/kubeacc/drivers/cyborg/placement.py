@@ -34,8 +34,8 @@ class Placement:
         if not inventories:
             raise NotFound(f"Placement has no inventory of {provider}")
         resource, inventory = sorted(inventories.items())[0]  # Cyborg writes one
-        usable = max(0, inventory.total - inventory.reserved)
-        return Stock(provider, await self._host(provider), resource, usable)
+        usable_shares = max(0, inventory.total - inventory.reserved)
+        return Stock(provider, await self._host(provider), resource, usable_shares)
 
     async def has(self, consumer: str) -> bool:
         """Returns True if a consumer has at least one share."""
@@ -68,8 +68,8 @@ class Placement:
     async def _host(self, provider: str) -> str:
         """Returns the name of the compute host, the root of a provider's tree; it stays as long as the provider."""
         if provider not in self._hosts:
-            leaf = await self._provider(provider)
-            self._hosts[provider] = (await self._provider(leaf.root_provider_uuid)).name
+            provider_details = await self._provider(provider)
+            self._hosts[provider] = (await self._provider(provider_details.root_provider_uuid)).name
         return self._hosts[provider]
 
     async def _provider(self, uuid: str) -> ResourceProvider:

@@ -18,7 +18,13 @@ from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.telemetry.tracing import current_traceparent
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.capabilities import ENCRYPTION, DeviceReader, is_encrypted, needs_of, with_networks
+from ai.backend.manager.agents.capabilities import (
+    ENCRYPTION,
+    DeviceReader,
+    agents_with_networks,
+    is_encrypted,
+    needs_of,
+)
 from ai.backend.manager.agents.plugin_options import check_plugin_options
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore
@@ -82,9 +88,11 @@ class SessionFactory:
         now = self.clock.now()
         candidates, claim = await self._candidates(caller, owner, request)
         encrypted = self.settings.encrypt_networks or is_encrypted(checks.check_flags(request))
-        needs = needs_of(request.cluster_size, request.cluster_mode, "", encrypted=encrypted)
+        needs = needs_of(request.cluster_size, request.cluster_mode, "", is_encrypted_network=encrypted)
         if needs:
-            candidates = replace(candidates, agents=with_networks(candidates.agents, candidates.resource_group, needs))
+            candidates = replace(
+                candidates, agents=agents_with_networks(candidates.agents, candidates.resource_group, needs)
+            )
         image = await self._chosen_image(owner, candidates, request.image, request.architecture)
         slots = self._requested_slots(request.resources, image)
         planned = await self._planned_kernels(owner, request, image, slots, candidates)

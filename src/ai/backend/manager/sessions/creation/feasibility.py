@@ -20,7 +20,7 @@ from ai.backend.core.scheduling.options import USUAL_PRIORITY, read
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
-from ai.backend.manager.agents.capabilities import DeviceReader, with_class
+from ai.backend.manager.agents.capabilities import DeviceReader, agents_with_class
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.model import Group
@@ -125,8 +125,8 @@ def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup)
 def of_class(
     name: str, candidates: Candidates, planned: Sequence[PlannedKernel], devices: DeviceReader, *, has_folders: bool
 ) -> tuple[Candidates, tuple[PlannedKernel, ...]]:
-    """Returns candidates with agents of a runtime class, and kernels with its cost. Raises as ``with_class``."""
-    agents, cost = with_class(
+    """Returns candidates with agents of a runtime class, and kernels with its cost. Raises as ``agents_with_class``."""
+    agents, cost = agents_with_class(
         candidates.agents,
         name,
         [kernel.slots for kernel in planned],
