@@ -109,8 +109,8 @@ def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) 
     group_options, problem_texts = _decode(options or {})
     problems += problem_texts
     if group_options.placement not in PLACEMENTS and group_options.placement not in plugins:
-        known_names = ", ".join([*PLACEMENTS, *sorted(plugins)])
-        problems.append(f"scheduler_opts.agent_selection_strategy: Expected one of {known_names}")
+        all_names = ", ".join([*PLACEMENTS, *sorted(plugins)])
+        problems.append(f"scheduler_opts.agent_selection_strategy: Expected one of {all_names}")
     if problems:
         names = ("scheduler_opts" if text.startswith("scheduler_opts") else "scheduler" for text in problems)
         raise InvalidInput("; ".join(problems), data={**dict.fromkeys(names, "malformed"), "problems": problems})

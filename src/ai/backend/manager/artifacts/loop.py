@@ -44,7 +44,7 @@ class RevisionWriter:
     def __init__(self, store: ArtifactStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._stories = TransitionHistories()
+        self._histories = TransitionHistories()
 
     async def apply(
         self,
@@ -64,7 +64,9 @@ class RevisionWriter:
             Conflict: ``unless_mounted`` and a session mounts it; the message is half a sentence.
         """
         before, subject = RevisionState(seen.status, seen.residue), f"revision {seen.id}"
-        state, path, _ = step(before, trigger, subject=subject, stimulus_id=cause, story=self._stories.of(seen.id))
+        state, path, _ = step(
+            before, trigger, subject=subject, stimulus_id=cause, recent_transitions=self._histories.of(seen.id)
+        )
         if not path:
             return seen
         moved = await self._store.move(
@@ -77,7 +79,7 @@ class RevisionWriter:
             **values,
         )
         if moved is not None:
-            self._stories.extend(seen.id, path)
+            self._histories.extend(seen.id, path)
         crash_point(f"after-artifact-{trigger.value}")
         return moved
 

@@ -12,7 +12,7 @@ from ai.backend.common.ids import SessionId, UserId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.options import read
-from ai.backend.core.scheduling.ordering.fair_share import occupied
+from ai.backend.core.scheduling.ordering.fair_share import occupied_by_scope
 from ai.backend.core.scheduling.plan import Skip
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
@@ -131,7 +131,7 @@ class SchedulingOverview:
         agents = [agent for agent in await reader.agents.agents(scaling_group=group.name) if agent.schedulable]
         holdings = await reader.sessions.held([agent.id for agent in agents])
         owners = {s.id: s for s in await reader.sessions.get_many({each.session_id for each in holdings})}
-        now_occupied = occupied(held_by_scope(holdings, owners))
+        now_occupied = occupied_by_scope(held_by_scope(holdings, owners))
         used_lately = await reader.shares.used_lately(group, now_occupied, self.clock.now())
         capacity = sum((agent.available_slots for agent in agents), ResourceSlot())
         names = {str(each.id): each.name for each in await self.identities.groups()}

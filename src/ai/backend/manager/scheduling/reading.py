@@ -10,7 +10,7 @@ from uuid import UUID
 from ai.backend.common.ids import AgentId
 from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
-from ai.backend.core.scheduling.ordering.fair_share import occupied
+from ai.backend.core.scheduling.ordering.fair_share import occupied_by_scope
 from ai.backend.core.scheduling.policy import PLACEMENTS, Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.infra.clock import Clock
@@ -103,7 +103,7 @@ class SnapshotReader:
             return replace(snapshot, last_agent=last_agent), policy
         owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
         slots_by_scope = held_by_scope(holdings, owners)
-        now, now_used = self.clock.now(), occupied(slots_by_scope)
+        now, now_used = self.clock.now(), occupied_by_scope(slots_by_scope)
         min_runtime = timedelta(seconds=min(options.preemption.min_runtime_s, _MAX_RUNTIME_S))
         running = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
         complete = replace(

@@ -19,7 +19,7 @@ from ai.backend.common.slots import BinarySize
 
 Value = Decimal | str
 """A stated value: a number, a size in bytes, or text (also a version)."""
-Facts = Mapping[str, tuple[Value, ...]]
+Attributes = Mapping[str, tuple[Value, ...]]
 """The attributes of one device: name -> values. Only a list attribute has more than one value."""
 
 _VERSION = re.compile(r"[vV]?[0-9]+(?:\.[0-9]+)*")
@@ -35,7 +35,7 @@ def version_key(text: str) -> tuple[int, ...] | None:
     """Returns the numbers of a dotted version without trailing zeros; None for any other text."""
     if len(text) > 64 or _VERSION.fullmatch(text) is None:
         return None
-    numbers = [int(part) for part in text.lstrip("vV").split(".")]
+    numbers = [int(digits) for digits in text.lstrip("vV").split(".")]
     while len(numbers) > 1 and not numbers[-1]:
         numbers.pop()
     return tuple(numbers)
@@ -70,14 +70,14 @@ class Literal(msgspec.Struct, frozen=True):
 
         Returns None if the two have no order.
         """
-        test = ORDERS[order]
+        is_ordered = ORDERS[order]
         if isinstance(stated, Decimal):
-            return None if self.number is None else test(stated, self.number)
-        version, own_version = version_key(stated), version_key(self.text)
-        if version is not None and own_version is not None:
-            return test(version, own_version)
+            return None if self.number is None else is_ordered(stated, self.number)
+        version, literal_version = version_key(stated), version_key(self.text)
+        if version is not None and literal_version is not None:
+            return is_ordered(version, literal_version)
         size = self._size_of(stated)
-        return None if size is None or self.number is None else test(size, self.number)
+        return None if size is None or self.number is None else is_ordered(size, self.number)
 
     @staticmethod
     def _size_of(stated: str) -> Decimal | None:
@@ -107,16 +107,16 @@ class Comparison(msgspec.Struct, frozen=True):
             return f"{self.name} in [{', '.join(map(str, self.literals))}]"
         return f"{self.name} {self.operator} {self.literals[0]}"
 
-    def value_for(self, facts: Facts) -> bool | None:
-        stated_values = facts.get(self.name)
+    def value_for(self, attributes: Attributes) -> bool | None:
+        stated_values = attributes.get(self.name)
         if not stated_values:
             return None
         if self.operator in ("==", "in", "!="):
             is_equal = any(literal.equals(stated) for literal in self.literals for stated in stated_values)
             return is_equal is not (self.operator == "!=")
         literal = self.literals[0]
-        if (test := TEXT_TESTS.get(self.operator)) is not None:
-            return any(isinstance(stated, str) and test(stated, literal.text) for stated in stated_values)
+        if (text_test := TEXT_TESTS.get(self.operator)) is not None:
+            return any(isinstance(stated, str) and text_test(stated, literal.text) for stated in stated_values)
         results = [literal.compare(stated, self.operator) for stated in stated_values]
         return True if True in results else None if None in results else False
 
@@ -129,8 +129,8 @@ class Has(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"has({self.name})"
 
-    def value_for(self, facts: Facts) -> bool | None:
-        return bool(facts.get(self.name))
+    def value_for(self, attributes: Attributes) -> bool | None:
+        return bool(attributes.get(self.name))
 
 
 class Not(msgspec.Struct, frozen=True):
@@ -139,8 +139,8 @@ class Not(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"!({self.term})"
 
-    def value_for(self, facts: Facts) -> bool | None:
-        value = self.term.value_for(facts)
+    def value_for(self, attributes: Attributes) -> bool | None:
+        value = self.term.value_for(attributes)
         return None if value is None else not value
 
 
@@ -150,8 +150,8 @@ class AllOf(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return " && ".join(f"({term})" if isinstance(term, AnyOf) else str(term) for term in self.terms)
 
-    def value_for(self, facts: Facts) -> bool | None:
-        values = [term.value_for(facts) for term in self.terms]
+    def value_for(self, attributes: Attributes) -> bool | None:
+        values = [term.value_for(attributes) for term in self.terms]
         return False if False in values else None if None in values else True
 
 
@@ -161,8 +161,8 @@ class AnyOf(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return " || ".join(str(term) for term in self.terms)
 
-    def value_for(self, facts: Facts) -> bool | None:
-        values = [term.value_for(facts) for term in self.terms]
+    def value_for(self, attributes: Attributes) -> bool | None:
+        values = [term.value_for(attributes) for term in self.terms]
         return True if True in values else None if None in values else False
 
 

@@ -19,7 +19,7 @@ _MAX_EXACT_AMOUNTS = 1024
 _INFINITE_MICRO = 10**40
 
 
-def micro(quantity: Decimal) -> int:
+def to_micro(quantity: Decimal) -> int:
     """Returns a quantity in millionths, rounded up."""
     if not quantity.is_finite():
         return _INFINITE_MICRO
@@ -36,7 +36,7 @@ def mask_of(ranks: Iterable[int], bit_count: int) -> int:
     return int.from_bytes(mask_bytes, "little")
 
 
-def members(mask: int) -> list[int]:
+def ranks_in_mask(mask: int) -> list[int]:
     """Returns the ranks of a mask, lowest first."""
     return [rank for rank, bit in enumerate(bin(mask)[:1:-1]) if bit == "1"]
 
@@ -109,7 +109,7 @@ class SlotIndex:
             insort(self._order, new_level)
         levels[new_level] = levels.get(new_level, 0) | agent_bit
 
-    def register(self, amount: int) -> int:
+    def register_amount(self, amount: int) -> int:
         """Adds a mask for requests of this amount. Returns the amount, rounded down, for :meth:`mask_with_free`."""
         if amount not in self._masks:
             if len(self._masks) >= _MAX_EXACT_AMOUNTS:
@@ -128,11 +128,13 @@ class SlotIndex:
         if self._stale:
             self.refresh()
         mask = self._masks.get(amount)
-        return self._masks[self.register(amount)] if mask is None else mask
+        return self._masks[self.register_amount(amount)] if mask is None else mask
 
     def _compute_mask(self, amount: int) -> int:
         edge_level = amount // self.unit
-        ranks_with_enough = [rank for rank in members(self._levels.get(edge_level, 0)) if self.free[rank] >= amount]
+        ranks_with_enough = [
+            rank for rank in ranks_in_mask(self._levels.get(edge_level, 0)) if self.free[rank] >= amount
+        ]
         mask = mask_of(ranks_with_enough, len(self.free))
         for level in self._order[bisect_right(self._order, edge_level) :]:
             mask |= self._levels[level]
@@ -155,6 +157,6 @@ class SlotIndex:
         """
         best_rank = self._richest.get(agent_mask)
         if best_rank is None:
-            best_rank = max(members(self.emptiest_mask(agent_mask)), key=lambda rank: (self.free[rank], rank))
+            best_rank = max(ranks_in_mask(self.emptiest_mask(agent_mask)), key=lambda rank: (self.free[rank], rank))
             self._richest[agent_mask] = best_rank
         return best_rank

@@ -21,7 +21,7 @@ class Queue(Protocol):
 
     def __iter__(self) -> Iterator[QueuedSession]: ...
 
-    def placed(self, queued: QueuedSession, choice: EquivalenceClass) -> None: ...
+    def record_placement(self, queued: QueuedSession, choice: EquivalenceClass) -> None: ...
 
 
 Order = Callable[[Sequence[QueuedSession], Snapshot, ResourceSlot], Queue]
@@ -42,7 +42,7 @@ class StaticQueue:
     def __iter__(self) -> Iterator[QueuedSession]:
         return iter(self._queued)
 
-    def placed(self, queued: QueuedSession, choice: EquivalenceClass) -> None:
+    def record_placement(self, queued: QueuedSession, choice: EquivalenceClass) -> None:
         """Does nothing: the order is fixed."""
 
 
@@ -52,9 +52,9 @@ def fifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity:
 
 def lifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
     """Orders pending sessions, the youngest first."""
-    by_priority = groupby(queued_sessions, key=lambda entry: entry.session.priority)
+    grouped_sessions = groupby(queued_sessions, key=lambda entry: entry.session.priority)
     return StaticQueue(
-        [queued for _, sessions_of_priority in by_priority for queued in reversed(list(sessions_of_priority))]
+        [queued for _, sessions_of_priority in grouped_sessions for queued in reversed(list(sessions_of_priority))]
     )
 
 
@@ -138,9 +138,9 @@ class ShareQueue:
 
     def _advance(self, scope_path: Sequence[_Scope], choice: EquivalenceClass | None) -> None:
         if choice is not None:
-            gained = [(slot, float(q)) for slot, q in choice.total.items()]
+            gained_slots = [(slot, float(q)) for slot, q in choice.total.items()]
             for scope in scope_path[1:]:
-                for slot, quantity in gained:
+                for slot, quantity in gained_slots:
                     scope.used[slot] = scope.used.get(slot, 0.0) + quantity
                 self._update_share(scope)
         for parent, child in zip(reversed(scope_path[:-1]), reversed(scope_path[1:]), strict=True):
@@ -149,7 +149,7 @@ class ShareQueue:
             else:
                 heappop(parent.heap)
 
-    def placed(self, queued: QueuedSession, choice: EquivalenceClass) -> None:
+    def record_placement(self, queued: QueuedSession, choice: EquivalenceClass) -> None:
         self._last = choice
 
 
