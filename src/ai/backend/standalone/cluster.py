@@ -220,7 +220,7 @@ async def _start_embedded(
     stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets
 ) -> Callable[[], None]:
     """Starts all daemons in this process. Returns the function that reloads the agents' plugins."""
-    from ai.backend.infra.process.memory import collect_rarely, trimmed
+    from ai.backend.infra.process.memory import collect_rarely, trim_while_running
     from ai.backend.infra.rpc.memory import MemoryLink
 
     collect_rarely()
@@ -246,7 +246,7 @@ async def _start_embedded(
     web = WebDaemon(layout, cluster, sockets.web)
     stack.push_async_callback(web.stop)
     await web.start()
-    await stack.enter_async_context(trimmed(manager.database.rest))
+    await stack.enter_async_context(trim_while_running(manager.database.close_idle))
     reloads: set[asyncio.Task[None]] = set()
     stack.push_async_callback(lambda: cancel_all(*reloads))
 

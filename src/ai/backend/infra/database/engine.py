@@ -29,7 +29,7 @@ class _Transactions(Protocol):
     async def write(self, work: Callable[[Connection], T]) -> T: ...
     async def online(self, work: Callable[[Connection], T]) -> T: ...
     async def vacuum(self) -> None: ...
-    async def rest(self) -> None: ...
+    async def close_idle(self) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -62,8 +62,8 @@ class Database:
         self, url: str, *, pool: Pool | None = None, busy_timeout_s: float = 10.0, ballast_bytes: int = 0
     ) -> None:
         self.url = url
-        self.location = _parse(url)
-        self._transactions = _open(self.location, pool or Pool(), busy_timeout_s, ballast_bytes)
+        self.location = _parse_url(url)
+        self._transactions = _open_transactions(self.location, pool or Pool(), busy_timeout_s, ballast_bytes)
 
     @property
     def is_shared(self) -> bool:
@@ -85,11 +85,11 @@ class Database:
         if check_fence is None:
             return await self._transactions.write(work)
 
-        def fenced(connection: Connection) -> T:
+        def work_with_fence(connection: Connection) -> T:
             check_fence(connection)
             return work(connection)
 
-        return await self._transactions.write(fenced)
+        return await self._transactions.write(work_with_fence)
 
     async def run_online(self, work: Callable[[Connection], T]) -> T:
         """Runs ``work(connection)`` outside of transactions, without blocking writers.
@@ -112,9 +112,9 @@ class Database:
         """Executes a statement in a write transaction of its own, and returns the number of changed rows."""
         return await self.run_write(lambda connection: connection.execute(statement, parameters).rowcount)
 
-    async def rest(self) -> None:
+    async def close_idle(self) -> None:
         """Closes idle connections. They are reopened when needed."""
-        await self._transactions.rest()
+        await self._transactions.close_idle()
 
     async def close(self) -> None:
         """Waits for running transactions, then closes every connection."""
@@ -124,7 +124,7 @@ class Database:
         return f"Database({self.location.render_as_string(hide_password=True)!r})"
 
 
-def _parse(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     scheme = url.partition("://")[0]
     try:
         return make_url(url)
@@ -132,7 +132,7 @@ def _parse(url: str) -> URL:
         raise InvalidInput(f"no database is named by {scheme}://...", data={"url": "malformed"}) from None
 
 
-def _open(url: URL, pool: Pool, busy_timeout_s: float, ballast_bytes: int) -> _Transactions:
+def _open_transactions(url: URL, pool: Pool, busy_timeout_s: float, ballast_bytes: int) -> _Transactions:
     database_kind = url.get_backend_name()
     if database_kind == "sqlite":
         return SqliteTransactions(url, busy_timeout_s=busy_timeout_s, ballast_bytes=ballast_bytes)

@@ -49,8 +49,8 @@ def script_of(connection: Connection, version_table: str) -> str:
 
 def _statements(script: str) -> Iterator[str]:
     statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
+    for script_line in script.splitlines(keepends=True):
+        statement += script_line
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""

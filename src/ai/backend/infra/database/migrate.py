@@ -57,19 +57,19 @@ def history(location: Path) -> list[dict[str, str | None]]:
     ]
 
 
-def _refuse(scripts: ScriptDirectory, revision: str) -> Conflict:
+def _revision_error(scripts: ScriptDirectory, revision: str) -> Conflict:
     """Returns the error for a database whose revision does not belong to these migrations. Revisions are numbers of one
     width.
 
     The first migration may name in ``previous_program`` what brings an older database to its revision.
     """
-    *_, baseline = scripts.walk_revisions()
-    if revision > baseline.revision:
+    *_, is_older = scripts.walk_revisions()
+    if revision > is_older.revision:
         return Conflict(f"the database is of a newer version than this program: it is at revision {revision}")
-    previous = getattr(baseline.module, "previous_program", "an earlier version")
+    previous_revision = getattr(is_older.module, "previous_program", "an earlier version")
     return Conflict(
-        f"the database is at revision {revision}, and this program upgrades from {baseline.revision} on:"
-        f" upgrade it first with {previous}, by `backend.ai mgr schema upgrade` or a start"
+        f"the database is at revision {revision}, and this program upgrades from {is_older.revision} on:"
+        f" upgrade it first with {previous_revision}, by `backend.ai mgr schema upgrade` or a start"
     )
 
 
@@ -85,7 +85,7 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
     """
     current = await current_revision(database)
     if head is not None and current == head:
-        await online_indexes.finish(database)
+        await online_indexes.create_noted_indexes(database)
         return head
     if (
         head is not None
@@ -108,7 +108,7 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
             try:
                 return scripts._upgrade_revs(newest, revision)  # type: ignore[arg-type]  # alembic accepts a tuple
             except CommandError:
-                raise _refuse(scripts, revision[0]) from None
+                raise _revision_error(scripts, revision[0]) from None
 
         context = MigrationContext.configure(connection, opts={"fn": steps, "render_as_batch": True})
         if database.is_shared:
@@ -127,5 +127,5 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
                 raise Unavailable("The tables of the database are in use: it cannot be upgraded now.") from None
             log.info("the tables of the database are in use, the migration is tried again")
         await asyncio.sleep(_PAUSE_S)
-    await online_indexes.finish(database)
+    await online_indexes.create_noted_indexes(database)
     return newest

@@ -96,12 +96,12 @@ class PostgresTransactions:
         self._writes = BatchWriter(self._write_batch, max_values=_MAX_BATCH_WRITES)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        async def read() -> T:
+        async def read_on_connection() -> T:
             async with self._engine.connect() as connection:
                 await connection.execution_options(**_READ_OPTIONS)
                 return await connection.run_sync(work)
 
-        return await self._with_retries(read)
+        return await self._with_retries(read_on_connection)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         result: T = await self._writes.put(work)
@@ -116,7 +116,7 @@ class PostgresTransactions:
     async def vacuum(self) -> None:
         await self.online(lambda connection: connection.execute(text("VACUUM FULL")))
 
-    async def rest(self) -> None:
+    async def close_idle(self) -> None:
         """Does nothing, because the connections hold no caches."""
 
     async def close(self) -> None:
@@ -129,13 +129,13 @@ class PostgresTransactions:
         deadline = asyncio.get_running_loop().time() + self._patience_s
         backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
         while True:
-            pause = backoff.next_s()
+            pause_s = backoff.next_s()
             try:
                 return await work()
             except Exception as error:
-                if not _is_retryable(error) or asyncio.get_running_loop().time() + pause > deadline:
+                if not _is_retryable(error) or asyncio.get_running_loop().time() + pause_s > deadline:
                     raise _translate_error(error) from error
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause_s)
 
     async def _write_batch(self, works: Sequence[Work]) -> Sequence[Any]:
         self._batch += 1
@@ -144,7 +144,7 @@ class PostgresTransactions:
     async def commit(self, run_batch: Work, batch_number: int, before_commit: Callable[[], bool]) -> None:
         """Runs a batch as the only writer and commits it, unless ``before_commit`` returns False."""
 
-        def work(connection: Connection) -> None:
+        def lock_and_run(connection: Connection) -> None:
             if not self._has_table:
                 connection.execute(_LOCK_SQL)
                 connection.execute(_CREATE_WRITERS_TABLE)
@@ -153,7 +153,7 @@ class PostgresTransactions:
             run_batch(connection)
 
         async with self._engine.connect() as connection, connection.begin() as transaction:
-            await connection.run_sync(work)
+            await connection.run_sync(lock_and_run)
             if before_commit():
                 await transaction.commit()
                 self._has_table = True
@@ -165,8 +165,8 @@ class PostgresTransactions:
         async with self._engine.begin() as connection:
             await connection.execute(_LOCK_SQL)
             await connection.execute(_CREATE_WRITERS_TABLE)
-            last_number = await connection.execute(_SELECT_LAST_BATCH, {"id": self._writer_id})
-            return last_number.scalar_one_or_none() == batch_number
+            last_batch = await connection.execute(_SELECT_LAST_BATCH, {"id": self._writer_id})
+            return last_batch.scalar_one_or_none() == batch_number
 
 
 @dataclass(slots=True)
@@ -182,10 +182,10 @@ class _Batch:
     async def commit(self) -> Sequence[Any]:
         if not (self.is_in_doubt and await self.database.has_committed(self.number)):
             self.is_in_doubt = False
-            await self.database.commit(self._run, self.number, self._before_commit)
+            await self.database.commit(self._run_works, self.number, self._before_commit)
         return self.outcomes
 
-    def _run(self, connection: Connection) -> None:
+    def _run_works(self, connection: Connection) -> None:
         self.outcomes = [self._run_in_savepoint(connection, work) for work in self.works]
 
     def _before_commit(self) -> bool:

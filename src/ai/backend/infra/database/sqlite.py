@@ -101,20 +101,20 @@ class SqliteTransactions:
 
     def _run_inline(self, work: Callable[[Connection], T], *, is_write: bool) -> T:
         """Runs a transaction in this thread. Raises _NeedsThread if nothing was done."""
-        inline = self._inline
-        if (is_write and self._is_checkpointing) or not inline.lock.acquire(blocking=False):
+        inline_connection = self._inline
+        if (is_write and self._is_checkpointing) or not inline_connection.lock.acquire(blocking=False):
             raise _NeedsThread
         try:
-            if inline.connection is None:
-                inline.open(self._engine)
-            inline.checks = 0
-            return self._transact(inline, work, is_write)
+            if inline_connection.connection is None:
+                inline_connection.open(self._engine)
+            inline_connection.checks = 0
+            return self._transact(inline_connection, work, is_write)
         except OperationalError as error:
             if getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_INTERRUPT", "SQLITE_BUSY")):
                 raise _NeedsThread from None
             raise
         finally:
-            inline.lock.release()
+            inline_connection.lock.release()
 
     def _run(self, work: Callable[[Connection], T], is_write: bool) -> T:
         thread_connection = self._thread_connection()
@@ -145,8 +145,8 @@ class SqliteTransactions:
         self._ballast.fill()
 
     @staticmethod
-    def _transact(opened: _ThreadConnection, work: Callable[[Connection], T], is_write: bool) -> T:
-        connection = opened.connection
+    def _transact(thread_connection: _ThreadConnection, work: Callable[[Connection], T], is_write: bool) -> T:
+        connection = thread_connection.connection
         assert connection is not None
         try:
             run_on_sqlite(connection, "BEGIN IMMEDIATE" if is_write else "BEGIN")
@@ -166,19 +166,19 @@ class SqliteTransactions:
         return await self.write(work)
 
     async def vacuum(self) -> None:
-        def work() -> None:
+        def vacuum_file() -> None:
             with self._engine.connect() as connection:
                 driver_connection = _driver_connection(connection)
                 driver_connection.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
                 driver_connection.execute("VACUUM")
 
-        await asyncio.get_running_loop().run_in_executor(self._writer, work)
+        await asyncio.get_running_loop().run_in_executor(self._writer, vacuum_file)
 
-    async def rest(self) -> None:
+    async def close_idle(self) -> None:
         """Closes idle connections and frees their caches. Each connection is reopened when needed."""
-        await asyncio.get_running_loop().run_in_executor(self._readers, self._rest)
+        await asyncio.get_running_loop().run_in_executor(self._readers, self._close_idle)
 
-    def _rest(self) -> None:
+    def _close_idle(self) -> None:
         for thread_connection in list(self._connections):
             if thread_connection.lock.acquire(blocking=False):
                 try:

@@ -185,7 +185,7 @@ async def _send_back(request: web.Request, response: aiohttp.ClientResponse) -> 
         reply.headers["X-Accel-Buffering"] = "no"  # reverse proxies would hold events back
     await reply.prepare(request)
     try:
-        with request.app[STREAMS].opened(request):
+        with request.app[STREAMS].registered(request):
             async for chunk in response.content.iter_any():
                 await reply.write(chunk)
     except aiohttp.ClientError:
