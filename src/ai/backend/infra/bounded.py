@@ -12,8 +12,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: int) -> AsyncIterator[R]:
-    """Yields the results of ``work`` for each item, in the order of completion.
+async def bounded(items: Iterable[T], function: Callable[[T], Awaitable[R]], limit: int) -> AsyncIterator[R]:
+    """Yields the results of ``function`` for each item, in the order of completion.
 
     At most ``limit`` coroutines run at a time. Raises the first error.
     """
@@ -22,7 +22,7 @@ async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: 
     finished_tasks: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()
 
     async def run_work(item: T) -> R:
-        return await work(item)
+        return await function(item)
 
     try:
         while True:

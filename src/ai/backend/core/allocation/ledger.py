@@ -144,14 +144,14 @@ class LedgerAllocMap(AbstractAllocMap):
     # ---- choosing
 
     @abstractmethod
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts | None:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts | None:
         """Returns the parts that serve a request from the devices of a mask; None if they cannot.
 
-        ``largest`` is the size of the largest healthy device that may be given at all, free or not.
+        ``largest_quanta`` is the size of the largest healthy device that may be given at all, free or not.
         """
 
     @abstractmethod
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts | None:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts | None:
         """Divides like :meth:`_pick`, in turn over the devices of each mask, the preferred masks first."""
 
     def _select(
@@ -162,54 +162,60 @@ class LedgerAllocMap(AbstractAllocMap):
             return lowest(candidate_mask, count)
         return self._links.choose(candidate_mask, count, taken_ranks, pool.any_free_mask)
 
-    def _choose_parts(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
-        device_mask, largest = self._all, pool.largest
-        if eligible is not None:
-            device_mask, largest = self._eligible_mask(pool, eligible)
+    def _choose_parts(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible_ids: Eligible) -> Parts:
+        device_mask, largest_quanta = self._all, pool.largest
+        if eligible_ids is not None:
+            device_mask, largest_quanta = self._eligible_mask(pool, eligible_ids)
         parts = None
-        if quanta <= (pool.total_free if eligible is None else pool.free_quanta(device_mask)):
+        if quanta <= (pool.total_free if eligible_ids is None else pool.free_quanta(device_mask)):
             if len(self._nodes) == 1:
-                parts = self._pick(pool, quanta, device_mask, largest)
+                parts = self._pick(pool, quanta, device_mask, largest_quanta)
             else:
-                parts = self._pick_on_nodes(pool, quanta, device_mask, largest, hint)
+                parts = self._pick_on_nodes(pool, quanta, device_mask, largest_quanta, hint)
         if parts is None:
-            raise self._shortage_error(pool, quanta, device_mask, largest, is_restricted=eligible is not None)
+            raise self._shortage_error(
+                pool, quanta, device_mask, largest_quanta, is_restricted=eligible_ids is not None
+            )
         return parts
 
-    def _eligible_mask(self, pool: SlotPool, eligible: frozenset[DeviceId]) -> tuple[int, int]:
+    def _eligible_mask(self, pool: SlotPool, eligible_ids: frozenset[DeviceId]) -> tuple[int, int]:
         """Returns the mask of some devices and the size of the largest healthy one; cached, shared with clones."""
-        cache_key = pool.name, eligible
+        cache_key = pool.name, eligible_ids
         mask_and_largest = self._eligible_masks.get(cache_key)
         if mask_and_largest is None:
-            device_mask = sum(1 << rank for device_id in eligible if (rank := self._ranks.get(device_id)) is not None)
+            device_mask = sum(
+                1 << rank for device_id in eligible_ids if (rank := self._ranks.get(device_id)) is not None
+            )
             offering_ranks = ranks(device_mask & pool.offers_mask)
-            largest = max((pool.amounts[rank] for rank in offering_ranks if self._healthy[rank]), default=0)
+            largest_quanta = max((pool.amounts[rank] for rank in offering_ranks if self._healthy[rank]), default=0)
             if len(self._eligible_masks) >= _MAX_ELIGIBLE_MASKS:
                 self._eligible_masks.clear()
-            mask_and_largest = self._eligible_masks[cache_key] = device_mask, largest
+            mask_and_largest = self._eligible_masks[cache_key] = device_mask, largest_quanta
         return mask_and_largest
 
     def _pick_on_nodes(
-        self, pool: SlotPool, quanta: int, device_mask: int, largest: int, hint: AffinityHint
+        self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int, hint: AffinityHint
     ) -> Parts | None:
         """Allocates from the first node in the order of :func:`order_nodes` that fits, else from several nodes."""
         if self._links is None and self._affinity is AffinityPolicy.PREFER_SINGLE_NODE:
             best_node: tuple[tuple[int, int, int], int] | None = None
             for node, mask in self._nodes.items():
-                free = pool.free_quanta(mask & device_mask)
-                if free >= quanta:
-                    sort_key = node_sort_key(node, free, hint, self._strategy)
+                free_quanta = pool.free_quanta(mask & device_mask)
+                if free_quanta >= quanta:
+                    sort_key = node_sort_key(node, free_quanta, hint, self._strategy)
                     if best_node is None or sort_key < best_node[0]:
                         best_node = sort_key, mask & device_mask
-            if best_node is not None and (parts := self._pick(pool, quanta, best_node[1], largest)) is not None:
+            if best_node is not None and (parts := self._pick(pool, quanta, best_node[1], largest_quanta)) is not None:
                 return parts
         free_of_node = {
-            node: free for node, mask in self._nodes.items() if (free := pool.free_quanta(mask & device_mask))
+            node: free_quanta
+            for node, mask in self._nodes.items()
+            if (free_quanta := pool.free_quanta(mask & device_mask))
         }
         ordered_nodes = order_nodes(free_of_node, hint, self._strategy)
         if self._affinity is AffinityPolicy.INTERLEAVED:
             node_masks = [self._nodes[node] & device_mask for _, node in ordered_nodes]
-            return self._interleave(pool, quanta, node_masks, largest)
+            return self._interleave(pool, quanta, node_masks, largest_quanta)
         masks_to_try = [
             (closeness, self._nodes[node] & device_mask)
             for closeness, node in ordered_nodes
@@ -224,13 +230,13 @@ class LedgerAllocMap(AbstractAllocMap):
             fitting_parts = (
                 parts
                 for _, tried_mask in masks_to_try
-                if (parts := self._pick(pool, quanta, tried_mask, largest)) is not None
+                if (parts := self._pick(pool, quanta, tried_mask, largest_quanta)) is not None
             )
             return next(fitting_parts, None)
         best_parts: Parts | None = None
         least_badness: tuple[int, ...] = ()
         for closeness, tried_mask in masks_to_try:
-            parts = self._pick(pool, quanta, tried_mask, largest)
+            parts = self._pick(pool, quanta, tried_mask, largest_quanta)
             if parts is not None:
                 link_cost, separation_loss = self._links.cost_of(tuple([rank for rank, _ in parts]), pool.any_free_mask)
                 badness = (len(parts), link_cost, closeness, separation_loss)
@@ -249,7 +255,7 @@ class LedgerAllocMap(AbstractAllocMap):
         self, request: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: Eligible
     ) -> dict[SlotName, Mapping[DeviceId, Decimal]]:
         """Allocates like :meth:`allocate`; returns the form of ``DeviceAllocation.slots``."""
-        granted: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
+        granted_slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         device_ids = self._ids
         taken_parts: list[tuple[SlotPool, Parts]] = []
         has_several_slots = len(request) > 1
@@ -268,12 +274,12 @@ class LedgerAllocMap(AbstractAllocMap):
                 if has_several_slots:
                     taken_parts.append((pool, parts))
                     hint = self._hint_near_held(parts, hint)
-                granted[name] = {device_ids[rank]: pool.quantity(part_quanta) for rank, part_quanta in parts}
+                granted_slots[name] = {device_ids[rank]: pool.quantity(part_quanta) for rank, part_quanta in parts}
         except (ResourceError, InvalidQuantity):
             for pool, parts in taken_parts:
                 pool.change(parts, -1)
             raise
-        return granted
+        return granted_slots
 
     def _hint_near_held(self, parts: Parts, hint: AffinityHint) -> AffinityHint:
         """Returns a hint by which further devices are chosen near the ``parts`` that a kernel holds."""
@@ -302,19 +308,21 @@ class LedgerAllocMap(AbstractAllocMap):
         return pool, quanta
 
     def _shortage_error(
-        self, pool: SlotPool, quanta: int, device_mask: int, largest: int, *, is_restricted: bool
+        self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int, *, is_restricted: bool
     ) -> InsufficientResource:
         free_quanta, most_free = pool.free_quanta(device_mask), pool.most_free_quanta(device_mask)
-        requested, available, largest_free = (
+        requested_text, available_text, largest_free = (
             format_quantity(pool.quantity(amount)) for amount in (quanta, free_quanta, most_free)
         )
-        error_data = {"slot": pool.name, "requested": requested, "available": available}
+        error_data = {"slot": pool.name, "requested": requested_text, "available": available_text}
         where_text = " on the devices that qualify" if is_restricted else ""
         if free_quanta < quanta:
-            return InsufficientResource(f"needs {requested} {pool.name}; {available} free{where_text}", data=error_data)
-        division_text = "on one device" if quanta <= largest else "in equal shares"
+            return InsufficientResource(
+                f"needs {requested_text} {pool.name}; {available_text} free{where_text}", data=error_data
+            )
+        division_text = "on one device" if quanta <= largest_quanta else "in equal shares"
         return InsufficientResource(
-            f"needs {requested} {pool.name} {division_text}; {available} free{where_text}, "
+            f"needs {requested_text} {pool.name} {division_text}; {available_text} free{where_text}, "
             f"at most {largest_free} on one device",
             data={**error_data, "largest": largest_free},
         )

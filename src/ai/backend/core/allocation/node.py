@@ -220,21 +220,21 @@ class NodeAllocator:
 
         ``near_network``: devices near a network card are given first.
         """
-        requested = self._split(request)
-        selections = select_devices(requested, self._variants, requirements, device_request)
+        requested_slots = self._split(request)
+        selections = select_devices(requested_slots, self._variants, requirements, device_request)
         if near_network:
-            for name in requested:
+            for name in requested_slots:
                 devices = self._variants[name].devices if name in self._variants and name not in HOST_PLUGINS else ()
                 if preferred_sets := proximity.sets_near_network(devices):
                     selection = selections.get(name) or Selection(frozenset(device.device_id for device in devices))
                     selections[name] = replace(selection, preferred=preferred_sets)
-        return PreparedRequest(requested=requested, selections=selections)
+        return PreparedRequest(requested=requested_slots, selections=selections)
 
     def take(self, prepared: PreparedRequest) -> DeviceAllocation:
         """Allocates a prepared request. Raises the same as :meth:`allocate`, except UnsupportedResource."""
-        requested, selections = prepared.requested, prepared.selections
+        requested_slots, selections = prepared.requested, prepared.selections
         used_nodes: list[frozenset[int]] = []
-        first_allocation = self._allocate(requested, NO_HINT, selections, used_nodes)
+        first_allocation = self._allocate(requested_slots, NO_HINT, selections, used_nodes)
         if not used_nodes or used_nodes.count(used_nodes[0]) == len(used_nodes):
             return first_allocation
         if any(len(nodes) > 1 for nodes in used_nodes):
@@ -242,11 +242,13 @@ class NodeAllocator:
             return first_allocation
         self.free(first_allocation)
         plugin_nodes = [
-            set(node_of_device.values()) for plugin in requested if (node_of_device := self._nodes.get(plugin))
+            set(node_of_device.values()) for plugin in requested_slots if (node_of_device := self._nodes.get(plugin))
         ]
         for node in sorted(set.intersection(*plugin_nodes)):
             try:
-                other_allocation = self._allocate(requested, AffinityHint(numa_nodes=frozenset({node})), selections)
+                other_allocation = self._allocate(
+                    requested_slots, AffinityHint(numa_nodes=frozenset({node})), selections
+                )
             except InsufficientResource:
                 continue
             if self.numa_nodes(other_allocation) <= {node}:
@@ -275,7 +277,7 @@ class NodeAllocator:
 
     def _allocate(
         self,
-        requested: RequestedSlots,
+        requested_slots: RequestedSlots,
         hint: AffinityHint,
         selections: Mapping[str, Selection],
         used_nodes: list[frozenset[int]] | None = None,
@@ -283,8 +285,8 @@ class NodeAllocator:
         """Allocates from each plugin. Appends the NUMA nodes used by each located plugin to ``used_nodes``."""
         allocated_slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         try:
-            for plugin in requested:
-                grant = self._grant_selected(plugin, requested[plugin], hint, selections.get(plugin))
+            for plugin in requested_slots:
+                grant = self._grant_selected(plugin, requested_slots[plugin], hint, selections.get(plugin))
                 allocated_slots.update(grant.part)
                 if grant.nodes:
                     hint = grant.hint
@@ -296,19 +298,22 @@ class NodeAllocator:
         return DeviceAllocation(slots=allocated_slots)
 
     def _grant_selected(
-        self, plugin: str, requested: Mapping[SlotName, Decimal], hint: AffinityHint, selection: Selection | None
+        self, plugin: str, requested_slots: Mapping[SlotName, Decimal], hint: AffinityHint, selection: Selection | None
     ) -> _Grant:
         """Allocates one plugin's part from the first set of devices that may be given together and has room."""
         alloc_map = self._maps[plugin]
         if selection is None or selection.allows_any:
-            eligible = None if selection is None else selection.devices
-            for preferred_ids in self._preferred_sets(plugin, requested, selection):
+            eligible_ids = None if selection is None else selection.devices
+            for preferred_ids in self._preferred_sets(plugin, requested_slots, selection):
                 with suppress(InsufficientResource):
                     return self._grant(
-                        plugin, requested, hint, preferred_ids if eligible is None else preferred_ids & eligible
+                        plugin,
+                        requested_slots,
+                        hint,
+                        preferred_ids if eligible_ids is None else preferred_ids & eligible_ids,
                     )
-            return self._grant(plugin, requested, hint, eligible)
-        pool = alloc_map.pools.get(next(iter(requested)))
+            return self._grant(plugin, requested_slots, hint, eligible_ids)
+        pool = alloc_map.pools.get(next(iter(requested_slots)))
         refusal: InsufficientResource | None = None
         candidate_sets = selection.candidates(lambda device_id: _free_quanta(pool, alloc_map.ranks.get(device_id)))
         nearest_sets = [
@@ -316,7 +321,7 @@ class NodeAllocator:
         ]
         for device_ids in (*nearest_sets, *candidate_sets):
             try:
-                grant = self._grant(plugin, requested, hint, device_ids)
+                grant = self._grant(plugin, requested_slots, hint, device_ids)
             except InsufficientResource as e:
                 if refusal is None or e.data.get("available", "") > refusal.data.get("available", ""):
                     refusal = e
@@ -331,12 +336,12 @@ class NodeAllocator:
         raise InsufficientResource(f"{reason}, with {selection.text}", data=refusal.data if refusal is not None else {})
 
     def _preferred_sets(
-        self, plugin: str, requested: Mapping[SlotName, Decimal], selection: Selection | None
+        self, plugin: str, requested_slots: Mapping[SlotName, Decimal], selection: Selection | None
     ) -> Iterator[frozenset[DeviceId]]:
         """Yields sets of devices to try first: existing partitions, so that no device is cut, and devices that are
         near."""
-        if (uncut_devices := self._uncut.get(plugin)) is not None and len(requested) == 1:
-            device_ids = uncut_devices.get(next(iter(requested)))
+        if (uncut_devices := self._uncut.get(plugin)) is not None and len(requested_slots) == 1:
+            device_ids = uncut_devices.get(next(iter(requested_slots)))
             if device_ids is not None:
                 yield device_ids
         if selection is not None:
@@ -345,22 +350,22 @@ class NodeAllocator:
     def _grant(
         self,
         plugin: str,
-        requested: Mapping[SlotName, Decimal],
+        requested_slots: Mapping[SlotName, Decimal],
         hint: AffinityHint,
-        eligible: frozenset[DeviceId] | None,
+        eligible_ids: frozenset[DeviceId] | None,
     ) -> _Grant:
         """Allocates one plugin's part; cached, because it depends only on the free devices and the hint."""
         alloc_map = self._maps[plugin]
-        slot, quantity = next(iter(requested.items()))
+        slot, quantity = next(iter(requested_slots.items()))
         pool = alloc_map.pools.get(slot)
-        is_single_slot = len(requested) == 1
+        is_single_slot = len(requested_slots) == 1
         if self._memo is None or not is_single_slot or pool is None or not pool.free_levels or pool.free_levels[-1] > 1:
-            return self._make_grant(plugin, (), alloc_map.grant(requested, hint, eligible), hint)
+            return self._make_grant(plugin, (), alloc_map.grant(requested_slots, hint, eligible_ids), hint)
         # Only of devices that are taken as a whole: amounts of larger ones differ too much to come again.
-        cache_key = slot, quantity, hint.numa_nodes, pool.levels[1], eligible
+        cache_key = slot, quantity, hint.numa_nodes, pool.levels[1], eligible_ids
         cached_grant = self._memo.get(cache_key)
         if cached_grant is None:
-            granted_slots = alloc_map.grant(requested, hint, eligible)
+            granted_slots = alloc_map.grant(requested_slots, hint, eligible_ids)
             if len(self._memo) >= _MAX_CACHED_GRANTS:
                 self._memo.clear()
             parts = [(alloc_map.ranks[device_id], 1) for device_id in granted_slots[slot]]
@@ -392,11 +397,11 @@ class NodeAllocator:
 
     def _split_by_map(self, allocation: DeviceAllocation) -> list[tuple[AbstractAllocMap, DeviceAllocation]]:
         slots_of_plugin: dict[str, dict[SlotName, Mapping[DeviceId, Decimal]]] = {}
-        for slot, per_device in allocation.slots.items():
+        for slot, quantity_of_device in allocation.slots.items():
             plugin = self._owners.get(slot)
             if plugin is None:
                 raise InvalidAllocation(f"there is no slot {slot} here", data={"slot": slot})
-            slots_of_plugin.setdefault(plugin, {})[slot] = per_device
+            slots_of_plugin.setdefault(plugin, {})[slot] = quantity_of_device
         return [
             (self._maps[plugin_name], DeviceAllocation(slots=slots)) for plugin_name, slots in slots_of_plugin.items()
         ]
@@ -444,16 +449,16 @@ class NodeAllocator:
             InvalidAllocation: the plan is not one of this request.
             UnsupportedResource, InsufficientResource ...: as :meth:`allocate`; of the last device request.
         """
-        requested = request.nonzero()
+        requested_slots = request.nonzero()
         for slot in plan.slots:
-            if plan.total(slot) != requested[slot]:
+            if plan.total(slot) != requested_slots[slot]:
                 raise InvalidAllocation(
-                    f"the plan has {plan.total(slot)} {slot}, the request {requested[slot]}", data={"slot": slot}
+                    f"the plan has {plan.total(slot)} {slot}, the request {requested_slots[slot]}", data={"slot": slot}
                 )
         refusal: Exception | None = None
         alternatives: Sequence[DeviceRequest | None] = [None]
         if device_requests:
-            alternatives = alternatives_with(requested, device_requests)
+            alternatives = alternatives_with(requested_slots, device_requests)
         for bind in (self._bind_plan, self._bind_other_devices):
             for device_request in alternatives:
                 try:
@@ -480,7 +485,7 @@ class NodeAllocator:
             if (missing_slots := {slot: slots[slot] for slot in slots if slot not in plan.slots})
         }
         try:
-            self._check_planned(plan, prepared.selections)
+            self._check_planned_devices(plan, prepared.selections)
             self.apply(plan)
         except InvalidAllocation:
             return None
@@ -493,15 +498,15 @@ class NodeAllocator:
             return None
         return DeviceAllocation(slots={**plan.slots, **rest_allocation.slots})
 
-    def _check_planned(self, plan: DeviceAllocation, selections: Mapping[str, Selection]) -> None:
+    def _check_planned_devices(self, plan: DeviceAllocation, selections: Mapping[str, Selection]) -> None:
         """Raises InvalidAllocation if a planned device is not healthy, or if the planned devices may not be given
         together, which :meth:`apply` ignores."""
         planned_ids: dict[str, frozenset[DeviceId]] = {}
-        for slot, per_device in plan.slots.items():
+        for slot, quantity_of_device in plan.slots.items():
             plugin = self._owners.get(slot, "")
-            if not self._unhealthy.get(plugin, set()).isdisjoint(per_device):
+            if not self._unhealthy.get(plugin, set()).isdisjoint(quantity_of_device):
                 raise InvalidAllocation("a planned device is not healthy any more", data={"slot": slot})
-            planned_ids[plugin] = planned_ids.get(plugin, frozenset()) | per_device.keys()
+            planned_ids[plugin] = planned_ids.get(plugin, frozenset()) | quantity_of_device.keys()
         for plugin, device_ids in planned_ids.items():
             if plugin in selections and not selections[plugin].allows(device_ids):
                 raise InvalidAllocation("a planned device does not satisfy the requirements", data={"plugin": plugin})
@@ -513,8 +518,8 @@ class NodeAllocator:
         that only counts, a device that is removed) is taken from any device. Returns what was taken, for :meth:`free`.
         """
         taken_slots: dict[SlotName, dict[DeviceId, Decimal]] = {}
-        for slot, per_device in allocation.slots.items():
-            for device_id, quantity in per_device.items():
+        for slot, quantity_of_device in allocation.slots.items():
+            for device_id, quantity in quantity_of_device.items():
                 device_part = DeviceAllocation(slots={slot: {device_id: quantity}})
                 try:
                     self.apply(device_part)
@@ -563,5 +568,9 @@ def _free_quanta(pool: SlotPool | None, rank: int | None) -> int:
 def without_placeholders(allocation: DeviceAllocation) -> DeviceAllocation:
     """Returns an allocation as a plan for an agent, without slots whose devices the agent chooses."""
     return DeviceAllocation(
-        slots={slot: dict(per_device) for slot, per_device in allocation.slots.items() if ANY_DEVICE not in per_device}
+        slots={
+            slot: dict(quantity_of_device)
+            for slot, quantity_of_device in allocation.slots.items()
+            if ANY_DEVICE not in quantity_of_device
+        }
     )

@@ -246,16 +246,16 @@ class SlotPool:
 
     def change(self, parts: Parts, sign: int) -> None:
         """Takes (1) or releases (-1) the given parts. The caller has checked that they are valid."""
-        used, free, special_mask = self.used, self.free, self.special_mask
+        used_quanta, free_quanta, special_mask = self.used, self.free, self.special_mask
         total_quanta = from_level = to_level = moved_mask = 0
         for rank, part_quanta in parts:
             quanta = part_quanta * sign
-            used[rank] += quanta
+            used_quanta[rank] += quanta
             if special_mask >> rank & 1:
                 self._change_special(rank, quanta)
                 continue
-            old_level = free[rank]
-            free[rank] = new_level = old_level - quanta
+            old_level = free_quanta[rank]
+            free_quanta[rank] = new_level = old_level - quanta
             total_quanta += quanta
             if old_level != from_level or new_level != to_level:
                 if moved_mask:
@@ -271,10 +271,10 @@ class SlotPool:
         if self.special_mask:
             self.change(parts, 1)
             return
-        used, free, taken_mask = self.used, self.free, 0
+        used_quanta, free_quanta, taken_mask = self.used, self.free, 0
         for rank, _ in parts:
-            used[rank] += 1
-            free[rank] = 0
+            used_quanta[rank] += 1
+            free_quanta[rank] = 0
             taken_mask |= 1 << rank
         self._change_level(taken_mask, 1, 0)
         self.total_free -= len(parts)
@@ -320,10 +320,10 @@ class SlotPool:
     def has_room(self, rank: int, quanta: int) -> bool:
         """Returns True if a device has this amount left, healthy or not."""
         group = self.groups.get(rank)
-        room = self.amounts[rank] - self.used[rank]
+        group_quanta = self.amounts[rank] - self.used[rank]
         if group is not None and group.costs:
-            room = min(room, group.free_quanta(self.name))
-        return quanta <= room and not self.is_hidden(rank)
+            group_quanta = min(group_quanta, group.free_quanta(self.name))
+        return quanta <= group_quanta and not self.is_hidden(rank)
 
     def free_quanta(self, device_mask: int) -> int:
         """Returns the total number of free quanta on the devices of a mask. O(distinct free amounts)."""

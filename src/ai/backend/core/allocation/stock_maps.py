@@ -21,7 +21,7 @@ ANY_DEVICE = DeviceId("*")
 
 
 class DiscreteAllocMap(LedgerAllocMap):
-    """Divides a request over the devices of the place that :class:`LedgerAllocMap` found.
+    """Divides a request into whole units over the devices of the NUMA nodes that :class:`LedgerAllocMap` chooses.
 
     FILL: the devices with the most free first, so that it comes from as few devices as possible. EVENLY: equal parts of
     every device (those with the most free give the remainder). LEAST_FRAGMENTATION: the fullest device that has room
@@ -30,7 +30,7 @@ class DiscreteAllocMap(LedgerAllocMap):
     so. O(distinct free amounts + devices that give).
     """
 
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts | None:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts | None:
         if not device_mask & (device_mask - 1):
             # One device, or none: there is nothing to divide.
             rank = device_mask.bit_length() - 1
@@ -47,12 +47,12 @@ class DiscreteAllocMap(LedgerAllocMap):
             pool, quanta, device_mask, is_tight=self._strategy is AllocationStrategy.LEAST_FRAGMENTATION
         )
 
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts | None:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts | None:
         parts: list[tuple[int, int]] = []
         for mask, node_quanta in zip(
             node_masks, divide_evenly([pool.free_quanta(mask) for mask in node_masks], quanta), strict=True
         ):
-            parts += (node_quanta and self._pick(pool, node_quanta, mask, largest)) or ()
+            parts += (node_quanta and self._pick(pool, node_quanta, mask, largest_quanta)) or ()
         return parts
 
     def _pick_evenly(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
@@ -75,7 +75,7 @@ class DiscreteAllocMap(LedgerAllocMap):
     def _take_top(
         self, pool: SlotPool, free_levels: Sequence[tuple[int, int]], share: int, extra_count: int
     ) -> list[tuple[int, int]]:
-        """Takes ``share`` of every device, and one more of the ``extra`` devices that have the most."""
+        """Takes ``share`` of every device, and one more of the ``extra_count`` devices that have the most."""
         larger_ranks: list[int] = []
         for _, mask in reversed(free_levels):
             if len(larger_ranks) == extra_count:
@@ -123,10 +123,10 @@ class FractionalAllocMap(LedgerAllocMap):
     devices of a larger request come in turn from every node. O(distinct free amounts + devices that give).
     """
 
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts | None:
-        if quanta <= largest or pool.slot_type is SlotType.UNIQUE:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts | None:
+        if quanta <= largest_quanta or pool.slot_type is SlotType.UNIQUE:
             return self._single_part(pool, quanta, device_mask)
-        division = _divide(pool, quanta, device_mask, largest)
+        division = _divide(pool, quanta, device_mask, largest_quanta)
         if division is None:
             return None
         device_count, share, larger_count = division
@@ -136,8 +136,8 @@ class FractionalAllocMap(LedgerAllocMap):
         smaller_ranks = self._several_ranks(pool, device_mask, share, device_count - larger_count, larger_ranks)
         return [(rank, share + 1) for rank in larger_ranks] + [(rank, share) for rank in smaller_ranks]
 
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts | None:
-        if quanta <= largest or pool.slot_type is SlotType.UNIQUE:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts | None:
+        if quanta <= largest_quanta or pool.slot_type is SlotType.UNIQUE:
             return next(
                 (
                     single_part
@@ -146,7 +146,7 @@ class FractionalAllocMap(LedgerAllocMap):
                 ),
                 None,
             )
-        division = _divide(pool, quanta, sum(node_masks), largest)
+        division = _divide(pool, quanta, sum(node_masks), largest_quanta)
         if division is None:
             return None
         device_count, share, larger_count = division
@@ -253,28 +253,28 @@ class OpaqueAllocMap(LedgerAllocMap):
         total_device = ComputeDevice(device_name=DeviceName("pool"), device_id=ANY_DEVICE, hw_location="", slots=slots)
         super().__init__([total_device])
 
-    def _choose_parts(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
+    def _choose_parts(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible_ids: Eligible) -> Parts:
         sizes = self._sizes[pool.name]
         eligible_quanta = (
             pool.total_free
-            if eligible is None
-            else sum(quanta_amount for device, quanta_amount in sizes.items() if device in eligible)
+            if eligible_ids is None
+            else sum(quanta_amount for device, quanta_amount in sizes.items() if device in eligible_ids)
         )
         if quanta > min(pool.total_free, eligible_quanta):
-            requested, available = (
+            requested_text, available_text = (
                 format_quantity(pool.quantity(quanta_amount))
                 for quanta_amount in (quanta, min(pool.total_free, eligible_quanta))
             )
             raise InsufficientResource(
-                f"needs {requested} {pool.name}; at most {available} free",
-                data={"slot": pool.name, "requested": requested, "available": available},
+                f"needs {requested_text} {pool.name}; at most {available_text} free",
+                data={"slot": pool.name, "requested": requested_text, "available": available_text},
             )
         return self._pick(pool, quanta, self._all, pool.largest)
 
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts:
         return [(0, quanta)]
 
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts:
         return [(0, quanta)]
 
 

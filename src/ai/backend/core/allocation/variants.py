@@ -65,7 +65,7 @@ def values_by_feature(properties: Iterable[VariantProperty]) -> dict[FeatureKey,
     return values
 
 
-def satisfies(stated: Sequence[str], required: Sequence[str], feature: VariantFeature) -> bool:
+def satisfies(device_values: Sequence[str], required: Sequence[str], feature: VariantFeature) -> bool:
     """Returns True if a device with these stated values of one feature meets the required ones.
 
     A required value is met by any of the stated ones. A multi-value feature needs one of the required values, another
@@ -75,15 +75,15 @@ def satisfies(stated: Sequence[str], required: Sequence[str], feature: VariantFe
     if feature.match_mode is VariantMatchMode.MINIMUM and (
         versions := [value for value in required if _VERSION.match(value)]
     ):
-        is_enough = max(map(version_of, stated), default=()) >= max(map(version_of, versions))
-        return is_enough and all(value in stated for value in required if value not in versions)
+        is_enough = max(map(version_of, device_values), default=()) >= max(map(version_of, versions))
+        return is_enough and all(value in device_values for value in required if value not in versions)
     if feature.match_mode is VariantMatchMode.COMPATIBLE:
         met_flags = (
-            any(stated_value == value or stated_value.startswith(f"{value}.") for stated_value in stated)
+            any(stated_value == value or stated_value.startswith(f"{value}.") for stated_value in device_values)
             for value in required
         )
     else:
-        met_flags = (value in stated for value in required)
+        met_flags = (value in device_values for value in required)
     return any(met_flags) if feature.multi_value else all(met_flags)
 
 
@@ -97,7 +97,7 @@ def matches(
 
 
 def unmet_features(
-    stated: Mapping[FeatureKey, Sequence[str]],
+    device_values: Mapping[FeatureKey, Sequence[str]],
     required: Mapping[FeatureKey, Sequence[str]],
     features: Mapping[FeatureKey, VariantFeature],
 ) -> list[FeatureKey]:
@@ -105,7 +105,7 @@ def unmet_features(
     return [
         key
         for key, values in required.items()
-        if not satisfies(stated.get(key, ()), values, features.get(key) or VariantFeature(name=key[1]))
+        if not satisfies(device_values.get(key, ()), values, features.get(key) or VariantFeature(name=key[1]))
     ]
 
 
@@ -124,19 +124,19 @@ def sort_values(values: Iterable[str]) -> list[str]:
 
 def describe_unmet(
     device_values: Iterable[Mapping[FeatureKey, Sequence[str]]],
-    requested: Mapping[FeatureKey, Sequence[str]],
+    required: Mapping[FeatureKey, Sequence[str]],
     features: Mapping[FeatureKey, VariantFeature],
 ) -> tuple[list[FeatureKey], str]:
     """Returns at most four required features that no device satisfies, and the whole requirement as text.
 
     If each feature is satisfied by some device, those that are required together are named.
     """
-    unmet_keys = set(requested)
+    unmet_keys = set(required)
     for stated_values in device_values:
-        unmet_keys &= set(unmet_features(stated_values, requested, features))
-    named_keys = [feature_key for feature_key in requested if feature_key in unmet_keys] or list(requested)
+        unmet_keys &= set(unmet_features(stated_values, required, features))
+    named_keys = [feature_key for feature_key in required if feature_key in unmet_keys] or list(required)
     requirement_texts = [
-        format_requirement(feature_key, requested[feature_key], features.get(feature_key)) for feature_key in named_keys
+        format_requirement(feature_key, required[feature_key], features.get(feature_key)) for feature_key in named_keys
     ]
     others_text = f" and {len(requirement_texts) - 4} more" if len(requirement_texts) > 4 else ""
     return named_keys[:4], " together with ".join(requirement_texts[:4]) + others_text
@@ -150,9 +150,9 @@ def explain(
     slot: str,
 ) -> str:
     """Explains why no device of a slot satisfies the requirements, and which values the devices have instead."""
-    requested, features = values_by_feature(requirements), features_of(namespaces)
+    required, features = values_by_feature(requirements), features_of(namespaces)
     stated_of_devices = [values_by_feature(device.properties) for device in devices]
-    named_keys, needs_text = describe_unmet(stated_of_devices, requested, features)
+    named_keys, needs_text = describe_unmet(stated_of_devices, required, features)
     alternatives = []
     for key in named_keys:
         values = sort_values({value for stated_values in stated_of_devices for value in stated_values.get(key, ())})
@@ -209,7 +209,7 @@ HOST_PLUGINS = ("cpu", "mem")
 
 
 def select_devices(
-    requested: RequestedSlots,
+    requested_slots: RequestedSlots,
     variants: Mapping[str, PluginVariants],
     requirements: Sequence[VariantProperty],
     device_request: DeviceRequest | None = None,
@@ -222,13 +222,13 @@ def select_devices(
     """
     selections: dict[str, Selection] = {}
     if requirements or device_request is not None:
-        selections = _select_required(requested, variants, requirements, device_request)
-    tolerated = device_request.tolerated if device_request is not None else frozenset()
-    for plugin in requested:
+        selections = _select_required(requested_slots, variants, requirements, device_request)
+    tolerated_keys = device_request.tolerated if device_request is not None else frozenset()
+    for plugin in requested_slots:
         plugin_devices = variants.get(plugin)
-        if plugin_devices is not None and plugin_devices.taints_of_device and ANY_TAINT not in tolerated:
+        if plugin_devices is not None and plugin_devices.taints_of_device and ANY_TAINT not in tolerated_keys:
             refused_ids = {
-                device_id for device_id, keys in plugin_devices.taints_of_device.items() if not keys <= tolerated
+                device_id for device_id, keys in plugin_devices.taints_of_device.items() if not keys <= tolerated_keys
             }
             selections[plugin] = _exclude_devices(selections.get(plugin), plugin_devices, refused_ids)
     return selections
@@ -252,14 +252,14 @@ def _exclude_devices(
 
 
 def _select_required(
-    requested: RequestedSlots,
+    requested_slots: RequestedSlots,
     variants: Mapping[str, PluginVariants],
     requirements: Sequence[VariantProperty],
     device_request: DeviceRequest | None,
 ) -> dict[str, Selection]:
-    _check_namespaces(requested, variants, requirements)
+    _check_namespaces(requested_slots, variants, requirements)
     selections: dict[str, Selection] = {}
-    for plugin, slots in requested.items():
+    for plugin, slots in requested_slots.items():
         plugin_devices = variants.get(plugin)
         own_request = device_request if plugin not in HOST_PLUGINS else None
         own_requirements = (
@@ -291,15 +291,15 @@ def _select_required(
 
 
 def _check_namespaces(
-    requested: RequestedSlots, variants: Mapping[str, PluginVariants], requirements: Sequence[VariantProperty]
+    requested_slots: RequestedSlots, variants: Mapping[str, PluginVariants], requirements: Sequence[VariantProperty]
 ) -> None:
     stated_namespaces = frozenset[str]().union(
-        *(variants[plugin].stated_namespaces for plugin in requested if plugin in variants)
+        *(variants[plugin].stated_namespaces for plugin in requested_slots if plugin in variants)
     )
     if foreign_requirements := [
         requirement for requirement in requirements if requirement.namespace not in stated_namespaces
     ]:
-        slots_text = ", ".join(sorted(slot for slots in requested.values() for slot in slots)) or "nothing"
+        slots_text = ", ".join(sorted(slot for slots in requested_slots.values() for slot in slots)) or "nothing"
         raise UnsupportedResource(
             f"no device of {slots_text} states anything in the namespace of {foreign_requirements[0]}; "
             f"known namespaces are {', '.join(sorted(stated_namespaces)) or 'none'}",

@@ -41,8 +41,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the result as clients read it, in whole non-negative seconds."""
-        remaining = None if self.remaining_s is None else max(0, int(self.remaining_s))
-        return {"remaining": remaining, "remaining_time_type": self.kind, "extra": self.extra}
+        remaining_s = None if self.remaining_s is None else max(0, int(self.remaining_s))
+        return {"remaining": remaining_s, "remaining_time_type": self.kind, "extra": self.extra}
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -258,7 +258,7 @@ def step(
     if row is None:
         return state, (), ()
     next_status, handler = row
-    after = replace(
+    new_state = replace(
         state,
         status=next_status,
         reason=event.reason if event.reason is not KernelEventReason.UNKNOWN else state.reason,
@@ -266,8 +266,8 @@ def step(
     )
     effects: tuple[SlotEffect, ...] = ()
     if handler is not None:
-        after, effects = handler(state, after, event)
-    return after, (Transition(state.status, event.trigger, next_status, event.stimulus_id),), effects
+        new_state, effects = handler(state, new_state, event)
+    return new_state, (Transition(state.status, event.trigger, next_status, event.stimulus_id),), effects
 
 
 def check(state: KernelState) -> list[str]:

@@ -46,15 +46,15 @@ class SmoothWeights(Generic[K]):
     def choose(self, weights: Mapping[K, float]) -> K:
         """Returns the key that is next by the weights. ``weights`` has at least one key, and all are positive."""
         best_key: K | None = None
-        best_credit = total = 0.0
+        best_credit = total_weight = 0.0
         for key, weight in weights.items():
-            total += weight
+            total_weight += weight
             credit = self._credits[key] = self._credits.get(key, 0.0) + weight
             if best_key is None or credit > best_credit:
                 best_key, best_credit = key, credit
         if best_key is None:
             raise ValueError("there is no weight to choose by")
-        self._credits[best_key] = best_credit - total
+        self._credits[best_key] = best_credit - total_weight
         return best_key
 
     def retain(self, keys: Container[K]) -> None:

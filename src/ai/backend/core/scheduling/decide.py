@@ -122,8 +122,8 @@ class IncrementalScheduler:
             self.withdraw(session_id)
         self.equivalence_cache.trim(self._queued.values())
         for session_id, session in pending_sessions.items():
-            queued = self._queued.get(session_id)
-            if queued is None or (queued.session is not session and queued.session != session):
+            queued_session = self._queued.get(session_id)
+            if queued_session is None or (queued_session.session is not session and queued_session.session != session):
                 self.enqueue(session)
         return True
 
@@ -159,7 +159,7 @@ class IncrementalScheduler:
 
 @dataclass(slots=True)
 class SessionRng:
-    """Returns one random number for all choices of a session, however many a cached answer spares."""
+    """Returns one random number for all choices of a session, so that cached results do not change the sequence."""
 
     number: float = 0.0
 
@@ -218,10 +218,10 @@ class SchedulingCycle:
             broken_agents=tuple(self._index.broken),
         )
 
-    def _consider_session(self, queued: QueuedSession) -> None:
-        session, quota_class = queued.session, queued.quota_class
+    def _consider_session(self, queued_session: QueuedSession) -> None:
+        session, quota_class = queued_session.session, queued_session.quota_class
         equivalence_class = quota_class.equivalence_class
-        if queued.is_gated and (gate_verdict := self._check_gates(session)) is not None:
+        if queued_session.is_gated and (gate_verdict := self._check_gates(session)) is not None:
             self._waits.append((gate_verdict, [session.session_id]))
             return
         if equal_session_ids := equivalence_class.group or quota_class.group:
@@ -231,10 +231,10 @@ class SchedulingCycle:
         verdict = self._quotas.check(session) if quota_class.quotas else None
         if verdict is not None:
             quota_class.group = session_ids
-        elif self._place_session(queued):
+        elif self._place_session(queued_session):
             return
         else:
-            verdict = self._diagnose(queued)
+            verdict = self._diagnose(queued_session)
             equivalence_class.group = session_ids if equivalence_class.blocked is not None else None
         self._waits.append((verdict, session_ids))
 
@@ -247,8 +247,8 @@ class SchedulingCycle:
 
     # ---- placing
 
-    def _place_session(self, queued: QueuedSession) -> bool:
-        session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+    def _place_session(self, queued_session: QueuedSession) -> bool:
+        session, equivalence_class = queued_session.session, queued_session.quota_class.equivalence_class
         self._session_rng.number = self._rng.random()
         alternative, assignments = self._choose_alternative(session, equivalence_class)
         if assignments is None:
@@ -270,7 +270,7 @@ class SchedulingCycle:
             self._quotas.count_session(session, alternative.total)
         if session.claim is not None and not session.claim.is_shared:
             self._taken_claims.add(session.claim.claim_id)
-        self._queue.record_placement(queued, alternative)
+        self._queue.record_placement(queued_session, alternative)
         return True
 
     def _choose_alternative(
@@ -299,7 +299,7 @@ class SchedulingCycle:
         if equivalence_class.whole is not None:
             return self._assign_to_agent(equivalence_class.whole, kernel_ids, avoided_mask)
         arrangement = self._arrange
-        if arrangement is None and any(self._index.has_fabric(part.total) for part in equivalence_class.parts):
+        if arrangement is None and any(self._index.has_fabric(demand.total) for demand in equivalence_class.parts):
             arrangement = ARRANGEMENTS[
                 "topology"
             ]  # kernels that a fabric can link are kept in one, whatever the policy
@@ -368,9 +368,13 @@ class SchedulingCycle:
 
     # ---- not placed
 
-    def _diagnose(self, queued: QueuedSession) -> Verdict:
+    def _diagnose(self, queued_session: QueuedSession) -> Verdict:
         """Returns why a session was not placed. Reserves agents for it if it is the first to need them."""
-        session, equivalence_class, index = queued.session, queued.quota_class.equivalence_class, self._index
+        session, equivalence_class, index = (
+            queued_session.session,
+            queued_session.quota_class.equivalence_class,
+            self._index,
+        )
         for alternative in equivalence_class.choices:
             if not alternative.is_checked:
                 alternative.is_checked = True

@@ -48,7 +48,7 @@ def permanent_reason(index: AgentIndex, equivalence_class: EquivalenceClass, ses
     if equivalence_class.whole is not None or fits_when_empty(index, equivalence_class):
         return None
     total_slots = equivalence_class.total
-    if fits_when_empty(index, equivalence_class, repaired=True):
+    if fits_when_empty(index, equivalence_class, is_repaired=True):
         supporting_mask = 0
         for demand in demands:
             supporting_mask |= demand.supporting_mask
@@ -106,13 +106,13 @@ def _explain_no_match(index: AgentIndex, session: PendingSession) -> Verdict:
 def _explain_too_large(index: AgentIndex, demand: Demand) -> Verdict:
     agents = index.agents_in(demand.supporting_mask)
     refusals = {agent.agent_id: agent.node_class.refusal(demand.requests, agent.view.reserved) for agent in agents}
-    tolerated = demand.device_request.tolerated if demand.device_request is not None else frozenset[str]()
+    tolerated_keys = demand.device_request.tolerated if demand.device_request is not None else frozenset[str]()
     if repairable_agents := [
         agent
         for agent in agents
         if agent.node_class.repaired_class is not agent.node_class and _fits_repaired(agent, demand)
     ]:
-        return SkipReason.DEVICES_FAILED, explain.explain_withheld(demand.total, repairable_agents, tolerated)
+        return SkipReason.DEVICES_FAILED, explain.explain_withheld(demand.total, repairable_agents, tolerated_keys)
     supporting_agents = [
         agent for agent in agents if not isinstance(refusals[agent.agent_id], UnsupportedResource)
     ] or agents
@@ -144,7 +144,7 @@ def shortage(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask:
         capable_mask = index.capable_mask(equivalence_class.parts[index_of_demand]) & agent_mask
         if capable_mask and not equivalence_class.parts[index_of_demand].fitting_mask() & capable_mask:
             return _describe_shortage(index, equivalence_class.parts[index_of_demand], capable_mask)
-    total_slots = sum((part.total for part in equivalence_class.parts), ResourceSlot())
+    total_slots = sum((demand.total for demand in equivalence_class.parts), ResourceSlot())
     return explain.explain_scattered(total_slots, len(equivalence_class.parts), index.agents_in(agent_mask))
 
 

@@ -38,7 +38,8 @@ def check_dependencies(session: PendingSession) -> Verdict | None:
 def check_claim(session: PendingSession, taken_claims: Collection[str]) -> Verdict | None:
     """Returns why the session cannot get its device claim now.
 
-    Returns None if nothing prevents it. ``taken``: the claims that the current decision has given to other sessions.
+    Returns None if nothing prevents it. ``taken_claims``: the claims that the current decision has given to other
+    sessions.
     """
     if (session_claim := session.claim) is None:
         return None

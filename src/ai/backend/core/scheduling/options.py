@@ -124,7 +124,7 @@ def read(options: Mapping[str, Any]) -> GroupOptions:
 
 def _decode(options: Mapping[str, Any]) -> tuple[GroupOptions, list[str]]:
     """Returns the options that could be read, and the problems of the other options. None means no value."""
-    accepted: dict[str, Any] = {}
+    accepted_options: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in options.items():
         if value is None:
@@ -135,8 +135,8 @@ def _decode(options: Mapping[str, Any]) -> tuple[GroupOptions, list[str]]:
             key_path, problem = split_message(e, GroupOptions)
             problems.append(f"scheduler_opts{key_path}: {problem}")
         else:
-            accepted[name] = value
-    group_options = msgspec.convert(accepted, GroupOptions, strict=False)
+            accepted_options[name] = value
+    group_options = msgspec.convert(accepted_options, GroupOptions, strict=False)
     return replace(
         group_options, placement=placement_name(group_options.placement) or group_options.placement
     ), problems

@@ -38,9 +38,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def of(cls, stored: Mapping[str, str | bool], **changes: str | bool | None) -> Policy:
+    def of(cls, dumped_policy: Mapping[str, str | bool], **changes: str | bool | None) -> Policy:
         """Reads the policy of a dump without checking it. Changes that are not None replace the dumped values."""
-        values = {**cls().dump(), **stored, **{name: value for name, value in changes.items() if value is not None}}
+        values = {
+            **cls().dump(),
+            **dumped_policy,
+            **{name: value for name, value in changes.items() if value is not None},
+        }
         return cls(
             order=str(values["order"]),
             placement=str(values["placement"]),

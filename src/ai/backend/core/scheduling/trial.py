@@ -182,12 +182,12 @@ class _ObservedQueue:
         self._observe = observe
 
     def __iter__(self) -> Iterator[QueuedSession]:
-        for queued in self._queue:
-            self._observe(queued)
-            yield queued
+        for queued_session in self._queue:
+            self._observe(queued_session)
+            yield queued_session
 
-    def record_placement(self, queued: QueuedSession, choice: EquivalenceClass) -> None:
-        self._queue.record_placement(queued, choice)
+    def record_placement(self, queued_session: QueuedSession, choice: EquivalenceClass) -> None:
+        self._queue.record_placement(queued_session, choice)
 
 
 class _ObservedCycle(SchedulingCycle):
@@ -213,14 +213,16 @@ class _ObservedCycle(SchedulingCycle):
         self._withheld: Sequence[WithheldDevice] = ()
         self._largest_free = ResourceSlot()
 
-    def _observe(self, queued: QueuedSession) -> None:
-        session_id = queued.session.session_id
+    def _observe(self, queued_session: QueuedSession) -> None:
+        session_id = queued_session.session.session_id
         self._order.append(session_id)
         if self._subject is None and session_id in self._subjects:
-            self._subject = queued
+            self._subject = queued_session
             self._largest_free = _largest_free(self._index, self._reserved)
-            self._startable, self._exclusions = _sort_agents(self._index, self._snapshot, queued, self._reserved)
-            self._withheld = _withheld_devices(self._index, queued)
+            self._startable, self._exclusions = _sort_agents(
+                self._index, self._snapshot, queued_session, self._reserved
+            )
+            self._withheld = _withheld_devices(self._index, queued_session)
 
     def run_trial(self, subject_ids: Sequence[SessionId]) -> Trial:
         plan = self.run()
@@ -279,10 +281,10 @@ def _largest_free(index: AgentIndex, reserved_mask: int) -> ResourceSlot:
 
 
 def _sort_agents(
-    index: AgentIndex, snapshot: Snapshot, queued: QueuedSession, reserved_mask: int
+    index: AgentIndex, snapshot: Snapshot, queued_session: QueuedSession, reserved_mask: int
 ) -> tuple[list[AgentId], dict[Exclusion, list[AgentId]]]:
     """Returns the agents that could take the session, and the other agents grouped by the reason that excludes them."""
-    session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+    session, equivalence_class = queued_session.session, queued_session.quota_class.equivalence_class
     demand = _largest_demand(equivalence_class)
     designated_mask = (
         index.designated_mask(session.designated_agents) if session.designated_agents else index.all_agents
@@ -316,10 +318,10 @@ def _sort_agents(
     return [agent.agent_id for agent in index.agents_in(open_mask & fitting_mask)], exclusions
 
 
-def _withheld_devices(index: AgentIndex, queued: QueuedSession) -> list[WithheldDevice]:
+def _withheld_devices(index: AgentIndex, queued_session: QueuedSession) -> list[WithheldDevice]:
     """Returns the devices that one of the session's alternatives selects, and that are failed, cordoned, worked on or
     tainted."""
-    session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+    session, equivalence_class = queued_session.session, queued_session.quota_class.equivalence_class
     withheld: dict[WithheldDevice, None] = {}
     for alternative in equivalence_class.choices:
         request = alternative.parts[0].device_request
@@ -344,12 +346,12 @@ def _withheld_devices(index: AgentIndex, queued: QueuedSession) -> list[Withheld
 # ---- smaller requests
 
 
-def _propose(index: AgentIndex, queued: QueuedSession, reserved_mask: int) -> Iterator[Proposal]:
+def _propose(index: AgentIndex, queued_session: QueuedSession, reserved_mask: int) -> Iterator[Proposal]:
     """Yields smaller requests that seem to fit the free resources.
 
     If alternatives state amounts, yields one request of each alternative in turn, the preferred alternative first.
     """
-    session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+    session, equivalence_class = queued_session.session, queued_session.quota_class.equivalence_class
     if not equivalence_class.has_amounts:
         yield from _propose_by(index, session, equivalence_class, reserved_mask)
         return
@@ -428,17 +430,17 @@ def _propose_by(
 def _count_fitting_kernels(index: AgentIndex, agent_mask: int, slots: ResourceSlot, kernels_of_agent: int) -> int:
     """Returns how many kernels of these slots fit the free resources, on one agent or, if kernels may be apart, on all
     agents."""
-    rooms = []
+    kernel_counts = []
     for rank in ranks_in_mask(agent_mask):
-        free = index.agents[rank].available
-        rooms.append(min(int(free[slot] / amount) for slot, amount in slots.nonzero().items()))
-    return max(rooms, default=0) if kernels_of_agent > 1 else sum(rooms)
+        free_slots = index.agents[rank].available
+        kernel_counts.append(min(int(free_slots[slot] / amount) for slot, amount in slots.nonzero().items()))
+    return max(kernel_counts, default=0) if kernels_of_agent > 1 else sum(kernel_counts)
 
 
-def _round_down(amount: Decimal, requested: Decimal) -> Decimal:
+def _round_down(amount: Decimal, requested_amount: Decimal) -> Decimal:
     """Rounds an amount down to the kind of number that was requested: mebibytes, whole numbers or hundredths."""
-    if requested >= _MIB and requested % _MIB == 0:
+    if requested_amount >= _MIB and requested_amount % _MIB == 0:
         return (amount / _MIB).to_integral_value(ROUND_FLOOR) * _MIB
-    if requested == requested.to_integral_value():
+    if requested_amount == requested_amount.to_integral_value():
         return amount.to_integral_value(ROUND_FLOOR)
     return amount.quantize(Decimal("0.01"), ROUND_FLOOR)

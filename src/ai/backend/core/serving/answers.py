@@ -110,8 +110,8 @@ def cost_of(usage: object) -> Cost | None:
     prompt_tokens, output_tokens = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
     if not (_is_count(prompt_tokens) and _is_count(output_tokens)) or not (prompt_tokens or output_tokens):
         return None
-    details = usage.get("prompt_tokens_details")
-    cached_tokens = details.get("cached_tokens", 0) if isinstance(details, dict) else 0
+    prompt_details = usage.get("prompt_tokens_details")
+    cached_tokens = prompt_details.get("cached_tokens", 0) if isinstance(prompt_details, dict) else 0
     return Cost(
         prompt=prompt_tokens,
         output=output_tokens,
@@ -143,14 +143,14 @@ class AnswerReader:
         if not self._is_events:
             self._tail = (self._tail + data)[-MAX_SCAN_BYTES:]
             return data
-        buffered, event_start = self._rest + data, 0
+        buffered_data, event_start = self._rest + data, 0
         passed_events: list[bytes] = []
-        for match in _EVENT_END.finditer(buffered, max(0, len(self._rest) - _EVENT_END_BYTES + 1)):
-            event = buffered[event_start : match.end()]
+        for match in _EVENT_END.finditer(buffered_data, max(0, len(self._rest) - _EVENT_END_BYTES + 1)):
+            event = buffered_data[event_start : match.end()]
             event_start = match.end()
             if not (self._read_event(event) and self._strips):
                 passed_events.append(event)
-        self._rest = buffered[event_start:]
+        self._rest = buffered_data[event_start:]
         if len(self._rest) > MAX_EVENT_BYTES:  # this is no stream of events
             passed_events.append(self._rest)
             self._rest, self._is_events, was_stripping = b"", False, self._strips

@@ -19,8 +19,11 @@ from ai.backend.common.structs import replace
 
 
 class MetricSource(StrEnum):
-    """The first two are those of the published client; ``proxy``: the counts of app proxy workers (``in_flight``,
-    ``queued``, ``load``, which is their sum, ``requests_per_s``, ``tokens_per_s``); ``prometheus``: a query."""
+    """Lists the sources of metrics. The first two are those of the published client.
+
+    ``proxy``: the counts of app proxy workers (``in_flight``, ``queued``, ``load``, which is their sum,
+    ``requests_per_s``, ``tokens_per_s``); ``prometheus``: a query.
+    """
 
     KERNEL = "kernel"
     INFERENCE_FRAMEWORK = "inference-framework"
@@ -330,7 +333,7 @@ def _mean_load(samples: Sequence[Sample], since_s: float) -> float:
 def _needed_replicas(load: float, target: TargetPolicy, current_count: int) -> int:
     """Returns the number of replicas that a load needs.
 
-    Returns ``current`` if the difference is within the tolerance.
+    Returns ``current_count`` if the difference is within the tolerance.
     """
     if current_count and abs(load / (current_count * target.target) - 1.0) <= target.tolerance:
         return current_count

@@ -19,7 +19,7 @@ _MAX_TOKENS_KEPT = 65_536
 
 
 class RollingSum:
-    """Sums amounts over the last ``seconds``. It counts whole parts, so that it is never too small."""
+    """Sums amounts over the last ``seconds``. Whole parts of the window are counted, so the sum is never too small."""
 
     __slots__ = ("_parts", "_seconds", "_total")
 
@@ -31,15 +31,15 @@ class RollingSum:
     def part_of(self, now: float) -> int:
         return int(now * PARTS / self._seconds)
 
-    def add(self, part: int, amount: int) -> None:
+    def add(self, part_number: int, amount: int) -> None:
         """Adds an amount to the present part of the window."""
-        self._parts[part] = self._parts.get(part, 0) + amount
+        self._parts[part_number] = self._parts.get(part_number, 0) + amount
         self._total += amount
 
-    def correct(self, part: int, amount: int) -> None:
+    def correct(self, part_number: int, amount: int) -> None:
         """Adds to a past part of the window, or subtracts from it. Does nothing once the part has left the window."""
-        if part in self._parts:
-            self.add(part, amount)
+        if part_number in self._parts:
+            self.add(part_number, amount)
 
     def total(self, now: float) -> int:
         oldest_part = self.part_of(now) - PARTS
@@ -52,10 +52,10 @@ class RollingSum:
         excess = self.total(now) + room - limit
         if excess <= 0:
             return 0.0
-        for part, part_amount in self._parts.items():
+        for part_number, part_amount in self._parts.items():
             excess -= part_amount
             if excess <= 0:
-                return max(0.0, (part + PARTS + 1) * self._seconds / PARTS - now)
+                return max(0.0, (part_number + PARTS + 1) * self._seconds / PARTS - now)
         return self._seconds
 
 

@@ -72,17 +72,17 @@ class _Planner:
             replica for replica in snapshot.replicas if replica.revision not in (snapshot.active, snapshot.target)
         ]
         self._end_replicas(other_replicas, ServingReason.SUPERSEDED)
-        target = snapshot.target
-        if target is None or target == snapshot.active:
+        target_revision = snapshot.target
+        if target_revision is None or target_revision == snapshot.active:
             self._keep_active()
         elif snapshot.abort_reason is not None:
-            self._roll_back(target, snapshot.abort_reason)
-        elif (abort := self._abort_reason(target)) is not None:
+            self._roll_back(target_revision, snapshot.abort_reason)
+        elif (abort := self._abort_reason(target_revision)) is not None:
             self.actions.append(abort)
             self.explanation = abort.detail
-            self._roll_back(target, abort.reason)
+            self._roll_back(target_revision, abort.reason)
         else:
-            self._roll_out(target)
+            self._roll_out(target_revision)
 
     # What is due by time
 
@@ -173,148 +173,152 @@ class _Planner:
         self.weights = {snapshot.active: 1.0} if self._ready_replicas(snapshot.active) else {}
         self.explanation = f"{len(self._ready_replicas(snapshot.active))} of {snapshot.desired} replicas are ready"
 
-    def _roll_back(self, target: UUID, reason: ServingReason) -> None:
+    def _roll_back(self, target_revision: UUID, reason: ServingReason) -> None:
         """Brings the active revision back to the desired number of replicas.
 
         What was ready of the target serves until that is so, unless it is the target's own answers that were bad.
         """
-        active, desired_count = self.snapshot.active, self.snapshot.desired
-        target_replicas = [replica for replica in self.snapshot.replicas if replica.revision == target]
+        active_revision, desired_count = self.snapshot.active, self.snapshot.desired
+        target_replicas = [replica for replica in self.snapshot.replicas if replica.revision == target_revision]
         if not any(replica.status is not R.TERMINATED for replica in target_replicas):
-            self.actions.append(FinishRollback(target))
-        old_ready_count = len(self._ready_replicas(active)) if active is not None else 0
-        if active is not None:
-            self._end_surplus(active, desired_count, ServingReason.SCALED_DOWN)
-            self._start_replicas(active, desired_count - len(self._alive_replicas(active)))
+            self.actions.append(FinishRollback(target_revision))
+        old_ready_count = len(self._ready_replicas(active_revision)) if active_revision is not None else 0
+        if active_revision is not None:
+            self._end_surplus(active_revision, desired_count, ServingReason.SCALED_DOWN)
+            self._start_replicas(active_revision, desired_count - len(self._alive_replicas(active_revision)))
         is_guard_tripped = reason is ServingReason.GUARD_TRIPPED and old_ready_count > 0
         kept_count = (
             0
-            if active is None or is_guard_tripped
-            else max(0, min(desired_count - old_ready_count, len(self._ready_replicas(target))))
+            if active_revision is None or is_guard_tripped
+            else max(0, min(desired_count - old_ready_count, len(self._ready_replicas(target_revision))))
         )
-        self._end_surplus(target, kept_count, reason)
-        self._weigh_by_number(active, target if kept_count else None)
+        self._end_surplus(target_revision, kept_count, reason)
+        self._weigh_by_number(active_revision, target_revision if kept_count else None)
         self.explanation = self.explanation or f"rolled back: {reason}"
 
-    def _weigh_by_number(self, active: UUID | None, target: UUID | None) -> None:
+    def _weigh_by_number(self, active_revision: UUID | None, target_revision: UUID | None) -> None:
         count_of_revision = {
             revision_id: float(len(self._ready_replicas(revision_id)))
-            for revision_id in (active, target)
+            for revision_id in (active_revision, target_revision)
             if revision_id is not None
         }
         self.weights = {revision: ready_count for revision, ready_count in count_of_revision.items() if ready_count}
 
-    def _abort_reason(self, target: UUID) -> Abort | None:
+    def _abort_reason(self, target_revision: UUID) -> Abort | None:
         snapshot, policy = self.snapshot, self.policy
-        failed_starts = snapshot.failures.get(target)
+        failed_starts = snapshot.failures.get(target_revision)
         if failed_starts is not None and failed_starts.count >= policy.max_failures:
             detail = f"{failed_starts.count} replicas failed one after the other"
-            return Abort(target, ServingReason.START_FAILED, detail)
+            return Abort(target_revision, ServingReason.START_FAILED, detail)
         if snapshot.active is None:
             return None
         if policy.guard is not None and (
-            violation := check_guard(policy.guard, snapshot.samples, snapshot.active, target)
+            violation := check_guard(policy.guard, snapshot.samples, snapshot.active, target_revision)
         ):
-            return Abort(target, ServingReason.GUARD_TRIPPED, violation)
+            return Abort(target_revision, ServingReason.GUARD_TRIPPED, violation)
         if self._is_due(snapshot.started_at + policy.deadline_s):
-            return Abort(target, ServingReason.DEADLINE_PASSED, f"it took more than {policy.deadline_s:g} s")
+            return Abort(target_revision, ServingReason.DEADLINE_PASSED, f"it took more than {policy.deadline_s:g} s")
         return None
 
     # Rolling out
 
-    def _roll_out(self, target: UUID) -> None:
+    def _roll_out(self, target_revision: UUID) -> None:
         snapshot = self.snapshot
         if snapshot.active is None:
-            self._start_first_revision(target)
+            self._start_first_revision(target_revision)
         elif snapshot.desired == 0:
             self._end_replicas(self._alive_replicas(snapshot.active), ServingReason.SUPERSEDED)
-            self._promote(target, "no replica is wanted now")
+            self._promote(target_revision, "no replica is wanted now")
         elif self.policy.kind is RolloutKind.ROLLING:
-            self._replace_gradually(snapshot.active, target)
+            self._replace_gradually(snapshot.active, target_revision)
         elif self.policy.kind is RolloutKind.BLUE_GREEN:
-            self._switch_at_once(snapshot.active, target)
+            self._switch_at_once(snapshot.active, target_revision)
         else:
-            self._shift_in_steps(snapshot.active, target)
+            self._shift_in_steps(snapshot.active, target_revision)
 
-    def _promote(self, target: UUID, explanation: str) -> None:
-        self.actions.append(Promote(target))
-        self.weights = {target: 1.0} if self._ready_replicas(target) else {}
+    def _promote(self, target_revision: UUID, explanation: str) -> None:
+        self.actions.append(Promote(target_revision))
+        self.weights = {target_revision: 1.0} if self._ready_replicas(target_revision) else {}
         self.explanation = f"promoted: {explanation}"
 
-    def _start_first_revision(self, target: UUID) -> None:
+    def _start_first_revision(self, target_revision: UUID) -> None:
         desired_count = self.snapshot.desired
-        self._end_surplus(target, desired_count, ServingReason.SCALED_DOWN)
-        self._start_replicas(target, desired_count - len(self._alive_replicas(target)))
-        ready_count = len(self._ready_replicas(target))
+        self._end_surplus(target_revision, desired_count, ServingReason.SCALED_DOWN)
+        self._start_replicas(target_revision, desired_count - len(self._alive_replicas(target_revision)))
+        ready_count = len(self._ready_replicas(target_revision))
         if ready_count >= min(desired_count, max(1, desired_count - self.policy.max_unavailable)):
-            self._promote(target, f"{ready_count} of {desired_count} replicas are ready")
+            self._promote(target_revision, f"{ready_count} of {desired_count} replicas are ready")
         else:
-            self.weights = {target: 1.0} if ready_count else {}
+            self.weights = {target_revision: 1.0} if ready_count else {}
             self.explanation = f"{ready_count} of {desired_count} replicas of the first revision are ready"
 
-    def _replace_gradually(self, active: UUID, target: UUID) -> None:
+    def _replace_gradually(self, active_revision: UUID, target_revision: UUID) -> None:
         snapshot, desired_count = self.snapshot, self.snapshot.desired
         max_surge, max_unavailable = self.policy.max_surge, self.policy.max_unavailable
         if max_surge + max_unavailable <= 0:
             max_surge = 1
-        new_ready_count = len(self._ready_replicas(target))
+        new_ready_count = len(self._ready_replicas(target_revision))
         if new_ready_count >= desired_count:
-            self._end_surplus(target, desired_count, ServingReason.SCALED_DOWN)
-            self._promote(target, f"{new_ready_count} of {desired_count} replicas are ready")
+            self._end_surplus(target_revision, desired_count, ServingReason.SCALED_DOWN)
+            self._promote(target_revision, f"{new_ready_count} of {desired_count} replicas are ready")
             return
-        self._end_surplus(target, desired_count, ServingReason.SCALED_DOWN)
+        self._end_surplus(target_revision, desired_count, ServingReason.SCALED_DOWN)
         startable_count = desired_count + max_surge - self._holding_count
-        self._start_replicas(target, min(desired_count - len(self._alive_replicas(target)), startable_count))
-        old_replicas = sorted(self._alive_replicas(active), key=_end_sort_key)
+        self._start_replicas(
+            target_revision, min(desired_count - len(self._alive_replicas(target_revision)), startable_count)
+        )
+        old_replicas = sorted(self._alive_replicas(active_revision), key=_end_sort_key)
         unready_replicas = [replica for replica in old_replicas if replica.status is not R.READY]
         self._end_replicas(unready_replicas, ServingReason.SUPERSEDED)
         ready_replicas = [replica for replica in old_replicas if replica.status is R.READY]
         surplus_count = len(ready_replicas) + new_ready_count - max(0, desired_count - max_unavailable)
         self._end_replicas(ready_replicas[: max(0, surplus_count)], ServingReason.SUPERSEDED)
-        self._weigh_by_number(active, target)
+        self._weigh_by_number(active_revision, target_revision)
         self.explanation = f"{new_ready_count} of {desired_count} replicas of the new revision are ready"
-        if snapshot.failures.get(target):
+        if snapshot.failures.get(target_revision):
             self.explanation += ", after failed starts"
 
-    def _keep_old(self, active: UUID) -> None:
-        self._end_surplus(active, self.snapshot.desired, ServingReason.SCALED_DOWN)
-        self._start_replicas(active, self.snapshot.desired - len(self._alive_replicas(active)))
+    def _keep_old(self, active_revision: UUID) -> None:
+        self._end_surplus(active_revision, self.snapshot.desired, ServingReason.SCALED_DOWN)
+        self._start_replicas(active_revision, self.snapshot.desired - len(self._alive_replicas(active_revision)))
 
-    def _switch_at_once(self, active: UUID, target: UUID) -> None:
+    def _switch_at_once(self, active_revision: UUID, target_revision: UUID) -> None:
         desired_count = self.snapshot.desired
-        self._keep_old(active)
-        self._end_surplus(target, desired_count, ServingReason.SCALED_DOWN)
-        self._start_replicas(target, desired_count - len(self._alive_replicas(target)))
+        self._keep_old(active_revision)
+        self._end_surplus(target_revision, desired_count, ServingReason.SCALED_DOWN)
+        self._start_replicas(target_revision, desired_count - len(self._alive_replicas(target_revision)))
         if self.snapshot.step:
-            self._watch_target(active, target)
+            self._watch_target(active_revision, target_revision)
             return
-        ready_since = self._ready_since(target, desired_count)
+        ready_since = self._ready_since(target_revision, desired_count)
         if ready_since is not None and self._is_due(ready_since + self.policy.soak_s):
             if self.policy.guard is None or self.policy.watch_s <= 0:
-                self._promote(target, f"all {desired_count} replicas are ready")
+                self._promote(target_revision, f"all {desired_count} replicas are ready")
                 return
             self.actions.append(EnterStep(1))
-            self.weights = {target: 1.0}
+            self.weights = {target_revision: 1.0}
             self.explanation = "all requests go to the new revision, which is watched"
             return
-        self.weights = {active: 1.0} if self._ready_replicas(active) else {}
+        self.weights = {active_revision: 1.0} if self._ready_replicas(active_revision) else {}
         self.explanation = (
-            f"{len(self._ready_replicas(target))} of {desired_count} replicas of the new revision are ready"
+            f"{len(self._ready_replicas(target_revision))} of {desired_count} replicas of the new revision are ready"
         )
 
-    def _watch_target(self, active: UUID, target: UUID) -> None:
+    def _watch_target(self, active_revision: UUID, target_revision: UUID) -> None:
         """Keeps the old replicas, which get no requests, until the guard has judged the new replicas long enough."""
         snapshot, watch_s = self.snapshot, self.policy.watch_s
         if snapshot.step > 1 or self._is_due(snapshot.step_since + watch_s):
-            self._promote(target, f"it kept its guard for {watch_s:g} s" if snapshot.step == 1 else "as requested")
+            self._promote(
+                target_revision, f"it kept its guard for {watch_s:g} s" if snapshot.step == 1 else "as requested"
+            )
             return
-        serving_revision = target if self._ready_replicas(target) else active
+        serving_revision = target_revision if self._ready_replicas(target_revision) else active_revision
         self.weights = {serving_revision: 1.0} if self._ready_replicas(serving_revision) else {}
         self.explanation = f"all requests go to the new revision, which is watched for {watch_s:g} s"
 
-    def _shift_in_steps(self, active: UUID, target: UUID) -> None:
+    def _shift_in_steps(self, active_revision: UUID, target_revision: UUID) -> None:
         snapshot, steps, desired_count = self.snapshot, self.policy.steps, self.snapshot.desired
-        self._keep_old(active)
+        self._keep_old(active_revision)
         step_number = min(snapshot.step, len(steps))
         is_last = step_number == len(steps)
         needed_count = (
@@ -322,21 +326,20 @@ class _Planner:
             if is_last
             else max(1, min(desired_count, math.ceil(desired_count * steps[step_number].weight / 100.0)))
         )
-        self._end_surplus(target, needed_count, ServingReason.SCALED_DOWN)
-        self._start_replicas(target, needed_count - len(self._alive_replicas(target)))
-        ready_since = self._ready_since(target, needed_count)
+        self._end_surplus(target_revision, needed_count, ServingReason.SCALED_DOWN)
+        self._start_replicas(target_revision, needed_count - len(self._alive_replicas(target_revision)))
+        ready_since = self._ready_since(target_revision, needed_count)
         target_percent = 100.0 if is_last else min(100.0, max(0.0, steps[step_number].weight))
         if ready_since is None:
             target_percent = (
                 min(100.0, max(0.0, steps[step_number - 1].weight))
-                if step_number and self._ready_replicas(target)
+                if step_number and self._ready_replicas(target_revision)
                 else 0.0
             )
-            self.explanation = (
-                f"step {step_number + 1}: {len(self._ready_replicas(target))} of {needed_count} new replicas are ready"
-            )
+            ready_count = len(self._ready_replicas(target_revision))
+            self.explanation = f"step {step_number + 1}: {ready_count} of {needed_count} new replicas are ready"
         elif is_last:
-            self._promote(target, "all steps are done")
+            self._promote(target_revision, "all steps are done")
             return
         else:
             self.explanation = f"step {step_number + 1} of {len(steps)}: {target_percent:g} per cent of the requests"
@@ -344,12 +347,12 @@ class _Planner:
             if hold_s is not None and self._is_due(hold_began + hold_s):
                 self.actions.append(EnterStep(step_number + 1))
         percent_of_revision = {
-            active: 100.0 - target_percent if self._ready_replicas(active) else 0.0,
-            target: target_percent if self._ready_replicas(target) else 0.0,
+            active_revision: 100.0 - target_percent if self._ready_replicas(active_revision) else 0.0,
+            target_revision: target_percent if self._ready_replicas(target_revision) else 0.0,
         }
         self.weights = {revision: percent for revision, percent in percent_of_revision.items() if percent > 0}
-        if not self.weights and self._ready_replicas(target):
-            self.weights = {target: 1.0}
+        if not self.weights and self._ready_replicas(target_revision):
+            self.weights = {target_revision: 1.0}
 
     def _ready_since(self, revision: UUID, count: int) -> float | None:
         """Returns since when a revision has the given number of ready replicas. Returns None if it has fewer."""
@@ -363,12 +366,17 @@ def _end_sort_key(replica: Replica) -> tuple[int, int, float, str]:
     return _END_ORDER.index(replica.status), replica.in_flight_tokens, -replica.since, replica.id.hex
 
 
-def check_guard(guard: Guard, samples: Mapping[UUID, RevisionSample], active: UUID, target: UUID) -> str | None:
+def check_guard(
+    guard: Guard, samples: Mapping[UUID, RevisionSample], active_revision: UUID, target_revision: UUID
+) -> str | None:
     """Returns a sentence that says how a new revision violates its guard.
 
     Returns None if not, or if too little was measured.
     """
-    new_sample, old_sample = samples.get(target, RevisionSample()), samples.get(active, RevisionSample())
+    new_sample, old_sample = (
+        samples.get(target_revision, RevisionSample()),
+        samples.get(active_revision, RevisionSample()),
+    )
     if new_sample.requests < guard.min_requests:
         return None
     if guard.max_error_rate is not None and new_sample.error_rate > max(guard.max_error_rate, old_sample.error_rate):

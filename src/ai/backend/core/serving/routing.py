@@ -90,12 +90,12 @@ class _Group:
 
     def place_on_ring(self) -> None:
         """Places the members on the hash ring by their identity alone, so that every worker has the same ring."""
-        points = [
+        ring_points = [
             (_ring_point(f"{target.route.session_id} {point_number}"), index)
             for index, target in enumerate(self.members)
             for point_number in range(_RING_POINTS)
         ]
-        self.ring = sorted(points)
+        self.ring = sorted(ring_points)
 
 
 def _ring_point(text: str) -> int:

@@ -117,7 +117,7 @@ class LdapSignOn(AbstractHook):
 
     @contextmanager
     def _bound_connection(self, user_dn: str, password: str) -> Iterator[Any]:
-        """Yields a connection that is bound as ``user``, or anonymously without a user, and closes it. Raises
+        """Yields a connection that is bound as ``user_dn``, or anonymously without a user, and closes it. Raises
         LDAPException.
         """
         options = self._options
@@ -183,8 +183,8 @@ class LdapSignOn(AbstractHook):
         return [_first_value(entry["attributes"].get(options.group_name_attribute)) for entry in entries]
 
 
-def _search(connection: Any, base: str, query: str, attributes: list[str]) -> list[Any]:
-    connection.search(base, query, search_scope=ldap3.SUBTREE, attributes=attributes)
+def _search(connection: Any, base_dn: str, query: str, attributes: list[str]) -> list[Any]:
+    connection.search(base_dn, query, search_scope=ldap3.SUBTREE, attributes=attributes)
     return [entry for entry in connection.response if entry["type"] == "searchResEntry"]
 
 

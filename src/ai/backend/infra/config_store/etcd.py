@@ -82,13 +82,13 @@ class EtcdConfigStore:
             key_range, below_range = self._key_ranges(scope, prefix)
             reads += [{"request_range": txn_part} for txn_part in (key_range, below_range) if txn_part is not None]
         answer = await self._call("kv/txn", {"success": reads})
-        merged: dict[ConfigScope, dict[str, str]] = {scope: {} for scope in scopes}
+        values_of_scope: dict[ConfigScope, dict[str, str]] = {scope: {} for scope in scopes}
         for txn_part in answer.get("responses", ()):
             for pair in txn_part["response_range"].get("kvs", ()):
                 scope, key = self._parse_path(_from_base64(pair["key"]))
-                if scope in merged and covers(prefix, key):
-                    merged[scope][key] = _from_base64(pair.get("value", ""))
-        values = {key: value for scope in scopes for key, value in merged[scope].items()}
+                if scope in values_of_scope and covers(prefix, key):
+                    values_of_scope[scope][key] = _from_base64(pair.get("value", ""))
+        values = {key: value for scope in scopes for key, value in values_of_scope[scope].items()}
         return dict(sorted(values.items()))
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
@@ -100,8 +100,10 @@ class EtcdConfigStore:
             for key, value in checked_values.items()
         ]
         if len(puts) > _MAX_TXN_OPS:
-            starts = range(0, len(puts), _MAX_TXN_OPS)
-            puts = [{"request_txn": {"success": puts[first_put : first_put + _MAX_TXN_OPS]}} for first_put in starts]
+            start_indexes = range(0, len(puts), _MAX_TXN_OPS)
+            puts = [
+                {"request_txn": {"success": puts[first_put : first_put + _MAX_TXN_OPS]}} for first_put in start_indexes
+            ]
         answer = await self._call("kv/txn", {"success": puts})
         return int(answer["header"]["revision"])
 
@@ -127,8 +129,10 @@ class EtcdConfigStore:
         )
 
     async def read_tree(self, root: str) -> dict[str, str]:
-        """Returns the values of all keys below ``root`` by their names in it. It ends in a slash, and is no part of
-        this store's layout."""
+        """Returns the values of all keys below ``root`` by their names without it.
+
+        ``root`` ends in a slash, and is no part of this store's layout.
+        """
         answer = await self._call("kv/range", {"key": _to_base64(root), "range_end": _range_end(root)})
         pairs = answer.get("kvs", ())
         return {_from_base64(pair["key"]).removeprefix(root): _from_base64(pair.get("value", "")) for pair in pairs}
@@ -152,8 +156,10 @@ class EtcdConfigStore:
             lease_field = {"lease": str(lease)} if key in leased else {}
             operations.append({"request_put": {"key": path, "value": _to_base64(value), **lease_field}})
         if len(operations) > _MAX_TXN_OPS:
-            starts = range(0, len(operations), _MAX_TXN_OPS)
-            operations = [{"request_txn": {"success": operations[start : start + _MAX_TXN_OPS]}} for start in starts]
+            start_indexes = range(0, len(operations), _MAX_TXN_OPS)
+            operations = [
+                {"request_txn": {"success": operations[start : start + _MAX_TXN_OPS]}} for start in start_indexes
+            ]
         await self._call("kv/txn", {"success": operations})
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:

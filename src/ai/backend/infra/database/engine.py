@@ -25,9 +25,9 @@ write_fence: ContextVar[Callable[[Connection], None] | None] = ContextVar("write
 class _Transactions(Protocol):
     """Runs transactions on one kind of database."""
 
-    async def read(self, work: Callable[[Connection], T]) -> T: ...
-    async def write(self, work: Callable[[Connection], T]) -> T: ...
-    async def online(self, work: Callable[[Connection], T]) -> T: ...
+    async def read(self, function: Callable[[Connection], T]) -> T: ...
+    async def write(self, function: Callable[[Connection], T]) -> T: ...
+    async def online(self, function: Callable[[Connection], T]) -> T: ...
     async def vacuum(self) -> None: ...
     async def close_idle(self) -> None: ...
     async def close(self) -> None: ...
@@ -70,33 +70,33 @@ class Database:
         """Returns True if other hosts may use the database at the same time."""
         return isinstance(self._transactions, PostgresTransactions)
 
-    async def run_read(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work(connection)`` in one read transaction; on SQLite in a thread. Raises Unavailable."""
-        return await self._transactions.read(work)
+    async def run_read(self, function: Callable[[Connection], T]) -> T:
+        """Runs ``function(connection)`` in one read transaction; on SQLite in a thread. Raises Unavailable."""
+        return await self._transactions.read(function)
 
-    async def run_write(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work(connection)`` in one write transaction and commits, or rolls back when it raises.
+    async def run_write(self, function: Callable[[Connection], T]) -> T:
+        """Runs ``function(connection)`` in one write transaction and commits, or rolls back when it raises.
 
-        No other write of this process runs in between; it also commits if the caller is cancelled. ``work`` may run
+        No other write of this process runs in between; it also commits if the caller is cancelled. ``function`` may run
         again while nothing is committed. Raises Unavailable if the database is away or its disk is full, InvalidInput
         for an invalid value.
         """
         check_fence = write_fence.get()
         if check_fence is None:
-            return await self._transactions.write(work)
+            return await self._transactions.write(function)
 
         def work_with_fence(connection: Connection) -> T:
             check_fence(connection)
-            return work(connection)
+            return function(connection)
 
         return await self._transactions.write(work_with_fence)
 
-    async def run_online(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work(connection)`` outside of transactions, without blocking writers.
+    async def run_online(self, function: Callable[[Connection], T]) -> T:
+        """Runs ``function(connection)`` outside of transactions, without blocking writers.
 
         On SQLite, it works as :meth:`run_write`.
         """
-        return await self._transactions.online(work)
+        return await self._transactions.online(function)
 
     async def vacuum(self) -> None:
         """Returns the space of deleted rows to the disk. The database is locked meanwhile."""

@@ -83,21 +83,21 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
     start. Raises Conflict if the database is newer than this program or older than its first migration, and Unavailable
     if its tables are in use for a minute.
     """
-    current = await current_revision(database)
-    if head is not None and current == head:
+    old_revision = await current_revision(database)
+    if head is not None and old_revision == head:
         await online_indexes.create_noted_indexes(database)
         return head
     if (
         head is not None
-        and current is None
+        and old_revision is None
         and not database.is_shared
         and await database.run_write(lambda connection: fresh.create_tables(connection, location, VERSION_TABLE, head))
     ):
         return head
     scripts = _load_scripts(location)
-    newest = scripts.get_current_head()
-    if newest is None or (head is not None and newest != head):
-        raise Conflict(f"the migrations end at {newest}, not at {head}")
+    newest_revision = scripts.get_current_head()
+    if newest_revision is None or (head is not None and newest_revision != head):
+        raise Conflict(f"the migrations end at {newest_revision}, not at {head}")
 
     def migrate(connection: Connection) -> None:
         from alembic.migration import MigrationContext
@@ -106,7 +106,7 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
 
         def steps(revision: tuple[str, ...], _: object) -> object:
             try:
-                return scripts._upgrade_revs(newest, revision)  # type: ignore[arg-type]  # alembic accepts a tuple
+                return scripts._upgrade_revs(newest_revision, revision)  # type: ignore[arg-type]  # alembic accepts a tuple
             except CommandError:
                 raise _revision_error(scripts, revision[0]) from None
 
@@ -128,4 +128,4 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
             log.info("the tables of the database are in use, the migration is tried again")
         await asyncio.sleep(_PAUSE_S)
     await online_indexes.create_noted_indexes(database)
-    return newest
+    return newest_revision

@@ -29,11 +29,11 @@ def create_index(name: str, table: str, columns: list[str]) -> None:
     if op.get_context().dialect.name != "postgresql":
         op.create_index(name, table, columns)
         return
-    quoted = ", ".join(f'"{column}"' for column in columns)
+    quoted_columns = ", ".join(f'"{column}"' for column in columns)
     op.execute(_CREATE_NOTES)
     op.execute(
         text("INSERT INTO pending_indexes VALUES (:name, :columns)").bindparams(
-            name=name, columns=f'"{table}" ({quoted})'
+            name=name, columns=f'"{table}" ({quoted_columns})'
         )
     )
 

@@ -95,23 +95,23 @@ class PostgresTransactions:
         self._has_table = False
         self._writes = BatchWriter(self._write_batch, max_values=_MAX_BATCH_WRITES)
 
-    async def read(self, work: Callable[[Connection], T]) -> T:
+    async def read(self, function: Callable[[Connection], T]) -> T:
         async def read_on_connection() -> T:
             async with self._engine.connect() as connection:
                 await connection.execution_options(**_READ_OPTIONS)
-                return await connection.run_sync(work)
+                return await connection.run_sync(function)
 
         return await self._with_retries(read_on_connection)
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        result: T = await self._writes.put(work)
+    async def write(self, function: Callable[[Connection], T]) -> T:
+        result: T = await self._writes.put(function)
         return result
 
-    async def online(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work`` on a connection without a transaction and without the lock of writers."""
+    async def online(self, function: Callable[[Connection], T]) -> T:
+        """Runs ``function`` on a connection without a transaction and without the lock of writers."""
         async with self._engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
-            return await connection.run_sync(work)
+            return await connection.run_sync(function)
 
     async def vacuum(self) -> None:
         await self.online(lambda connection: connection.execute(text("VACUUM FULL")))
@@ -124,22 +124,22 @@ class PostgresTransactions:
         await self._writes.close()
         await self._engine.dispose()
 
-    async def _with_retries(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Repeats ``work`` while it fails with a retryable error. Raises Unavailable after ``patience_s``."""
+    async def _with_retries(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Repeats ``function`` while it fails with a retryable error. Raises Unavailable after ``patience_s``."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
         backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
         while True:
             pause_s = backoff.next_s()
             try:
-                return await work()
+                return await function()
             except Exception as error:
                 if not _is_retryable(error) or asyncio.get_running_loop().time() + pause_s > deadline:
                     raise _translate_error(error) from error
             await asyncio.sleep(pause_s)
 
-    async def _write_batch(self, works: Sequence[Work]) -> Sequence[Any]:
+    async def _write_batch(self, functions: Sequence[Work]) -> Sequence[Any]:
         self._batch += 1
-        return await self._with_retries(_Batch(self, works, self._batch).commit)
+        return await self._with_retries(_Batch(self, functions, self._batch).commit)
 
     async def commit(self, run_batch: Work, batch_number: int, before_commit: Callable[[], bool]) -> None:
         """Runs a batch as the only writer and commits it, unless ``before_commit`` returns False."""
@@ -186,7 +186,7 @@ class _Batch:
         return self.outcomes
 
     def _run_works(self, connection: Connection) -> None:
-        self.outcomes = [self._run_in_savepoint(connection, work) for work in self.works]
+        self.outcomes = [self._run_in_savepoint(connection, function) for function in self.works]
 
     def _before_commit(self) -> bool:
         """Returns False if there is nothing to commit."""
@@ -196,12 +196,12 @@ class _Batch:
         self.is_in_doubt = True  # from here on the reply may be lost
         return True
 
-    def _run_in_savepoint(self, connection: Connection, work: Work) -> Any:
+    def _run_in_savepoint(self, connection: Connection, function: Work) -> Any:
         try:
             if len(self.works) == 1:  # its failure is the failure of the whole
-                return work(connection)
+                return function(connection)
             with connection.begin_nested():
-                return work(connection)
+                return function(connection)
         except Exception as error:
             if _is_retryable(error):
                 raise  # the server failed, not this transaction

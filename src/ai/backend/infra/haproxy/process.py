@@ -50,9 +50,11 @@ def make_haproxy_folder(folder: Path) -> None:
 
 
 class HaproxyProcess:
-    """Runs HAProxy in the foreground. The kernel kills it when this process ends: what it admits is only right while
-    somebody tells it about changes. ``on_start`` is called when its commands can be reached, ``on_end`` when it has
-    ended by itself, ``on_line`` for what it writes to its standard error."""
+    """Runs HAProxy in the foreground. Linux kills HAProxy when this process ends, because nothing updates it then.
+
+    ``on_start`` is called when its commands can be reached, ``on_end`` when it has ended by itself, ``on_line`` for
+    each line of its standard error.
+    """
 
     def __init__(
         self,

@@ -88,9 +88,9 @@ class ClientTokens:
     _running: dict[tuple[str, str], _Running] = field(default_factory=dict, init=False)
 
     async def answer(
-        self, call: Call[Any, Any], work: Callable[[], Awaitable[web.StreamResponse]]
+        self, call: Call[Any, Any], run_call: Callable[[], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Returns the reply of ``work``, or the reply of an earlier call with the same token.
+        """Returns the reply of ``run_call``, or the reply of an earlier call with the same token.
 
         Refusals are answers as well; after a fault of the server (5xx), and with a proof of who asks, the call may be
         tried again. An interrupted call
@@ -104,7 +104,7 @@ class ClientTokens:
         """
         token = call.request.headers.get(TOKEN_HEADER)
         if token is None or call.access_key is None or not _is_change(call):
-            return await work()
+            return await run_call()
         if not 1 <= len(token) <= MAX_TOKEN_LENGTH:
             raise refuse({TOKEN_HEADER: f"1 to {MAX_TOKEN_LENGTH} characters"})
         token_key, fingerprint = (call.access_key, token), await _fingerprint(call)
@@ -129,7 +129,7 @@ class ClientTokens:
                 if not call.endpoint.repeatable:
                     raise OutcomeUnknown
             try:
-                response = await work()
+                response = await run_call()
             except BackendError as error:
                 refusal = problem_response(error, request_id=call.request_id)
                 is_final = status_of(error) < 500 and not isinstance(error, ProofRequired)

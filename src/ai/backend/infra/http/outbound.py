@@ -30,7 +30,7 @@ _MAX_ANSWER_S = 60.0
 
 
 def parse_networks(*texts: str) -> tuple[Network, ...]:
-    return tuple(ipaddress.ip_network(text) for text in texts)
+    return tuple(ipaddress.ip_network(network_text) for network_text in texts)
 
 
 LOOPBACK = parse_networks("127.0.0.0/8", "::1/128")

@@ -67,7 +67,7 @@ on_hang_up: list[Callable[[], None]] = []
 
 
 def level_reload(load_settings: Callable[[], LoggingSettings], *, level: str | None) -> Callable[[], None]:
-    """Returns a function that sets the logging levels from the settings that ``load`` reads.
+    """Returns a function that sets the logging levels from the settings that ``load_settings`` reads.
 
     ``level`` wins over the settings.
     """
@@ -98,13 +98,13 @@ def quickest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def run_daemon(
-    work: Callable[[asyncio.Event], Awaitable[None]],
+    serve: Callable[[asyncio.Event], Awaitable[None]],
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     debug: bool | None = None,
     reload: Callable[[], None] | None = None,
 ) -> None:
-    """Runs ``work`` with an event that is set by SIGINT and SIGTERM. Raises ClickException with the message of its
+    """Runs ``serve`` with an event that is set by SIGINT and SIGTERM. Raises ClickException with the message of its
     error.
 
     SIGHUP calls ``reload``, which reads the settings of logging again (:func:`level_reload`); an error of it is logged.
@@ -117,7 +117,7 @@ def run_daemon(
         if reload is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_on_hang_up, reload)
         async with sent_telemetry():
-            await work(stop_event)
+            await serve(stop_event)
 
     reuse_receive_buffers()
     with reported_errors(), asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:

@@ -66,9 +66,9 @@ def replace_amounts(request: DeviceRequest, slots: ResourceSlot) -> str:
 
 
 def _replace_slots(slots: ResourceSlot, amounts: ResourceSlot, amount_slots: frozenset[str]) -> ResourceSlot:
-    requested = slots.nonzero()
-    if amount_slots.isdisjoint(requested):
-        return requested
+    requested_slots = slots.nonzero()
+    if amount_slots.isdisjoint(requested_slots):
+        return requested_slots
     return ResourceSlot(
-        {**{slot: quantity for slot, quantity in requested.items() if slot not in amount_slots}, **amounts}
+        {**{slot: quantity for slot, quantity in requested_slots.items() if slot not in amount_slots}, **amounts}
     )

@@ -199,21 +199,25 @@ def _satisfies_rule(kind: LinkKind, bandwidth: float, rule: LinkBandwidth | Link
 
 def _maximal_cliques(neighbour_masks: Sequence[int]) -> list[int]:
     """Returns the maximal cliques as masks, at most :data:`MAX_SETS` (Bron and Kerbosch, with the pivot of Tomita)."""
-    cliques: list[int] = []
+    clique_masks: list[int] = []
     stack = [(0, (1 << len(neighbour_masks)) - 1, 0)]
-    while stack and len(cliques) < MAX_SETS:
-        clique, candidates, excluded = stack.pop()
-        if not candidates:
-            if not excluded and clique:
-                cliques.append(clique)
+    while stack and len(clique_masks) < MAX_SETS:
+        clique_mask, candidate_mask, excluded_mask = stack.pop()
+        if not candidate_mask:
+            if not excluded_mask and clique_mask:
+                clique_masks.append(clique_mask)
             continue
-        pivot = max(ranks(candidates | excluded), key=lambda rank: (candidates & neighbour_masks[rank]).bit_count())
-        for rank in ranks(candidates & ~neighbour_masks[pivot]):
+        pivot = max(
+            ranks(candidate_mask | excluded_mask), key=lambda rank: (candidate_mask & neighbour_masks[rank]).bit_count()
+        )
+        for rank in ranks(candidate_mask & ~neighbour_masks[pivot]):
             bit = 1 << rank
-            stack.append((clique | bit, candidates & neighbour_masks[rank], excluded & neighbour_masks[rank]))
-            candidates &= ~bit
-            excluded |= bit
-    return cliques
+            stack.append(
+                (clique_mask | bit, candidate_mask & neighbour_masks[rank], excluded_mask & neighbour_masks[rank])
+            )
+            candidate_mask &= ~bit
+            excluded_mask |= bit
+    return clique_masks
 
 
 class RequestCompiler:
@@ -260,13 +264,13 @@ def _make_request(term: Term | None, constraints: tuple[Constraint, ...]) -> Dev
         if amount.slot in amounts:
             raise InvalidInput(f"a device request has two amounts of {amount.slot}", data={"column": 1})
         amounts[amount.slot] = amount.quantity
-    tolerated = frozenset(constraint.key for constraint in constraints if isinstance(constraint, Tolerates))
+    tolerated_keys = frozenset(constraint.key for constraint in constraints if isinstance(constraint, Tolerates))
     other_constraints = tuple(
         constraint for constraint in constraints if not isinstance(constraint, Tolerates | Amount)
     )
     wording = _format_request(term, [constraint for constraint in constraints if not isinstance(constraint, Amount)])
     return DeviceRequest(
-        _format_request(term, constraints), term, other_constraints, tolerated, ResourceSlot(amounts), wording
+        _format_request(term, constraints), term, other_constraints, tolerated_keys, ResourceSlot(amounts), wording
     )
 
 

@@ -57,32 +57,32 @@ class Literal(msgspec.Struct, frozen=True):
         escaped_text = self.text.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped_text}"'
 
-    def equals(self, stated: Value) -> bool:
-        if isinstance(stated, Decimal):
-            return self.number == stated
+    def equals(self, device_value: Value) -> bool:
+        if isinstance(device_value, Decimal):
+            return self.number == device_value
         if self.is_quoted:
-            return self.text == stated
-        version = version_key(stated)
-        return version == version_key(self.text) if version is not None else self._size_of(stated) == self.number
+            return self.text == device_value
+        version = version_key(device_value)
+        return version == version_key(self.text) if version is not None else self._size_of(device_value) == self.number
 
-    def compare(self, stated: Value, order: str) -> bool | None:
+    def compare(self, device_value: Value, order: str) -> bool | None:
         """Returns True if a device's value stands in the given order to this literal.
 
         Returns None if the two have no order.
         """
         is_ordered = ORDERS[order]
-        if isinstance(stated, Decimal):
-            return None if self.number is None else is_ordered(stated, self.number)
-        version, literal_version = version_key(stated), version_key(self.text)
+        if isinstance(device_value, Decimal):
+            return None if self.number is None else is_ordered(device_value, self.number)
+        version, literal_version = version_key(device_value), version_key(self.text)
         if version is not None and literal_version is not None:
             return is_ordered(version, literal_version)
-        size = self._size_of(stated)
+        size = self._size_of(device_value)
         return None if size is None or self.number is None else is_ordered(size, self.number)
 
     @staticmethod
-    def _size_of(stated: str) -> Decimal | None:
+    def _size_of(device_value: str) -> Decimal | None:
         try:
-            return Decimal(int(BinarySize.parse(stated)))
+            return Decimal(int(BinarySize.parse(device_value)))
         except InvalidQuantity:
             return None
 
@@ -108,16 +108,19 @@ class Comparison(msgspec.Struct, frozen=True):
         return f"{self.name} {self.operator} {self.literals[0]}"
 
     def value_for(self, attributes: Attributes) -> bool | None:
-        stated_values = attributes.get(self.name)
-        if not stated_values:
+        device_values = attributes.get(self.name)
+        if not device_values:
             return None
         if self.operator in ("==", "in", "!="):
-            is_equal = any(literal.equals(stated) for literal in self.literals for stated in stated_values)
+            is_equal = any(literal.equals(device_value) for literal in self.literals for device_value in device_values)
             return is_equal is not (self.operator == "!=")
         literal = self.literals[0]
         if (text_test := TEXT_TESTS.get(self.operator)) is not None:
-            return any(isinstance(stated, str) and text_test(stated, literal.text) for stated in stated_values)
-        results = [literal.compare(stated, self.operator) for stated in stated_values]
+            return any(
+                isinstance(device_value, str) and text_test(device_value, literal.text)
+                for device_value in device_values
+            )
+        results = [literal.compare(device_value, self.operator) for device_value in device_values]
         return True if True in results else None if None in results else False
 
 

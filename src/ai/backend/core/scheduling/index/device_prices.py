@@ -47,7 +47,7 @@ class _Flow(NamedTuple):
 
 
 class _ScarceSet(NamedTuple):
-    """Holds groups of agents that alone can serve some requests. ``flow``: of these; ``group_mask``: the groups."""
+    """Holds the mask of groups of agents that alone can serve some requests, and the demand of these requests."""
 
     group_mask: int
     flow: _Flow
@@ -101,13 +101,13 @@ class DevicePrices:
         for slot, amount_micro in free_micro:
             free_of_slot[slot] = free_of_slot.get(slot, 0) + sign * amount_micro
 
-    def compute_prices(self, requested: Mapping[str, float]) -> list[float]:
+    def compute_prices(self, units_of_request: Mapping[str, float]) -> list[float]:
         """Returns, for each group, how many units a request takes from requests that need the group's devices."""
         if self._sets is None:
             self._sets = self._scarce_sets()
         prices = [0.0] * len(self._free_micro)
         for slot, scarce_sets in self._sets.items():
-            requested_units = requested.get(slot)
+            requested_units = units_of_request.get(slot)
             if not requested_units:
                 continue
             free_units = [free_micro.get(slot, 0) / MICRO for free_micro in self._free_micro]

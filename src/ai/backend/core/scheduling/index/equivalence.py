@@ -146,8 +146,11 @@ class EquivalenceCache:
         max_entries = MAX_CLASSES + 2 * len(queued_sessions)
         if len(self.quota_classes) > max_entries:
             self.quota_classes = {
-                (id(queued.quota_class.equivalence_class), queued.quota_class.quotas): queued.quota_class
-                for queued in queued_sessions
+                (
+                    id(queued_session.quota_class.equivalence_class),
+                    queued_session.quota_class.quotas,
+                ): queued_session.quota_class
+                for queued_session in queued_sessions
             }
         if len(self.by_request) > max_entries:
             self.by_request.clear()
@@ -165,7 +168,7 @@ class EquivalenceCache:
         return self.index.request_compiler.compile(text)
 
     def _class_of(self, session: PendingSession) -> EquivalenceClass:
-        requests = [self._compile(text) for text in dict.fromkeys(session.device_requests)]
+        requests = [self._compile(request_text) for request_text in dict.fromkeys(session.device_requests)]
         if not requests:
             return self._equivalence_class(session)
         amount_slots = slots_with_amounts(requests)
@@ -210,6 +213,10 @@ class EquivalenceCache:
         equivalence_class = self.classes.get(class_key)
         if equivalence_class is None:
             slots = sorted({slot for kernel_demand in demands for slot in kernel_demand.total}, key=scarcity)
-            hardest = sorted(range(len(demands)), key=lambda place: [-demands[place].total[slot] for slot in slots])
-            equivalence_class = self.classes[class_key] = EquivalenceClass(whole_demand, demands, tuple(hardest))
+            hardest_indexes = sorted(
+                range(len(demands)), key=lambda place: [-demands[place].total[slot] for slot in slots]
+            )
+            equivalence_class = self.classes[class_key] = EquivalenceClass(
+                whole_demand, demands, tuple(hardest_indexes)
+            )
         return equivalence_class

@@ -89,7 +89,7 @@ class FreeState:
         self.cores = cores
         self.memory = memory
         self.accelerators = accelerators
-        self.units = {slot: free.units for slot, free in accelerators}
+        self.units = {slot: free_accelerator.units for slot, free_accelerator in accelerators}
         self.agent_mask = 0
         self.number = 0
 
@@ -235,7 +235,7 @@ class FragmentationGradient:
     def __init__(self, requested_slots: ResourceSlot, node_classes: frozenset[NodeClass]) -> None:
         """Prepares the search for one demand.
 
-        ``total``: what is requested. ``node_classes``: those that support the demand.
+        ``requested_slots``: of the demand. ``node_classes``: those that support the demand.
         """
         self._requested = {slot: float(quantity) for slot, quantity in requested_slots.items()}
         self._cores, self._memory = (self._requested.get(companion, 0.0) for companion in COMPANIONS)

@@ -57,23 +57,24 @@ def demand_of(sizes: Mapping[int, float], largest: int) -> tuple[int, Demand]:
     return unit_quanta, tuple(sorted(count_of_cells.items()))
 
 
-def part_values(unit: int, largest: int, demand: Demand) -> PartValues:
+def part_values(unit_quanta: int, largest: int, demand: Demand) -> PartValues:
     """Prices the typical sizes, and returns the worth of every free part. Equal arguments give an equal result."""
-    cell_count = largest // unit
+    cell_count = largest // unit_quanta
     sizes = [size for size, _ in demand]
     _, prices = price_sizes(sizes, [count / _PRECISION for _, count in demand], cell_count, _STEPS)
     worth = _worth(sizes, prices, cell_count)[0]
-    return PartValues(unit, tuple(cell_worth / cell_count for cell_worth in worth))
+    return PartValues(unit_quanta, tuple(cell_worth / cell_count for cell_worth in worth))
 
 
 def price_sizes(
     sizes: Sequence[int], supply: Sequence[float], cell_count: int, steps: int
 ) -> tuple[float, Sequence[float]]:
-    """Computes the prices of sizes. Sizes are in cells, ascending, ``supply`` of which come for each device of ``room``
-    cells.
+    """Computes the prices of sizes, which are in cells, ascending. ``supply``: how many of each size come for a device.
+
+    ``cell_count``: of a device.
 
     Returns the value of the dual problem and its prices: no placement fills more cells of a device on average than the
-    value, whatever the prices. By subgradient steps with Polyak's stride. O(steps * room * sizes).
+    value, whatever the prices. By subgradient steps with Polyak's stride. O(steps * cells * sizes).
     """
     prices: list[float] = [0.0] * len(sizes)
     best_value, best_prices, ambition_part = float("inf"), prices, 0.02
@@ -102,13 +103,13 @@ class PartValueCache:
 
     def get(self, sizes: Mapping[int, float], largest: int) -> PartValues:
         """Returns the values for requests of these sizes; see :func:`demand_of`."""
-        unit, demand = demand_of(sizes, largest)
-        cache_key = unit, largest, demand
+        unit_quanta, demand = demand_of(sizes, largest)
+        cache_key = unit_quanta, largest, demand
         values = self._values.get(cache_key)
         if values is None:
             if len(self._values) >= _MAX_CACHED:
                 self._values.clear()
-            values = self._values[cache_key] = part_values(unit, largest, demand)
+            values = self._values[cache_key] = part_values(unit_quanta, largest, demand)
         return values
 
 

@@ -52,22 +52,22 @@ class SlotIndex:
 
     __slots__ = ("_amounts", "_indexed", "_levels", "_masks", "_order", "_richest", "_stale", "free", "unit")
 
-    def __init__(self, free: Sequence[int], most_micro: int, grain_micro: int = 1) -> None:
-        """Indexes the amounts in ``free``.
+    def __init__(self, free_amounts: Sequence[int], most_micro: int, grain_micro: int = 1) -> None:
+        """Indexes the amounts in ``free_amounts``.
 
         ``most_micro``: the largest total; ``grain_micro``: the divisor of every amount.
         """
-        self.free = list(free)
+        self.free = list(free_amounts)
         self.unit = max(grain_micro, most_micro // _LEVEL_COUNT)
-        self._indexed = list(free)
+        self._indexed = list(free_amounts)
         self._stale: list[int] = []
         self._amounts: list[int] = []
         self._masks: dict[int, int] = {}
         self._richest: dict[int, int] = {}
         ranks_by_level: dict[int, list[int]] = {}
-        for rank, amount in enumerate(free):
+        for rank, amount in enumerate(free_amounts):
             ranks_by_level.setdefault(amount // self.unit, []).append(rank)
-        self._levels = {level: mask_of(ranks, len(free)) for level, ranks in ranks_by_level.items()}
+        self._levels = {level: mask_of(ranks, len(free_amounts)) for level, ranks in ranks_by_level.items()}
         self._order = sorted(self._levels)
 
     def change(self, rank: int, free_micro: int) -> None:
@@ -84,18 +84,18 @@ class SlotIndex:
         O(registered amounts between the old and the new amount) for each changed agent.
         """
         for rank in set(self._stale):
-            before, now = self._indexed[rank], self.free[rank]
-            if before == now:
+            old_micro, new_micro = self._indexed[rank], self.free[rank]
+            if old_micro == new_micro:
                 continue
-            self._indexed[rank] = now
-            bit = 1 << rank
-            old_level, new_level = before // self.unit, now // self.unit
+            self._indexed[rank] = new_micro
+            agent_bit = 1 << rank
+            old_level, new_level = old_micro // self.unit, new_micro // self.unit
             if old_level != new_level:
-                self._move(bit, old_level, new_level)
-            lower_amount, higher_amount = (before, now) if before < now else (now, before)
+                self._move(agent_bit, old_level, new_level)
+            lower_amount, higher_amount = (old_micro, new_micro) if old_micro < new_micro else (new_micro, old_micro)
             amounts, masks = self._amounts, self._masks
             for amount in amounts[bisect_right(amounts, lower_amount) : bisect_right(amounts, higher_amount)]:
-                masks[amount] ^= bit
+                masks[amount] ^= agent_bit
         self._stale.clear()
 
     def _move(self, agent_bit: int, old_level: int, new_level: int) -> None:

@@ -26,9 +26,9 @@ class KernelAssignment(NamedTuple):
 class EmptyAgents:
     """Tries kernels on copies of empty agents, without changing the index."""
 
-    def __init__(self, index: AgentIndex, *, repaired: bool = False) -> None:
+    def __init__(self, index: AgentIndex, *, is_repaired: bool = False) -> None:
         self._index = index
-        self._repaired = repaired
+        self._repaired = is_repaired
         self.used: dict[int, tuple[NodeAllocator, int]] = {}
         """The allocator and the number of kernels of each agent that has any, by its rank."""
 
@@ -48,12 +48,12 @@ class EmptyAgents:
         return any(self._try_assign(rank, demand) for rank in chain(used_ranks, unused_ranks))
 
 
-def fits_when_empty(index: AgentIndex, equivalence_class: EquivalenceClass, *, repaired: bool = False) -> bool:
+def fits_when_empty(index: AgentIndex, equivalence_class: EquivalenceClass, *, is_repaired: bool = False) -> bool:
     """Returns True if empty agents (optionally with every device healthy) can hold all kernels of a multi-node session.
 
     A session needs at most one agent for each kernel, so at most that many of each class, limit and reserve are tried.
     """
-    empty_agents = EmptyAgents(index, repaired=repaired)
+    empty_agents = EmptyAgents(index, is_repaired=is_repaired)
     tried_ranks: set[int] = set()
     for mask in index.node_classes.values():
         count_of_kind: Counter[tuple[int | None, ResourceSlot]] = Counter()

@@ -25,11 +25,13 @@ Choice = tuple[tuple[int, int, float], int, list[RunningSession]]
 class Victims:
     """Holds the sessions that may be evicted, by agent. Each is evicted once."""
 
-    def __init__(self, index: AgentIndex, running: Sequence[RunningSession], *, oldest_first: bool = False) -> None:
+    def __init__(
+        self, index: AgentIndex, running_sessions: Sequence[RunningSession], *, oldest_first: bool = False
+    ) -> None:
         self._index = index
         self._sign = 1 if oldest_first else -1
         self._on: dict[int, list[RunningSession]] = {}
-        for session in running:
+        for session in running_sessions:
             for agent_id in {agent_id for agent_id, _ in session.kernels}:
                 rank = index.ranks.get(agent_id)
                 if rank is not None and (session.is_preemptible or session.is_ending):

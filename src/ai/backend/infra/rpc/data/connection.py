@@ -35,7 +35,7 @@ _SOCKET_BUFFER_BYTES = 1024 * 1024
 
 
 class DataConnection(asyncio.BufferedProtocol):
-    """Represents one end of a data connection. ``first`` is the number of bytes that the peer sends first."""
+    """Represents one end of a data connection. ``first_bytes``: how many bytes the peer sends first."""
 
     def __init__(self, first_bytes: int, *, on_end: Callable[[DataConnection], object]) -> None:
         self._first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
