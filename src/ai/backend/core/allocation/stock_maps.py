@@ -125,15 +125,15 @@ class FractionalAllocMap(LedgerAllocMap):
 
     def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts | None:
         if quanta <= largest_quanta or pool.slot_type is SlotType.UNIQUE:
-            return self._single_part(pool, quanta, device_mask)
+            return self._pick_single(pool, quanta, device_mask)
         division = _divide(pool, quanta, device_mask, largest_quanta)
         if division is None:
             return None
         device_count, share, larger_count = division
-        larger_ranks = self._several_ranks(pool, device_mask, share + 1, larger_count, [])
+        larger_ranks = self._pick_ranks(pool, device_mask, share + 1, larger_count, [])
         for rank in larger_ranks:
             device_mask &= ~(1 << rank)
-        smaller_ranks = self._several_ranks(pool, device_mask, share, device_count - larger_count, larger_ranks)
+        smaller_ranks = self._pick_ranks(pool, device_mask, share, device_count - larger_count, larger_ranks)
         return [(rank, share + 1) for rank in larger_ranks] + [(rank, share) for rank in smaller_ranks]
 
     def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts | None:
@@ -142,7 +142,7 @@ class FractionalAllocMap(LedgerAllocMap):
                 (
                     single_part
                     for device_mask in node_masks
-                    if (single_part := self._single_part(pool, quanta, device_mask)) is not None
+                    if (single_part := self._pick_single(pool, quanta, device_mask)) is not None
                 ),
                 None,
             )
@@ -166,7 +166,7 @@ class FractionalAllocMap(LedgerAllocMap):
             parts += [(rank, part_quanta) for rank, _ in zip(ranks_in_turn, range(part_count), strict=False)]
         return parts
 
-    def _single_part(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
+    def _pick_single(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
         if self._strategy is AllocationStrategy.EVENLY and not pool.cut_mask & device_mask:
             most_free = pool.most_free_quanta(device_mask)
             candidate_mask = pool.levels[most_free] & device_mask if most_free >= quanta else 0
@@ -174,7 +174,7 @@ class FractionalAllocMap(LedgerAllocMap):
             candidate_mask = pool.fullest_mask(device_mask, quanta)
         return [(self._select(pool, candidate_mask, 1)[0], quanta)] if candidate_mask else None
 
-    def _several_ranks(
+    def _pick_ranks(
         self, pool: SlotPool, device_mask: int, share: int, count: int, taken_ranks: Sequence[int]
     ) -> Sequence[int]:
         preferred_ranks: list[int] = []
@@ -218,12 +218,15 @@ def _divide(pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) 
         share, larger_count = divmod(quanta, divisor)
         if not share:
             return None
-        if _count_with(counts_by_level, share) >= divisor and _count_with(counts_by_level, share + 1) >= larger_count:
+        if (
+            _count_devices_with(counts_by_level, share) >= divisor
+            and _count_devices_with(counts_by_level, share + 1) >= larger_count
+        ):
             return divisor, share, larger_count
     return None
 
 
-def _count_with(counts_by_level: Sequence[tuple[int, int]], quanta: int) -> int:
+def _count_devices_with(counts_by_level: Sequence[tuple[int, int]], quanta: int) -> int:
     return max([device_count for level, device_count in counts_by_level if level >= quanta], default=0)
 
 

@@ -274,7 +274,7 @@ def _select_required(
             for index, device in enumerate(plugin_devices.devices)
             if not own_requirements or matches(device, own_requirements, plugin_devices.namespaces)
         ]
-        selection = _select(plugin_devices, fitting_indexes, own_request)
+        selection = _select_by_request(plugin_devices, fitting_indexes, own_request)
         for slot in slots:
             offering_devices = plugin_devices.devices_offering(slot)
             if any(device.device_id in selection.devices for device in offering_devices):
@@ -307,7 +307,9 @@ def _check_namespaces(
         )
 
 
-def _select(plugin_devices: PluginVariants, indexes: Sequence[int], device_request: DeviceRequest | None) -> Selection:
+def _select_by_request(
+    plugin_devices: PluginVariants, indexes: Sequence[int], device_request: DeviceRequest | None
+) -> Selection:
     devices = [plugin_devices.devices[index] for index in indexes]
     if device_request is None:
         return Selection(frozenset(device.device_id for device in devices))

@@ -87,7 +87,7 @@ def read_rules(values: Mapping[str, str]) -> Rules:
     """
     faults: list[str] = []
 
-    def seconds(config_key: str, default: float) -> float:
+    def read_duration(config_key: str, default: float) -> float:
         if config_key not in values:
             return default
         try:
@@ -105,17 +105,17 @@ def read_rules(values: Mapping[str, str]) -> Rules:
         f"enabled: there is no checker {checker_name[:64]!r}"
         for checker_name in sorted(enabled_checkers - set(CHECKERS))
     ]
-    timeout_s = seconds("checkers/network_timeout/threshold", DEFAULT_TIMEOUT_S)
-    thresholds = _thresholds(values, faults)
+    timeout_s = read_duration("checkers/network_timeout/threshold", DEFAULT_TIMEOUT_S)
+    thresholds = _read_thresholds(values, faults)
     combination = values.get("checkers/utilization/thresholds-check-operator", "and").strip().lower()
     if combination not in ("and", "or"):
         faults.append(f"checkers/utilization/thresholds-check-operator: {combination[:64]!r} is neither and nor or")
         combination = "and"
-    window_s = seconds("checkers/utilization/time-window", DEFAULT_WINDOW_S)
+    window_s = read_duration("checkers/utilization/time-window", DEFAULT_WINDOW_S)
     if window_s <= 0:
         faults.append("checkers/utilization/time-window: must be positive")
         window_s = DEFAULT_WINDOW_S
-    grace_s = seconds("checkers/utilization/initial-grace-period", DEFAULT_GRACE_S)
+    grace_s = read_duration("checkers/utilization/initial-grace-period", DEFAULT_GRACE_S)
     rule = UtilizationRule(thresholds=thresholds, needs_all=combination == "and", window_s=window_s, grace_s=grace_s)
     return Rules(
         network_timeout_s=timeout_s if NETWORK_TIMEOUT in enabled_checkers else None,
@@ -124,7 +124,7 @@ def read_rules(values: Mapping[str, str]) -> Rules:
     )
 
 
-def _thresholds(values: Mapping[str, str], faults: list[str]) -> dict[str, float]:
+def _read_thresholds(values: Mapping[str, str], faults: list[str]) -> dict[str, float]:
     thresholds: dict[str, float] = {}
     for key, value_text in values.items():
         parts = key.split("/")

@@ -172,8 +172,8 @@ class SchedulingCycle:
 
     def __init__(self, scheduler: IncrementalScheduler, policy: Policy, *, now: datetime, rng: Rng) -> None:
         self._index = scheduler.index
-        self._choose = policy.choose
-        self._arrange = policy.arrange
+        self._choose = policy.placement_function
+        self._arrange = policy.arrangement
         self._queue = policy.queue_order(scheduler.queued_sessions, scheduler.snapshot, scheduler.capacity)
         self._now = now
         self._rng = rng

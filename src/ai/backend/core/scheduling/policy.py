@@ -62,11 +62,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return self.plugged_order is not None or self.order in SHARED_ORDERS
 
     @property
-    def choose(self) -> Placement:
+    def placement_function(self) -> Placement:
         return self.plugged or PLACEMENTS[self.placement]
 
     @property
-    def arrange(self) -> Arrangement | None:
+    def arrangement(self) -> Arrangement | None:
         """Returns the arrangement of the kernels of a multi-node session.
 
         Returns None if the placement has no arrangement.

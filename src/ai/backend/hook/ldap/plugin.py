@@ -150,7 +150,7 @@ class LdapSignOn(AbstractHook):
         with self._bound_connection(options.bind_dn, options.bind_password.get_secret_value()) as connection:
             attributes = [options.email_attribute, options.username_attribute, options.full_name_attribute]
             query = options.user_filter.replace("{name}", escape_filter_chars(name))
-            entries = _search(connection, options.base_dn, query, attributes)
+            entries = _search_entries(connection, options.base_dn, query, attributes)
             dn = entries[0]["dn"] if len(entries) == 1 else f"cn=nobody,{options.base_dn}"
             if not self._can_bind(dn, secret) or len(entries) != 1:
                 return None
@@ -179,11 +179,11 @@ class LdapSignOn(AbstractHook):
         if not options.group_base_dn:
             return []
         query = options.group_filter.replace("{dn}", escape_filter_chars(dn))
-        entries = _search(connection, options.group_base_dn, query, [options.group_name_attribute])
+        entries = _search_entries(connection, options.group_base_dn, query, [options.group_name_attribute])
         return [_first_value(entry["attributes"].get(options.group_name_attribute)) for entry in entries]
 
 
-def _search(connection: Any, base_dn: str, query: str, attributes: list[str]) -> list[Any]:
+def _search_entries(connection: Any, base_dn: str, query: str, attributes: list[str]) -> list[Any]:
     connection.search(base_dn, query, search_scope=ldap3.SUBTREE, attributes=attributes)
     return [entry for entry in connection.response if entry["type"] == "searchResEntry"]
 

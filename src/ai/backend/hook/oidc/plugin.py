@@ -75,9 +75,9 @@ class OidcSignOn(AbstractHook):
     async def finish_redirect(self, secret: str, return_url: str, parameters: Mapping[str, str]) -> SiteUser:
         """Returns the user who signed in at the provider. Raises HookDenied."""
         flow = msgspec.json.decode(secret, type=_Flow)
-        if not _is_same(parameters.get("state", ""), flow.state):
+        if not _is_same_text(parameters.get("state", ""), flow.state):
             raise HookDenied("This sign-in began in another browser: begin anew.")
-        if not _is_same(parameters.get("iss", self._options.issuer), self._options.issuer):  # RFC 9207
+        if not _is_same_text(parameters.get("iss", self._options.issuer), self._options.issuer):  # RFC 9207
             raise HookDenied("The answer is of another sign-in service.")
         code = parameters.get("code", "")
         if not code:
@@ -114,7 +114,7 @@ class OidcSignOn(AbstractHook):
         audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
         if claims.get("azp", options.client_id) != options.client_id or (len(audiences) > 1 and "azp" not in claims):
             raise ProviderFailed("an ID token was issued to another client")
-        if not _is_same(str(claims["nonce"]), nonce):
+        if not _is_same_text(str(claims["nonce"]), nonce):
             raise ProviderFailed("an ID token is of another sign-in")
         return claims
 
@@ -148,5 +148,5 @@ class OidcSignOn(AbstractHook):
         )
 
 
-def _is_same(given_text: str, expected_text: str) -> bool:
+def _is_same_text(given_text: str, expected_text: str) -> bool:
     return hmac.compare_digest(given_text.encode(errors="replace"), expected_text.encode())

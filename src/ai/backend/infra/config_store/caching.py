@@ -58,10 +58,10 @@ class CachingConfigStore:
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
         check_key(key)
-        return await self._read(lambda: self.inner.get(key, scopes=scopes), lambda copy: copy.get(key, scopes))
+        return await self._read_or_copy(lambda: self.inner.get(key, scopes=scopes), lambda copy: copy.get(key, scopes))
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
-        return await self._read(
+        return await self._read_or_copy(
             lambda: self.inner.get_prefix(prefix, scopes=scopes), lambda copy: copy.get_prefix(prefix, scopes)
         )
 
@@ -84,10 +84,10 @@ class CachingConfigStore:
     async def revision(self) -> int:
         return await self.inner.revision()
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
-        return await self.inner.present()
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
+        return await self.inner.read_all()
 
-    async def _read(self, read_server: Callable[[], Awaitable[T]], read_copy: Callable[[ConfigValues], T]) -> T:
+    async def _read_or_copy(self, read_server: Callable[[], Awaitable[T]], read_copy: Callable[[ConfigValues], T]) -> T:
         if self._away_since is None:
             try:
                 async with asyncio.timeout(self._patience_s):
@@ -124,7 +124,7 @@ class CachingConfigStore:
     async def _reload_copy(self) -> int:
         """Reads the whole state again and marks the server as available."""
         await self._recheck.wait(0)
-        revision, present_values = await self.inner.present()
+        revision, present_values = await self.inner.read_all()
         self.copy = ConfigValues()
         for change in present_values:
             self.copy.set(change.scope, change.key, change.value)

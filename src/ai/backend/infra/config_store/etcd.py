@@ -71,7 +71,7 @@ class EtcdConfigStore:
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
         check_key(key)
-        reads = [{"request_range": {"key": _to_base64(self._path(scope, key))}} for scope in scopes]
+        reads = [{"request_range": {"key": _to_base64(self._path_of(scope, key))}} for scope in scopes]
         answer = await self._call("kv/txn", {"success": reads})
         results = [txn_part["response_range"].get("kvs", ()) for txn_part in answer.get("responses", ())]
         return next((_from_base64(pairs[0].get("value", "")) for pairs in reversed(results) if pairs), None)
@@ -96,7 +96,7 @@ class EtcdConfigStore:
         if len(checked_values) > _MAX_KEYS:
             raise InvalidInput(f"more than {_MAX_KEYS} keys cannot be set at once", data={"keys": "too many"})
         puts: list[dict[str, Any]] = [
-            {"request_put": {"key": _to_base64(self._path(scope, key)), "value": _to_base64(value)}}
+            {"request_put": {"key": _to_base64(self._path_of(scope, key)), "value": _to_base64(value)}}
             for key, value in checked_values.items()
         ]
         if len(puts) > _MAX_TXN_OPS:
@@ -110,7 +110,7 @@ class EtcdConfigStore:
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
         if not prefix:
             check_key(key)
-            answer = await self._call("kv/deleterange", {"key": _to_base64(self._path(scope, key))})
+            answer = await self._call("kv/deleterange", {"key": _to_base64(self._path_of(scope, key))})
             return int(answer.get("deleted", 0))
         if scope == GLOBAL and not key:  # the folders of other scopes lie below it
             return sum(
@@ -181,7 +181,7 @@ class EtcdConfigStore:
         answer = await self._call("kv/range", {"key": _to_base64(self._root), "count_only": True})
         return int(answer["header"]["revision"])
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
         answer = await self._call("kv/range", {"key": _to_base64(self._root), "range_end": _range_end(self._root)})
         changes = [self._change_of({"kv": pair}) for pair in answer.get("kvs", ())]
         return int(answer["header"]["revision"]), sorted(changes, key=lambda change: change.revision)
@@ -197,7 +197,7 @@ class EtcdConfigStore:
             lease_answer = await self._call("lease/grant", {"TTL": str(ttl_s)})
             self._lease = str(lease_answer["ID"])
         value_of_path = {
-            _to_base64(self._path(GLOBAL, check_key(key))): _to_base64(value) for key, value in values.items()
+            _to_base64(self._path_of(GLOBAL, check_key(key))): _to_base64(value) for key, value in values.items()
         }
         conditions: list[dict[str, Any]] = [
             {"key": path, "target": "VALUE", "value": encoded_value} for path, encoded_value in value_of_path.items()
@@ -227,17 +227,17 @@ class EtcdConfigStore:
         answer = await self._call("lease/keepalive", {"ID": lease})
         return int(answer.get("result", {}).get("TTL", 0)) > 0
 
-    def _folder(self, scope: ConfigScope) -> str:
+    def _folder_of(self, scope: ConfigScope) -> str:
         return (
             self._root
             if scope.kind is ScopeKind.GLOBAL
             else f"{self._root}{_FOLDER_BY_SCOPE[scope.kind]}/{scope.name}/"
         )
 
-    def _path(self, scope: ConfigScope, key: str) -> str:
+    def _path_of(self, scope: ConfigScope, key: str) -> str:
         if scope.kind is ScopeKind.GLOBAL and any(key.startswith(f"{name}/") for name in _FOLDER_BY_SCOPE.values()):
             raise InvalidInput(f"{key[:64]!r} belongs to a narrower scope", data={"key": "not global"})
-        return self._folder(scope) + key
+        return self._folder_of(scope) + key
 
     def _parse_path(self, path: str) -> tuple[ConfigScope, str]:
         relative_path = path.removeprefix(self._root)
@@ -249,7 +249,7 @@ class EtcdConfigStore:
 
     def _key_ranges(self, scope: ConfigScope, prefix: str) -> tuple[dict[str, str] | None, dict[str, str]]:
         """Returns the range of the key and of the keys below it."""
-        folder, trimmed_prefix = self._folder(scope), prefix.rstrip("/")
+        folder, trimmed_prefix = self._folder_of(scope), prefix.rstrip("/")
         below_prefix = f"{folder}{trimmed_prefix}/" if trimmed_prefix else folder
         exact_key = {"key": _to_base64(folder + trimmed_prefix)} if trimmed_prefix else None
         return exact_key, {"key": _to_base64(below_prefix), "range_end": _range_end(below_prefix)}
@@ -272,7 +272,7 @@ class EtcdConfigStore:
                         raise Unavailable(f"etcd ended the watch: {str(message['error'])[:200]}")
                     result = message["result"]
                     if int(result.get("compact_revision", 0)) > 0:
-                        yield await self.present()
+                        yield await self.read_all()
                         return
                     if result.get("canceled"):
                         raise Unavailable(f"etcd refuses the watch: {str(result.get('cancel_reason'))[:200]}")

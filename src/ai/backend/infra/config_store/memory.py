@@ -87,7 +87,7 @@ class MemoryConfigStore:
     async def revision(self) -> int:
         return len(self._history)
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
         newest_changes = {(change.scope, change.key): change for change in self._history}
         present_changes = [change for change in newest_changes.values() if change.value is not None]
         return len(self._history), sorted(present_changes, key=lambda change: change.revision)

@@ -156,7 +156,7 @@ class SQLiteConfigStore:
     async def revision(self) -> int:
         return await self._db.run_read(_newest_revision)
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
         query = select(config_entries).order_by(config_entries.c.revision)
         return await self._db.run_read(
             lambda connection: (_newest_revision(connection), [_change_of(row) for row in connection.execute(query)])

@@ -100,5 +100,5 @@ class ConfigStore(Protocol):
 
     async def revision(self) -> int: ...
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
         """Returns every value in every scope, the oldest first, and the revision of this state."""

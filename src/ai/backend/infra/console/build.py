@@ -61,7 +61,7 @@ def build_bundle(sources: Path, cache: Path, *, report: Report = lambda _: None)
             try:
                 _build(sources, cache, bundle_folder, steps)
             except (BuildFailed, OSError) as e:
-                steps.fail(_explain(e, cache) if isinstance(e, OSError) else str(e))
+                steps.fail(_explain_disk_error(e, cache) if isinstance(e, OSError) else str(e))
                 raise
             _remove_old_bundles(bundle_folder)
             return bundle_folder
@@ -185,10 +185,10 @@ def _disk_errors(cache: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise BuildFailed(_explain(e, cache)) from None
+        raise BuildFailed(_explain_disk_error(e, cache)) from None
 
 
-def _explain(error: OSError, cache: Path) -> str:
+def _explain_disk_error(error: OSError, cache: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"The disk is full, or its quota is; a build needs about 700 MB below {cache}."
     return f"The bundle cannot be built below {cache}: {error.strerror or error}."

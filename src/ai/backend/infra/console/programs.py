@@ -55,7 +55,7 @@ def run_program(
     finally:
         _end_group(process)
     if exit_status != 0:
-        raise BuildFailed(explain_failure(step, exit_status, _tail(log, log_offset), log))
+        raise BuildFailed(explain_failure(step, exit_status, _read_tail(log, log_offset), log))
 
 
 def explain_failure(step: str, exit_status: int, output: str, log: Path) -> str:
@@ -71,7 +71,7 @@ def explain_failure(step: str, exit_status: int, output: str, log: Path) -> str:
     return f"{step} failed{reason}; see {log}."
 
 
-def _tail(log: Path, log_offset: int) -> str:
+def _read_tail(log: Path, log_offset: int) -> str:
     with log.open("rb") as file:
         file.seek(max(log_offset, log.stat().st_size - _TAIL_BYTES))
         return file.read().decode(errors="replace")

@@ -36,13 +36,13 @@ class Prepared:
     def all(self, connection: Connection, values: Values | None = None) -> list[Any]:
         """Returns the rows as named tuples."""
         compiled = self._compiled(connection.dialect)
-        parameters = compiled.parameters(values or {})
+        parameters = compiled.convert_parameters(values or {})
         rows: Sequence[Sequence[Any]]
         if compiled.is_sqlite:
             rows = rows_of_sqlite(connection, compiled.text, parameters)
         else:
             rows = connection.exec_driver_sql(compiled.text, parameters).all()
-        return compiled.rows(rows)
+        return compiled.convert_rows(rows)
 
     def first(self, connection: Connection, values: Values | None = None) -> Any:
         """Returns the first row. Returns None if there is no row."""
@@ -52,7 +52,7 @@ class Prepared:
     def execute(self, connection: Connection, *values: Values) -> int:
         """Executes the statement once for each of ``values``. Returns how many rows a single execution changed."""
         compiled = self._compiled(connection.dialect)
-        rows = [compiled.parameters(row) for row in values]
+        rows = [compiled.convert_parameters(row) for row in values]
         if compiled.is_sqlite:
             return sum(run_on_sqlite(connection, compiled.text, row).rowcount for row in rows)
         return connection.exec_driver_sql(compiled.text, rows if len(rows) > 1 else rows[0]).rowcount
@@ -93,7 +93,7 @@ class _Compiled:
             if convert is not None:
                 self._results.append((index, convert))
 
-    def parameters(self, values: Values) -> tuple[Any, ...]:
+    def convert_parameters(self, values: Values) -> tuple[Any, ...]:
         return tuple(
             [
                 values.get(name, default) if convert is None else convert(values.get(name, default))
@@ -101,7 +101,7 @@ class _Compiled:
             ]
         )
 
-    def rows(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+    def convert_rows(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
         make_row, conversions = self._make, self._results
         converted_rows = []
         for row in rows:

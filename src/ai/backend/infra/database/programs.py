@@ -17,11 +17,11 @@ def find_program(name: str) -> str | None:
 
     The newest, because pg_dump refuses servers that are newer than itself.
     """
-    installed_paths = sorted(_DEBIAN.glob(f"*/bin/{name}"), key=lambda path: _version(path.parent.parent.name))
+    installed_paths = sorted(_DEBIAN.glob(f"*/bin/{name}"), key=lambda path: _version_number(path.parent.parent.name))
     return str(installed_paths[-1]) if installed_paths else shutil.which(name)
 
 
-def _version(text: str) -> float:
+def _version_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:

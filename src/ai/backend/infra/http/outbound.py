@@ -203,10 +203,10 @@ class OutboundClient:
             raise CertificateRefused(f"The certificate of {url.host} is not valid: {e.certificate_error}") from None
         except aiohttp.ClientConnectorError as e:
             if isinstance(e.os_error, _SocketRefused):
-                raise self._refusal(url) from None
+                raise self._address_error(url) from None
             raise OutboundFailed(f"{url.host} does not answer: {e.os_error.strerror or type(e).__name__}.") from None
         except aiohttp.InvalidURL:  # aiohttp refuses some spellings of addresses itself
-            raise self._refusal(url) from None
+            raise self._address_error(url) from None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as e:
             raise OutboundFailed(f"{url.host} does not answer: {type(e).__name__}.") from None
 
@@ -245,7 +245,7 @@ class OutboundClient:
         """Returns the HTTP session for a host. Allowed hosts have their own connections without the guard."""
         is_allowed = self.is_allowed(url.host or "")
         if self.only_allowed and not is_allowed:
-            raise self._refusal(url)
+            raise self._address_error(url)
         if is_allowed not in self._sessions:
             connector = aiohttp.TCPConnector(
                 resolver=self.resolver or aiohttp.ThreadedResolver(),
@@ -264,7 +264,7 @@ class OutboundClient:
             )
         return self._sessions[is_allowed]
 
-    def _refusal(self, url: URL) -> AddressRefused:
+    def _address_error(self, url: URL) -> AddressRefused:
         host = (url.host or "")[:128]
         reason = "is none of the allowed hosts" if self.only_allowed else "is at an address that must not be reached"
         return AddressRefused(f"{host} {reason}.", data={"host": host})

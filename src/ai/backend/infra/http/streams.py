@@ -170,7 +170,7 @@ async def send_events(
             await response.prepare(request)
             await response.write(b": open\n\n")
             await asyncio.sleep(_PAUSE_AFTER_HEAD_S)
-            await _relay(request, response, source, next_event, streams, heartbeat_s)
+            await _relay_events(request, response, source, next_event, streams, heartbeat_s)
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception:
@@ -184,7 +184,7 @@ async def send_events(
     return response
 
 
-async def _relay(
+async def _relay_events(
     request: web.Request,
     response: web.StreamResponse,
     source: AsyncIterator[SseEvent],

@@ -160,21 +160,23 @@ class DeviceRequest:
         return Selection(device_ids, None if device_sets is None else tuple(device_sets), groups, constraints_text)
 
 
-_Chosen = list[tuple[ComputeDevice, Attributes]]
+_SelectedDevices = list[tuple[ComputeDevice, Attributes]]
 
 
-def _device_ids(devices: _Chosen) -> frozenset[DeviceId]:
+def _device_ids(devices: _SelectedDevices) -> frozenset[DeviceId]:
     return frozenset(device.device_id for device, _ in devices)
 
 
-def _group_by(devices: _Chosen, names: Sequence[str]) -> list[_Chosen]:
-    groups: dict[tuple[object, ...], _Chosen] = {}
+def _group_by(devices: _SelectedDevices, names: Sequence[str]) -> list[_SelectedDevices]:
+    groups: dict[tuple[object, ...], _SelectedDevices] = {}
     for device, attributes in devices:
         groups.setdefault(tuple(attributes[name] for name in names), []).append((device, attributes))
     return list(groups.values())
 
 
-def _linked_sets(selected_devices: _Chosen, rules: Sequence[LinkBandwidth | LinkKinds]) -> list[frozenset[DeviceId]]:
+def _linked_sets(
+    selected_devices: _SelectedDevices, rules: Sequence[LinkBandwidth | LinkKinds]
+) -> list[frozenset[DeviceId]]:
     """Returns the maximal sets of devices in which each pair is linked as all link rules demand."""
     rank_of_id = {device.device_id: rank for rank, (device, _) in enumerate(selected_devices)}
     neighbour_masks = [0] * len(selected_devices)

@@ -91,14 +91,14 @@ class SlotIndex:
             agent_bit = 1 << rank
             old_level, new_level = old_micro // self.unit, new_micro // self.unit
             if old_level != new_level:
-                self._move(agent_bit, old_level, new_level)
+                self._change_level(agent_bit, old_level, new_level)
             lower_amount, higher_amount = (old_micro, new_micro) if old_micro < new_micro else (new_micro, old_micro)
             amounts, masks = self._amounts, self._masks
             for amount in amounts[bisect_right(amounts, lower_amount) : bisect_right(amounts, higher_amount)]:
                 masks[amount] ^= agent_bit
         self._stale.clear()
 
-    def _move(self, agent_bit: int, old_level: int, new_level: int) -> None:
+    def _change_level(self, agent_bit: int, old_level: int, new_level: int) -> None:
         levels = self._levels
         if remaining_mask := levels[old_level] ^ agent_bit:
             levels[old_level] = remaining_mask

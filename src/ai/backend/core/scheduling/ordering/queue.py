@@ -98,7 +98,7 @@ class ShareQueue:
         self._root = _Scope("", ResourceSlot(), 1.0)
         self._last: EquivalenceClass | None = None
 
-    def _child(self, parent: _Scope, name: str) -> _Scope:
+    def _child_scope(self, parent: _Scope, name: str) -> _Scope:
         child = parent.children.get(name)
         if child is None:
             used_slots = self._used.get(name, ResourceSlot())
@@ -121,7 +121,7 @@ class ShareQueue:
             scope, name = self._root, ""
             for path_part in self._path(queued_session.session):
                 name = f"{name}/{path_part}" if name else path_part
-                scope = self._child(scope, name)
+                scope = self._child_scope(scope, name)
             scope.waiting.append(queued_session)
         self._build_heaps(self._root)
         root = self._root
@@ -132,7 +132,7 @@ class ShareQueue:
             queued_session = scope_path[-1].waiting.popleft()
             self._last = None
             yield queued_session
-            self._advance(scope_path, self._last)
+            self._advance_queue(scope_path, self._last)
 
     def _build_heaps(self, scope: _Scope) -> bool:
         """Builds the heaps of scopes with pending sessions. Returns True if any session waits."""
@@ -140,7 +140,7 @@ class ShareQueue:
         heapify(scope.heap)
         return bool(scope.heap or scope.waiting)
 
-    def _advance(self, scope_path: Sequence[_Scope], choice: EquivalenceClass | None) -> None:
+    def _advance_queue(self, scope_path: Sequence[_Scope], choice: EquivalenceClass | None) -> None:
         if choice is not None:
             gained_slots = [(slot, float(slot_quantity)) for slot, slot_quantity in choice.total.items()]
             for scope in scope_path[1:]:
