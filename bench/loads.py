@@ -24,7 +24,7 @@ from ai.backend.common.states import SlotType
 from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
-from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
+from ai.backend.core.scheduling.ordering.fair_share import decay_averages, occupied_by_scope
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel, PendingKernel, PendingSession, Quota, Snapshot
 from ai.backend.infra.process.memory import collector_paused
@@ -152,9 +152,9 @@ def run_fair_share(*, agents: int, sessions: int, projects: int) -> tuple[int, i
         for agent_id, kernel_id, _ in running.popleft():
             scheduler.release(agent_id, kernel_id)
         running.append([])
-        held = occupied([(who.scope, who.total) for ends in running for _, _, who in ends])
-        used = decayed(used, held, elapsed_s=60, half_life_s=3600)
-        scheduler.account(held, used)
+        held = occupied_by_scope([(who.scope, who.total) for ends in running for _, _, who in ends])
+        used = decay_averages(used, held, elapsed_s=60, half_life_s=3600)
+        scheduler.set_usage(held, used)
         with collector_paused():
             plan = decide(scheduler, Policy(order="fair-share"), now=NOW, rng=rng)
         for placement in plan.placements:

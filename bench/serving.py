@@ -97,7 +97,7 @@ def replay(
     outcome, made = Outcome([], 0, 0.0, 0.0), 0
 
     def send(arrival: Arrival, failed: frozenset[RouteKey] = frozenset()) -> None:
-        excluded = breaker.ejected(len(all_routes), clock.now) | failed
+        excluded = breaker.ejected_keys(len(all_routes), clock.now) | failed
         pick = picker.pick(Prompt(blocks=arrival.blocks, tokens=arrival.tokens), excluded, len(excluded))
         assert pick is not None
         picker.begin(pick)
@@ -107,7 +107,7 @@ def replay(
             nonlocal has_begun
             has_begun = True
             breaker.record_success(key)
-            picker.answer(pick)
+            picker.begin_response(pick)
             outcome.ttft_s.append(clock.now - arrival.at)
 
         def end() -> None:
@@ -123,7 +123,7 @@ def replay(
                 return
             job.is_cancelled = True
             breaker.record_failure(key, clock.now)
-            picker.answer(pick)
+            picker.begin_response(pick)
             picker.end(pick)
             if failed:
                 outcome.failed += 1
@@ -255,6 +255,6 @@ def _pick_times_ms(tokens: int) -> list[float]:
         picker.begin(pick)
         times.append(1000 * (time.process_time() - began))
         if number % 2:
-            picker.answer(pick)
+            picker.begin_response(pick)
             picker.end(pick)
     return times

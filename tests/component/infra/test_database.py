@@ -283,7 +283,7 @@ async def test_after_a_rest_everything_goes_on(database: Database) -> None:
             database.run_write(lambda connection: connection.execute(insert(things).values(id=1, n=1)))
         )
         await asyncio.sleep(0.05)
-        await database.rest()  # the connection of the thread for writes is in use
+        await database.close_idle()  # the connection of the thread for writes is in use
     await writing
     assert await database.run_read(count) == 1
     assert await database.run_write(opened) is not before

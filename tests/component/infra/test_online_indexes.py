@@ -101,7 +101,7 @@ async def test_the_next_start_finishes_what_a_killed_one_left(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(online_indexes, "finish", die)
+        patch.setattr(online_indexes, "create_noted_indexes", die)
         with pytest.raises(KeyboardInterrupt):
             await upgrade(database, tmp_path)
     assert await current_revision(database) == "0002"

@@ -149,7 +149,7 @@ async def test_everything_is_told_with_its_revision(store: ConfigStore) -> None:
     await store.put_many({"a": "node"}, scope=NODE)
     await store.put_many({"a": "3", "gone": "x"})
     await store.delete("gone")
-    revision, values = await store.present()
+    revision, values = await store.read_all()
     assert revision == await store.revision()
     assert [(c.scope, c.key, c.value) for c in values] == [
         (GLOBAL, "b/c", "2"),
@@ -229,9 +229,9 @@ class _Away(MemoryConfigStore):
         await self._reach()
         return await super().get(key, scopes=scopes)
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
         await self._reach()
-        return await super().present()
+        return await super().read_all()
 
 
 @pytest.mark.parametrize("hangs", [False, True])

@@ -83,7 +83,7 @@ async def line_to(pair: Pair, offer: DataOffer) -> tuple[asyncio.StreamReader, a
     """To the listener, as anybody could open it."""
     if offer.path is not None:
         assert isinstance(pair.link, Adapter)
-        sock = await dialer._connect(pair.link.socket)
+        sock = await dialer._connect_socket(pair.link.socket)
         return await asyncio.open_unix_connection(sock=sock)
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -325,7 +325,7 @@ async def serve(
     """
     from ai.backend.agent.link.managers import SharedConfiguration, key_files, named_managers
     from ai.backend.infra.process.daemon import on_hang_up
-    from ai.backend.infra.process.memory import trimmed
+    from ai.backend.infra.process.memory import trim_while_running
     from ai.backend.infra.rpc.fanout import ManagerFanout
     from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
 
@@ -356,7 +356,7 @@ async def serve(
         log.info("the agent %s serves the managers at %s", agent.agent_id, ", ".join(managers))
         if load is not None:
             on_hang_up.append(reloader(agent, shared, load))
-        async with trimmed():
+        async with trim_while_running():
             await stop.wait()
 
 

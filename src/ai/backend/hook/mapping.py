@@ -39,21 +39,21 @@ def site_user(
     """Returns a user with the domain and projects to which the user's groups lead. Raises HookDenied: no group admits
     them, or their groups are of several domains.
     """
-    rules = [settings.groups[name] for name in sorted({*groups} & settings.groups.keys())]
-    if settings.requires_group and not rules:
+    matching_rules = [settings.groups[group_name] for group_name in sorted({*groups} & settings.groups.keys())]
+    if settings.requires_group and not matching_rules:
         raise HookDenied("None of your groups may sign in here.")
-    domains = {rule.domain for rule in rules}
+    domains = {rule.domain for rule in matching_rules}
     if len(domains) > 1:
         raise HookDenied("Your groups are of several domains: tell an administrator.")
-    domain = next(iter(domains), None)
-    managed = (rule for rule in settings.groups.values() if domain in (None, rule.domain))
+    domain_name = next(iter(domains), None)
+    managed_rules = (rule for rule in settings.groups.values() if domain_name in (None, rule.domain))
     return SiteUser(
         email=email,
         username=username,
         full_name=full_name,
-        domain_name=domain,
-        project_names=tuple(dict.fromkeys(name for rule in rules for name in rule.projects)),
-        managed_projects=tuple(dict.fromkeys(name for rule in managed for name in rule.projects)),
+        domain_name=domain_name,
+        project_names=tuple(dict.fromkeys(group_name for rule in matching_rules for group_name in rule.projects)),
+        managed_projects=tuple(dict.fromkeys(group_name for rule in managed_rules for group_name in rule.projects)),
         may_create=settings.creates_users,
         may_be_admin=settings.admits_admins,
     )

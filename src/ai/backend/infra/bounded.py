@@ -12,8 +12,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: int) -> AsyncIterator[R]:
-    """Yields the results of the coroutines in ``work`` in order of completion.
+async def bounded(items: Iterable[T], function: Callable[[T], Awaitable[R]], limit: int) -> AsyncIterator[R]:
+    """Yields the results of ``function`` for each item, in the order of completion.
 
     At most ``limit`` coroutines run at a time. Raises the first error.
     """
@@ -21,13 +21,13 @@ async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: 
     tasks: set[asyncio.Task[R]] = set()
     finished_tasks: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()
 
-    async def run(item: T) -> R:
-        return await work(item)
+    async def run_work(item: T) -> R:
+        return await function(item)
 
     try:
         while True:
             while len(tasks) < limit and (item := next(item_iterator, None)) is not None:
-                task = asyncio.create_task(run(item))
+                task = asyncio.create_task(run_work(item))
                 task.add_done_callback(finished_tasks.put_nowait)
                 tasks.add(task)
             if not tasks:

@@ -59,9 +59,9 @@ class Bus:
             yield subscription
         finally:
             for topic in topics:
-                remaining = self._subscriptions[topic]
-                remaining.discard(subscription)
-                if not remaining:
+                topic_subscriptions = self._subscriptions[topic]
+                topic_subscriptions.discard(subscription)
+                if not topic_subscriptions:
                     del self._subscriptions[topic]
 
 

@@ -11,11 +11,11 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
     Not for simultaneous writers of one file.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+    temporary_path = path.with_name(f".{path.name}.tmp")
+    temporary_path.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
-    temporary.replace(path)
+    temporary_path.replace(path)
 
 
 def sync_folder(folder: Path) -> None:
@@ -29,5 +29,5 @@ def sync_folder(folder: Path) -> None:
 
 def default_data_dir() -> Path:
     """Returns ``$XDG_DATA_HOME/backend.ai``, by default ``~/.local/share/backend.ai``."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "backend.ai"
+    data_home = os.environ.get("XDG_DATA_HOME")
+    return (Path(data_home) if data_home else Path.home() / ".local" / "share") / "backend.ai"

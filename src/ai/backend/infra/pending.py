@@ -36,9 +36,9 @@ class PendingConnections:
         self._remove(address, oldest_task)
 
     def _remove(self, address: str, task: asyncio.Task[None]) -> None:
-        tasks = self._tasks.get(address, {})
-        if task in tasks:
-            del tasks[task]
+        tasks_of_address = self._tasks.get(address, {})
+        if task in tasks_of_address:
+            del tasks_of_address[task]
             self._count -= 1
-            if not tasks:
+            if not tasks_of_address:
                 del self._tasks[address]

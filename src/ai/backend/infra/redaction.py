@@ -42,13 +42,13 @@ def secrets_in(value: Any) -> Iterator[str]:
         for name in type(value).model_fields:
             yield from secrets_in(getattr(value, name))
     elif isinstance(value, Mapping):
-        for key, part in value.items():
-            if isinstance(part, str) and _TELLING_KEY.search(str(key)):
-                yield part
-            yield from secrets_in(part)
+        for key, nested_value in value.items():
+            if isinstance(nested_value, str) and _TELLING_KEY.search(str(key)):
+                yield nested_value
+            yield from secrets_in(nested_value)
     elif isinstance(value, list | tuple | set | frozenset):
-        for part in value:
-            yield from secrets_in(part)
+        for nested_value in value:
+            yield from secrets_in(nested_value)
 
 
 def _forms_of(secret: str) -> Iterator[str]:
@@ -74,8 +74,10 @@ class Cleaner:
     """Removes secrets, and texts that look like secrets, from texts."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        forms = {form for text in secrets if len(text) >= _MIN_SECRET_LENGTH for form in _forms_of(text)}
-        self._known = sorted(forms, key=len, reverse=True)
+        secret_forms = {
+            secret_form for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH for secret_form in _forms_of(secret)
+        }
+        self._known = sorted(secret_forms, key=len, reverse=True)
 
     def clean(self, text: str, *, has_values: bool = True) -> str:
         """Returns the text without secrets.

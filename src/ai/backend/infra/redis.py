@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.bus import Bus
-from ai.backend.infra.http.ratelimit import STEP_COUNT, STEP_S, Allowance, RateLimiter, exceeded
+from ai.backend.infra.http.ratelimit import STEP_COUNT, STEP_S, Allowance, RateLimiter, rate_limit_error
 from ai.backend.infra.retry import Backoff
 
 try:
@@ -153,30 +153,30 @@ class RedisBus(Bus):
             if "BUSYGROUP" not in str(e):
                 raise
         for group in await self._reader.xinfo_groups(self._stream):
-            name = _text(group["name"])
-            members = await self._reader.xinfo_consumers(self._stream, name)
-            if members and all(member["idle"] > _ABANDONED_MS for member in members):
-                await self._reader.xgroup_destroy(self._stream, name)
+            group_name = _to_text(group["name"])
+            consumers = await self._reader.xinfo_consumers(self._stream, group_name)
+            if consumers and all(consumer["idle"] > _ABANDONED_MS for consumer in consumers):
+                await self._reader.xgroup_destroy(self._stream, group_name)
 
     async def _receive(self) -> None:
-        streams = {self._stream: ">"}
+        first_id_of_stream = {self._stream: ">"}
         reply: Any = await self._reader.xreadgroup(
             self._own_id,
             "one",
-            streams,  # type: ignore[arg-type]  # of one key
+            first_id_of_stream,  # type: ignore[arg-type]  # of one key
             count=100,
             block=_BLOCK_MS,
             noack=True,
         )
         for _, messages in reply or ():
-            for _, fields in messages:
-                message = {_text(name): _text(value) for name, value in fields.items()}
+            for _, message_fields in messages:
+                message = {_to_text(name): _to_text(value) for name, value in message_fields.items()}
                 if message.get("from") != self._own_id:
                     for topic in message.get("topics", "").split("\n"):
                         super().publish(topic)
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -200,14 +200,14 @@ class RedisRateLimiter:
         if time.monotonic() < self._away_until:
             return await self._fallback.count(key, limit)
         try:
-            taken = int(await self._take(keys=[self._prefix + key], args=[limit, STEP_S, STEP_COUNT]))
+            taken_count = int(await self._take(keys=[self._prefix + key], args=[limit, STEP_S, STEP_COUNT]))
         except (RedisError, OSError) as e:
             log.warning("requests are counted by each process alone: %s", e)
             self._away_until = time.monotonic() + 1.0
             return await self._fallback.count(key, limit)
-        if taken < 0:
-            raise exceeded(limit)
-        return Allowance(limit=limit, remaining=limit - taken)
+        if taken_count < 0:
+            raise rate_limit_error(limit)
+        return Allowance(limit=limit, remaining=limit - taken_count)
 
     async def close(self) -> None:
         await self._redis.aclose()

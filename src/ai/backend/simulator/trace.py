@@ -30,7 +30,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.index.agent_state import NodeClassCache
-from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
+from ai.backend.core.scheduling.ordering.fair_share import decay_averages, occupied_by_scope
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, SHARED_ORDERS, Policy
 from ai.backend.core.scheduling.snapshot import HeldKernel, PendingKernel, PendingSession, Snapshot, load_json
 
@@ -136,8 +136,10 @@ class Replay:
         arriving_count, last_time = len(trace), 0.0
         while self._events and (arriving_count or self._running or (self._waiting and self._down)):
             now, _, event_kind, value = heapq.heappop(self._events)
-            usage = occupied((running.session.scope, running.held_kernel.slots) for running in self._running.values())
-            self._used = decayed(self._used, usage, elapsed_s=now - last_time, half_life_s=_HALF_LIFE_S)
+            usage = occupied_by_scope(
+                (running.session.scope, running.held_kernel.slots) for running in self._running.values()
+            )
+            self._used = decay_averages(self._used, usage, elapsed_s=now - last_time, half_life_s=_HALF_LIFE_S)
             arriving_count, last_time = arriving_count - (event_kind == "arrive"), now
             match event_kind:
                 case "arrive":
@@ -192,8 +194,10 @@ class Replay:
 
     def _schedule_pending(self, now: float) -> None:
         if self._policy.order in SHARED_ORDERS:
-            usage = occupied((running.session.scope, running.held_kernel.slots) for running in self._running.values())
-            self._scheduler.account(usage, self._used)
+            usage = occupied_by_scope(
+                (running.session.scope, running.held_kernel.slots) for running in self._running.values()
+            )
+            self._scheduler.set_usage(usage, self._used)
         plan = decide(self._scheduler, self._policy, now=EPOCH + timedelta(seconds=now), rng=self._rng)
         for placement in plan.placements:
             session, job, waiting_since = self._waiting.pop(placement.session_id)

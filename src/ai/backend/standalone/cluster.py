@@ -226,7 +226,7 @@ async def _start_embedded(
     stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets
 ) -> Callable[[], None]:
     """Starts all daemons in this process. Returns the function that reloads the agents' plugins."""
-    from ai.backend.infra.process.memory import collect_rarely, trimmed
+    from ai.backend.infra.process.memory import collect_rarely, trim_while_running
     from ai.backend.infra.rpc.memory import MemoryLink
 
     collect_rarely()
@@ -252,7 +252,7 @@ async def _start_embedded(
     web_daemon = WebDaemon(layout, cluster, sockets.web)
     stack.push_async_callback(web_daemon.stop)
     await web_daemon.start()
-    await stack.enter_async_context(trimmed(manager.database.rest))
+    await stack.enter_async_context(trim_while_running(manager.database.close_idle))
     reload_tasks: set[asyncio.Task[None]] = set()
     stack.push_async_callback(lambda: cancel_all(*reload_tasks))
 

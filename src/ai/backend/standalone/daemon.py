@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.bus import Signal
-from ai.backend.infra.process.memory import reuse_receive_buffers, share_one_heap, trimmed
+from ai.backend.infra.process.memory import reuse_receive_buffers, share_one_heap, trim_while_running
 from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
 from ai.backend.infra.telemetry import configure_logging, settings_of_environment, start_telemetry, telemetry_sending
 from ai.backend.standalone.instance import ClusterFile, InstanceLock, listen, read_cluster_file
@@ -110,7 +110,7 @@ async def run(daemon: Daemon) -> None:
     is_orphan = False
     try:
         await daemon.start()
-        async with telemetry_sending(), trimmed():
+        async with telemetry_sending(), trim_while_running():
             while not await stop.wait(_ORPHAN_CHECK_S if supervisor_pid else None):
                 if is_orphan := os.getppid() != supervisor_pid:
                     break

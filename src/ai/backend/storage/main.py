@@ -24,7 +24,7 @@ from ai.backend.infra.http.secret import SecretAuthenticator
 from ai.backend.infra.http.server import HttpOptions, HttpServer, make_runner, serve_on, tls_of
 from ai.backend.infra.process.daemon import config_option, level_reload, log_level_option, on_hang_up, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
-from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
+from ai.backend.infra.process.workers import ProcessSupervisor, wait_for_first_process
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.settings.check import config as config_group
 from ai.backend.infra.telemetry import Metrics, configure_logging_by_settings, start_monitors, start_telemetry
@@ -298,7 +298,7 @@ async def _serve_with_workers(
 async def _run_worker(settings: StorageSettings) -> None:
     """Runs a worker until the first process ends; ignores signals of the terminal."""
     async with _running_proxy(StorageProxy(settings, is_worker=True)):
-        await first_has_ended()
+        await wait_for_first_process()
 
 
 def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:

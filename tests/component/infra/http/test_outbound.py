@@ -21,7 +21,7 @@ from ai.backend.infra.http.outbound import (
     OutboundFailed,
     RedirectRefused,
     ResponseTooLarge,
-    networks,
+    parse_networks,
     parse_url,
 )
 
@@ -132,7 +132,7 @@ async def test_a_name_is_judged_by_its_addresses(internal: Internal, addresses: 
 async def test_a_name_that_changes_its_address_between_check_and_connection(internal: Internal) -> None:
     """DNS rebinding. The first answer is harmless; a guard that resolves by itself would be content with it."""
     resolver = Resolver(["192.0.2.1"], ["127.0.0.1"])
-    client = OutboundClient(refused=networks("127.0.0.0/8"), timeout=TIMEOUT, resolver=resolver)
+    client = OutboundClient(refused=parse_networks("127.0.0.0/8"), timeout=TIMEOUT, resolver=resolver)
     url = parse_url(f"http://rebound.test:{internal.port}/")
     try:
         await resolver.resolve("rebound.test")
@@ -146,7 +146,7 @@ async def test_a_name_that_changes_its_address_between_check_and_connection(inte
 async def test_an_address_that_may_be_reached_is_taken_though_another_one_is_refused(internal: Internal) -> None:
     resolver = Resolver(["10.0.0.1", "127.0.0.1"])
     url = f"http://mixed.test:{internal.port}/"
-    assert await _fetch(url, resolver=resolver, refused=networks("10.0.0.0/8")) == "secret"
+    assert await _fetch(url, resolver=resolver, refused=parse_networks("10.0.0.0/8")) == "secret"
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.infra.process.user import become
+from ai.backend.infra.process.user import change_user
 
 CODE = """
 import os, sys
-from ai.backend.infra.process.user import become
-become({}, {})
+from ai.backend.infra.process.user import change_user
+change_user({}, {})
 print(os.getresuid(), os.getresgid(), os.getgroups())
 """
 
@@ -34,17 +34,17 @@ def test_root_becomes_a_user_for_good() -> None:
 
 def test_a_user_who_is_not_there_is_named() -> None:
     with pytest.raises(InvalidInput, match="There is no user nobody-of-that-name"):
-        become("nobody-of-that-name", None)
+        change_user("nobody-of-that-name", None)
     with pytest.raises(InvalidInput, match="There is no group none-of-that-name"):
-        become(None, "none-of-that-name")
+        change_user(None, "none-of-that-name")
 
 
 def test_nothing_changes_for_the_own_user() -> None:
-    become(os.geteuid(), os.getegid())
-    become(None, None)
+    change_user(os.geteuid(), os.getegid())
+    change_user(None, None)
 
 
 def test_only_root_changes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(InvalidInput, match="Only root"):
-        become(1001, None)
+        change_user(1001, None)

@@ -90,7 +90,9 @@ def test_an_illegal_move_changes_nothing_and_tells_how_it_came_to_this() -> None
     with pytest.raises(InvalidTransition) as refused:
         kernel.move(PhaseTrigger.RESTART_REQUESTED, cause="attempt 2", status=KernelStatus.RESTARTING)
     assert records.kept is written
-    assert refused.value.story == (Transition("creating", "end-requested", "terminating", "user-requested"),)
+    assert refused.value.recent_transitions == (
+        Transition("creating", "end-requested", "terminating", "user-requested"),
+    )
     assert refused.value.data == {"status": "TERMINATING", "attempt": 1}
     assert kernel.move(PhaseTrigger.STARTED, cause="too late", status=KernelStatus.RUNNING) == ()
     assert (records.kept, kernel.phase) == (written, Phase.TERMINATING)

@@ -172,7 +172,7 @@ def test_no_exchange_improves_what_growing_found(machine: tuple[list[ComputeDevi
     devices, candidates, count = machine
     links = fresh(devices)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(links_module, "EXACT_SETS", 1)
+        patch.setattr(links_module, "MAX_COMPARED_SETS", 1)
         found = tuple(links.choose(candidates, count, (), candidates))
     assert len(set(found)) == count
     assert all(candidates >> i & 1 for i in found)
@@ -188,7 +188,7 @@ def test_growing_finds_the_optimum_of_a_tree_of_switches(count: int) -> None:
     links = fresh(SWITCHES)
     everything = 2**16 - 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(links_module, "EXACT_SETS", 1)
+        patch.setattr(links_module, "MAX_COMPARED_SETS", 1)
         grown = tuple(links.choose(everything, count, (), everything))
     best = min(links.cost_of(s, everything) for s in combinations(range(16), count))
     assert links.cost_of(grown, everything) == best

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from ai.backend.core.lifecycle.diagram import MACHINES, arrows, render
+from ai.backend.core.lifecycle.diagram import MACHINES, render, triggers_by_state_change
 
 
 def test_the_page_draws_every_arrow_of_all_tables() -> None:
     text = render()
     assert text.count("stateDiagram-v2") == len(MACHINES) == 10
     for machine in MACHINES:
-        for (source, target), triggers in arrows(machine.table).items():
+        for (source, target), triggers in triggers_by_state_change(machine.table).items():
             names = source.replace("-", "_"), target.replace("-", "_")
             assert f"    {names[0]} --> {names[1]}: {', '.join(triggers)}\n" in text
         assert all(f"| {state} | {trigger} | *refused* | |" in text for state, trigger in machine.refused)

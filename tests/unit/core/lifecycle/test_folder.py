@@ -42,10 +42,14 @@ def test_every_pair(status: S, trigger: T) -> None:
         target, effects = expected
         assert step(status, trigger, stimulus_id="x") == (target, (Transition(status, trigger, target, "x"),), effects)
     elif trigger in ASKED_BY_USERS:
-        story = (Transition("performing", "made", status),)
+        recent_transitions = (Transition("performing", "made", status),)
         with pytest.raises(InvalidTransition, match="The folder 'data' is") as refused:
-            step(status, trigger, name="data", stimulus_id="request of AKIA", story=story)
-        assert (refused.value.state, refused.value.trigger, refused.value.story) == (status, trigger, story)
+            step(status, trigger, name="data", stimulus_id="request of AKIA", recent_transitions=recent_transitions)
+        assert (refused.value.state, refused.value.trigger, refused.value.recent_transitions) == (
+            status,
+            trigger,
+            recent_transitions,
+        )
         assert refused.value.data == {"status": status}
     else:
         assert step(status, trigger) == (status, (), ())

@@ -39,7 +39,9 @@ def test_the_table_is_total() -> None:
 
 
 def test_there_is_a_trigger_for_every_status_an_agent_may_report() -> None:
-    assert {KernelTrigger.observed(s) for s in KernelStatus} == {t for t in KernelTrigger if t.startswith("observed-")}
+    assert {KernelTrigger.for_observed(s) for s in KernelStatus} == {
+        t for t in KernelTrigger if t.startswith("observed-")
+    }
 
 
 @pytest.mark.parametrize(("status", "trigger"), PAIRS)
@@ -73,7 +75,7 @@ def test_a_final_status_never_changes(status: KernelStatus) -> None:
 def test_observations_only_move_forward() -> None:
     for i, status in enumerate(PROGRESS):
         for earlier in PROGRESS[1 : i + 1]:
-            assert KernelTrigger.observed(earlier) not in TRANSITIONS[status]
+            assert KernelTrigger.for_observed(earlier) not in TRANSITIONS[status]
 
 
 @pytest.mark.parametrize("attempt", [0, 1, 3])
@@ -152,11 +154,11 @@ def _expected() -> dict[tuple[KernelStatus, KernelTrigger], KernelStatus]:
         },
     }
     for i, status in enumerate(PROGRESS[1:], 1):
-        forward = {T.observed(later): later for later in (*PROGRESS[i + 1 :], S.RUNNING)}
+        forward = {T.for_observed(later): later for later in (*PROGRESS[i + 1 :], S.RUNNING)}
         moves[status] = {**forward, T.RETURNED: S.PENDING, T.OBSERVED_PENDING: S.PENDING, **endings}
     moves[S.SCHEDULED][T.DISPATCHED] = S.PREPARING
     for status in up:
-        others = {T.observed(other): other for other in up if other is not status}
+        others = {T.for_observed(other): other for other in up if other is not status}
         moves[status] = {**others, T.RESTART_REQUESTED: S.RESTARTING, T.RETURNED: S.PENDING, **endings}
     return {(status, trigger): to for status, rows in moves.items() for trigger, to in rows.items()}
 

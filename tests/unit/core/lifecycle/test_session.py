@@ -48,11 +48,11 @@ from ai.backend.core.lifecycle.session import (
     SessionPhase,
     SessionState,
     SessionTrigger,
-    add_up,
     check,
     step,
+    trigger_from_statuses,
 )
-from ai.backend.core.lifecycle.transition import STORY_LENGTH, InvalidTransition, Transition
+from ai.backend.core.lifecycle.transition import MAX_RECENT_TRANSITIONS, InvalidTransition, Transition
 
 KS = KernelStatus
 SS = SessionStatus
@@ -362,7 +362,7 @@ def test_a_session_on_a_lost_agent_starts_over_and_one_that_waits_already_goes_o
 
 
 def test_nothing_adds_up_to_nothing() -> None:
-    assert add_up([]) is None
+    assert trigger_from_statuses([]) is None
 
 
 EVENTS = st.one_of(
@@ -402,7 +402,9 @@ def test_no_order_of_events_breaks_an_invariant(events: list[SessionEvent], sess
         except Conflict:
             continue
         assert check(state) == []
-        assert path == state.story[len(state.story) - len(path) :], "the story ends with the path"
+        assert path == state.recent_transitions[len(state.recent_transitions) - len(path) :], (
+            "the recent transitions end with the path"
+        )
         assert [t.after for t in path][:-1] == [t.before for t in path][1:], "a path has no gap"
         for effect in effects:
             if isinstance(effect, TakeSlots):
@@ -443,12 +445,12 @@ def test_a_step_returns_the_path_and_the_story_keeps_it() -> None:
         ("kernel-ended", "TERMINATING"),
         ("kernels-terminated", "TERMINATED"),
     ]
-    assert len(state.story) == 3
+    assert len(state.recent_transitions) == 3
     with pytest.raises(InvalidTransition) as refused:
         step(state, SessionRestartRequested(stimulus_id="request of AKIA"))
     e = refused.value
-    assert (e.state, e.trigger, e.stimulus_id, e.story) == (
-        "TERMINATED", "restart-requested", "request of AKIA", state.story,
+    assert (e.state, e.trigger, e.stimulus_id, e.recent_transitions) == (
+        "TERMINATED", "restart-requested", "request of AKIA", state.recent_transitions,
     )  # fmt: skip
     assert "report 7 of i-0" in e.explain()
     assert e.data["status"] == "TERMINATED"
@@ -456,9 +458,9 @@ def test_a_step_returns_the_path_and_the_story_keeps_it() -> None:
 
 def test_the_story_is_bounded() -> None:
     state = running()
-    for _ in range(STORY_LENGTH):
+    for _ in range(MAX_RECENT_TRANSITIONS):
         state, _ = run(state, SessionDegraded(), SessionRecovered())
-    assert len(state.story) == STORY_LENGTH
+    assert len(state.recent_transitions) == MAX_RECENT_TRANSITIONS
 
 
 def test_clients_see_a_session_that_starts_over_terminate_once() -> None:

@@ -3,9 +3,14 @@ from __future__ import annotations
 import pickle
 
 from ai.backend.common.errors import Conflict, from_wire
-from ai.backend.core.lifecycle.transition import STORY_LENGTH, InvalidTransition, Transition, TransitionHistories
+from ai.backend.core.lifecycle.transition import (
+    MAX_RECENT_TRANSITIONS,
+    InvalidTransition,
+    Transition,
+    TransitionHistories,
+)
 
-MOVES = tuple(Transition(str(n), "next", str(n + 1), "loop") for n in range(STORY_LENGTH + 5))
+MOVES = tuple(Transition(str(n), "next", str(n + 1), "loop") for n in range(MAX_RECENT_TRANSITIONS + 5))
 
 
 def test_the_stories_of_the_last_objects_are_remembered() -> None:
@@ -19,9 +24,11 @@ def test_the_stories_of_the_last_objects_are_remembered() -> None:
 
 
 def test_an_invalid_transition_crosses_processes_and_is_a_conflict_on_the_wire() -> None:
-    error = InvalidTransition("no", subject="s", state="A", trigger="go", stimulus_id="me", story=MOVES[:2])
+    error = InvalidTransition(
+        "no", subject="s", state="A", trigger="go", stimulus_id="me", recent_transitions=MOVES[:2]
+    )
     again = pickle.loads(pickle.dumps(error))
-    assert (again.message, again.story, again.data, again.explain()) == (
+    assert (again.message, again.recent_transitions, again.data, again.explain()) == (
         "no",
         MOVES[:2],
         {"status": "A"},

@@ -88,17 +88,17 @@ def test_never_more_than_half_of_the_routes_are_ejected(
     breaker = Breaker()
     for number, at in sorted(failures, key=lambda failure: failure[1]):
         breaker.record_failure(key_of(route(number)), at)
-    assert len(breaker.ejected(count, now)) <= count // 2
-    assert not breaker.ejected(count, 1000 + MAX_BACKOFF_S + 1)
+    assert len(breaker.ejected_keys(count, now)) <= count // 2
+    assert not breaker.ejected_keys(count, 1000 + MAX_BACKOFF_S + 1)
 
 
 def test_an_ejected_route_returns_and_is_ejected_for_longer() -> None:
     breaker, key = Breaker(), key_of(route(1))
     for _ in range(3):
         breaker.record_failure(key, 0.0)
-    assert breaker.ejected(2, FIRST_BACKOFF_S / 2) == {key}
-    assert not breaker.ejected(2, FIRST_BACKOFF_S)
+    assert breaker.ejected_keys(2, FIRST_BACKOFF_S / 2) == {key}
+    assert not breaker.ejected_keys(2, FIRST_BACKOFF_S)
     breaker.record_failure(key, FIRST_BACKOFF_S)
-    assert breaker.ejected(2, 2.5 * FIRST_BACKOFF_S) == {key}
+    assert breaker.ejected_keys(2, 2.5 * FIRST_BACKOFF_S) == {key}
     breaker.record_success(key)
-    assert not breaker.ejected(2, 2.5 * FIRST_BACKOFF_S)
+    assert not breaker.ejected_keys(2, 2.5 * FIRST_BACKOFF_S)

@@ -38,7 +38,7 @@ def test_no_window_ever_has_more_than_its_limit(
             actual = Estimate(prompt=min(prompt, tokens), output=0 if kind is TokenKind.TOTAL else output)
             meter.complete(verdict, actual)
             meter.complete(verdict, Estimate())
-            admitted.append((now, min(actual.of(kind), tokens)))
+            admitted.append((now, min(actual.tokens_of(kind), tokens)))
         else:
             assert 0.0 < verdict.retry_after_s <= 21.0
             later = meter.admit("t", limits, estimate, now + verdict.retry_after_s + 0.001)

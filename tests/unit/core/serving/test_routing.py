@@ -169,10 +169,10 @@ def test_loads_return_to_nothing_and_routes_may_change_meanwhile(steps: list[tup
         open_picks.append(pick)
         if ends:
             ended = open_picks.pop(0)
-            chooser.answer(ended)
+            chooser.begin_response(ended)
             chooser.end(ended)
     for pick in open_picks:
-        chooser.answer(pick)
+        chooser.begin_response(pick)
         chooser.end(pick)
     assert all((load.requests, load.uncached_tokens) == (0, 0) for load in chooser.loads.values())
 

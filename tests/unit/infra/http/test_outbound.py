@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ai.backend.common.errors import AddressRefused
-from ai.backend.infra.http.outbound import NOT_PUBLIC, AddressGuard, OutboundClient, networks, parse_url
+from ai.backend.infra.http.outbound import NOT_PUBLIC, AddressGuard, OutboundClient, parse_networks, parse_url
 
 PUBLIC_ONLY = AddressGuard(NOT_PUBLIC)
 
@@ -63,7 +63,7 @@ def test_nothing_is_public_that_the_standard_library_calls_private(
 
 @pytest.mark.parametrize("name", ["PRIVATE", "LOOPBACK"])
 def test_an_embedded_address_is_judged_by_any_list(name: str) -> None:
-    guard = AddressGuard(networks("10.0.0.0/8", "127.0.0.0/8"))
+    guard = AddressGuard(parse_networks("10.0.0.0/8", "127.0.0.0/8"))
     inner = {"PRIVATE": "10.0.0.1", "LOOPBACK": "127.0.0.1"}[name]
     number = int(ipaddress.IPv4Address(inner))
     for address in (

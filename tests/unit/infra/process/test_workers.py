@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ai.backend.infra.process.workers import first_has_ended
+from ai.backend.infra.process.workers import wait_for_first_process
 Path(sys.argv[1], sys.argv[2]).write_text(str(os.getpid()))
-asyncio.run(first_has_ended())
+asyncio.run(wait_for_first_process())
 Path(sys.argv[1], sys.argv[2]).write_text("ended")
 """
 

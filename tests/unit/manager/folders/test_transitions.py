@@ -90,7 +90,7 @@ async def test_an_illegal_move_is_refused_with_the_story(
     with caplog.at_level(logging.INFO), pytest.raises(InvalidTransition, match="not in the trash") as refused:
         await moves.apply(store.folder, T.PURGE_REQUESTED, cause="request of AKIA")
     assert store.folder.status is FolderStatus.READY
-    assert [t.stimulus_id for t in refused.value.story] == ["folder loop"]
+    assert [t.stimulus_id for t in refused.value.recent_transitions] == ["folder loop"]
     assert "performing -> ready by made (folder loop)" in caplog.text
 
 

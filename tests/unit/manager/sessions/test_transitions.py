@@ -143,7 +143,7 @@ def test_a_session_that_starts_over_says_so_itself() -> None:
     running = after(session, scheduled(session), seen(session, KernelStatus.RUNNING))
     leaving = after(running, SessionStartOverRequested(stimulus_id="schedule loop"))
     assert (leaving.status, leaving.starting_over) == (SessionStatus.TERMINATING, True)
-    assert leaving.story[-1].stimulus_id == "schedule loop"
+    assert leaving.recent_transitions[-1].stimulus_id == "schedule loop"
     waiting = after(leaving, seen(session, KernelStatus.TERMINATED))
     assert (waiting.status, waiting.starting_over, waiting.not_before) == (SessionStatus.PENDING, False, None)
     assert waiting.status_data[STARTED_OVER] == {"times": 1, "attempts": 1}

@@ -383,7 +383,7 @@ class Inventory:
                 log.error("nothing of %s can be allocated: %s", key, e)
         self._allocator = NodeAllocator(alloc_map_of_plugin, order=self._plugins.order)
         for key in alloc_map_of_plugin:
-            self._allocator.locate(key, self.kinds[key].devices, self.kinds[key].namespaces)
+            self._allocator.record_devices(key, self.kinds[key].devices, self.kinds[key].namespaces)
         for holdings in (self._holdings.of_kernel, self._holdings.of_claim):
             for holder, holding in holdings.items():
                 holdings[holder] = self._count_allocation(holder, holding.allocation)

@@ -14,9 +14,9 @@ from ai.backend.agent.devices.inventory import INTRINSIC, Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import DeviceId
-from ai.backend.core.allocation.requests.attributes import facts_of
+from ai.backend.core.allocation.requests.attributes import attributes_of
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, RequestCompiler
-from ai.backend.core.allocation.requests.terms import Facts, Value
+from ai.backend.core.allocation.requests.terms import Attributes, Value
 
 log = logging.getLogger(__name__)
 MAX_EVALUATIONS = 65_536
@@ -85,14 +85,14 @@ class MetricRules:
             log.error("rules are evaluated for %d of %d devices of %s", len(observed), len(measured), plugin_key)
         self._is_over_limit = is_over_limit
         for device in observed:
-            facts = {**facts_of(device), **_facts_of_readings(readings[device.device_id])}
+            facts = {**attributes_of(device), **_facts_of_readings(readings[device.device_id])}
             for rule in rules:
                 self._evaluate(rule, (rule.settings.name, plugin_key, device.device_id), facts)
         observed_ids = {device.device_id for device in observed}
         for key in [key for key in self._since if key[1] == plugin_key and key[2] not in observed_ids]:
             del self._since[key]
 
-    def _evaluate(self, rule: _Rule, key: Key, facts: Facts) -> None:
+    def _evaluate(self, rule: _Rule, key: Key, facts: Attributes) -> None:
         name, plugin_key, device_id = key
         is_in_force = self._operations.rule_of(plugin_key, device_id) == name
         lasting_s = rule.settings.recovery if is_in_force else rule.settings.seconds
@@ -141,7 +141,7 @@ def _facts_of_readings(readings: Mapping[str, Reading]) -> dict[str, tuple[Value
     return facts
 
 
-def _describe(rule: _Rule, facts: Facts) -> str:
+def _describe(rule: _Rule, facts: Attributes) -> str:
     """Returns the rule's name, its condition and the values behind it, for people."""
     values = [
         f"{name} is {float(facts[name][0]):g}"

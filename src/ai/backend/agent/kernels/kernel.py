@@ -22,7 +22,7 @@ from ai.backend.common.states import MAIN_PROGRAM_TYPES, KernelStatus
 from ai.backend.common.structs import replace
 from ai.backend.common.wire.agent import RegistryAccess
 from ai.backend.core.lifecycle.kernel_phase import TRANSITIONS, Operation, Phase, PhaseTrigger, step
-from ai.backend.core.lifecycle.transition import Path, extend_story
+from ai.backend.core.lifecycle.transition import Transitions, append_transitions
 from ai.backend.plugin.accelerator import AttachedDevice, WorkloadConfig
 from ai.backend.plugin.runtime import NetworkView, WorkloadExit, WorkloadKey
 
@@ -63,7 +63,7 @@ class Kernel:
     owing_since: float | None = None
     last_stat: dict[str, Any] | None = None
     log_tail: bytes | None = None
-    story: Path = ()
+    recent_transitions: Transitions = ()
     carried: Mapping[str, float] = field(init=False)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -114,7 +114,7 @@ class Kernel:
 
         Args:
             trigger: the event. An outdated one stores nothing.
-            cause: its name in the story.
+            cause: its name in the recent transitions.
             base: replaces the present record.
             changes: fields that change with the phase.
 
@@ -125,14 +125,14 @@ class Kernel:
             trigger,
             subject=f"kernel {self.id}",
             stimulus_id=cause,
-            story=self.story,
+            recent_transitions=self.recent_transitions,
             data={"attempt": self.attempt, "status": self.status.value},
         )
         if phase_path or (changes and operations):
             record = replace(base or self.record, phase=phase, **changes)
             self._records.put(record)
             self.become(record)
-        self.story = extend_story(self.story, phase_path)
+        self.recent_transitions = append_transitions(self.recent_transitions, phase_path)
         return operations
 
     def become(self, record: KernelRecord) -> None:

@@ -21,7 +21,7 @@ from ai.backend.agent.shard.shard import MakeRuntime, Shard
 from ai.backend.common.errors import BackendError, Conflict
 from ai.backend.infra.files import write_atomically
 from ai.backend.infra.process.daemon import on_hang_up
-from ai.backend.infra.process.memory import collect_rarely, trimmed
+from ai.backend.infra.process.memory import collect_rarely, trim_while_running
 from ai.backend.infra.retry import Backoff
 from ai.backend.infra.rpc.fanout import ManagerFanout
 from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
@@ -170,7 +170,7 @@ async def _serve_nodes(reloads: _Reloads, address: ClusterAddress, lease_api: Ku
 
         reloads.apply = reload
         parts.callback(setattr, reloads, "apply", None)
-        async with trimmed():
+        async with trim_while_running():
             await shard.run(inventory)
 
 

@@ -88,13 +88,13 @@ def methods_of(interface: type) -> dict[str, Method]:
         if name.startswith("_"):
             continue
         make_method = getattr(function, _METHOD_ATTRIBUTE, None)
-        hints = get_type_hints(function) if make_method is not None else {}
-        reply = hints.pop("return", None)
-        if make_method is None or len(hints) != 1:
+        type_hints = get_type_hints(function) if make_method is not None else {}
+        reply = type_hints.pop("return", None)
+        if make_method is None or len(type_hints) != 1:
             raise TypeError(f"{interface.__name__}.{name} is no remote call with one argument")
         method: Method = make_method(
             name=name,
-            request=next(iter(hints.values())),
+            request=next(iter(type_hints.values())),
             reply=reply,
             documentation=inspect.getdoc(function) or "",
         )

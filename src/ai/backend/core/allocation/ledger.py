@@ -36,7 +36,7 @@ from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
 from ai.backend.core.allocation.links import links_of
-from ai.backend.core.allocation.numa import fewest, in_order, precedence
+from ai.backend.core.allocation.numa import fewest_nodes, node_sort_key, order_nodes
 from ai.backend.core.allocation.slot_pool import MAX_DIGITS, MAX_QUANTA, ExclusiveGroup, Parts, SlotPool, lowest, ranks
 
 Eligible = frozenset[DeviceId] | None
@@ -81,15 +81,15 @@ class LedgerAllocMap(AbstractAllocMap):
         for rank, device in enumerate(devices):
             self._nodes[device.numa_node] = self._nodes.get(device.numa_node, 0) | 1 << rank
             for slot in device.slots:
-                pool = self._add(rank, device, slot)
+                pool = self._add_slot(rank, device, slot)
                 if slot.exclusive_group is not None:
-                    key = rank, slot.exclusive_group
-                    group = groups.setdefault(key, ExclusiveGroup(left=dict(device.counters)))
+                    group_key = rank, slot.exclusive_group
+                    group = groups.setdefault(group_key, ExclusiveGroup(left=dict(device.counters)))
                     pool.join(rank, group, slot.counters)
         for pool in self._pools.values():
             pool.seal()
 
-    def _add(self, rank: int, device: ComputeDevice, slot: DeviceSlot) -> SlotPool:
+    def _add_slot(self, rank: int, device: ComputeDevice, slot: DeviceSlot) -> SlotPool:
         pool = self._pools.get(slot.slot_name)
         if pool is None:
             if not slot.quantum.is_finite() or slot.quantum <= 0:
@@ -105,7 +105,7 @@ class LedgerAllocMap(AbstractAllocMap):
         if amount is None or not 0 <= amount <= MAX_QUANTA:
             raise InvalidAllocation(f"device {device.device_id!r} offers a malformed amount of {slot.slot_name}")
         if slot.counters:
-            amount = min(amount, _most_by_counters(device, slot))
+            amount = min(amount, _max_partitions(device, slot))
         pool.add(rank, amount, healthy=self._healthy[rank])
         return pool
 
@@ -144,14 +144,14 @@ class LedgerAllocMap(AbstractAllocMap):
     # ---- choosing
 
     @abstractmethod
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts | None:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts | None:
         """Returns the parts that serve a request from the devices of a mask; None if they cannot.
 
-        ``largest`` is the size of the largest healthy device that may be given at all, free or not.
+        ``largest_quanta`` is the size of the largest healthy device that may be given at all, free or not.
         """
 
     @abstractmethod
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts | None:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts | None:
         """Divides like :meth:`_pick`, in turn over the devices of each mask, the preferred masks first."""
 
     def _select(
@@ -162,69 +162,87 @@ class LedgerAllocMap(AbstractAllocMap):
             return lowest(candidate_mask, count)
         return self._links.choose(candidate_mask, count, taken_ranks, pool.any_free_mask)
 
-    def _choose(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
-        device_mask, largest = self._all, pool.largest
-        if eligible is not None:
-            device_mask, largest = self._eligible_mask(pool, eligible)
+    def _choose_parts(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible_ids: Eligible) -> Parts:
+        device_mask, largest_quanta = self._all, pool.largest
+        if eligible_ids is not None:
+            device_mask, largest_quanta = self._eligible_mask(pool, eligible_ids)
         parts = None
-        if quanta <= (pool.total_free if eligible is None else pool.free_quanta(device_mask)):
+        if quanta <= (pool.total_free if eligible_ids is None else pool.free_quanta(device_mask)):
             if len(self._nodes) == 1:
-                parts = self._pick(pool, quanta, device_mask, largest)
+                parts = self._pick(pool, quanta, device_mask, largest_quanta)
             else:
-                parts = self._on_nodes(pool, quanta, device_mask, largest, hint)
+                parts = self._pick_on_nodes(pool, quanta, device_mask, largest_quanta, hint)
         if parts is None:
-            raise self._shortage_error(pool, quanta, device_mask, largest, restricted=eligible is not None)
+            raise self._shortage_error(
+                pool, quanta, device_mask, largest_quanta, is_restricted=eligible_ids is not None
+            )
         return parts
 
-    def _eligible_mask(self, pool: SlotPool, eligible: frozenset[DeviceId]) -> tuple[int, int]:
+    def _eligible_mask(self, pool: SlotPool, eligible_ids: frozenset[DeviceId]) -> tuple[int, int]:
         """Returns the mask of some devices and the size of the largest healthy one; cached, shared with clones."""
-        key = pool.name, eligible
-        answer = self._eligible_masks.get(key)
-        if answer is None:
-            device_mask = sum(1 << rank for device_id in eligible if (rank := self._ranks.get(device_id)) is not None)
-            offering = ranks(device_mask & pool.offers_mask)
-            largest = max((pool.amounts[rank] for rank in offering if self._healthy[rank]), default=0)
+        cache_key = pool.name, eligible_ids
+        mask_and_largest = self._eligible_masks.get(cache_key)
+        if mask_and_largest is None:
+            device_mask = sum(
+                1 << rank for device_id in eligible_ids if (rank := self._ranks.get(device_id)) is not None
+            )
+            offering_ranks = ranks(device_mask & pool.offers_mask)
+            largest_quanta = max((pool.amounts[rank] for rank in offering_ranks if self._healthy[rank]), default=0)
             if len(self._eligible_masks) >= _MAX_ELIGIBLE_MASKS:
                 self._eligible_masks.clear()
-            answer = self._eligible_masks[key] = device_mask, largest
-        return answer
+            mask_and_largest = self._eligible_masks[cache_key] = device_mask, largest_quanta
+        return mask_and_largest
 
-    def _on_nodes(
-        self, pool: SlotPool, quanta: int, device_mask: int, largest: int, hint: AffinityHint
+    def _pick_on_nodes(
+        self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int, hint: AffinityHint
     ) -> Parts | None:
-        """Allocates from the first node in the order of :func:`in_order` that fits, else from several nodes."""
+        """Allocates from the first node in the order of :func:`order_nodes` that fits, else from several nodes."""
         if self._links is None and self._affinity is AffinityPolicy.PREFER_SINGLE_NODE:
-            first: tuple[tuple[int, int, int], int] | None = None
+            best_node: tuple[tuple[int, int, int], int] | None = None
             for node, mask in self._nodes.items():
-                free = pool.free_quanta(mask & device_mask)
-                if free >= quanta:
-                    sort_key = precedence(node, free, hint, self._strategy)
-                    if first is None or sort_key < first[0]:
-                        first = sort_key, mask & device_mask
-            if first is not None and (parts := self._pick(pool, quanta, first[1], largest)) is not None:
+                free_quanta = pool.free_quanta(mask & device_mask)
+                if free_quanta >= quanta:
+                    sort_key = node_sort_key(node, free_quanta, hint, self._strategy)
+                    if best_node is None or sort_key < best_node[0]:
+                        best_node = sort_key, mask & device_mask
+            if best_node is not None and (parts := self._pick(pool, quanta, best_node[1], largest_quanta)) is not None:
                 return parts
-        free_of = {node: free for node, mask in self._nodes.items() if (free := pool.free_quanta(mask & device_mask))}
-        ordered = in_order(free_of, hint, self._strategy)
+        free_of_node = {
+            node: free_quanta
+            for node, mask in self._nodes.items()
+            if (free_quanta := pool.free_quanta(mask & device_mask))
+        }
+        ordered_nodes = order_nodes(free_of_node, hint, self._strategy)
         if self._affinity is AffinityPolicy.INTERLEAVED:
-            masks = [self._nodes[node] & device_mask for _, node in ordered]
-            return self._interleave(pool, quanta, masks, largest)
-        tries = [(closeness, self._nodes[node] & device_mask) for closeness, node in ordered if free_of[node] >= quanta]
-        if not tries:
-            tries.append((3, sum([self._nodes[node] & device_mask for node in fewest(free_of, quanta)])))
-        tries.append((4, device_mask))
+            node_masks = [self._nodes[node] & device_mask for _, node in ordered_nodes]
+            return self._interleave(pool, quanta, node_masks, largest_quanta)
+        masks_to_try = [
+            (closeness, self._nodes[node] & device_mask)
+            for closeness, node in ordered_nodes
+            if free_of_node[node] >= quanta
+        ]
+        if not masks_to_try:
+            masks_to_try.append(
+                (3, sum([self._nodes[node] & device_mask for node in fewest_nodes(free_of_node, quanta)]))
+            )
+        masks_to_try.append((4, device_mask))
         if self._links is None:
-            plans = (parts for _, tried in tries if (parts := self._pick(pool, quanta, tried, largest)) is not None)
-            return next(plans, None)
-        best: Parts | None = None
-        least: tuple[int, ...] = ()
-        for closeness, tried in tries:
-            parts = self._pick(pool, quanta, tried, largest)
+            fitting_parts = (
+                parts
+                for _, tried_mask in masks_to_try
+                if (parts := self._pick(pool, quanta, tried_mask, largest_quanta)) is not None
+            )
+            return next(fitting_parts, None)
+        best_parts: Parts | None = None
+        least_badness: tuple[int, ...] = ()
+        for closeness, tried_mask in masks_to_try:
+            parts = self._pick(pool, quanta, tried_mask, largest_quanta)
             if parts is not None:
-                cost, harm = self._links.cost_of(tuple([rank for rank, _ in parts]), pool.any_free_mask)
-                badness = (len(parts), cost, closeness, harm)
-                if best is None or badness < least:
-                    best, least = parts, badness
-        return best
+                link_cost, separation_loss = self._links.cost_of(tuple([rank for rank, _ in parts]), pool.any_free_mask)
+                badness = (len(parts), link_cost, closeness, separation_loss)
+                if best_parts is None or badness < least_badness:
+                    best_parts, least_badness = parts, badness
+        return best_parts
 
     # ---- the interface
 
@@ -237,29 +255,31 @@ class LedgerAllocMap(AbstractAllocMap):
         self, request: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: Eligible
     ) -> dict[SlotName, Mapping[DeviceId, Decimal]]:
         """Allocates like :meth:`allocate`; returns the form of ``DeviceAllocation.slots``."""
-        granted: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
-        ids = self._ids
-        taken: list[tuple[SlotPool, Parts]] = []
-        is_mixed = len(request) > 1
+        granted_slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
+        device_ids = self._ids
+        taken_parts: list[tuple[SlotPool, Parts]] = []
+        has_several_slots = len(request) > 1
         try:
             # Slots that few devices have first, before other slots could hide them.
             for name in (
-                sorted(request, key=lambda slot: (self._count_free_devices(slot), slot)) if is_mixed else request
+                sorted(request, key=lambda slot: (self._count_free_devices(slot), slot))
+                if has_several_slots
+                else request
             ):
                 if not (quantity := request[name]):
                     continue
                 pool, quanta = self._parse_quantity(name, quantity)
-                parts = self._choose(pool, quanta, hint, eligible)
+                parts = self._choose_parts(pool, quanta, hint, eligible)
                 pool.change(parts, 1)
-                if is_mixed:
-                    taken.append((pool, parts))
+                if has_several_slots:
+                    taken_parts.append((pool, parts))
                     hint = self._hint_near_held(parts, hint)
-                granted[name] = {ids[rank]: pool.quantity(part) for rank, part in parts}
+                granted_slots[name] = {device_ids[rank]: pool.quantity(part_quanta) for rank, part_quanta in parts}
         except (ResourceError, InvalidQuantity):
-            for pool, parts in taken:
+            for pool, parts in taken_parts:
                 pool.change(parts, -1)
             raise
-        return granted
+        return granted_slots
 
     def _hint_near_held(self, parts: Parts, hint: AffinityHint) -> AffinityHint:
         """Returns a hint by which further devices are chosen near the ``parts`` that a kernel holds."""
@@ -288,39 +308,44 @@ class LedgerAllocMap(AbstractAllocMap):
         return pool, quanta
 
     def _shortage_error(
-        self, pool: SlotPool, quanta: int, device_mask: int, largest: int, *, restricted: bool
+        self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int, *, is_restricted: bool
     ) -> InsufficientResource:
-        free, most = pool.free_quanta(device_mask), pool.most_free_quanta(device_mask)
-        requested, available, largest_free = (format_quantity(pool.quantity(amount)) for amount in (quanta, free, most))
-        data = {"slot": pool.name, "requested": requested, "available": available}
-        where = " on the devices that qualify" if restricted else ""
-        if free < quanta:
-            return InsufficientResource(f"needs {requested} {pool.name}; {available} free{where}", data=data)
-        how = "on one device" if quanta <= largest else "in equal shares"
+        free_quanta, most_free = pool.free_quanta(device_mask), pool.most_free_quanta(device_mask)
+        requested_text, available_text, largest_free = (
+            format_quantity(pool.quantity(amount)) for amount in (quanta, free_quanta, most_free)
+        )
+        error_data = {"slot": pool.name, "requested": requested_text, "available": available_text}
+        where_text = " on the devices that qualify" if is_restricted else ""
+        if free_quanta < quanta:
+            return InsufficientResource(
+                f"needs {requested_text} {pool.name}; {available_text} free{where_text}", data=error_data
+            )
+        division_text = "on one device" if quanta <= largest_quanta else "in equal shares"
         return InsufficientResource(
-            f"needs {requested} {pool.name} {how}; {available} free{where}, at most {largest_free} on one device",
-            data={**data, "largest": largest_free},
+            f"needs {requested_text} {pool.name} {division_text}; {available_text} free{where_text}, "
+            f"at most {largest_free} on one device",
+            data={**error_data, "largest": largest_free},
         )
 
-    def _parts(self, allocation: DeviceAllocation) -> list[tuple[SlotPool, list[tuple[int, int]]]]:
-        result = []
-        for name, per_device in allocation.slots.items():
+    def _parts_by_pool(self, allocation: DeviceAllocation) -> list[tuple[SlotPool, list[tuple[int, int]]]]:
+        parts_of_pools = []
+        for name, quantity_of_device in allocation.slots.items():
             pool = self._pools.get(name)
             quanta_of_rank: dict[int, int] = {}
-            for device_id, quantity in per_device.items():
+            for device_id, quantity in quantity_of_device.items():
                 rank = self._ranks_with_partitions.get(device_id)
                 quanta = pool.quanta(quantity) if pool is not None else None
                 if pool is None or rank is None or not quanta or quanta < 0 or not pool.offers_mask >> rank & 1:
-                    text = f"there is no {format_quantity(quantity)} {name} on device {device_id!r}"
-                    raise InvalidAllocation(text, data={"slot": name, "device": device_id})
+                    message = f"there is no {format_quantity(quantity)} {name} on device {device_id!r}"
+                    raise InvalidAllocation(message, data={"slot": name, "device": device_id})
                 quanta_of_rank[rank] = quanta_of_rank.get(rank, 0) + quanta
             if pool is not None:
-                result.append((pool, list(quanta_of_rank.items())))
-        return result
+                parts_of_pools.append((pool, list(quanta_of_rank.items())))
+        return parts_of_pools
 
     def apply(self, allocation: DeviceAllocation) -> None:
         applied_parts: list[tuple[SlotPool, Parts]] = []
-        for pool, parts in self._parts(allocation):
+        for pool, parts in self._parts_by_pool(allocation):
             for rank, quanta in parts:
                 if not pool.has_room(rank, quanta):
                     for applied_pool, pool_parts in applied_parts:
@@ -330,18 +355,18 @@ class LedgerAllocMap(AbstractAllocMap):
             applied_parts.append((pool, parts))
 
     def free(self, allocation: DeviceAllocation) -> None:
-        released = self._parts(allocation)
-        for pool, parts in released:
+        released_parts = self._parts_by_pool(allocation)
+        for pool, parts in released_parts:
             for rank, quanta in parts:
                 if pool.used[rank] < quanta:
                     raise self._mismatch_error(pool, rank, quanta, "did not give", "")
-        for pool, parts in released:
+        for pool, parts in released_parts:
             pool.change(parts, -1)
 
-    def _mismatch_error(self, pool: SlotPool, rank: int, quanta: int, verb: str, tail: str) -> InvalidAllocation:
+    def _mismatch_error(self, pool: SlotPool, rank: int, quanta: int, verb: str, suffix: str) -> InvalidAllocation:
         device_id, quantity = self._ids[rank], format_quantity(pool.quantity(quanta))
-        text = f"device {device_id!r} {verb} {quantity} {pool.name}{tail}"
-        return InvalidAllocation(text, data={"slot": pool.name, "device": device_id})
+        message = f"device {device_id!r} {verb} {quantity} {pool.name}{suffix}"
+        return InvalidAllocation(message, data={"slot": pool.name, "device": device_id})
 
     def snapshot(self) -> dict[SlotName, tuple[int, ...]]:
         return {slot_name: tuple(pool.used) for slot_name, pool in self._pools.items()}
@@ -350,20 +375,22 @@ class LedgerAllocMap(AbstractAllocMap):
         for name, stored_quanta in snapshot.items():
             pool = self._pools[name]
             changes = [
-                (rank, stored - present)
-                for rank, (present, stored) in enumerate(zip(pool.used, stored_quanta, strict=True))
+                (rank, restored_quanta - present_quanta)
+                for rank, (present_quanta, restored_quanta) in enumerate(zip(pool.used, stored_quanta, strict=True))
             ]
-            pool.change([(rank, change) for rank, change in changes if change], 1)
+            pool.change([(rank, quanta_change) for rank, quanta_change in changes if quanta_change], 1)
 
 
-def _most_by_counters(device: ComputeDevice, slot: DeviceSlot) -> int:
+def _max_partitions(device: ComputeDevice, slot: DeviceSlot) -> int:
     """Returns how many partitions of one kind fit a whole device according to the device's counters.
 
     Raises InvalidAllocation.
     """
-    left = dict(device.counters)
-    if slot.exclusive_group is None or any(cost <= 0 or counter not in left for counter, cost in slot.counters):
+    counters_left = dict(device.counters)
+    if slot.exclusive_group is None or any(
+        counter_cost <= 0 or counter not in counters_left for counter, counter_cost in slot.counters
+    ):
         raise InvalidAllocation(
             f"device {device.device_id!r} offers {slot.slot_name} of counters that it does not have"
         )
-    return max(0, min(left[counter] // cost for counter, cost in slot.counters))
+    return max(0, min(counters_left[counter] // counter_cost for counter, counter_cost in slot.counters))

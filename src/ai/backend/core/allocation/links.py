@@ -16,7 +16,7 @@ import msgspec
 from ai.backend.common.devices import ComputeDevice, DeviceLink, LinkKind
 from ai.backend.core.allocation.slot_pool import ranks
 
-EXACT_SETS = 2000
+MAX_COMPARED_SETS = 2000
 """Up to this number all sets are compared: every choice among 11 devices, 4 of 16, 2 of 63."""
 _MAX_STARTS = 16
 _MAX_SEARCH_STEPS = 100_000
@@ -30,8 +30,8 @@ _NUMA_RANK, _SYSTEM_RANK = _LINK_KINDS.index(LinkKind.NUMA), _LINK_KINDS.index(L
 class _Pairs(msgspec.Struct, frozen=True):
     """Stores weights of device pairs: how badly two are linked, and what is lost where they are separated."""
 
-    cost: list[list[int]]
-    harm: list[list[int]]
+    link_cost: list[list[int]]
+    separation_loss: list[list[int]]
     scale: int
 
 
@@ -47,10 +47,10 @@ def links_of(devices: Sequence[ComputeDevice]) -> Links | None:
         return None
     rank_of_id = {device.device_id: rank for rank, device in enumerate(devices)}
     stated_links = (
-        (rank, peer_rank, link.kind, _bandwidth_16ths(link))
+        (rank, peer_rank, device_link.kind, _bandwidth_16ths(device_link))
         for rank, device in enumerate(devices)
-        for link in device.links
-        if (peer_rank := rank_of_id.get(link.peer, rank)) != rank
+        for device_link in device.links
+        if (peer_rank := rank_of_id.get(device_link.peer, rank)) != rank
     )
     return Links(tuple(device.numa_node for device in devices), tuple(stated_links))
 
@@ -66,8 +66,8 @@ class Links:
     taken that leaves the best links among the devices that stay free; then the one of lowest rank. Each part is a sum
     over pairs, so the whole is one integer per pair, exact.
 
-    The result is optimal where at most :data:`EXACT_SETS` sets exist; else a local optimum of at most 16 starts, in
-    about :data:`_MAX_SEARCH_STEPS` steps, and never less than one set grown (devices * count). Answers are cached.
+    The result is optimal where at most :data:`MAX_COMPARED_SETS` sets exist; else a local optimum of at most 16 starts,
+    in about :data:`_MAX_SEARCH_STEPS` steps, and never less than one set grown (devices * count). Answers are cached.
     """
 
     def __init__(
@@ -82,50 +82,64 @@ class Links:
     @cached_property
     def _pairs(self) -> _Pairs:
         """The weights, computed lazily: most maps of a scheduler never allocate linked devices."""
-        count = len(self._nodes)
+        device_count = len(self._nodes)
         best_links: dict[tuple[int, int], tuple[int, int]] = {}
         for i, j, link_kind, bandwidth in self._named:
             best_link = min(best_links.get((j, i), (_SYSTEM_RANK + 1, 0)), (_LINK_KINDS.index(link_kind), -bandwidth))
             best_links[i, j] = best_links[j, i] = best_link
-        pair_count, widest = count * count, 2 * _MAX_BANDWIDTH
+        pair_count, bandwidth_range = device_count * device_count, 2 * _MAX_BANDWIDTH
         # No sum over the pairs of one set reaches the next larger unit.
-        across_unit, bandwidth_unit = 1, pair_count
-        cost_of_kind = [0, *(bandwidth_unit * widest * pair_count**rank for rank in range(1, _SYSTEM_RANK + 1))]
-        harm_of_kind = [widest * pair_count ** (_SYSTEM_RANK - rank) for rank in range(_SYSTEM_RANK + 1)]
-        scale = 4 * pair_count * (harm_of_kind[0] + widest)
-        cost, harm = ([[0] * count for _ in range(count)], [[0] * count for _ in range(count)])
+        across_nodes_unit, bandwidth_unit = 1, pair_count
+        cost_of_kind = [
+            0,
+            *(bandwidth_unit * bandwidth_range * pair_count**rank for rank in range(1, _SYSTEM_RANK + 1)),
+        ]
+        loss_of_kind = [bandwidth_range * pair_count ** (_SYSTEM_RANK - rank) for rank in range(_SYSTEM_RANK + 1)]
+        scale = 4 * pair_count * (loss_of_kind[0] + bandwidth_range)
+        link_cost, separation_loss = (
+            [[0] * device_count for _ in range(device_count)],
+            [[0] * device_count for _ in range(device_count)],
+        )
         weights_of_key: dict[tuple[int, int, bool], tuple[int, int]] = {}
         for i, node_i in enumerate(self._nodes):
             for j, node_j in enumerate(self._nodes[:i]):
-                is_same = node_i == node_j
-                kind, negative = best_links.get(
-                    (i, j), (_NUMA_RANK if is_same and node_i is not None else _SYSTEM_RANK, 0)
+                is_same_node = node_i == node_j
+                kind, negative_bandwidth = best_links.get(
+                    (i, j), (_NUMA_RANK if is_same_node and node_i is not None else _SYSTEM_RANK, 0)
                 )
-                missing = _MAX_BANDWIDTH + negative
-                pair_key = (kind, negative, is_same)
+                missing_bandwidth = _MAX_BANDWIDTH + negative_bandwidth
+                pair_key = (kind, negative_bandwidth, is_same_node)
                 if pair_key not in weights_of_key:
                     weights_of_key[pair_key] = (
-                        cost_of_kind[kind] + missing * bandwidth_unit + (not is_same) * across_unit,
-                        harm_of_kind[kind] - negative,
+                        cost_of_kind[kind]
+                        + missing_bandwidth * bandwidth_unit
+                        + (not is_same_node) * across_nodes_unit,
+                        loss_of_kind[kind] - negative_bandwidth,
                     )
-                cost[i][j], harm[i][j] = cost[j][i], harm[j][i] = weights_of_key[pair_key]
-        return _Pairs(cost, harm, scale)
+                link_cost[i][j], separation_loss[i][j] = link_cost[j][i], separation_loss[j][i] = weights_of_key[
+                    pair_key
+                ]
+        return _Pairs(link_cost, separation_loss, scale)
 
     # ---- judging
 
     def cost_of(self, chosen_ranks: tuple[int, ...], free_mask: int) -> tuple[int, int]:
         """Returns how badly the chosen devices are linked, and the quality of their links to the other free devices."""
-        key = (*chosen_ranks, -1, free_mask)
-        costs = self._costs.get(key)
+        cache_key = (*chosen_ranks, -1, free_mask)
+        costs = self._costs.get(cache_key)
         if costs is None:
             for rank in chosen_ranks:
                 free_mask &= ~(1 << rank)
-            cost, harm, others = self._pairs.cost, self._pairs.harm, list(ranks(free_mask))
-            costs = (
-                sum([cost[rank][other] for rank, other in combinations(chosen_ranks, 2)]),
-                sum([harm[rank][other] for rank in chosen_ranks for other in others]),
+            link_cost, separation_loss, free_ranks = (
+                self._pairs.link_cost,
+                self._pairs.separation_loss,
+                list(ranks(free_mask)),
             )
-            _remember(self._costs, key, costs)
+            costs = (
+                sum([link_cost[rank][other_rank] for rank, other_rank in combinations(chosen_ranks, 2)]),
+                sum([separation_loss[rank][other_rank] for rank in chosen_ranks for other_rank in free_ranks]),
+            )
+            _cache_value(self._costs, cache_key, costs)
         return costs
 
     # ---- choosing
@@ -135,15 +149,15 @@ class Links:
 
         ``free_mask`` are the devices that could serve others, the candidates included.
         """
-        key = (candidate_mask, count, free_mask, *taken_ranks)
-        chosen_ranks = self._memo.get(key)
+        cache_key = (candidate_mask, count, free_mask, *taken_ranks)
+        chosen_ranks = self._memo.get(cache_key)
         if chosen_ranks is None:
-            chosen_ranks = _Search(self._pairs, candidate_mask, count, taken_ranks, free_mask).best()
-            _remember(self._memo, key, chosen_ranks)
+            chosen_ranks = _Search(self._pairs, candidate_mask, count, taken_ranks, free_mask).find_best_set()
+            _cache_value(self._memo, cache_key, chosen_ranks)
         return chosen_ranks
 
 
-def _remember(memo: dict[tuple[int, ...], T], key: tuple[int, ...], value: T) -> None:
+def _cache_value(memo: dict[tuple[int, ...], T], key: tuple[int, ...], value: T) -> None:
     if len(memo) >= _MAX_CACHED_SETS:
         memo.clear()
     memo[key] = value
@@ -160,25 +174,33 @@ class _Search:
         self._pool = list(ranks(candidate_mask))
         for rank in taken_ranks:
             free_mask &= ~(1 << rank)
-        cost, harm, other_ranks = pairs.cost, pairs.harm, list(ranks(free_mask))
+        link_cost, separation_loss, other_ranks = pairs.link_cost, pairs.separation_loss, list(ranks(free_mask))
         self._single = {
-            rank: sum([harm[rank][other] for other in other_ranks])
-            + sum([cost[rank][other] * pairs.scale - harm[rank][other] for other in taken_ranks])
+            rank: sum([separation_loss[rank][other_rank] for other_rank in other_ranks])
+            + sum(
+                [
+                    link_cost[rank][other_rank] * pairs.scale - separation_loss[rank][other_rank]
+                    for other_rank in taken_ranks
+                ]
+            )
             for rank in self._pool
         }
 
-    def _pair_weight(self, rank: int, other: int) -> int:
-        """Returns the weight of choosing both devices: their link cost without the harm that no longer applies."""
-        return self._pairs.cost[rank][other] * self._pairs.scale - 2 * self._pairs.harm[rank][other]
-
-    def _weight(self, chosen: Sequence[int]) -> int:
-        return sum([self._single[rank] for rank in chosen]) + sum(
-            [self._pair_weight(rank, other) for rank, other in combinations(chosen, 2)]
+    def _pair_weight(self, rank: int, other_rank: int) -> int:
+        """Returns the weight of choosing both devices: their link cost minus the separation loss that is avoided."""
+        return (
+            self._pairs.link_cost[rank][other_rank] * self._pairs.scale
+            - 2 * self._pairs.separation_loss[rank][other_rank]
         )
 
-    def best(self) -> tuple[int, ...]:
-        if comb(len(self._pool), self._count) <= EXACT_SETS:
-            return min(combinations(self._pool, self._count), key=self._weight)
+    def _weight_of_set(self, chosen_ranks: Sequence[int]) -> int:
+        return sum([self._single[rank] for rank in chosen_ranks]) + sum(
+            [self._pair_weight(rank, other_rank) for rank, other_rank in combinations(chosen_ranks, 2)]
+        )
+
+    def find_best_set(self) -> tuple[int, ...]:
+        if comb(len(self._pool), self._count) <= MAX_COMPARED_SETS:
+            return min(combinations(self._pool, self._count), key=self._weight_of_set)
         round_steps = len(self._pool) * self._count
         half_count = max(1, min(_MAX_STARTS, _MAX_SEARCH_STEPS // (2 * round_steps)) // 2)
         # Half of the starts are those that are best linked with all others, half the first ones.
@@ -188,37 +210,41 @@ class _Search:
         found_sets = (
             tuple(sorted(self._improve_set(self._grow_set(start_rank), rounds))) for start_rank in start_ranks
         )
-        return min(found_sets, key=lambda chosen: (self._weight(chosen), chosen))
+        return min(found_sets, key=lambda chosen: (self._weight_of_set(chosen), chosen))
 
     def _grow_set(self, start_rank: int) -> list[int]:
         added_weights = self._single.copy()
-        chosen = [start_rank]
-        while len(chosen) < self._count:
-            del added_weights[chosen[-1]]
+        chosen_ranks = [start_rank]
+        while len(chosen_ranks) < self._count:
+            del added_weights[chosen_ranks[-1]]
             for rank in added_weights:
-                added_weights[rank] += self._pair_weight(chosen[-1], rank)
-            chosen.append(min(added_weights, key=lambda rank: (added_weights[rank], rank)))
-        return chosen
+                added_weights[rank] += self._pair_weight(chosen_ranks[-1], rank)
+            chosen_ranks.append(min(added_weights, key=lambda rank: (added_weights[rank], rank)))
+        return chosen_ranks
 
-    def _improve_set(self, chosen: list[int], rounds: int) -> list[int]:
+    def _improve_set(self, chosen_ranks: list[int], rounds: int) -> list[int]:
         """Exchanges single devices while that improves the set."""
         weights = {
             rank: self._single[rank]
-            + sum([self._pair_weight(rank, other_rank) for other_rank in chosen if other_rank != rank])
+            + sum([self._pair_weight(rank, other_rank) for other_rank in chosen_ranks if other_rank != rank])
             for rank in self._pool
         }
         for _ in range(rounds):
-            outside = [rank for rank in self._pool if rank not in chosen]
-            change, removed, added = min(
-                (weights[outer] - self._pair_weight(inner, outer) - weights[inner], inner, outer)
-                for inner in chosen
-                for outer in outside
-            )
-            if change >= 0:
-                break
-            chosen[chosen.index(removed)] = added
-            for rank in self._pool:
-                weights[rank] += (rank != added and self._pair_weight(rank, added)) - (
-                    rank != removed and self._pair_weight(rank, removed)
+            outside_ranks = [rank for rank in self._pool if rank not in chosen_ranks]
+            weight_change, removed_rank, added_rank = min(
+                (
+                    weights[outer_rank] - self._pair_weight(inner_rank, outer_rank) - weights[inner_rank],
+                    inner_rank,
+                    outer_rank,
                 )
-        return chosen
+                for inner_rank in chosen_ranks
+                for outer_rank in outside_ranks
+            )
+            if weight_change >= 0:
+                break
+            chosen_ranks[chosen_ranks.index(removed_rank)] = added_rank
+            for rank in self._pool:
+                weights[rank] += (rank != added_rank and self._pair_weight(rank, added_rank)) - (
+                    rank != removed_rank and self._pair_weight(rank, removed_rank)
+                )
+        return chosen_ranks

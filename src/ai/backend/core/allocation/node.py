@@ -30,7 +30,7 @@ from ai.backend.common.structs import replace
 from ai.backend.core.allocation import proximity
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
 from ai.backend.core.allocation.ledger import LedgerAllocMap
-from ai.backend.core.allocation.requests.amounts import agreeing
+from ai.backend.core.allocation.requests.amounts import alternatives_with
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, Selection
 from ai.backend.core.allocation.slot_pool import Parts, SlotPool
 from ai.backend.core.allocation.stock_maps import ANY_DEVICE, OpaqueAllocMap, build_alloc_map
@@ -52,7 +52,7 @@ class PluginDevices(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: tuple[VariantNamespace, ...] = ()
 
 
-def listed_devices(plugins: Iterable[PluginDevices]) -> dict[DeviceId, ComputeDevice]:
+def devices_by_id(plugins: Iterable[PluginDevices]) -> dict[DeviceId, ComputeDevice]:
     """Returns the devices by their ids, and also by the ids of the partitions that are counted at each device."""
     return {
         device_id: device
@@ -83,12 +83,12 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def order_plugins(names: Iterable[str], order: Sequence[str]) -> list[str]:
     """Returns the plugins named in ``order`` first, then the rest by name with cpu and mem last."""
-    place_of_name = {name: place for place, name in reversed(list(enumerate(order)))}
+    position_of_name = {name: position for position, name in reversed(list(enumerate(order)))}
 
-    def key(name: str) -> tuple[int, int, str]:
-        return place_of_name.get(name, len(order)), HOST_PLUGINS.index(name) + 1 if name in HOST_PLUGINS else 0, name
+    def sort_key(name: str) -> tuple[int, int, str]:
+        return position_of_name.get(name, len(order)), HOST_PLUGINS.index(name) + 1 if name in HOST_PLUGINS else 0, name
 
-    return sorted(names, key=key)
+    return sorted(names, key=sort_key)
 
 
 class NodeAllocator:
@@ -122,10 +122,10 @@ class NodeAllocator:
                 maps[plugin.name] = build_alloc_map(plugin.alloc_map, plugin.devices)
         self = cls(maps, order=order)
         for plugin in plugins:
-            self.locate(plugin.name, plugin.devices, plugin.namespaces)
+            self.record_devices(plugin.name, plugin.devices, plugin.namespaces)
         return self
 
-    def locate(
+    def record_devices(
         self, plugin: str, devices: Sequence[ComputeDevice], namespaces: Sequence[VariantNamespace] = ()
     ) -> None:
         """Records the location and the properties of a plugin's devices, for hints to other plugins and for
@@ -140,9 +140,9 @@ class NodeAllocator:
         }
         self._uncut.pop(plugin, None)
         if any(slot.counters for device in devices for slot in device.slots):
-            self._uncut[plugin] = _existing_devices(devices)
+            self._uncut[plugin] = _uncut_devices(devices)
 
-    def remember(self) -> None:
+    def share_grants(self) -> None:
         """Starts a cache of choices that all clones share, for planners that hold many equal nodes."""
         self._memo = {}
 
@@ -174,12 +174,14 @@ class NodeAllocator:
 
     def numa_nodes(self, allocation: DeviceAllocation) -> frozenset[int]:
         """Returns the known NUMA nodes of an allocation."""
-        nodes_of = set()
-        for slot, per_device in allocation.slots.items():
-            nodes = self._nodes.get(self._owners.get(slot, ""))
-            if nodes:
-                nodes_of |= {nodes[device_id] for device_id in per_device if device_id in nodes}
-        return frozenset(nodes_of)
+        allocation_nodes = set()
+        for slot, quantity_of_device in allocation.slots.items():
+            node_of_device = self._nodes.get(self._owners.get(slot, ""))
+            if node_of_device:
+                allocation_nodes |= {
+                    node_of_device[device_id] for device_id in quantity_of_device if device_id in node_of_device
+                }
+        return frozenset(allocation_nodes)
 
     # ---- taking
 
@@ -218,191 +220,214 @@ class NodeAllocator:
 
         ``near_network``: devices near a network card are given first.
         """
-        requested = self._split(request)
-        selections = select_devices(requested, self._variants, requirements, device_request)
+        requested_slots = self._split(request)
+        selections = select_devices(requested_slots, self._variants, requirements, device_request)
         if near_network:
-            for name in requested:
+            for name in requested_slots:
                 devices = self._variants[name].devices if name in self._variants and name not in HOST_PLUGINS else ()
-                if preferred := proximity.near_network(devices):
-                    own = selections.get(name) or Selection(frozenset(device.device_id for device in devices))
-                    selections[name] = replace(own, preferred=preferred)
-        return PreparedRequest(requested=requested, selections=selections)
+                if preferred_sets := proximity.sets_near_network(devices):
+                    selection = selections.get(name) or Selection(frozenset(device.device_id for device in devices))
+                    selections[name] = replace(selection, preferred=preferred_sets)
+        return PreparedRequest(requested=requested_slots, selections=selections)
 
     def take(self, prepared: PreparedRequest) -> DeviceAllocation:
         """Allocates a prepared request. Raises the same as :meth:`allocate`, except UnsupportedResource."""
-        requested, selections = prepared.requested, prepared.selections
+        requested_slots, selections = prepared.requested, prepared.selections
         used_nodes: list[frozenset[int]] = []
-        first = self._allocate(requested, NO_HINT, selections, used_nodes)
+        first_allocation = self._allocate(requested_slots, NO_HINT, selections, used_nodes)
         if not used_nodes or used_nodes.count(used_nodes[0]) == len(used_nodes):
-            return first
+            return first_allocation
         if any(len(nodes) > 1 for nodes in used_nodes):
             # A map that prefers one node found none: no other choice brings them together.
-            return first
-        self.free(first)
-        nodes_of = [set(located.values()) for plugin in requested if (located := self._nodes.get(plugin))]
-        for node in sorted(set.intersection(*nodes_of)):
+            return first_allocation
+        self.free(first_allocation)
+        plugin_nodes = [
+            set(node_of_device.values()) for plugin in requested_slots if (node_of_device := self._nodes.get(plugin))
+        ]
+        for node in sorted(set.intersection(*plugin_nodes)):
             try:
-                other = self._allocate(requested, AffinityHint(numa_nodes=frozenset({node})), selections)
+                other_allocation = self._allocate(
+                    requested_slots, AffinityHint(numa_nodes=frozenset({node})), selections
+                )
             except InsufficientResource:
                 continue
-            if self.numa_nodes(other) <= {node}:
-                return other
-            self.free(other)
-        self.apply(first)
-        return first
+            if self.numa_nodes(other_allocation) <= {node}:
+                return other_allocation
+            self.free(other_allocation)
+        self.apply(first_allocation)
+        return first_allocation
 
     def _split(self, request: ResourceSlot) -> dict[str, dict[SlotName, Decimal]]:
         """Splits a request by plugin, in the order in which the plugins choose."""
-        requested: dict[str, dict[SlotName, Decimal]] = {}
+        slots_of_plugin: dict[str, dict[SlotName, Decimal]] = {}
         for slot, quantity in request.nonzero().items():
-            owner = self._owners.get(slot)
-            if owner is None:
-                registered = ", ".join(sorted(self._owners)) or "none"
+            plugin = self._owners.get(slot)
+            if plugin is None:
+                slots_text = ", ".join(sorted(self._owners)) or "none"
                 raise UnsupportedResource(
-                    f"There is no slot {slot} here; known slots are {registered}.",
+                    f"There is no slot {slot} here; known slots are {slots_text}.",
                     data={"slot": slot, "known": sorted(self._owners)},
                 )
-            requested.setdefault(owner, {})[SlotName(slot)] = quantity
-        return {name: requested[name] for name in self._maps if name in requested} if len(requested) > 1 else requested
+            slots_of_plugin.setdefault(plugin, {})[SlotName(slot)] = quantity
+        return (
+            {name: slots_of_plugin[name] for name in self._maps if name in slots_of_plugin}
+            if len(slots_of_plugin) > 1
+            else slots_of_plugin
+        )
 
     def _allocate(
         self,
-        requested: RequestedSlots,
+        requested_slots: RequestedSlots,
         hint: AffinityHint,
         selections: Mapping[str, Selection],
         used_nodes: list[frozenset[int]] | None = None,
     ) -> DeviceAllocation:
         """Allocates from each plugin. Appends the NUMA nodes used by each located plugin to ``used_nodes``."""
-        slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
+        allocated_slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         try:
-            for name in requested:
-                granted = self._grant_selected(name, requested[name], hint, selections.get(name))
-                slots.update(granted.part)
-                if granted.nodes:
-                    hint = granted.hint
+            for plugin in requested_slots:
+                grant = self._grant_selected(plugin, requested_slots[plugin], hint, selections.get(plugin))
+                allocated_slots.update(grant.part)
+                if grant.nodes:
+                    hint = grant.hint
                     if used_nodes is not None:
-                        used_nodes.append(granted.nodes)
+                        used_nodes.append(grant.nodes)
         except BaseException:
-            self.free(DeviceAllocation(slots=slots))
+            self.free(DeviceAllocation(slots=allocated_slots))
             raise
-        return DeviceAllocation(slots=slots)
+        return DeviceAllocation(slots=allocated_slots)
 
     def _grant_selected(
-        self, name: str, requested: Mapping[SlotName, Decimal], hint: AffinityHint, selection: Selection | None
+        self, plugin: str, requested_slots: Mapping[SlotName, Decimal], hint: AffinityHint, selection: Selection | None
     ) -> _Grant:
         """Allocates one plugin's part from the first set of devices that may be given together and has room."""
-        alloc_map = self._maps[name]
-        if selection is None or selection.is_free:
-            eligible = None if selection is None else selection.devices
-            for preferred in self._preferred(name, requested, selection):
+        alloc_map = self._maps[plugin]
+        if selection is None or selection.allows_any:
+            eligible_ids = None if selection is None else selection.devices
+            for preferred_ids in self._preferred_sets(plugin, requested_slots, selection):
                 with suppress(InsufficientResource):
-                    return self._grant(name, requested, hint, preferred if eligible is None else preferred & eligible)
-            return self._grant(name, requested, hint, eligible)
-        pool = alloc_map.pools.get(next(iter(requested)))
+                    return self._grant(
+                        plugin,
+                        requested_slots,
+                        hint,
+                        preferred_ids if eligible_ids is None else preferred_ids & eligible_ids,
+                    )
+            return self._grant(plugin, requested_slots, hint, eligible_ids)
+        pool = alloc_map.pools.get(next(iter(requested_slots)))
         refusal: InsufficientResource | None = None
-        candidates = selection.candidates(lambda device_id: _free_quanta(pool, alloc_map.ranks.get(device_id)))
-        nearest = [device_ids & preferred for preferred in selection.preferred for device_ids in candidates]
-        for device_ids in (*nearest, *candidates):
+        candidate_sets = selection.candidates(lambda device_id: _free_quanta(pool, alloc_map.ranks.get(device_id)))
+        nearest_sets = [
+            device_ids & preferred_ids for preferred_ids in selection.preferred for device_ids in candidate_sets
+        ]
+        for device_ids in (*nearest_sets, *candidate_sets):
             try:
-                granted = self._grant(name, requested, hint, device_ids)
+                grant = self._grant(plugin, requested_slots, hint, device_ids)
             except InsufficientResource as e:
                 if refusal is None or e.data.get("available", "") > refusal.data.get("available", ""):
                     refusal = e
                 continue
-            taken_ids = frozenset(device_id for per_device in granted.part.values() for device_id in per_device)
+            taken_ids = frozenset(
+                device_id for quantity_of_device in grant.part.values() for device_id in quantity_of_device
+            )
             if pool is not None or selection.allows(taken_ids):
-                return granted
-            alloc_map.free(DeviceAllocation(slots=granted.part))  # a plugin's own map, which knows no groups
-        why = refusal.message if refusal is not None else "no devices qualify"
-        raise InsufficientResource(f"{why}, with {selection.text}", data=refusal.data if refusal is not None else {})
+                return grant
+            alloc_map.free(DeviceAllocation(slots=grant.part))  # a plugin's own map, which knows no groups
+        reason = refusal.message if refusal is not None else "no devices qualify"
+        raise InsufficientResource(f"{reason}, with {selection.text}", data=refusal.data if refusal is not None else {})
 
-    def _preferred(
-        self, name: str, requested: Mapping[SlotName, Decimal], selection: Selection | None
+    def _preferred_sets(
+        self, plugin: str, requested_slots: Mapping[SlotName, Decimal], selection: Selection | None
     ) -> Iterator[frozenset[DeviceId]]:
         """Yields sets of devices to try first: existing partitions, so that no device is cut, and devices that are
         near."""
-        if (existing := self._uncut.get(name)) is not None and len(requested) == 1:
-            device_ids = existing.get(next(iter(requested)))
+        if (uncut_devices := self._uncut.get(plugin)) is not None and len(requested_slots) == 1:
+            device_ids = uncut_devices.get(next(iter(requested_slots)))
             if device_ids is not None:
                 yield device_ids
         if selection is not None:
             yield from selection.preferred
 
     def _grant(
-        self, name: str, requested: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None
+        self,
+        plugin: str,
+        requested_slots: Mapping[SlotName, Decimal],
+        hint: AffinityHint,
+        eligible_ids: frozenset[DeviceId] | None,
     ) -> _Grant:
         """Allocates one plugin's part; cached, because it depends only on the free devices and the hint."""
-        alloc_map = self._maps[name]
-        slot, quantity = next(iter(requested.items()))
+        alloc_map = self._maps[plugin]
+        slot, quantity = next(iter(requested_slots.items()))
         pool = alloc_map.pools.get(slot)
-        is_alone = len(requested) == 1
-        if self._memo is None or not is_alone or pool is None or not pool.free_levels or pool.free_levels[-1] > 1:
-            return self._granted(name, (), alloc_map.grant(requested, hint, eligible), hint)
+        is_single_slot = len(requested_slots) == 1
+        if self._memo is None or not is_single_slot or pool is None or not pool.free_levels or pool.free_levels[-1] > 1:
+            return self._make_grant(plugin, (), alloc_map.grant(requested_slots, hint, eligible_ids), hint)
         # Only of devices that are taken as a whole: amounts of larger ones differ too much to come again.
-        cache_key = slot, quantity, hint.numa_nodes, pool.levels[1], eligible
-        cached = self._memo.get(cache_key)
-        if cached is None:
-            granted_slots = alloc_map.grant(requested, hint, eligible)
+        cache_key = slot, quantity, hint.numa_nodes, pool.levels[1], eligible_ids
+        cached_grant = self._memo.get(cache_key)
+        if cached_grant is None:
+            granted_slots = alloc_map.grant(requested_slots, hint, eligible_ids)
             if len(self._memo) >= _MAX_CACHED_GRANTS:
                 self._memo.clear()
             parts = [(alloc_map.ranks[device_id], 1) for device_id in granted_slots[slot]]
-            cached = self._memo[cache_key] = self._granted(name, parts, granted_slots, hint)
+            cached_grant = self._memo[cache_key] = self._make_grant(plugin, parts, granted_slots, hint)
         else:
-            pool.take_whole(cached.parts)
-        return cached
+            pool.take_whole(cached_grant.parts)
+        return cached_grant
 
-    def _granted(
+    def _make_grant(
         self,
-        name: str,
+        plugin: str,
         parts: Parts,
         granted_slots: Mapping[SlotName, Mapping[DeviceId, Decimal]],
         hint: AffinityHint,
     ) -> _Grant:
-        located = self._nodes.get(name)
-        if not located:
+        node_of_device = self._nodes.get(plugin)
+        if not node_of_device:
             return _Grant(parts, granted_slots, _NO_NUMA_NODES, hint)
         nodes = frozenset(
             [
-                located[device_id]
-                for per_device in granted_slots.values()
-                for device_id in per_device
-                if device_id in located
+                node_of_device[device_id]
+                for quantity_of_device in granted_slots.values()
+                for device_id in quantity_of_device
+                if device_id in node_of_device
             ]
         )
         next_hint = hint if nodes <= hint.numa_nodes else AffinityHint(numa_nodes=hint.numa_nodes | nodes)
         return _Grant(parts, granted_slots, nodes, next_hint)
 
-    def _parts(self, allocation: DeviceAllocation) -> list[tuple[AbstractAllocMap, DeviceAllocation]]:
-        parts: dict[str, dict[SlotName, Mapping[DeviceId, Decimal]]] = {}
-        for slot, per_device in allocation.slots.items():
-            owner = self._owners.get(slot)
-            if owner is None:
+    def _split_by_map(self, allocation: DeviceAllocation) -> list[tuple[AbstractAllocMap, DeviceAllocation]]:
+        slots_of_plugin: dict[str, dict[SlotName, Mapping[DeviceId, Decimal]]] = {}
+        for slot, quantity_of_device in allocation.slots.items():
+            plugin = self._owners.get(slot)
+            if plugin is None:
                 raise InvalidAllocation(f"there is no slot {slot} here", data={"slot": slot})
-            parts.setdefault(owner, {})[slot] = per_device
-        return [(self._maps[name], DeviceAllocation(slots=slots)) for name, slots in parts.items()]
+            slots_of_plugin.setdefault(plugin, {})[slot] = quantity_of_device
+        return [
+            (self._maps[plugin_name], DeviceAllocation(slots=slots)) for plugin_name, slots in slots_of_plugin.items()
+        ]
 
     def apply(self, allocation: DeviceAllocation) -> None:
         """Takes exactly this allocation. Raises InvalidAllocation."""
         applied_parts: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
         try:
-            for alloc_map, part in self._parts(allocation):
-                alloc_map.apply(part)
-                applied_parts.append((alloc_map, part))
+            for alloc_map, plugin_allocation in self._split_by_map(allocation):
+                alloc_map.apply(plugin_allocation)
+                applied_parts.append((alloc_map, plugin_allocation))
         except BaseException:
-            for alloc_map, part in applied_parts:
-                alloc_map.free(part)
+            for alloc_map, plugin_allocation in applied_parts:
+                alloc_map.free(plugin_allocation)
             raise
 
     def free(self, allocation: DeviceAllocation) -> None:
         """Releases exactly this allocation. Raises InvalidAllocation."""
         freed_parts: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
         try:
-            for alloc_map, part in self._parts(allocation):
-                alloc_map.free(part)
-                freed_parts.append((alloc_map, part))
+            for alloc_map, plugin_allocation in self._split_by_map(allocation):
+                alloc_map.free(plugin_allocation)
+                freed_parts.append((alloc_map, plugin_allocation))
         except BaseException:
-            for alloc_map, part in freed_parts:
-                alloc_map.apply(part)
+            for alloc_map, plugin_allocation in freed_parts:
+                alloc_map.apply(plugin_allocation)
             raise
 
     def verify_or_rebind(
@@ -424,29 +449,29 @@ class NodeAllocator:
             InvalidAllocation: the plan is not one of this request.
             UnsupportedResource, InsufficientResource ...: as :meth:`allocate`; of the last device request.
         """
-        requested = request.nonzero()
+        requested_slots = request.nonzero()
         for slot in plan.slots:
-            if plan.total(slot) != requested[slot]:
+            if plan.total(slot) != requested_slots[slot]:
                 raise InvalidAllocation(
-                    f"the plan has {plan.total(slot)} {slot}, the request {requested[slot]}", data={"slot": slot}
+                    f"the plan has {plan.total(slot)} {slot}, the request {requested_slots[slot]}", data={"slot": slot}
                 )
         refusal: Exception | None = None
         alternatives: Sequence[DeviceRequest | None] = [None]
         if device_requests:
-            alternatives = agreeing(requested, device_requests)
-        for bind in (self._bind_plan, self._bind_anew):
+            alternatives = alternatives_with(requested_slots, device_requests)
+        for bind in (self._bind_plan, self._bind_other_devices):
             for device_request in alternatives:
                 try:
                     prepared = self.prepare(request, requirements, device_request)
-                    bound = bind(prepared, plan)
+                    bound_allocation = bind(prepared, plan)
                 except (ResourceError, InvalidQuantity) as e:
                     refusal = e
                     continue
-                if bound is not None:
-                    return bound
+                if bound_allocation is not None:
+                    return bound_allocation
         raise refusal or InvalidAllocation("no device request has the amounts of the request")
 
-    def _bind_anew(self, prepared: PreparedRequest, plan: DeviceAllocation) -> DeviceAllocation | None:
+    def _bind_other_devices(self, prepared: PreparedRequest, plan: DeviceAllocation) -> DeviceAllocation | None:
         return self.take(prepared)
 
     def _bind_plan(self, prepared: PreparedRequest, plan: DeviceAllocation) -> DeviceAllocation | None:
@@ -454,76 +479,76 @@ class NodeAllocator:
 
         Returns None if it is impossible now.
         """
-        missing_quantity = {
-            name: missing_slots
-            for name, slots in prepared.requested.items()
+        missing_of_plugin = {
+            plugin: missing_slots
+            for plugin, slots in prepared.requested.items()
             if (missing_slots := {slot: slots[slot] for slot in slots if slot not in plan.slots})
         }
         try:
-            self._check_planned(plan, prepared.selections)
+            self._check_planned_devices(plan, prepared.selections)
             self.apply(plan)
         except InvalidAllocation:
             return None
         try:
             rest_allocation = self._allocate(
-                missing_quantity, AffinityHint(numa_nodes=self.numa_nodes(plan)), prepared.selections
+                missing_of_plugin, AffinityHint(numa_nodes=self.numa_nodes(plan)), prepared.selections
             )
         except (ResourceError, InvalidQuantity):
             self.free(plan)
             return None
         return DeviceAllocation(slots={**plan.slots, **rest_allocation.slots})
 
-    def _check_planned(self, plan: DeviceAllocation, selections: Mapping[str, Selection]) -> None:
+    def _check_planned_devices(self, plan: DeviceAllocation, selections: Mapping[str, Selection]) -> None:
         """Raises InvalidAllocation if a planned device is not healthy, or if the planned devices may not be given
         together, which :meth:`apply` ignores."""
         planned_ids: dict[str, frozenset[DeviceId]] = {}
-        for slot, per_device in plan.slots.items():
-            owner = self._owners.get(slot, "")
-            if not self._unhealthy.get(owner, set()).isdisjoint(per_device):
+        for slot, quantity_of_device in plan.slots.items():
+            plugin = self._owners.get(slot, "")
+            if not self._unhealthy.get(plugin, set()).isdisjoint(quantity_of_device):
                 raise InvalidAllocation("a planned device is not healthy any more", data={"slot": slot})
-            planned_ids[owner] = planned_ids.get(owner, frozenset()) | per_device.keys()
-        for owner, device_ids in planned_ids.items():
-            if owner in selections and not selections[owner].allows(device_ids):
-                raise InvalidAllocation("a planned device does not satisfy the requirements", data={"plugin": owner})
+            planned_ids[plugin] = planned_ids.get(plugin, frozenset()) | quantity_of_device.keys()
+        for plugin, device_ids in planned_ids.items():
+            if plugin in selections and not selections[plugin].allows(device_ids):
+                raise InvalidAllocation("a planned device does not satisfy the requirements", data={"plugin": plugin})
 
-    def adopt(self, held: ResourceSlot, allocation: DeviceAllocation) -> DeviceAllocation:
+    def adopt(self, held_slots: ResourceSlot, allocation: DeviceAllocation) -> DeviceAllocation:
         """Counts an existing workload, as far as the present devices allow. Never raises.
 
         Its devices are taken where they still exist and have room. What is held beyond them of slots that exist (a plan
         that only counts, a device that is removed) is taken from any device. Returns what was taken, for :meth:`free`.
         """
-        taken: dict[SlotName, dict[DeviceId, Decimal]] = {}
-        for slot, per_device in allocation.slots.items():
-            for device_id, quantity in per_device.items():
-                part = DeviceAllocation(slots={slot: {device_id: quantity}})
+        taken_slots: dict[SlotName, dict[DeviceId, Decimal]] = {}
+        for slot, quantity_of_device in allocation.slots.items():
+            for device_id, quantity in quantity_of_device.items():
+                device_part = DeviceAllocation(slots={slot: {device_id: quantity}})
                 try:
-                    self.apply(part)
+                    self.apply(device_part)
                 except InvalidAllocation:
                     continue
-                taken.setdefault(slot, {})[device_id] = quantity
-        for name, quantity in held.nonzero().items():
+                taken_slots.setdefault(slot, {})[device_id] = quantity
+        for name, quantity in held_slots.nonzero().items():
             slot = SlotName(name)
-            missing = quantity - sum(taken.get(slot, {}).values(), Decimal(0))
-            if missing <= 0 or slot not in self._owners:
+            missing_quantity = quantity - sum(taken_slots.get(slot, {}).values(), Decimal(0))
+            if missing_quantity <= 0 or slot not in self._owners:
                 continue
             try:
-                extra_quantity = self._allocate(self._split(ResourceSlot({slot: missing})), NO_HINT, {})
+                extra_allocation = self._allocate(self._split(ResourceSlot({slot: missing_quantity})), NO_HINT, {})
             except (ResourceError, InvalidQuantity):
                 continue
-            for device_id, part_quantity in extra_quantity.slots[slot].items():
-                per_device_taken = taken.setdefault(slot, {})
-                per_device_taken[device_id] = per_device_taken.get(device_id, Decimal(0)) + part_quantity
-        return DeviceAllocation(slots=taken)
+            for device_id, added_quantity in extra_allocation.slots[slot].items():
+                taken_of_device = taken_slots.setdefault(slot, {})
+                taken_of_device[device_id] = taken_of_device.get(device_id, Decimal(0)) + added_quantity
+        return DeviceAllocation(slots=taken_slots)
 
     def snapshot(self) -> dict[str, Any]:
         return {name: alloc_map.snapshot() for name, alloc_map in self._maps.items()}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        for name, part in snapshot.items():
-            self._maps[name].restore(part)
+        for name, map_snapshot in snapshot.items():
+            self._maps[name].restore(map_snapshot)
 
 
-def _existing_devices(devices: Sequence[ComputeDevice]) -> dict[SlotName, frozenset[DeviceId]]:
+def _uncut_devices(devices: Sequence[ComputeDevice]) -> dict[SlotName, frozenset[DeviceId]]:
     """Returns, for each slot that can be cut of a device, the devices that offer it without being cut."""
     cut_slots = {slot.slot_name for device in devices for slot in device.slots if slot.counters}
     return {
@@ -543,5 +568,9 @@ def _free_quanta(pool: SlotPool | None, rank: int | None) -> int:
 def without_placeholders(allocation: DeviceAllocation) -> DeviceAllocation:
     """Returns an allocation as a plan for an agent, without slots whose devices the agent chooses."""
     return DeviceAllocation(
-        slots={slot: dict(per_device) for slot, per_device in allocation.slots.items() if ANY_DEVICE not in per_device}
+        slots={
+            slot: dict(quantity_of_device)
+            for slot, quantity_of_device in allocation.slots.items()
+            if ANY_DEVICE not in quantity_of_device
+        }
     )

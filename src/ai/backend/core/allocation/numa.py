@@ -8,7 +8,7 @@ from ai.backend.common.devices import AllocationStrategy
 from ai.backend.core.allocation.alloc_map import AffinityHint
 
 
-def precedence(
+def node_sort_key(
     node: int | None, free_quanta: int, hint: AffinityHint, strategy: AllocationStrategy
 ) -> tuple[int, int, int]:
     """Returns the sort key of a node, smaller first; its first part is the closeness to the hint.
@@ -24,33 +24,33 @@ def precedence(
     )
 
 
-def in_order(
+def order_nodes(
     free_of: Mapping[int | None, int], hint: AffinityHint, strategy: AllocationStrategy
 ) -> list[tuple[int, int | None]]:
     """Returns (closeness, node) of each node, best first."""
-    sort_keys = {node: precedence(node, free, hint, strategy) for node, free in free_of.items()}
+    sort_keys = {node: node_sort_key(node, free_quanta, hint, strategy) for node, free_quanta in free_of.items()}
     return [(sort_keys[node][0], node) for node in sorted(free_of, key=sort_keys.__getitem__)]
 
 
-def fewest(free_of: Mapping[int | None, int], quanta: int) -> list[int | None]:
+def fewest_nodes(free_of: Mapping[int | None, int], quanta: int) -> list[int | None]:
     """Returns the fewest NUMA nodes that together have the quantity free, the nodes with most free first."""
-    chosen: list[int | None] = []
+    chosen_nodes: list[int | None] = []
     for node in sorted(free_of, key=lambda node: (-free_of[node], -1 if node is None else node)):
-        chosen.append(node)
+        chosen_nodes.append(node)
         quanta -= free_of[node]
         if quanta <= 0:
             break
-    return chosen
+    return chosen_nodes
 
 
-def level_out(free_quanta: Sequence[int], quanta: int) -> list[int]:
-    """Divides a quantity into parts that are as equal as the free amounts of the rooms allow.
+def divide_evenly(free_quanta: Sequence[int], quanta: int) -> list[int]:
+    """Divides a quantity into parts that are as equal as the free amounts allow.
 
-    A remainder goes to those with more room, then to the first. O(n log n).
+    A remainder goes to those with more free, then to the first. O(n log n).
     """
     parts = [0] * len(free_quanta)
-    places_ascending = sorted(range(len(free_quanta)), key=lambda place: (free_quanta[place], -place))
-    for filled_count, place in enumerate(places_ascending):
-        parts[place] = min(free_quanta[place], quanta // (len(places_ascending) - filled_count))
-        quanta -= parts[place]
+    ascending_indexes = sorted(range(len(free_quanta)), key=lambda place: (free_quanta[place], -place))
+    for filled_count, index in enumerate(ascending_indexes):
+        parts[index] = min(free_quanta[index], quanta // (len(ascending_indexes) - filled_count))
+        quanta -= parts[index]
     return parts

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from ai.backend.common.devices import DISTANCE, DOMAIN, FABRIC, NETWORK, ComputeDevice, LinkKind
 from ai.backend.common.ids import DeviceId
 
-_CLOSENESS = {kind.value: place for place, kind in enumerate(LinkKind)}
+_DISTANCE_BY_KIND = {kind.value: place for place, kind in enumerate(LinkKind)}
 
 
-def near_network(devices: Sequence[ComputeDevice]) -> tuple[frozenset[DeviceId], ...]:
+def sets_near_network(devices: Sequence[ComputeDevice]) -> tuple[frozenset[DeviceId], ...]:
     """Returns growing sets of devices, first the devices nearest to a network card.
 
     Returns no set if all devices are equally near.
@@ -23,16 +23,16 @@ def near_network(devices: Sequence[ComputeDevice]) -> tuple[frozenset[DeviceId],
     distances = {
         device.device_id: min(
             (
-                _CLOSENESS.get(stated.value, len(_CLOSENESS))
-                for stated in device.properties
-                if (stated.namespace, stated.feature) == (NETWORK, DISTANCE)
+                _DISTANCE_BY_KIND.get(stated_property.value, len(_DISTANCE_BY_KIND))
+                for stated_property in device.properties
+                if (stated_property.namespace, stated_property.feature) == (NETWORK, DISTANCE)
             ),
-            default=len(_CLOSENESS),
+            default=len(_DISTANCE_BY_KIND),
         )
         for device in devices
     }
     return tuple(
-        frozenset(device_id for device_id, own_distance in distances.items() if own_distance <= distance)
+        frozenset(device_id for device_id, device_distance in distances.items() if device_distance <= distance)
         for distance in sorted(set(distances.values()))[:-1]
     )
 
@@ -40,8 +40,8 @@ def near_network(devices: Sequence[ComputeDevice]) -> tuple[frozenset[DeviceId],
 def fabric_domains(devices: Iterable[ComputeDevice]) -> frozenset[str]:
     """Returns the fabrics that the devices are part of."""
     return frozenset(
-        stated.value
+        stated_property.value
         for device in devices
-        for stated in device.properties
-        if (stated.namespace, stated.feature) == (FABRIC, DOMAIN)
+        for stated_property in device.properties
+        if (stated_property.namespace, stated_property.feature) == (FABRIC, DOMAIN)
     )

@@ -8,16 +8,16 @@ from ai.backend.common.devices import DeviceAllocation
 from ai.backend.core.allocation.node import PluginDevices
 
 
-def unnamed_slots(plugins: Iterable[PluginDevices], slot_names: Iterable[str]) -> list[str]:
+def anonymous_slots(plugins: Iterable[PluginDevices], slot_names: Iterable[str]) -> list[str]:
     """Returns the slots whose devices have no identity, so that a later workload of a claim would get other devices."""
-    anonymous = {
+    unidentified = {
         slot.slot_name
         for plugin in plugins
         if plugin.alloc_map is not None and plugin.alloc_map.anonymous
         for device in plugin.devices
         for slot in device.slots
     }
-    return sorted(name for name in slot_names if name in anonymous)
+    return sorted(name for name in slot_names if name in unidentified)
 
 
 def is_shareable(plugins: Iterable[PluginDevices], allocation: DeviceAllocation) -> bool:
@@ -25,7 +25,7 @@ def is_shareable(plugins: Iterable[PluginDevices], allocation: DeviceAllocation)
 
     The number of workloads that share a part of a device must not concern those who hold the rest.
     """
-    whole = {
+    whole_amounts = {
         (slot.slot_name, device.device_id): slot.amount
         for plugin in plugins
         if plugin.alloc_map is not None and plugin.alloc_map.shareable
@@ -38,5 +38,5 @@ def is_shareable(plugins: Iterable[PluginDevices], allocation: DeviceAllocation)
         for device_id, quantity in quantity_of_device.items()
     ]
     return bool(quantities) and all(
-        whole.get((slot_name, device_id)) == quantity for slot_name, device_id, quantity in quantities
+        whole_amounts.get((slot_name, device_id)) == quantity for slot_name, device_id, quantity in quantities
     )

@@ -42,18 +42,18 @@ def to_quanta(value: Decimal, quantum: Decimal) -> int | None:
 def ranks(device_mask: int) -> Iterator[int]:
     """Yields the devices of a mask, lowest rank first."""
     while device_mask:
-        bit = device_mask & -device_mask
-        yield bit.bit_length() - 1
-        device_mask ^= bit
+        lowest_bit = device_mask & -device_mask
+        yield lowest_bit.bit_length() - 1
+        device_mask ^= lowest_bit
 
 
 def lowest(device_mask: int, count: int) -> list[int]:
     """Returns the first ``count`` devices of a mask."""
     lowest_ranks = []
     while count:
-        bit = device_mask & -device_mask
-        lowest_ranks.append(bit.bit_length() - 1)
-        device_mask ^= bit
+        lowest_bit = device_mask & -device_mask
+        lowest_ranks.append(lowest_bit.bit_length() - 1)
+        device_mask ^= lowest_bit
         count -= 1
     return lowest_ranks
 
@@ -80,7 +80,7 @@ class ExclusiveGroup:
         """Returns a copy that has no pools yet. The caller lets each pool join the copy."""
         return ExclusiveGroup(self.users, [], self.left.copy(), self.costs, self.partition_users)
 
-    def use(self, slot_name: SlotName, quanta: int, user_change: int) -> None:
+    def count_use(self, slot_name: SlotName, quanta: int, user_change: int) -> None:
         """Counts quanta that are taken of a slot.
 
         ``user_change`` is nonzero at the first and the last use of the slot.
@@ -91,7 +91,7 @@ class ExclusiveGroup:
         if slot_name in self.costs:
             self.partition_users += user_change
 
-    def room(self, slot_name: SlotName) -> int:
+    def free_quanta(self, slot_name: SlotName) -> int:
         """Returns how many quanta of a slot the device's counters still permit."""
         return max(
             0, min((self.left[counter] // cost for counter, cost in self.costs.get(slot_name, ())), default=MAX_QUANTA)
@@ -149,15 +149,24 @@ class SlotPool:
 
         The caller must let the copy join copies of the exclusive groups.
         """
-        copy = SlotPool.__new__(SlotPool)
-        copy.name, copy.slot_type, copy.quantum, copy.micro = self.name, self.slot_type, self.quantum, self.micro
-        copy.amounts, copy.offers_mask, copy.healthy = self.amounts, self.offers_mask, self.healthy
-        copy.special_mask, copy.total, copy.total_free = self.special_mask, self.total, self.total_free
-        copy.cut_mask = self.cut_mask
-        copy.largest, copy._quantities, copy._quanta = self.largest, self._quantities, self._quanta
-        copy.used, copy.free, copy.free_levels = self.used.copy(), self.free.copy(), self.free_levels.copy()
-        copy.levels, copy.groups = self.levels.copy(), {}
-        return copy
+        pool_copy = SlotPool.__new__(SlotPool)
+        pool_copy.name, pool_copy.slot_type, pool_copy.quantum, pool_copy.micro = (
+            self.name,
+            self.slot_type,
+            self.quantum,
+            self.micro,
+        )
+        pool_copy.amounts, pool_copy.offers_mask, pool_copy.healthy = self.amounts, self.offers_mask, self.healthy
+        pool_copy.special_mask, pool_copy.total, pool_copy.total_free = self.special_mask, self.total, self.total_free
+        pool_copy.cut_mask = self.cut_mask
+        pool_copy.largest, pool_copy._quantities, pool_copy._quanta = self.largest, self._quantities, self._quanta
+        pool_copy.used, pool_copy.free, pool_copy.free_levels = (
+            self.used.copy(),
+            self.free.copy(),
+            self.free_levels.copy(),
+        )
+        pool_copy.levels, pool_copy.groups = self.levels.copy(), {}
+        return pool_copy
 
     # ---- quantities
 
@@ -237,24 +246,24 @@ class SlotPool:
 
     def change(self, parts: Parts, sign: int) -> None:
         """Takes (1) or releases (-1) the given parts. The caller has checked that they are valid."""
-        used, free, special_mask = self.used, self.free, self.special_mask
-        total_quanta = moved_from = moved_to = moved_mask = 0
-        for rank, part in parts:
-            quanta = part * sign
-            used[rank] += quanta
+        used_quanta, free_quanta, special_mask = self.used, self.free, self.special_mask
+        total_quanta = from_level = to_level = moved_mask = 0
+        for rank, part_quanta in parts:
+            quanta = part_quanta * sign
+            used_quanta[rank] += quanta
             if special_mask >> rank & 1:
                 self._change_special(rank, quanta)
                 continue
-            before = free[rank]
-            free[rank] = after = before - quanta
+            old_level = free_quanta[rank]
+            free_quanta[rank] = new_level = old_level - quanta
             total_quanta += quanta
-            if before != moved_from or after != moved_to:
+            if old_level != from_level or new_level != to_level:
                 if moved_mask:
-                    self._move(moved_mask, moved_from, moved_to)
-                moved_from, moved_to, moved_mask = before, after, 0
+                    self._change_level(moved_mask, from_level, to_level)
+                from_level, to_level, moved_mask = old_level, new_level, 0
             moved_mask |= 1 << rank
         if moved_mask:
-            self._move(moved_mask, moved_from, moved_to)
+            self._change_level(moved_mask, from_level, to_level)
         self.total_free -= total_quanta
 
     def take_whole(self, parts: Parts) -> None:
@@ -262,24 +271,24 @@ class SlotPool:
         if self.special_mask:
             self.change(parts, 1)
             return
-        used, free, taken_mask = self.used, self.free, 0
+        used_quanta, free_quanta, taken_mask = self.used, self.free, 0
         for rank, _ in parts:
-            used[rank] += 1
-            free[rank] = 0
+            used_quanta[rank] += 1
+            free_quanta[rank] = 0
             taken_mask |= 1 << rank
-        self._move(taken_mask, 1, 0)
+        self._change_level(taken_mask, 1, 0)
         self.total_free -= len(parts)
 
     def _change_special(self, rank: int, quanta: int) -> None:
         """Updates a device that is unhealthy, or whose slot hides or uncovers other slots by its first or last use."""
         group = self.groups.get(rank)
         if group is not None:
-            group.use(self.name, quanta, bool(self.used[rank]) - bool(self.used[rank] - quanta))
+            group.count_use(self.name, quanta, bool(self.used[rank]) - bool(self.used[rank] - quanta))
         for pool in group.pools if group is not None else (self,):
-            offered = pool.healthy >> rank & 1 and not pool.is_hidden(rank)
-            free_quanta = pool.amounts[rank] - pool.used[rank] if offered else 0
+            is_offered = pool.healthy >> rank & 1 and not pool.is_hidden(rank)
+            free_quanta = pool.amounts[rank] - pool.used[rank] if is_offered else 0
             if free_quanta and group is not None and group.costs:
-                free_quanta = min(free_quanta, group.room(pool.name))
+                free_quanta = min(free_quanta, group.free_quanta(pool.name))
             pool.set_free(rank, free_quanta)
 
     def set_free(self, rank: int, free_quanta: int) -> None:
@@ -288,9 +297,9 @@ class SlotPool:
         if earlier_quanta != free_quanta:
             self.free[rank] = free_quanta
             self.total_free += free_quanta - earlier_quanta
-            self._move(1 << rank, earlier_quanta, free_quanta)
+            self._change_level(1 << rank, earlier_quanta, free_quanta)
 
-    def _move(self, device_mask: int, old_level: int, new_level: int) -> None:
+    def _change_level(self, device_mask: int, old_level: int, new_level: int) -> None:
         levels = self.levels
         if old_level:
             if remaining_mask := levels[old_level] ^ device_mask:
@@ -311,10 +320,10 @@ class SlotPool:
     def has_room(self, rank: int, quanta: int) -> bool:
         """Returns True if a device has this amount left, healthy or not."""
         group = self.groups.get(rank)
-        room = self.amounts[rank] - self.used[rank]
+        group_quanta = self.amounts[rank] - self.used[rank]
         if group is not None and group.costs:
-            room = min(room, group.room(self.name))
-        return quanta <= room and not self.is_hidden(rank)
+            group_quanta = min(group_quanta, group.free_quanta(self.name))
+        return quanta <= group_quanta and not self.is_hidden(rank)
 
     def free_quanta(self, device_mask: int) -> int:
         """Returns the total number of free quanta on the devices of a mask. O(distinct free amounts)."""

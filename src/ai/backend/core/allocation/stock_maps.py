@@ -13,7 +13,7 @@ from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.alloc_map import AffinityHint
 from ai.backend.core.allocation.ledger import Eligible, LedgerAllocMap
-from ai.backend.core.allocation.numa import level_out
+from ai.backend.core.allocation.numa import divide_evenly
 from ai.backend.core.allocation.slot_pool import Parts, SlotPool, ranks
 
 ANY_DEVICE = DeviceId("*")
@@ -21,7 +21,7 @@ ANY_DEVICE = DeviceId("*")
 
 
 class DiscreteAllocMap(LedgerAllocMap):
-    """Divides a request over the devices of the place that :class:`LedgerAllocMap` found.
+    """Divides a request into whole units over the devices of the NUMA nodes that :class:`LedgerAllocMap` chooses.
 
     FILL: the devices with the most free first, so that it comes from as few devices as possible. EVENLY: equal parts of
     every device (those with the most free give the remainder). LEAST_FRAGMENTATION: the fullest device that has room
@@ -30,7 +30,7 @@ class DiscreteAllocMap(LedgerAllocMap):
     so. O(distinct free amounts + devices that give).
     """
 
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts | None:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts | None:
         if not device_mask & (device_mask - 1):
             # One device, or none: there is nothing to divide.
             rank = device_mask.bit_length() - 1
@@ -40,72 +40,76 @@ class DiscreteAllocMap(LedgerAllocMap):
             mask = pool.levels[1] & device_mask
             return [(rank, 1) for rank in self._select(pool, mask, quanta)] if mask.bit_count() >= quanta else None
         if pool.cut_mask & device_mask:
-            return self._fill(pool, quanta, device_mask, tight=True)  # keeps whole what is not cut yet
+            return self._fill_devices(pool, quanta, device_mask, is_tight=True)  # keeps whole what is not cut yet
         if self._strategy is AllocationStrategy.EVENLY:
-            return self._evenly(pool, quanta, device_mask)
-        return self._fill(pool, quanta, device_mask, tight=self._strategy is AllocationStrategy.LEAST_FRAGMENTATION)
+            return self._pick_evenly(pool, quanta, device_mask)
+        return self._fill_devices(
+            pool, quanta, device_mask, is_tight=self._strategy is AllocationStrategy.LEAST_FRAGMENTATION
+        )
 
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts | None:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts | None:
         parts: list[tuple[int, int]] = []
         for mask, node_quanta in zip(
-            node_masks, level_out([pool.free_quanta(mask) for mask in node_masks], quanta), strict=True
+            node_masks, divide_evenly([pool.free_quanta(mask) for mask in node_masks], quanta), strict=True
         ):
-            parts += (node_quanta and self._pick(pool, node_quanta, mask, largest)) or ()
+            parts += (node_quanta and self._pick(pool, node_quanta, mask, largest_quanta)) or ()
         return parts
 
-    def _evenly(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
+    def _pick_evenly(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
         """Takes parts so that the devices' free amounts become level.
 
         A device below the level gives all that is free.
         """
         parts: list[tuple[int, int]] = []
-        levels_here = [(level, mask) for level in pool.free_levels if (mask := pool.levels[level] & device_mask)]
-        count = sum([mask.bit_count() for _, mask in levels_here])
-        for index, (level, mask) in enumerate(levels_here):
-            if level * count > quanta:
-                share, extra = divmod(quanta, count)
-                return parts + self._take_top(pool, levels_here[index:], share, extra)
+        free_levels = [(level, mask) for level in pool.free_levels if (mask := pool.levels[level] & device_mask)]
+        device_count = sum([mask.bit_count() for _, mask in free_levels])
+        for index, (level, mask) in enumerate(free_levels):
+            if level * device_count > quanta:
+                share, remainder = divmod(quanta, device_count)
+                return parts + self._take_top(pool, free_levels[index:], share, remainder)
             parts += [(rank, level) for rank in ranks(mask)]
             quanta -= level * mask.bit_count()
-            count -= mask.bit_count()
+            device_count -= mask.bit_count()
         return None if quanta else parts
 
     def _take_top(
-        self, pool: SlotPool, levels_here: Sequence[tuple[int, int]], share: int, extra: int
+        self, pool: SlotPool, free_levels: Sequence[tuple[int, int]], share: int, extra_count: int
     ) -> list[tuple[int, int]]:
-        """Takes ``share`` of every device, and one more of the ``extra`` devices that have the most."""
-        larger: list[int] = []
-        for _, mask in reversed(levels_here):
-            if len(larger) == extra:
+        """Takes ``share`` of every device, and one more of the ``extra_count`` devices that have the most."""
+        larger_ranks: list[int] = []
+        for _, mask in reversed(free_levels):
+            if len(larger_ranks) == extra_count:
                 break
-            larger += self._select(pool, mask, min(extra - len(larger), mask.bit_count()), larger)
-        parts = [(rank, share + 1) for rank in larger]
+            larger_ranks += self._select(
+                pool, mask, min(extra_count - len(larger_ranks), mask.bit_count()), larger_ranks
+            )
+        parts = [(rank, share + 1) for rank in larger_ranks]
         if share:
-            larger_set = set(larger)
-            parts += [(rank, share) for _, mask in levels_here for rank in ranks(mask) if rank not in larger_set]
+            larger_rank_set = set(larger_ranks)
+            parts += [(rank, share) for _, mask in free_levels for rank in ranks(mask) if rank not in larger_rank_set]
         return parts
 
-    def _fill(self, pool: SlotPool, quanta: int, device_mask: int, *, tight: bool) -> Parts | None:
-        chosen: list[int] = []
+    def _fill_devices(self, pool: SlotPool, quanta: int, device_mask: int, *, is_tight: bool) -> Parts | None:
+        chosen_ranks: list[int] = []
         parts: list[tuple[int, int]] = []
         for level in reversed(pool.free_levels):
             if not (mask := pool.levels[level] & device_mask):
                 continue
-            whole = min(mask.bit_count(), -(-quanta // level) - tight)
-            if whole:
-                selected = self._select(pool, mask, whole, chosen)
-                chosen += selected
-                parts += [(rank, level) for rank in selected]
-                quanta -= whole * level
+            whole_count = min(mask.bit_count(), -(-quanta // level) - is_tight)
+            if whole_count:
+                selected_ranks = self._select(pool, mask, whole_count, chosen_ranks)
+                chosen_ranks += selected_ranks
+                parts += [(rank, level) for rank in selected_ranks]
+                quanta -= whole_count * level
             if quanta <= 0:
                 # The last device gives only what is left.
-                parts[-1] = (chosen[-1], level + quanta)
+                parts[-1] = (chosen_ranks[-1], level + quanta)
                 return parts
-            if tight and whole < mask.bit_count():
-                for rank in chosen:
+            if is_tight and whole_count < mask.bit_count():
+                for rank in chosen_ranks:
                     device_mask &= ~(1 << rank)
-                last = self._select(pool, pool.fullest_mask(device_mask, quanta), 1, chosen)
-                return [*parts, (last[0], quanta)]
+                last_ranks = self._select(pool, pool.fullest_mask(device_mask, quanta), 1, chosen_ranks)
+                return [*parts, (last_ranks[0], quanta)]
         return None
 
 
@@ -119,50 +123,50 @@ class FractionalAllocMap(LedgerAllocMap):
     devices of a larger request come in turn from every node. O(distinct free amounts + devices that give).
     """
 
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts | None:
-        if quanta <= largest or pool.slot_type is SlotType.UNIQUE:
-            return self._single_part(pool, quanta, device_mask)
-        division = _divide(pool, quanta, device_mask, largest)
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts | None:
+        if quanta <= largest_quanta or pool.slot_type is SlotType.UNIQUE:
+            return self._pick_single(pool, quanta, device_mask)
+        division = _divide(pool, quanta, device_mask, largest_quanta)
         if division is None:
             return None
-        device_count, share, extra = division
-        larger = self._several_ranks(pool, device_mask, share + 1, extra, [])
-        for rank in larger:
+        device_count, share, larger_count = division
+        larger_ranks = self._pick_ranks(pool, device_mask, share + 1, larger_count, [])
+        for rank in larger_ranks:
             device_mask &= ~(1 << rank)
-        smaller = self._several_ranks(pool, device_mask, share, device_count - extra, larger)
-        return [(rank, share + 1) for rank in larger] + [(rank, share) for rank in smaller]
+        smaller_ranks = self._pick_ranks(pool, device_mask, share, device_count - larger_count, larger_ranks)
+        return [(rank, share + 1) for rank in larger_ranks] + [(rank, share) for rank in smaller_ranks]
 
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts | None:
-        if quanta <= largest or pool.slot_type is SlotType.UNIQUE:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts | None:
+        if quanta <= largest_quanta or pool.slot_type is SlotType.UNIQUE:
             return next(
                 (
-                    single
+                    single_part
                     for device_mask in node_masks
-                    if (single := self._single_part(pool, quanta, device_mask)) is not None
+                    if (single_part := self._pick_single(pool, quanta, device_mask)) is not None
                 ),
                 None,
             )
-        division = _divide(pool, quanta, sum(node_masks), largest)
+        division = _divide(pool, quanta, sum(node_masks), largest_quanta)
         if division is None:
             return None
-        count, share, extra = division
+        device_count, share, larger_count = division
         parts: list[tuple[int, int]] = []
-        for size, part_count in ((share + 1, extra), (share, count - extra)):
+        for part_quanta, part_count in ((share + 1, larger_count), (share, device_count - larger_count)):
             taken_ranks = {rank for rank, _ in parts}
             ranks_per_node = (
                 [
                     rank
-                    for mask in self._level_masks(pool, device_mask, size)
+                    for mask in self._level_masks(pool, device_mask, part_quanta)
                     for rank in ranks(mask)
                     if rank not in taken_ranks
                 ]
                 for device_mask in node_masks
             )
             ranks_in_turn = (rank for rank in chain.from_iterable(zip_longest(*ranks_per_node)) if rank is not None)
-            parts += [(rank, size) for rank, _ in zip(ranks_in_turn, range(part_count), strict=False)]
+            parts += [(rank, part_quanta) for rank, _ in zip(ranks_in_turn, range(part_count), strict=False)]
         return parts
 
-    def _single_part(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
+    def _pick_single(self, pool: SlotPool, quanta: int, device_mask: int) -> Parts | None:
         if self._strategy is AllocationStrategy.EVENLY and not pool.cut_mask & device_mask:
             most_free = pool.most_free_quanta(device_mask)
             candidate_mask = pool.levels[most_free] & device_mask if most_free >= quanta else 0
@@ -170,22 +174,23 @@ class FractionalAllocMap(LedgerAllocMap):
             candidate_mask = pool.fullest_mask(device_mask, quanta)
         return [(self._select(pool, candidate_mask, 1)[0], quanta)] if candidate_mask else None
 
-    def _several_ranks(
+    def _pick_ranks(
         self, pool: SlotPool, device_mask: int, share: int, count: int, taken_ranks: Sequence[int]
     ) -> Sequence[int]:
-        preferred: list[int] = []
+        preferred_ranks: list[int] = []
         for mask in self._level_masks(pool, device_mask, share):
-            if len(preferred) == count:
+            if len(preferred_ranks) == count:
                 break
-            missing_count = min(count - len(preferred), mask.bit_count())
-            preferred += self._select(pool, mask, missing_count, [*taken_ranks, *preferred])
+            missing_count = min(count - len(preferred_ranks), mask.bit_count())
+            preferred_ranks += self._select(pool, mask, missing_count, [*taken_ranks, *preferred_ranks])
         if self._links is None or count + len(taken_ranks) < 2:
-            return preferred
-        linked = self._select(pool, pool.mask_with_room(device_mask, share), count, taken_ranks)
+            return preferred_ranks
+        linked_ranks = self._select(pool, pool.mask_with_room(device_mask, share), count, taken_ranks)
         preferred_cost, linked_cost = (
-            self._links.cost_of((*taken_ranks, *chosen), 0)[0] for chosen in (preferred, linked)
+            self._links.cost_of((*taken_ranks, *candidate_ranks), 0)[0]
+            for candidate_ranks in (preferred_ranks, linked_ranks)
         )
-        return preferred if preferred_cost <= linked_cost else linked
+        return preferred_ranks if preferred_cost <= linked_cost else linked_ranks
 
     def _level_masks(self, pool: SlotPool, device_mask: int, share: int) -> Iterator[int]:
         """Yields masks of devices that have room for a share, each of equally free ones, in the strategy's order."""
@@ -210,15 +215,18 @@ def _divide(pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) 
             device_count += mask.bit_count()
             counts_by_level.append((level, device_count))
     for divisor in range(-(-quanta // largest_quanta), device_count + 1):
-        share, extra = divmod(quanta, divisor)
+        share, larger_count = divmod(quanta, divisor)
         if not share:
             return None
-        if _count_with(counts_by_level, share) >= divisor and _count_with(counts_by_level, share + 1) >= extra:
-            return divisor, share, extra
+        if (
+            _count_devices_with(counts_by_level, share) >= divisor
+            and _count_devices_with(counts_by_level, share + 1) >= larger_count
+        ):
+            return divisor, share, larger_count
     return None
 
 
-def _count_with(counts_by_level: Sequence[tuple[int, int]], quanta: int) -> int:
+def _count_devices_with(counts_by_level: Sequence[tuple[int, int]], quanta: int) -> int:
     return max([device_count for level, device_count in counts_by_level if level >= quanta], default=0)
 
 
@@ -233,9 +241,9 @@ class OpaqueAllocMap(LedgerAllocMap):
         super().__init__(devices)
         self._sizes = {
             name: {
-                device: size
-                for device, size, healthy in zip(self._ids, pool.amounts, self._healthy, strict=True)
-                if healthy
+                device: total_quanta
+                for device, total_quanta, is_healthy in zip(self._ids, pool.amounts, self._healthy, strict=True)
+                if is_healthy
             }
             for name, pool in self._pools.items()
         }
@@ -245,28 +253,31 @@ class OpaqueAllocMap(LedgerAllocMap):
             )
             for pool in self._pools.values()
         )
-        aggregate = ComputeDevice(device_name=DeviceName("pool"), device_id=ANY_DEVICE, hw_location="", slots=slots)
-        super().__init__([aggregate])
+        total_device = ComputeDevice(device_name=DeviceName("pool"), device_id=ANY_DEVICE, hw_location="", slots=slots)
+        super().__init__([total_device])
 
-    def _choose(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
+    def _choose_parts(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible_ids: Eligible) -> Parts:
         sizes = self._sizes[pool.name]
-        most = (
-            pool.total_free if eligible is None else sum(size for device, size in sizes.items() if device in eligible)
+        eligible_quanta = (
+            pool.total_free
+            if eligible_ids is None
+            else sum(quanta_amount for device, quanta_amount in sizes.items() if device in eligible_ids)
         )
-        if quanta > min(pool.total_free, most):
-            requested, available = (
-                format_quantity(pool.quantity(size)) for size in (quanta, min(pool.total_free, most))
+        if quanta > min(pool.total_free, eligible_quanta):
+            requested_text, available_text = (
+                format_quantity(pool.quantity(quanta_amount))
+                for quanta_amount in (quanta, min(pool.total_free, eligible_quanta))
             )
             raise InsufficientResource(
-                f"needs {requested} {pool.name}; at most {available} free",
-                data={"slot": pool.name, "requested": requested, "available": available},
+                f"needs {requested_text} {pool.name}; at most {available_text} free",
+                data={"slot": pool.name, "requested": requested_text, "available": available_text},
             )
         return self._pick(pool, quanta, self._all, pool.largest)
 
-    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest: int) -> Parts:
+    def _pick(self, pool: SlotPool, quanta: int, device_mask: int, largest_quanta: int) -> Parts:
         return [(0, quanta)]
 
-    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest: int) -> Parts:
+    def _interleave(self, pool: SlotPool, quanta: int, node_masks: Sequence[int], largest_quanta: int) -> Parts:
         return [(0, quanta)]
 
 
@@ -280,7 +291,7 @@ def build_alloc_map(spec: AllocMapSpec, devices: Sequence[ComputeDevice]) -> Led
         InvalidInput: there is no stock map of this kind.
         InvalidAllocation: the devices contradict each other.
     """
-    kind = STOCK_MAPS.get(spec.kind)
-    if kind is None:
+    map_class = STOCK_MAPS.get(spec.kind)
+    if map_class is None:
         raise InvalidInput(f"unknown kind of alloc map {spec.kind!r}; known are {', '.join(STOCK_MAPS)}")
-    return kind(devices, strategy=spec.strategy, affinity_policy=spec.affinity_policy)
+    return map_class(devices, strategy=spec.strategy, affinity_policy=spec.affinity_policy)

@@ -41,8 +41,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the result as clients read it, in whole non-negative seconds."""
-        remaining = None if self.remaining_s is None else max(0, int(self.remaining_s))
-        return {"remaining": remaining, "remaining_time_type": self.kind, "extra": self.extra}
+        remaining_s = None if self.remaining_s is None else max(0, int(self.remaining_s))
+        return {"remaining": remaining_s, "remaining_time_type": self.kind, "extra": self.extra}
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,23 +59,23 @@ def evaluate(subject: Subject, limits: Limits, *, now: datetime, slack_s: float 
     timeout; only interactive and batch sessions are judged by what they use.
     """
     reports: dict[str, Report] = {}
-    expired: list[str] = []
+    exceeded_checkers: list[str] = []
     if limits.network_timeout_s is not None and subject.session_type is SessionType.INTERACTIVE:
         remaining_s = limits.network_timeout_s - (now - subject.last_access).total_seconds()
         reports[NETWORK_TIMEOUT] = Report(remaining_s=remaining_s)
         if remaining_s <= -slack_s:
-            expired.append(NETWORK_TIMEOUT)
+            exceeded_checkers.append(NETWORK_TIMEOUT)
     if limits.lifetime_s is not None:
         remaining_s = limits.lifetime_s - (now - subject.started_at).total_seconds()
         reports[SESSION_LIFETIME] = Report(remaining_s=remaining_s)
         if remaining_s <= 0:
-            expired.append(SESSION_LIFETIME)
+            exceeded_checkers.append(SESSION_LIFETIME)
     if limits.utilization is not None and subject.session_type is not SessionType.INFERENCE:
         report, is_idle = _judge_utilization(subject, limits.utilization, now)
         reports[UTILIZATION] = report
         if is_idle:
-            expired.append(UTILIZATION)
-    return Verdict(reason=_REASON_BY_CHECKER[expired[0]] if expired else None, reports=reports)
+            exceeded_checkers.append(UTILIZATION)
+    return Verdict(reason=_REASON_BY_CHECKER[exceeded_checkers[0]] if exceeded_checkers else None, reports=reports)
 
 
 def _judge_utilization(subject: Subject, rule: UtilizationRule, now: datetime) -> tuple[Report, bool]:
@@ -87,11 +87,11 @@ def _judge_utilization(subject: Subject, rule: UtilizationRule, now: datetime) -
     age_s = (now - subject.started_at).total_seconds()
     if age_s < rule.grace_s:
         return Report(remaining_s=rule.grace_s - age_s, kind=GRACE_PERIOD, extra=report_extra), False
-    below_threshold = [value < rule.thresholds[name] for name, value in averages.items() if value is not None]
-    is_low = bool(below_threshold) and (all(below_threshold) if rule.needs_all else any(below_threshold))
+    are_below = [value < rule.thresholds[name] for name, value in averages.items() if value is not None]
+    is_underused = bool(are_below) and (all(are_below) if rule.needs_all else any(are_below))
     if usage.is_complete(now):
-        return Report(remaining_s=0 if is_low else None, extra=report_extra), is_low
+        return Report(remaining_s=0 if is_underused else None, extra=report_extra), is_underused
     # The earliest end, if usage stays as it is.
     first_bucket_s = min((bucket_number * usage.step_s for bucket_number in usage.buckets), default=now.timestamp())
     remaining_s = max(0.0, first_bucket_s + rule.window_s - now.timestamp())
-    return Report(remaining_s=remaining_s if is_low else None, extra=report_extra), False
+    return Report(remaining_s=remaining_s if is_underused else None, extra=report_extra), False

@@ -87,7 +87,7 @@ def read_rules(values: Mapping[str, str]) -> Rules:
     """
     faults: list[str] = []
 
-    def seconds(config_key: str, default: float) -> float:
+    def read_duration(config_key: str, default: float) -> float:
         if config_key not in values:
             return default
         try:
@@ -96,45 +96,46 @@ def read_rules(values: Mapping[str, str]) -> Rules:
             faults.append(f"{config_key}: {values[config_key][:64]!r} is not a duration")
             return default
 
-    enabled = {
+    enabled_checkers = {
         checker_name.strip()
         for checker_name in values.get("enabled", "").replace("-", "_").split(",")
         if checker_name.strip()
     }
     faults += [
-        f"enabled: there is no checker {checker_name[:64]!r}" for checker_name in sorted(enabled - set(CHECKERS))
+        f"enabled: there is no checker {checker_name[:64]!r}"
+        for checker_name in sorted(enabled_checkers - set(CHECKERS))
     ]
-    timeout_s = seconds("checkers/network_timeout/threshold", DEFAULT_TIMEOUT_S)
-    thresholds = _thresholds(values, faults)
-    and_or = values.get("checkers/utilization/thresholds-check-operator", "and").strip().lower()
-    if and_or not in ("and", "or"):
-        faults.append(f"checkers/utilization/thresholds-check-operator: {and_or[:64]!r} is neither and nor or")
-        and_or = "and"
-    window_s = seconds("checkers/utilization/time-window", DEFAULT_WINDOW_S)
+    timeout_s = read_duration("checkers/network_timeout/threshold", DEFAULT_TIMEOUT_S)
+    thresholds = _read_thresholds(values, faults)
+    combination = values.get("checkers/utilization/thresholds-check-operator", "and").strip().lower()
+    if combination not in ("and", "or"):
+        faults.append(f"checkers/utilization/thresholds-check-operator: {combination[:64]!r} is neither and nor or")
+        combination = "and"
+    window_s = read_duration("checkers/utilization/time-window", DEFAULT_WINDOW_S)
     if window_s <= 0:
         faults.append("checkers/utilization/time-window: must be positive")
         window_s = DEFAULT_WINDOW_S
-    grace_s = seconds("checkers/utilization/initial-grace-period", DEFAULT_GRACE_S)
-    rule = UtilizationRule(thresholds=thresholds, needs_all=and_or == "and", window_s=window_s, grace_s=grace_s)
+    grace_s = read_duration("checkers/utilization/initial-grace-period", DEFAULT_GRACE_S)
+    rule = UtilizationRule(thresholds=thresholds, needs_all=combination == "and", window_s=window_s, grace_s=grace_s)
     return Rules(
-        network_timeout_s=timeout_s if NETWORK_TIMEOUT in enabled else None,
-        utilization=rule if UTILIZATION in enabled and thresholds else None,
+        network_timeout_s=timeout_s if NETWORK_TIMEOUT in enabled_checkers else None,
+        utilization=rule if UTILIZATION in enabled_checkers and thresholds else None,
         faults=tuple(faults),
     )
 
 
-def _thresholds(values: Mapping[str, str], faults: list[str]) -> dict[str, float]:
+def _read_thresholds(values: Mapping[str, str], faults: list[str]) -> dict[str, float]:
     thresholds: dict[str, float] = {}
-    for key, text in values.items():
+    for key, value_text in values.items():
         parts = key.split("/")
         if parts[:3] != ["checkers", UTILIZATION, "resource-thresholds"] or parts[4:] != ["average"]:
             continue
         try:
-            percent = float(text) if text.strip() else None
+            percent = float(value_text) if value_text.strip() else None
         except ValueError:
             percent = -1.0
         if percent is not None and 0 <= percent <= 1e6:
             thresholds[parts[3]] = percent
         elif percent is not None:
-            faults.append(f"{key}: {text[:64]!r} is not a percentage")
+            faults.append(f"{key}: {value_text[:64]!r} is not a percentage")
     return thresholds

@@ -47,10 +47,10 @@ class Window(msgspec.Struct, frozen=True):
             for index, bucket in self.buckets.items()
             if newest_number - BUCKET_COUNT < index <= newest_number
         }
-        earlier = buckets.get(newest_number, _Bucket({}, {}))
-        sums = {name: earlier.sums.get(name, 0.0) + value for name, value in values.items()}
-        counts = {name: earlier.counts.get(name, 0) + 1 for name in values}
-        buckets[newest_number] = _Bucket({**earlier.sums, **sums}, {**earlier.counts, **counts})
+        earlier_bucket = buckets.get(newest_number, _Bucket({}, {}))
+        sums = {name: earlier_bucket.sums.get(name, 0.0) + value for name, value in values.items()}
+        counts = {name: earlier_bucket.counts.get(name, 0) + 1 for name in values}
+        buckets[newest_number] = _Bucket({**earlier_bucket.sums, **sums}, {**earlier_bucket.counts, **counts})
         return Window(self.length_s, buckets)
 
     def is_complete(self, moment: datetime) -> bool:
@@ -63,11 +63,11 @@ class Window(msgspec.Struct, frozen=True):
 
     def average(self, name: str, moment: datetime) -> float | None:
         """Returns the average over the buckets that have this measurement. Returns None if no bucket has it."""
-        newest = self._bucket_number(moment)
+        newest_number = self._bucket_number(moment)
         buckets = [
             bucket
             for index, bucket in self.buckets.items()
-            if newest - BUCKET_COUNT <= index <= newest and bucket.counts.get(name)
+            if newest_number - BUCKET_COUNT <= index <= newest_number and bucket.counts.get(name)
         ]
         bucket_means = [bucket.sums[name] / bucket.counts[name] for bucket in buckets]
         return sum(bucket_means) / len(bucket_means) if bucket_means else None
@@ -80,14 +80,14 @@ class Window(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], length_s: float) -> Window:
-        """Reads a stored window. Returns an empty window if the text is malformed or the length has changed."""
+        """Reads a stored window. Returns an empty window if the data is malformed or the length has changed."""
         try:
             if float(data["length"]) != length_s:
                 return cls(length_s)
             buckets: dict[int, _Bucket] = {}
-            for index, (sums, counts) in data["buckets"].items():
+            for number, (sums, counts) in data["buckets"].items():
                 sums_of_names = {str(name): float(value) for name, value in sums.items()}
-                buckets[int(index)] = _Bucket(sums_of_names, {str(name): int(count) for name, count in counts.items()})
+                buckets[int(number)] = _Bucket(sums_of_names, {str(name): int(count) for name, count in counts.items()})
         except (KeyError, TypeError, ValueError, AttributeError):
             return cls(length_s)
         return cls(length_s, buckets)

@@ -1,1 +1,1 @@
-"""Pure ``step(state, event) -> (state, path, effects)`` over one literal transition table a file."""
+"""Defines state machines as pure functions ``step(state, event) -> (state, transitions, effects)`` by tables."""

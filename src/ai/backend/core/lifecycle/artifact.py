@@ -20,7 +20,7 @@ from enum import StrEnum
 import msgspec
 
 from ai.backend.common.artifacts import RevisionStatus
-from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition
+from ai.backend.core.lifecycle.transition import InvalidTransition, Transition, Transitions
 
 S = RevisionStatus
 
@@ -74,8 +74,13 @@ class RevisionState(msgspec.Struct, frozen=True):
 
 
 def step(
-    state: RevisionState, trigger: RevisionTrigger, *, subject: str = "", stimulus_id: str = "", story: Path = ()
-) -> tuple[RevisionState, Path, tuple[()]]:
+    state: RevisionState,
+    trigger: RevisionTrigger,
+    *,
+    subject: str = "",
+    stimulus_id: str = "",
+    recent_transitions: Transitions = (),
+) -> tuple[RevisionState, Transitions, tuple[()]]:
     """Applies one trigger to an artifact revision.
 
     Returns:
@@ -87,10 +92,15 @@ def step(
     """
     if (reason := REFUSALS.get((state.status, trigger))) is not None:
         raise InvalidTransition(
-            reason, subject=subject, state=state.status, trigger=trigger, stimulus_id=stimulus_id, story=story
+            reason,
+            subject=subject,
+            state=state.status,
+            trigger=trigger,
+            stimulus_id=stimulus_id,
+            recent_transitions=recent_transitions,
         )
-    target = TRANSITIONS[state.status].get(trigger)
-    if target is None:
+    next_status = TRANSITIONS[state.status].get(trigger)
+    if next_status is None:
         return state, (), ()
-    path = (Transition(state.status, trigger, target, stimulus_id),)
-    return RevisionState(target, state.residue or target is S.SCANNED), path, ()
+    transitions = (Transition(state.status, trigger, next_status, stimulus_id),)
+    return RevisionState(next_status, state.residue or next_status is S.SCANNED), transitions, ()

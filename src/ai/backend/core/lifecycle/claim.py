@@ -23,7 +23,7 @@ from enum import StrEnum
 import msgspec
 
 from ai.backend.common.states import ClaimStatus
-from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition
+from ai.backend.core.lifecycle.transition import InvalidTransition, Transition, Transitions
 
 S = ClaimStatus
 
@@ -86,7 +86,7 @@ class ClaimState(msgspec.Struct, frozen=True):
 
 def step(
     state: ClaimState, trigger: ClaimTrigger, *, subject: str = "", stimulus_id: str = ""
-) -> tuple[ClaimState, Path, tuple[()]]:
+) -> tuple[ClaimState, Transitions, tuple[()]]:
     """Applies one trigger to a device claim.
 
     Returns:
@@ -98,8 +98,8 @@ def step(
     """
     if (reason := REFUSALS.get((state.status, trigger))) is not None:
         raise InvalidTransition(reason, subject=subject, state=state.status, trigger=trigger, stimulus_id=stimulus_id)
-    target = TRANSITIONS[state.status].get(trigger)
-    if target is None or (trigger is T.NO_LONGER_NAMED and not state.is_deleting):
+    next_status = TRANSITIONS[state.status].get(trigger)
+    if next_status is None or (trigger is T.NO_LONGER_NAMED and not state.is_deleting):
         return state, (), ()
-    path = (Transition(state.status, trigger, target, stimulus_id),)
-    return ClaimState(target, state.is_deleting or trigger is T.DELETE_REQUESTED), path, ()
+    transitions = (Transition(state.status, trigger, next_status, stimulus_id),)
+    return ClaimState(next_status, state.is_deleting or trigger is T.DELETE_REQUESTED), transitions, ()

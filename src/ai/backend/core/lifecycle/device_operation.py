@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ai.backend.common.device_operations import OperationPhase
-from ai.backend.core.lifecycle.transition import Path, Transition
+from ai.backend.core.lifecycle.transition import Transition, Transitions
 
 P = OperationPhase
 
@@ -148,7 +148,7 @@ class OperationState(NamedTuple):
 
 def step(
     state: OperationState, trigger: OperationTrigger, *, stimulus_id: str = ""
-) -> tuple[OperationState, Path, tuple[OperationEffect, ...]]:
+) -> tuple[OperationState, Transitions, tuple[OperationEffect, ...]]:
     """Applies one trigger to an operation. ``stimulus_id`` names the cause.
 
     Returns:
@@ -164,5 +164,5 @@ def step(
         verdict = _VERDICTS[trigger]
     if trigger is T.UNDONE and verdict is not None:
         target = verdict
-    path = (Transition(state.phase, trigger, target, stimulus_id),)
-    return OperationState(target, None if target.is_final else verdict), path, effects
+    transitions = (Transition(state.phase, trigger, target, stimulus_id),)
+    return OperationState(target, None if target.is_final else verdict), transitions, effects

@@ -123,18 +123,18 @@ MACHINES = (
 
 def target_of(state: StrEnum, row: Any) -> StrEnum:
     """Returns the state to which a table row leads from ``state``; ``state`` itself if the row names no other."""
-    target: StrEnum | None = row[0] if isinstance(row, tuple) else row
-    return state if target is None else target
+    next_state: StrEnum | None = row[0] if isinstance(row, tuple) else row
+    return state if next_state is None else next_state
 
 
-def arrows(table: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[StrEnum, StrEnum], list[StrEnum]]:
+def triggers_by_state_change(table: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[StrEnum, StrEnum], list[StrEnum]]:
     """Returns every (from, to) pair of different states with its triggers, in the order of the table."""
-    triggers_of: dict[tuple[StrEnum, StrEnum], list[StrEnum]] = {}
+    triggers_of_pair: dict[tuple[StrEnum, StrEnum], list[StrEnum]] = {}
     for state, rows in table.items():
         for trigger, row in rows.items():
-            if (target := target_of(state, row)) is not state:
-                triggers_of.setdefault((state, target), []).append(trigger)
-    return triggers_of
+            if (next_state := target_of(state, row)) is not state:
+                triggers_of_pair.setdefault((state, next_state), []).append(trigger)
+    return triggers_of_pair
 
 
 def _node_name(state: StrEnum) -> str:
@@ -142,13 +142,13 @@ def _node_name(state: StrEnum) -> str:
     return state.replace("-", "_")
 
 
-def mermaid(machine: Machine) -> str:
+def render_mermaid(machine: Machine) -> str:
     """Returns one table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2"]
     lines += [f"    [*] --> {_node_name(state)}" for state in machine.initial]
     lines += [
-        f"    {_node_name(source)} --> {_node_name(target)}: {', '.join(triggers)}"
-        for (source, target), triggers in arrows(machine.table).items()
+        f"    {_node_name(from_state)} --> {_node_name(next_state)}: {', '.join(triggers)}"
+        for (from_state, next_state), triggers in triggers_by_state_change(machine.table).items()
     ]
     lines += [f"    {_node_name(state)} --> [*]" for state in machine.final]
     return "\n".join(lines)
@@ -170,8 +170,8 @@ def _text_table(machine: Machine) -> str:
             lines.append(f"| {state} | {trigger} | {target_of(state, row)} | {_action_name(row)} |")
         lines += [
             f"| {state} | {trigger} | *refused* | |"
-            for row_by_trigger, trigger in machine.refused
-            if row_by_trigger is state
+            for refused_state, trigger in machine.refused
+            if refused_state is state
         ]
     return "\n".join(lines)
 
@@ -184,7 +184,7 @@ def render() -> str:
         page_parts += [
             f"## {machine.title}",
             *([machine_rules] if machine_rules else []),
-            f"```mermaid\n{mermaid(machine)}\n```",
+            f"```mermaid\n{render_mermaid(machine)}\n```",
             _text_table(machine),
         ]
     return "\n\n".join(page_parts) + "\n"

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ai.backend.common.serving import EndpointStatus, ReplicaStatus, ServedRevisionStatus, ServingReason
-from ai.backend.core.lifecycle.transition import Path, Transition, find_row
+from ai.backend.core.lifecycle.transition import Transition, Transitions, find_row
 
 R = ReplicaStatus
 V = ServedRevisionStatus
@@ -257,26 +257,26 @@ def step_replica(
     reason: ServingReason | None = None,
     subject: str = "replica",
     stimulus_id: str = "",
-    story: Path = (),
-) -> tuple[Served[ReplicaStatus], Path, Effects]:
+    recent_transitions: Transitions = (),
+) -> tuple[Served[ReplicaStatus], Transitions, Effects]:
     """Applies one trigger to a replica. ``reason`` says why its end is requested, or why its session has ended.
 
     Returns:
         The next state, the transition that led there, and what is to follow once it is stored; the same state and
         nothing else if the trigger is late or repeated.
     """
-    row = _row(REPLICA_TRANSITIONS, (), state.status, trigger, subject, stimulus_id, story)
+    row = _find_row(REPLICA_TRANSITIONS, (), state.status, trigger, subject, stimulus_id, recent_transitions)
     if row is None:
         return state, (), ()
-    target, effects = row
+    next_status, effects = row
     if state.status in _ENDING:
-        why = state.reason
+        end_reason = state.reason
     elif trigger is T.SESSION_ENDED:
-        started = state.status not in (R.PROVISIONING, R.WARMING)
-        why = reason or (W.SESSION_LOST if started else W.START_FAILED)
+        had_started = state.status not in (R.PROVISIONING, R.WARMING)
+        end_reason = reason or (W.SESSION_LOST if had_started else W.START_FAILED)
     else:
-        why = reason or _REPLICA_REASONS[trigger]
-    return Served(target, why), (Transition(state.status, trigger, target, stimulus_id),), effects
+        end_reason = reason or _REPLICA_REASONS[trigger]
+    return Served(next_status, end_reason), (Transition(state.status, trigger, next_status, stimulus_id),), effects
 
 
 def step_revision(
@@ -286,8 +286,8 @@ def step_revision(
     reason: ServingReason | None = None,
     subject: str = "revision",
     stimulus_id: str = "",
-    story: Path = (),
-) -> tuple[Served[ServedRevisionStatus], Path, Effects]:
+    recent_transitions: Transitions = (),
+) -> tuple[Served[ServedRevisionStatus], Transitions, Effects]:
     """Applies one trigger to a revision. ``reason`` says why it is aborted.
 
     Returns:
@@ -296,12 +296,14 @@ def step_revision(
     Raises:
         InvalidTransition: the status does not admit what a user asks for.
     """
-    row = _row(REVISION_TRANSITIONS, REVISION_REQUESTS, state.status, trigger, subject, stimulus_id, story)
+    row = _find_row(
+        REVISION_TRANSITIONS, REVISION_REQUESTS, state.status, trigger, subject, stimulus_id, recent_transitions
+    )
     if row is None:
         return state, (), ()
-    target, effects = row
-    why = state.reason if trigger is U.EMPTIED else reason or _REVISION_REASONS[trigger]
-    return Served(target, why), (Transition(state.status, trigger, target, stimulus_id),), effects
+    next_status, effects = row
+    new_reason = state.reason if trigger is U.EMPTIED else reason or _REVISION_REASONS[trigger]
+    return Served(next_status, new_reason), (Transition(state.status, trigger, next_status, stimulus_id),), effects
 
 
 def step_endpoint(
@@ -311,8 +313,8 @@ def step_endpoint(
     reason: ServingReason | None = None,
     subject: str = "endpoint",
     stimulus_id: str = "",
-    story: Path = (),
-) -> tuple[Served[EndpointStatus], Path, Effects]:
+    recent_transitions: Transitions = (),
+) -> tuple[Served[EndpointStatus], Transitions, Effects]:
     """Applies one trigger to an endpoint.
 
     Returns:
@@ -321,34 +323,43 @@ def step_endpoint(
     Raises:
         InvalidTransition: it is being destroyed, and a user asks for something else.
     """
-    row = _row(ENDPOINT_TRANSITIONS, ENDPOINT_REQUESTS, state.status, trigger, subject, stimulus_id, story)
+    row = _find_row(
+        ENDPOINT_TRANSITIONS, ENDPOINT_REQUESTS, state.status, trigger, subject, stimulus_id, recent_transitions
+    )
     if row is None:
         return state, (), ()
-    target, effects = row
-    why = state.reason if target is state.status else reason or _ENDPOINT_REASONS[trigger]
-    return Served(target, why), (Transition(state.status, trigger, target, stimulus_id),), effects
+    next_status, effects = row
+    new_reason = state.reason if next_status is state.status else reason or _ENDPOINT_REASONS[trigger]
+    return Served(next_status, new_reason), (Transition(state.status, trigger, next_status, stimulus_id),), effects
 
 
 def observe_endpoint(desired: int, replicas: Collection[ReplicaStatus]) -> EndpointTrigger:
     """Returns the trigger of an endpoint that follows from its replicas' statuses and the ``desired`` number."""
-    ready = sum(status is R.READY for status in replicas)
-    if desired == 0 and ready == 0:
+    ready_count = sum(status is R.READY for status in replicas)
+    if desired == 0 and ready_count == 0:
         return X.SCALED_TO_ZERO
-    if ready >= max(desired, 1):
+    if ready_count >= max(desired, 1):
         return X.ALL_READY
-    return X.SOME_READY if ready else X.NONE_READY
+    return X.SOME_READY if ready_count else X.NONE_READY
 
 
-def _row(
+def _find_row(
     table: Mapping[Any, Mapping[Any, Any]],
     requests: Collection[str],
     status: StrEnum,
     trigger: StrEnum,
     subject: str,
     stimulus_id: str,
-    story: Path,
+    recent_transitions: Transitions,
 ) -> Any:
     message = f"The {subject} is {status}."
     return find_row(
-        table, requests, status, trigger, message=message, subject=subject, stimulus_id=stimulus_id, story=story
+        table,
+        requests,
+        status,
+        trigger,
+        message=message,
+        subject=subject,
+        stimulus_id=stimulus_id,
+        recent_transitions=recent_transitions,
     )

@@ -13,7 +13,7 @@ from ai.backend.common.states import KernelEventReason, KernelStatus
 class SessionStimulus(msgspec.Struct, frozen=True, kw_only=True):
     """Serves as the base class of all session events.
 
-    ``stimulus_id`` names the cause in the session's story: a request, a report, a loop.
+    ``stimulus_id`` names the cause in the session's recent transitions: a request, a report, a loop.
     """
 
     reason: KernelEventReason = KernelEventReason.UNKNOWN

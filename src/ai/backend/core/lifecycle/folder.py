@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from ai.backend.common.folders import FolderStatus
-from ai.backend.core.lifecycle.transition import Path, Transition, find_row
+from ai.backend.core.lifecycle.transition import Transition, Transitions, find_row
 
 S = FolderStatus
 
@@ -103,10 +103,16 @@ def describe_status(name: str, status: FolderStatus) -> str:
 
 
 def step(
-    status: FolderStatus, trigger: FolderTrigger, *, name: str = "", stimulus_id: str = "", story: Path = ()
-) -> tuple[FolderStatus, Path, tuple[FolderEffect, ...]]:
-    """Applies one trigger to a virtual folder. ``name`` and ``story`` are for the error, ``stimulus_id`` names the
-    cause.
+    status: FolderStatus,
+    trigger: FolderTrigger,
+    *,
+    name: str = "",
+    stimulus_id: str = "",
+    recent_transitions: Transitions = (),
+) -> tuple[FolderStatus, Transitions, tuple[FolderEffect, ...]]:
+    """Applies one trigger to a virtual folder. ``stimulus_id`` names the cause.
+
+    ``name`` and ``recent_transitions`` are for the error.
 
     Returns:
         The next status, the transition that led there, and what is to follow once it is stored; the same status and
@@ -117,9 +123,16 @@ def step(
     """
     message, subject = describe_status(name, status), f"folder {name}"
     row = find_row(
-        TRANSITIONS, REQUESTS, status, trigger, message=message, subject=subject, stimulus_id=stimulus_id, story=story
+        TRANSITIONS,
+        REQUESTS,
+        status,
+        trigger,
+        message=message,
+        subject=subject,
+        stimulus_id=stimulus_id,
+        recent_transitions=recent_transitions,
     )
     if row is None:
         return status, (), ()
-    target, effects = row
-    return target, (Transition(status, trigger, target, stimulus_id),), effects
+    next_status, effects = row
+    return next_status, (Transition(status, trigger, next_status, stimulus_id),), effects

@@ -31,7 +31,7 @@ from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.states import FINAL_KERNEL_STATUSES, KernelEventReason, KernelStatus
 from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.effects import KernelTarget, ReleaseSlots, TakeSlots
-from ai.backend.core.lifecycle.transition import Path, Transition, find_row
+from ai.backend.core.lifecycle.transition import Transition, Transitions, find_row
 
 S = KernelStatus
 
@@ -62,7 +62,7 @@ class KernelTrigger(StrEnum):
     OBSERVED_CANCELLED = "observed-CANCELLED"
 
     @classmethod
-    def observed(cls, status: KernelStatus) -> KernelTrigger:
+    def for_observed(cls, status: KernelStatus) -> KernelTrigger:
         return cls(f"observed-{status}")
 
 
@@ -119,20 +119,20 @@ Handler = Callable[[KernelState, KernelState, KernelStep], Moved]
 Row = tuple[KernelStatus, Handler | None]
 
 
-def _take_slots(before: KernelState, after: KernelState, event: KernelStep) -> Moved:
+def _take_slots(old_state: KernelState, new_state: KernelState, event: KernelStep) -> Moved:
     if event.agent_id is None:
-        raise Conflict(f"kernel {before.kernel_id} was scheduled to no agent")
-    after = replace(after, agent_id=event.agent_id, attempt=before.attempt + 1, exit_code=None)
-    return after, (TakeSlots(target=after.target),)
+        raise Conflict(f"kernel {old_state.kernel_id} was scheduled to no agent")
+    new_state = replace(new_state, agent_id=event.agent_id, attempt=old_state.attempt + 1, exit_code=None)
+    return new_state, (TakeSlots(target=new_state.target),)
 
 
-def _begin_restart(before: KernelState, after: KernelState, _: KernelStep) -> Moved:
+def _begin_restart(old_state: KernelState, new_state: KernelState, _: KernelStep) -> Moved:
     """Begins the restart of a kernel. The slots stay taken, since they are counted by kernel, not by attempt."""
-    return replace(after, attempt=before.attempt + 1), ()
+    return replace(new_state, attempt=old_state.attempt + 1), ()
 
 
-def _release_slots(before: KernelState, after: KernelState, _: KernelStep) -> Moved:
-    return after, (ReleaseSlots(target=before.target),)
+def _release_slots(old_state: KernelState, new_state: KernelState, _: KernelStep) -> Moved:
+    return new_state, (ReleaseSlots(target=old_state.target),)
 
 
 #: The rows of every status in which a workload may exist and is not being ended.
@@ -229,11 +229,11 @@ REQUESTS = frozenset({T.SCHEDULED, T.RESTART_REQUESTED})
 
 
 def step(
-    state: KernelState, event: KernelStep, *, story: Path = ()
-) -> tuple[KernelState, Path, tuple[SlotEffect, ...]]:
+    state: KernelState, event: KernelStep, *, recent_transitions: Transitions = ()
+) -> tuple[KernelState, Transitions, tuple[SlotEffect, ...]]:
     """Applies one trigger to a kernel.
 
-    ``story`` tells how the session came to its state, for the error.
+    ``recent_transitions`` tells how the session came to its state, for the error.
 
     Returns:
         The next state, the transitions that led there, and the effects. The same object, and nothing else, if the
@@ -252,22 +252,22 @@ def step(
         message=f"A kernel that is {state.status} cannot be {event.trigger}.",
         subject=f"kernel {state.kernel_id}",
         stimulus_id=event.stimulus_id,
-        story=story,
+        recent_transitions=recent_transitions,
         data={"kernel": str(state.kernel_id)},
     )
     if row is None:
         return state, (), ()
-    target, handler = row
-    after = replace(
+    next_status, handler = row
+    new_state = replace(
         state,
-        status=target,
+        status=next_status,
         reason=event.reason if event.reason is not KernelEventReason.UNKNOWN else state.reason,
         exit_code=event.exit_code if event.exit_code is not None else state.exit_code,
     )
     effects: tuple[SlotEffect, ...] = ()
     if handler is not None:
-        after, effects = handler(state, after, event)
-    return after, (Transition(state.status, event.trigger, target, event.stimulus_id),), effects
+        new_state, effects = handler(state, new_state, event)
+    return new_state, (Transition(state.status, event.trigger, next_status, event.stimulus_id),), effects
 
 
 def check(state: KernelState) -> list[str]:

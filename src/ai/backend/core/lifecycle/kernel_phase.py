@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from ai.backend.core.lifecycle.transition import Path, Transition, find_row
+from ai.backend.core.lifecycle.transition import Transition, Transitions, find_row
 
 
 class Phase(StrEnum):
@@ -94,10 +94,10 @@ def step(
     *,
     subject: str = "",
     stimulus_id: str = "",
-    story: Path = (),
+    recent_transitions: Transitions = (),
     data: Mapping[str, Any] | None = None,
-) -> tuple[Phase, Path, tuple[Operation, ...]]:
-    """Applies one trigger to a kernel on its agent. ``subject``, ``story`` and ``data`` are for the error.
+) -> tuple[Phase, Transitions, tuple[Operation, ...]]:
+    """Applies one trigger to a kernel on its agent. ``subject``, ``recent_transitions`` and ``data`` are for the error.
 
     Returns:
         The next phase, the transition that led there (none if the phase stays), and the operations to start.
@@ -113,11 +113,11 @@ def step(
         message=f"{subject} is {phase} and cannot be {trigger}",
         subject=subject,
         stimulus_id=stimulus_id,
-        story=story,
+        recent_transitions=recent_transitions,
         data=data,
     )
     if row is None:
         return phase, (), ()
-    target, operations = row
-    path = (Transition(phase, trigger, target, stimulus_id),) if target is not phase else ()
-    return target, path, operations
+    next_phase, operations = row
+    transitions = (Transition(phase, trigger, next_phase, stimulus_id),) if next_phase is not phase else ()
+    return next_phase, transitions, operations

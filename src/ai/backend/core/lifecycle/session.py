@@ -52,7 +52,7 @@ from ai.backend.core.lifecycle.events import (
     SessionStimulus,
 )
 from ai.backend.core.lifecycle.kernel import HOLDING, PROGRESS, UP, KernelState, KernelStep, KernelTrigger
-from ai.backend.core.lifecycle.transition import Path, Transition, extend_story, find_row
+from ai.backend.core.lifecycle.transition import Transition, Transitions, append_transitions, find_row
 
 S = SessionStatus
 
@@ -86,7 +86,7 @@ _STATUS_OF = {p: S.TERMINATING if p is P.STARTING_OVER else SessionStatus(p.valu
 
 
 class SessionTrigger(StrEnum):
-    """Lists the triggers of a session. Those of the second group result from its kernels, see :func:`add_up`."""
+    """Lists the triggers of a session. Those of the second group follow from its kernels' statuses."""
 
     SCHEDULED = "scheduled"
     DISPATCHED = "dispatched"
@@ -132,7 +132,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     result: SessionResult = SessionResult.UNDEFINED
     reason: KernelEventReason = KernelEventReason.UNKNOWN
     max_attempts: int = 5
-    story: Path = ()
+    recent_transitions: Transitions = ()
 
     @property
     def status(self) -> SessionStatus:
@@ -175,7 +175,7 @@ _PROGRAM_OVER = frozenset(
 )
 
 
-def add_up(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
+def trigger_from_statuses(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
     """Returns the session trigger that follows from the statuses of all kernels. Returns None if nothing follows."""
     present_statuses = set(statuses)
     if not present_statuses:
@@ -190,14 +190,14 @@ def add_up(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
         return None
     if present_statuses <= UP:
         return T.KERNELS_RUNNING
-    slowest = min((status for status in present_statuses if status in PROGRESS), key=PROGRESS.index)
+    slowest_status = min((status for status in present_statuses if status in PROGRESS), key=PROGRESS.index)
     return {
         KernelStatus.PREPARING: T.KERNELS_PREPARING,
         KernelStatus.PULLING: T.KERNELS_PULLING,
         KernelStatus.BUILDING: T.KERNELS_PULLING,
         KernelStatus.PREPARED: T.KERNELS_PREPARED,
         KernelStatus.CREATING: T.KERNELS_CREATING,
-    }.get(slowest)
+    }.get(slowest_status)
 
 
 _TRIGGER_OF: Mapping[type[SessionStimulus], SessionTrigger] = {
@@ -249,29 +249,29 @@ class _Step:
             message=f"A session that is {state.status} cannot be {trigger}.",
             subject=f"session {state.session_id}",
             stimulus_id=self.event.stimulus_id,
-            story=state.story,
+            recent_transitions=state.recent_transitions,
             data={"id": str(state.session_id), "status": state.status.value},
         )
         if row is None:
             return
-        target, handle = row
-        if target is not None:
-            self._enter(target, trigger)
-        if handle is not None:
-            handle(self, self.event)
+        next_phase, handler = row
+        if next_phase is not None:
+            self._enter_phase(next_phase, trigger)
+        if handler is not None:
+            handler(self, self.event)
 
-    def _enter(self, phase: SessionPhase, trigger: SessionTrigger) -> None:
-        before, reason = self.state, self.event.reason
-        if before.phase is P.TERMINATING or trigger is T.KERNELS_WAITING or reason is KernelEventReason.UNKNOWN:
-            reason = before.reason
-        transition = Transition(before.phase, trigger, phase, self.event.stimulus_id)
+    def _enter_phase(self, phase: SessionPhase, trigger: SessionTrigger) -> None:
+        old_state, reason = self.state, self.event.reason
+        if old_state.phase is P.TERMINATING or trigger is T.KERNELS_WAITING or reason is KernelEventReason.UNKNOWN:
+            reason = old_state.reason
+        transition = Transition(old_state.phase, trigger, phase, self.event.stimulus_id)
         self.path.append(transition)
-        story = extend_story(before.story, (transition,))
-        self.state = replace(before, phase=phase, reason=reason, story=story)
-        if phase.status is not before.status:
-            self._emit(_SESSION_EVENTS[phase.status], reason=self.state.reason)
+        recent_transitions = append_transitions(old_state.recent_transitions, (transition,))
+        self.state = replace(old_state, phase=phase, reason=reason, recent_transitions=recent_transitions)
+        if phase.status is not old_state.status:
+            self._emit_event(_SESSION_EVENTS[phase.status], reason=self.state.reason)
 
-    def _emit(self, name: str, **details: Any) -> None:
+    def _emit_event(self, name: str, **details: Any) -> None:
         self.effects.append(EmitEvent(name=name, session_id=self.state.session_id, **details))
 
     def move_kernels(
@@ -279,30 +279,36 @@ class _Step:
     ) -> bool:
         """Applies a trigger, with fields of the step, to every selected kernel. Returns True if one has moved."""
         step_fields = {"reason": self.event.reason, **details}
-        event = KernelStep(trigger=trigger, stimulus_id=self.event.stimulus_id, **step_fields)
-        return self.step_kernels(lambda kernel: event if is_selected(kernel) else None)
+        step = KernelStep(trigger=trigger, stimulus_id=self.event.stimulus_id, **step_fields)
+        return self.step_kernels(lambda kernel: step if is_selected(kernel) else None)
 
     def step_kernels(self, make_step: Callable[[KernelState], KernelStep | None]) -> bool:
         """Steps every kernel for which ``make_step`` returns a trigger. Returns True if one of them has moved."""
         has_moved = False
         kernels = list(self.state.kernels)
-        for place, before in enumerate(kernels):
-            if (event := make_step(before)) is None:
+        for index, old_kernel in enumerate(kernels):
+            if (step := make_step(old_kernel)) is None:
                 continue
-            kernels[place], path, effects = kernel_machine.step(before, event, story=self.state.story)
-            after = kernels[place]
+            kernels[index], transitions, effects = kernel_machine.step(
+                old_kernel, step, recent_transitions=self.state.recent_transitions
+            )
+            new_kernel = kernels[index]
             self.effects.extend(effects)
-            has_moved = has_moved or bool(path)
-            if path and (name := _KERNEL_EVENTS.get(after.status)) is not None:
-                self._emit(name, kernel_id=after.kernel_id, reason=after.reason, exit_code=after.exit_code)
+            has_moved = has_moved or bool(transitions)
+            if transitions and (event_name := _KERNEL_EVENTS.get(new_kernel.status)) is not None:
+                self._emit_event(
+                    event_name, kernel_id=new_kernel.kernel_id, reason=new_kernel.reason, exit_code=new_kernel.exit_code
+                )
         if has_moved:
             self.state = replace(self.state, kernels=tuple(kernels))
         return has_moved
 
-    def terminating(self) -> list[KernelState]:
+    def terminating_kernels(self) -> list[KernelState]:
         return [kernel for kernel in self.state.kernels if kernel.status is KernelStatus.TERMINATING]
 
-    def destroy(self, kernels: Iterable[KernelState], reason: KernelEventReason, *, forced: bool = False) -> None:
+    def destroy_kernels(
+        self, kernels: Iterable[KernelState], reason: KernelEventReason, *, forced: bool = False
+    ) -> None:
         """Requests the end of those kernels that an agent holds."""
         targets = tuple(kernel.target for kernel in kernels if kernel.agent_id is not None)
         if targets:
@@ -310,13 +316,13 @@ class _Step:
                 DestroyKernels(session_id=self.state.session_id, targets=targets, reason=reason, forced=forced)
             )
 
-    def follow(self) -> None:
+    def follow_kernels(self) -> None:
         """Moves the session to the state that follows from its kernels. Every end passes TERMINATING."""
-        trigger = add_up(kernel.status for kernel in self.state.kernels)
+        trigger = trigger_from_statuses(kernel.status for kernel in self.state.kernels)
         if trigger in _ENDED:
             self.apply(T.KERNEL_ENDED)
             self._decide_result()
-            trigger = add_up(kernel.status for kernel in self.state.kernels)
+            trigger = trigger_from_statuses(kernel.status for kernel in self.state.kernels)
         if trigger is not None:
             self.apply(trigger)
 
@@ -334,8 +340,8 @@ class _Step:
         is_success = main_kernel.status is KernelStatus.TERMINATED and main_kernel.exit_code == 0
         result = SessionResult.SUCCESS if is_success else SessionResult.FAILURE
         self.state = replace(self.state, result=result)
-        name = "session_success" if is_success else "session_failure"
-        self._emit(name, reason=main_kernel.reason, exit_code=main_kernel.exit_code, result=result)
+        event_name = "session_success" if is_success else "session_failure"
+        self._emit_event(event_name, reason=main_kernel.reason, exit_code=main_kernel.exit_code, result=result)
 
 
 # ---- the handlers; the trigger of a row determines the class of its event
@@ -345,8 +351,8 @@ def _place(session_step: _Step, event: SessionScheduled) -> None:
     unplaced_ids = [kernel.kernel_id for kernel in session_step.state.kernels if kernel.kernel_id not in event.agents]
     if unplaced_ids:
         raise Conflict(f"The plan places no agent for kernels {', '.join(map(str, unplaced_ids))}.")
-    make_step = KernelStep(trigger=KernelTrigger.SCHEDULED, reason=event.reason, stimulus_id=event.stimulus_id)
-    session_step.step_kernels(lambda kernel: replace(make_step, agent_id=event.agents[kernel.kernel_id]))
+    schedule_step = KernelStep(trigger=KernelTrigger.SCHEDULED, reason=event.reason, stimulus_id=event.stimulus_id)
+    session_step.step_kernels(lambda kernel: replace(schedule_step, agent_id=event.agents[kernel.kernel_id]))
     session_step.effects.append(CreateKernels(session_id=session_step.state.session_id))
 
 
@@ -359,12 +365,12 @@ def _return_all(session_step: _Step, event: SessionStimulus) -> None:
     wait."""
     kernels_on_agents = [kernel for kernel in session_step.state.kernels if kernel.status in HOLDING]
     session_step.move_kernels(KernelTrigger.RETURNED)
-    session_step.destroy(kernels_on_agents, event.reason, forced=True)
+    session_step.destroy_kernels(kernels_on_agents, event.reason, forced=True)
 
 
 def _fail(session_step: _Step, event: SessionCreationFailed) -> None:
     session_step.move_kernels(KernelTrigger.OBSERVED_ERROR, lambda kernel: kernel.kernel_id in event.kernel_ids)
-    session_step.follow()
+    session_step.follow_kernels()
 
 
 def _restart(session_step: _Step, _: SessionRestartRequested) -> None:
@@ -378,18 +384,18 @@ def _cancel(session_step: _Step, _: SessionDestroyRequested) -> None:
 
 def _destroy(session_step: _Step, event: SessionDestroyRequested) -> None:
     session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED)
-    session_step.destroy(session_step.terminating(), event.reason, forced=event.forced)
+    session_step.destroy_kernels(session_step.terminating_kernels(), event.reason, forced=event.forced)
 
 
 def _start_over(session_step: _Step, event: SessionStartOverRequested) -> None:
     session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED)
-    session_step.destroy(session_step.terminating(), event.reason)
+    session_step.destroy_kernels(session_step.terminating_kernels(), event.reason)
 
 
 def _destroy_again(session_step: _Step, event: SessionDestroyRequested) -> None:
     """Repeats the end of the kernels if the end is forced. A graceful end is already in progress."""
     if event.forced:
-        session_step.destroy(session_step.terminating(), event.reason, forced=True)
+        session_step.destroy_kernels(session_step.terminating_kernels(), event.reason, forced=True)
 
 
 def _end_waiting(session_step: _Step, event: SessionDestroyRequested) -> None:
@@ -406,12 +412,12 @@ def _observe(session_step: _Step, event: KernelObserved) -> None:
         is_ending = kernel is not None and kernel.status is KernelStatus.TERMINATING
         status = KernelStatus.TERMINATED if is_ending else KernelStatus.ERROR
     if session_step.move_kernels(
-        KernelTrigger.observed(status),
-        lambda other_kernel: other_kernel.kernel_id == event.kernel_id,
+        KernelTrigger.for_observed(status),
+        lambda kernel_state: kernel_state.kernel_id == event.kernel_id,
         attempt=event.attempt,
         exit_code=event.exit_code,
     ):
-        session_step.follow()
+        session_step.follow_kernels()
 
 
 def _end_after_all(session_step: _Step, event: KernelObserved) -> None:
@@ -422,7 +428,7 @@ def _end_after_all(session_step: _Step, event: KernelObserved) -> None:
 
 def _abandon(session_step: _Step, event: KernelsAbandoned) -> None:
     if session_step.move_kernels(KernelTrigger.ABANDONED, lambda kernel: kernel.kernel_id in event.kernel_ids):
-        session_step.follow()
+        session_step.follow_kernels()
 
 
 def _wait_again(session_step: _Step, event: KernelObserved | KernelsAbandoned) -> None:
@@ -438,10 +444,10 @@ def _wait_again(session_step: _Step, event: KernelObserved | KernelsAbandoned) -
 def _end_others(session_step: _Step, event: SessionStimulus) -> None:
     has_failed = any(kernel.status is KernelStatus.ERROR for kernel in session_step.state.kernels)
     reason = KernelEventReason.SIBLING_FAILED if has_failed else event.reason
-    were_terminating = {kernel.kernel_id for kernel in session_step.terminating()}
+    were_terminating = {kernel.kernel_id for kernel in session_step.terminating_kernels()}
     session_step.move_kernels(KernelTrigger.DESTROY_REQUESTED, reason=reason)
-    session_step.destroy(
-        (kernel for kernel in session_step.terminating() if kernel.kernel_id not in were_terminating), reason
+    session_step.destroy_kernels(
+        (kernel for kernel in session_step.terminating_kernels() if kernel.kernel_id not in were_terminating), reason
     )
 
 
@@ -542,7 +548,7 @@ TRANSITIONS: Mapping[SessionPhase, Mapping[SessionTrigger, Row]] = {
 REQUESTS = frozenset({T.SCHEDULED, T.RESTART_REQUESTED})
 
 
-def step(state: SessionState, event: SessionEvent) -> tuple[SessionState, Path, tuple[Effect, ...]]:
+def step(state: SessionState, event: SessionEvent) -> tuple[SessionState, Transitions, tuple[Effect, ...]]:
     """Applies one event to a session and its kernels.
 
     Returns:
@@ -563,7 +569,7 @@ def step(state: SessionState, event: SessionEvent) -> tuple[SessionState, Path, 
 
 def check(state: SessionState) -> list[str]:
     """Returns every invariant that this state violates; empty if it is valid."""
-    violations = [text for kernel in state.kernels for text in kernel_machine.check(kernel)]
+    violations = [violation for kernel in state.kernels for violation in kernel_machine.check(kernel)]
     statuses = {kernel.status for kernel in state.kernels}
     if not state.kernels:
         violations.append("a session without kernels")
@@ -573,8 +579,8 @@ def check(state: SessionState) -> list[str]:
         violations.append(f"{state.status} although every kernel has ended")
     if state.status is S.PENDING and statuses != {KernelStatus.PENDING}:
         violations.append(f"PENDING with kernels {sorted(statuses)}")
-    may_wait = state.phase in (P.PENDING, P.CANCELLED, P.STARTING_OVER)
-    if KernelStatus.PENDING in statuses and not may_wait:
+    may_be_pending = state.phase in (P.PENDING, P.CANCELLED, P.STARTING_OVER)
+    if KernelStatus.PENDING in statuses and not may_be_pending:
         violations.append(f"{state.phase} with a PENDING kernel")
     if state.status in (S.RUNNING, S.RUNNING_DEGRADED) and not statuses <= UP:
         violations.append(f"{state.status} with kernels {sorted(statuses)}")

@@ -1,5 +1,4 @@
-"""Interprets transition tables, and builds the path of a step, the story of an object and the error of a refused
-request.
+"""Interprets transition tables, records recent transitions of objects, and builds the error of a refused request.
 
 Every machine has one literal table, ``state -> trigger -> row``, and :func:`find_row` reads all of them.
 """
@@ -13,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 from ai.backend.common.errors import Conflict
 
 Row = TypeVar("Row")
-STORY_LENGTH = 16
-"""The number of transitions in the story of an object."""
+MAX_RECENT_TRANSITIONS = 16
+"""The number of an object's recent transitions that are kept."""
 
 
 class Transition(NamedTuple):
@@ -26,17 +25,17 @@ class Transition(NamedTuple):
     stimulus_id: str = ""
 
     def __str__(self) -> str:
-        cause = f" ({self.stimulus_id})" if self.stimulus_id else ""
-        return f"{self.before} -> {self.after} by {self.trigger}{cause}"
+        cause_text = f" ({self.stimulus_id})" if self.stimulus_id else ""
+        return f"{self.before} -> {self.after} by {self.trigger}{cause_text}"
 
 
-Path = tuple[Transition, ...]
+Transitions = tuple[Transition, ...]
 """The transitions of one step, or the last ones of an object, oldest first."""
 
 
-def extend_story(story: Path, path: Path) -> Path:
-    """Appends a path to a story, and drops transitions beyond the last :data:`STORY_LENGTH`."""
-    return (*story, *path)[-STORY_LENGTH:]
+def append_transitions(recent_transitions: Transitions, new_transitions: Transitions) -> Transitions:
+    """Appends transitions, and drops all but the last :data:`MAX_RECENT_TRANSITIONS`."""
+    return (*recent_transitions, *new_transitions)[-MAX_RECENT_TRANSITIONS:]
 
 
 class TransitionHistories:
@@ -44,13 +43,13 @@ class TransitionHistories:
 
     def __init__(self, limit: int = 1024) -> None:
         self._limit = limit
-        self._paths: OrderedDict[Hashable, Path] = OrderedDict()
+        self._paths: OrderedDict[Hashable, Transitions] = OrderedDict()
 
-    def of(self, key: Hashable) -> Path:
+    def of(self, key: Hashable) -> Transitions:
         return self._paths.get(key, ())
 
-    def extend(self, key: Hashable, path: Path) -> None:
-        self._paths[key] = extend_story(self._paths.pop(key, ()), path)
+    def extend(self, key: Hashable, new_transitions: Transitions) -> None:
+        self._paths[key] = append_transitions(self._paths.pop(key, ()), new_transitions)
         if len(self._paths) > self._limit:
             self._paths.popitem(last=False)
 
@@ -58,7 +57,8 @@ class TransitionHistories:
 class InvalidTransition(Conflict):
     """Raised when the present state of an object does not permit a request.
 
-    The other attributes describe the object, the pair without a row, the cause of the request and the object's story.
+    The other attributes describe the object, the pair without a row, the cause of the request and the object's recent
+    transitions.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class InvalidTransition(Conflict):
         state: str = "",
         trigger: str = "",
         stimulus_id: str = "",
-        story: Path = (),
+        recent_transitions: Transitions = (),
         data: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message, data={"status": state, **(data or {})})
@@ -77,21 +77,24 @@ class InvalidTransition(Conflict):
         self.state = state
         self.trigger = trigger
         self.stimulus_id = stimulus_id
-        self.story = story
+        self.recent_transitions = recent_transitions
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = {name: getattr(self, name) for name in ("subject", "state", "trigger", "stimulus_id", "story", "data")}
-        return _rebuild, (self.message, values)
+        attributes = {
+            name: getattr(self, name)
+            for name in ("subject", "state", "trigger", "stimulus_id", "recent_transitions", "data")
+        }
+        return _rebuild, (self.message, attributes)
 
     def explain(self) -> str:
-        """Formats the whole story for a log."""
-        cause = f" ({self.stimulus_id})" if self.stimulus_id else ""
-        story = "; ".join(map(str, self.story)) or "no transitions are remembered"
-        return f"{self.subject} is {self.state} and does not admit {self.trigger}{cause}: {story}"
+        """Formats the recent transitions for a log."""
+        cause_text = f" ({self.stimulus_id})" if self.stimulus_id else ""
+        transitions_text = "; ".join(map(str, self.recent_transitions)) or "no transitions are remembered"
+        return f"{self.subject} is {self.state} and does not admit {self.trigger}{cause_text}: {transitions_text}"
 
 
-def _rebuild(message: str, values: Mapping[str, Any]) -> InvalidTransition:
-    return InvalidTransition(message, **values)
+def _rebuild(message: str, attributes: Mapping[str, Any]) -> InvalidTransition:
+    return InvalidTransition(message, **attributes)
 
 
 def find_row(
@@ -103,7 +106,7 @@ def find_row(
     message: str,
     subject: str,
     stimulus_id: str,
-    story: Path,
+    recent_transitions: Transitions,
     data: Mapping[str, Any] | None = None,
 ) -> Row | None:
     """Returns the row of a state and a trigger. Returns None if there is no row, because the trigger is late or
@@ -115,6 +118,12 @@ def find_row(
     row = table[state].get(trigger)
     if row is None and trigger in requests:
         raise InvalidTransition(
-            message, subject=subject, state=state, trigger=trigger, stimulus_id=stimulus_id, story=story, data=data
+            message,
+            subject=subject,
+            state=state,
+            trigger=trigger,
+            stimulus_id=stimulus_id,
+            recent_transitions=recent_transitions,
+            data=data,
         )
     return row

@@ -39,13 +39,13 @@ class Breaker:
             record.ejected_until = now + min(FIRST_BACKOFF_S * 2**record.ejections, MAX_BACKOFF_S)
             record.ejections = min(record.ejections + 1, 16)
 
-    def ejected(self, route_count: int, now: float) -> frozenset[RouteKey]:
+    def ejected_keys(self, route_count: int, now: float) -> frozenset[RouteKey]:
         """Returns the ejected routes, at most half of ``route_count``: those that failed most often."""
         if not self._records:
             return frozenset()
-        keys = [key for key, record in self._records.items() if record.ejected_until > now]
-        keys.sort(key=lambda key: -self._records[key].failures)
-        return frozenset(keys[: route_count // 2])
+        ejected_keys = [key for key, record in self._records.items() if record.ejected_until > now]
+        ejected_keys.sort(key=lambda key: -self._records[key].failures)
+        return frozenset(ejected_keys[: route_count // 2])
 
     def retain(self, keys: frozenset[RouteKey]) -> None:
         """Keeps the records of the given routes, and drops all other records."""

@@ -33,12 +33,12 @@ def changes_of(frame: State | Change) -> Changes:
     return Changes(version=frame.version, circuits=tuple(frame.set), removed=tuple(frame.removed))
 
 
-def removed_ids(changes: Changes, current: Iterable[UUID]) -> set[UUID]:
+def removed_ids(changes: Changes, current_ids: Iterable[UUID]) -> set[UUID]:
     """Returns those of the currently served circuits that the changes remove."""
     if not changes.is_complete:
         return set(changes.removed)
-    kept = {circuit.id for circuit in changes.circuits}
-    return {circuit_id for circuit_id in current if circuit_id not in kept}
+    kept_ids = {circuit.id for circuit in changes.circuits}
+    return {circuit_id for circuit_id in current_ids if circuit_id not in kept_ids}
 
 
 class Effects(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,27 +53,37 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 0.0
 
 
-def effects_of(before: Circuit | None, after: Circuit | None) -> Effects:
+def effects_of(old_circuit: Circuit | None, new_circuit: Circuit | None) -> Effects:
     """Decides the effects of a circuit's change on its connections. None stands for a circuit that does not exist.
 
     A step that takes an access away cuts what is open: the connections were admitted by rules that hold no longer.
     """
-    if before is None:
+    if old_circuit is None:
         return Effects()
-    if after is None or _narrows(before, after):
+    if new_circuit is None or _restricts_access(old_circuit, new_circuit):
         return Effects(is_revoked=True)
-    kept = {key_of(route) for route in after.route_info}
-    drained = frozenset(key for route in before.route_info if (key := key_of(route)) not in kept)
-    return Effects(drained=drained, drain_s=DRAIN_S[after.app_mode] if drained else 0.0)
+    kept_keys = {key_of(route) for route in new_circuit.route_info}
+    drained_keys = frozenset(key for route in old_circuit.route_info if (key := key_of(route)) not in kept_keys)
+    return Effects(drained=drained_keys, drain_s=DRAIN_S[new_circuit.app_mode] if drained_keys else 0.0)
 
 
-def _narrows(before: Circuit, after: Circuit) -> bool:
-    identity = [
-        (c.protocol, c.app_mode, c.frontend_mode, c.port, c.subdomain, c.user_id, c.endpoint_id)
-        for c in (before, after)
+def _restricts_access(old_circuit: Circuit, new_circuit: Circuit) -> bool:
+    identities = [
+        (
+            circuit.protocol,
+            circuit.app_mode,
+            circuit.frontend_mode,
+            circuit.port,
+            circuit.subdomain,
+            circuit.user_id,
+            circuit.endpoint_id,
+        )
+        for circuit in (old_circuit, new_circuit)
     ]
-    if identity[0] != identity[1]:
+    if identities[0] != identities[1]:
         return True
-    if before.open_to_public and not after.open_to_public:
+    if old_circuit.open_to_public and not new_circuit.open_to_public:
         return True
-    return after.allowed_client_ips is not None and after.allowed_client_ips != before.allowed_client_ips
+    return (
+        new_circuit.allowed_client_ips is not None and new_circuit.allowed_client_ips != old_circuit.allowed_client_ips
+    )

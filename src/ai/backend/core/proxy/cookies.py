@@ -25,9 +25,9 @@ def permit_name(circuit: UUID, *, is_secure: bool) -> str:
     return f"{SECURE_PREFIX if is_secure else ''}{PERMIT_PREFIX}{circuit.hex}"
 
 
-def _is_ours(name: str) -> bool:
-    lowered = name.strip().lower()
-    return lowered.removeprefix(SECURE_PREFIX.lower()).startswith(OUR_PREFIX)
+def _is_platform_name(name: str) -> bool:
+    lower_name = name.strip().lower()
+    return lower_name.removeprefix(SECURE_PREFIX.lower()).startswith(OUR_PREFIX)
 
 
 def split_cookies(lines: Iterable[str], name: str) -> tuple[list[str], str]:
@@ -35,25 +35,27 @@ def split_cookies(lines: Iterable[str], name: str) -> tuple[list[str], str]:
 
     Permits of all circuits and login sessions of the console do not go to the app.
     """
-    values: list[str] = []
-    passed: list[str] = []
+    permit_values: list[str] = []
+    app_cookies: list[str] = []
     for line in lines:
         if OUR_PREFIX not in line.lower():
-            passed.append(line)
+            app_cookies.append(line)
             continue
-        for part in line.split(";"):
-            key, _, value = part.partition("=")
-            if key.strip() == name:
-                values.append(value.strip())
-            if not _is_ours(key) and part.strip():
-                passed.append(part.strip())
-    return values, "; ".join(passed)
+        for cookie in line.split(";"):
+            cookie_name, _, value = cookie.partition("=")
+            if cookie_name.strip() == name:
+                permit_values.append(value.strip())
+            if not _is_platform_name(cookie_name) and cookie.strip():
+                app_cookies.append(cookie.strip())
+    return permit_values, "; ".join(app_cookies)
 
 
 def accepts_app_cookie(set_cookie: str, host: str) -> bool:
     """Returns False for an app's Set-Cookie that uses one of the platform's names or would reach other hosts."""
-    first, *attributes = set_cookie.split(";")
-    if _is_ours(first.lstrip("= \t").partition("=")[0]):  # a nameless cookie "=a=b" comes back as "a=b"
+    name_and_value, *attributes = set_cookie.split(";")
+    if _is_platform_name(
+        name_and_value.lstrip("= \t").partition("=")[0]
+    ):  # a nameless cookie "=a=b" comes back as "a=b"
         return False
     for attribute in attributes:
         key, _, value = attribute.partition("=")
@@ -64,8 +66,8 @@ def accepts_app_cookie(set_cookie: str, host: str) -> bool:
 
 def set_permit_cookie(name: str, value: str, *, is_secure: bool, max_age_s: int = PERMIT_S) -> str:
     """Returns the Set-Cookie header of a permit. The cookie is valid for the host that sets it only."""
-    secure = "; Secure" if is_secure else ""
-    return f"{name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"
+    secure_attribute = "; Secure" if is_secure else ""
+    return f"{name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure_attribute}"
 
 
 def is_local_redirect(target: str) -> bool:

@@ -80,10 +80,14 @@ def check_request(method: bytes, target: bytes, version: str, headers: Sequence[
     return hosts[0]
 
 
-def _listed(headers: Iterable[Header]) -> frozenset[bytes]:
+def _connection_fields(headers: Iterable[Header]) -> frozenset[bytes]:
     """Returns the fields that the ``Connection`` header names."""
-    values = [value for name, value in headers if name == b"connection"]
-    return frozenset(token.strip().lower() for value in values for token in value.split(b",")) if values else _NOTHING
+    connection_values = [value for name, value in headers if name == b"connection"]
+    return (
+        frozenset(token.strip().lower() for value in connection_values for token in value.split(b","))
+        if connection_values
+        else _NOTHING
+    )
 
 
 def request_fields(headers: Sequence[Header], *, hidden: frozenset[bytes] = frozenset()) -> list[bytes]:
@@ -92,10 +96,10 @@ def request_fields(headers: Sequence[Header], *, hidden: frozenset[bytes] = froz
 
     Fields that Connection names go, so do names with underscores, which some servers read as hyphens.
     """
-    dropped = _NEVER_PASSED
-    if further := hidden | _listed(headers):
-        dropped = dropped | further
-    return [b"%b: %b\r\n" % header for header in headers if header[0] not in dropped and b"_" not in header[0]]
+    dropped_names = _NEVER_PASSED
+    if further_names := hidden | _connection_fields(headers):
+        dropped_names = dropped_names | further_names
+    return [b"%b: %b\r\n" % header for header in headers if header[0] not in dropped_names and b"_" not in header[0]]
 
 
 def response_fields(headers: Sequence[Header], host: bytes) -> list[bytes]:
@@ -103,19 +107,19 @@ def response_fields(headers: Sequence[Header], host: bytes) -> list[bytes]:
 
     ``host`` is the Host of the request.
     """
-    dropped = HOP_BY_HOP
-    if listed := _listed(headers):
-        dropped = dropped | listed
+    dropped_names = HOP_BY_HOP
+    if connection_names := _connection_fields(headers):
+        dropped_names = dropped_names | connection_names
     return [
         b"%b: %b\r\n" % (name, value)
         for name, value in headers
-        if name not in dropped and (name != b"set-cookie" or _accepts_cookie(value, host))
+        if name not in dropped_names and (name != b"set-cookie" or _accepts_cookie(value, host))
     ]
 
 
 def _accepts_cookie(value: bytes, host: bytes) -> bool:
-    parts = split_host(host.decode("latin-1"))
-    return accepts_app_cookie(value.decode("latin-1"), parts[0] if parts else "")
+    host_and_port = split_host(host.decode("latin-1"))
+    return accepts_app_cookie(value.decode("latin-1"), host_and_port[0] if host_and_port else "")
 
 
 def forwarded_fields(address: str, scheme: str, host: bytes) -> bytes:
@@ -129,4 +133,4 @@ def forwarded_fields(address: str, scheme: str, host: bytes) -> bytes:
 
 def values_of(headers: Iterable[Header], name: bytes) -> list[str]:
     """Returns the values of a header field in their order."""
-    return [value.decode("latin-1") for key, value in headers if key == name]
+    return [value.decode("latin-1") for field_name, value in headers if field_name == name]

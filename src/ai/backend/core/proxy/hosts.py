@@ -30,10 +30,10 @@ def subdomain_of(host: str, domain: str) -> str | None:
 
     Returns None unless there is exactly one label.
     """
-    parts = split_host(host)
-    if parts is None or not parts[0].endswith(domain):
+    host_and_port = split_host(host)
+    if host_and_port is None or not host_and_port[0].endswith(domain):
         return None
-    label = parts[0][: -len(domain)]
+    label = host_and_port[0][: -len(domain)]
     return label if _LABEL_PATTERN.fullmatch(label) else None
 
 
@@ -45,22 +45,22 @@ def is_same_origin(origin: str, host: str, schemes: Sequence[str] = ("http", "ht
     request_host, origin_host = split_host(host), split_host(authority)
     if request_host is None or origin_host is None or request_host[0] != origin_host[0]:
         return False
-    default = _DEFAULT_PORTS[scheme]
-    return (origin_host[1] or default) == (request_host[1] or default)
+    default_port = _DEFAULT_PORTS[scheme]
+    return (origin_host[1] or default_port) == (request_host[1] or default_port)
 
 
-def client_address(peer: str, forwarded_for: Sequence[str], is_trusted: Callable[[str], bool]) -> str:
+def client_address(peer_address: str, forwarded_for: Sequence[str], is_trusted: Callable[[str], bool]) -> str:
     """Returns the address of the client.
 
     Behind trusted proxies, it is the last address in ``X-Forwarded-For`` that is not a trusted proxy. Something that is
     no address ends the search.
     """
-    address = peer
-    hops = [hop.strip() for line in forwarded_for for hop in line.split(",")]
-    while hops and is_trusted(address):
-        hop = hops.pop()
+    address = peer_address
+    addresses = [address_text.strip() for line in forwarded_for for address_text in line.split(",")]
+    while addresses and is_trusted(address):
+        address_text = addresses.pop()
         try:
-            address = str(ip_address(hop))
+            address = str(ip_address(address_text))
         except ValueError:
             break
     return address

@@ -45,17 +45,17 @@ class SmoothWeights(Generic[K]):
 
     def choose(self, weights: Mapping[K, float]) -> K:
         """Returns the key that is next by the weights. ``weights`` has at least one key, and all are positive."""
-        best: K | None = None
-        best_credit = total = 0.0
+        best_key: K | None = None
+        best_credit = total_weight = 0.0
         for key, weight in weights.items():
-            total += weight
+            total_weight += weight
             credit = self._credits[key] = self._credits.get(key, 0.0) + weight
-            if best is None or credit > best_credit:
-                best, best_credit = key, credit
-        if best is None:
+            if best_key is None or credit > best_credit:
+                best_key, best_credit = key, credit
+        if best_key is None:
             raise ValueError("there is no weight to choose by")
-        self._credits[best] = best_credit - total
-        return best
+        self._credits[best_key] = best_credit - total_weight
+        return best_key
 
     def retain(self, keys: Container[K]) -> None:
         """Keeps the credits of the given keys, and drops all other credits."""
@@ -89,16 +89,18 @@ class RouteChooser:
         """Returns the route of the next request. Returns None if all routes are excluded or have no weight."""
         if self._single is not None:
             return None if self._single.key in excluded else self._single
-        candidates: dict[float, list[Target]] = {}
+        eligible_groups: dict[float, list[Target]] = {}
         for ratio, members in self._groups.items():
-            eligible = [target for target in members if target.key not in excluded]
-            if eligible:
-                candidates[ratio] = eligible
-        if not candidates:
+            eligible_targets = [target for target in members if target.key not in excluded]
+            if eligible_targets:
+                eligible_groups[ratio] = eligible_targets
+        if not eligible_groups:
             return None
-        ratio = self._weights.choose({ratio: ratio * len(eligible) for ratio, eligible in candidates.items()})
-        chosen = min(candidates[ratio], key=lambda target: in_flight.get(target.key, 0))
+        ratio = self._weights.choose(
+            {ratio: ratio * len(eligible_targets) for ratio, eligible_targets in eligible_groups.items()}
+        )
+        chosen_target = min(eligible_groups[ratio], key=lambda target: in_flight.get(target.key, 0))
         members = self._groups[ratio]
-        members.remove(chosen)
-        members.append(chosen)
-        return chosen
+        members.remove(chosen_target)
+        members.append(chosen_target)
+        return chosen_target

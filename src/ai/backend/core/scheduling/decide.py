@@ -40,7 +40,7 @@ from ai.backend.core.scheduling.index.equivalence import (
     QueuedSession,
     Verdict,
 )
-from ai.backend.core.scheduling.index.slot_index import mask_of, members
+from ai.backend.core.scheduling.index.slot_index import mask_of, ranks_in_mask
 from ai.backend.core.scheduling.ordering.queue import fifo_key
 from ai.backend.core.scheduling.placement.gang import KernelAssignment, closest_agents
 from ai.backend.core.scheduling.placement.preemption import Victims
@@ -103,27 +103,27 @@ class IncrementalScheduler:
 
     def update(self, snapshot: Snapshot) -> bool:
         """Updates the state to a newer snapshot. Returns False where only a new object can represent it."""
-        earlier = self.snapshot
+        old_snapshot = self.snapshot
         if (
             not self.index.is_exact
             or len(self.equivalence_cache.classes) > MAX_CLASSES
-            or (earlier.allocation_order, earlier.workload, earlier.device_workload)
+            or (old_snapshot.allocation_order, old_snapshot.workload, old_snapshot.device_workload)
             != (snapshot.allocation_order, snapshot.workload, snapshot.device_workload)
-            or len(earlier.agents) != len(snapshot.agents)
-            or not all(map(is_same_agent, earlier.agents, snapshot.agents))
+            or len(old_snapshot.agents) != len(snapshot.agents)
+            or not all(map(is_same_agent, old_snapshot.agents, snapshot.agents))
         ):
             return False
         self.snapshot = snapshot
         if not self.index.update(snapshot):
             return False  # more is held than there is, and what of it counts depends on the order
         self._set_cursor()
-        pending = {session.session_id: session for session in snapshot.pending}
-        for session_id in self._queued.keys() - pending.keys():
+        pending_sessions = {session.session_id: session for session in snapshot.pending}
+        for session_id in self._queued.keys() - pending_sessions.keys():
             self.withdraw(session_id)
         self.equivalence_cache.trim(self._queued.values())
-        for session_id, session in pending.items():
-            queued = self._queued.get(session_id)
-            if queued is None or (queued.session is not session and queued.session != session):
+        for session_id, session in pending_sessions.items():
+            queued_session = self._queued.get(session_id)
+            if queued_session is None or (queued_session.session is not session and queued_session.session != session):
                 self.enqueue(session)
         return True
 
@@ -148,7 +148,7 @@ class IncrementalScheduler:
         if self._queued.pop(session_id, None) is not None:
             self._sorted = None
 
-    def account(self, occupied: Mapping[str, ResourceSlot], used_lately: Mapping[str, ResourceSlot]) -> None:
+    def set_usage(self, occupied: Mapping[str, ResourceSlot], used_lately: Mapping[str, ResourceSlot]) -> None:
         """Replaces the usage of the owners of sessions."""
         self.snapshot = replace(self.snapshot, occupied=occupied, used_lately=used_lately)
 
@@ -159,7 +159,7 @@ class IncrementalScheduler:
 
 @dataclass(slots=True)
 class SessionRng:
-    """Returns one random number for all choices of a session, however many a cached answer spares."""
+    """Returns one random number for all choices of a session, so that cached results do not change the sequence."""
 
     number: float = 0.0
 
@@ -172,8 +172,8 @@ class SchedulingCycle:
 
     def __init__(self, scheduler: IncrementalScheduler, policy: Policy, *, now: datetime, rng: Rng) -> None:
         self._index = scheduler.index
-        self._choose = policy.choose
-        self._arrange = policy.arrange
+        self._choose = policy.placement_function
+        self._arrange = policy.arrangement
         self._queue = policy.queue_order(scheduler.queued_sessions, scheduler.snapshot, scheduler.capacity)
         self._now = now
         self._rng = rng
@@ -194,21 +194,23 @@ class SchedulingCycle:
             equivalence_class.blocked = equivalence_class.group = None
 
     def run(self) -> Plan:
-        for queued in self._queue:
-            quota_class = queued.quota_class
-            group = quota_class.equivalence_class.group or quota_class.group
-            if group and not queued.is_gated:
-                group.append(queued.session.session_id)
+        for queued_session in self._queue:
+            quota_class = queued_session.quota_class
+            waiting_ids = quota_class.equivalence_class.group or quota_class.group
+            if waiting_ids and not queued_session.is_gated:
+                waiting_ids.append(queued_session.session.session_id)
             else:
-                self._consider_session(queued)
+                self._consider_session(queued_session)
         agents = self._index.agents
-        waits = []
-        for (reason, message), ids in self._waits:
+        waiting_groups = []
+        for (reason, message), session_ids in self._waits:
             is_final = reason is SkipReason.DEPENDENCY_FAILED
-            waits.append(Wait(session_ids=tuple(ids), reason=reason, message=message, is_final=is_final))
+            waiting_groups.append(
+                Wait(session_ids=tuple(session_ids), reason=reason, message=message, is_final=is_final)
+            )
         return Plan(
             placements=tuple(self._placements),
-            waits=tuple(waits),
+            waits=tuple(waiting_groups),
             evictions=tuple(self._evictions),
             reserved=tuple(
                 (agents[rank].agent_id, session.session_id) for rank, session in sorted(self._holders.items())
@@ -216,55 +218,59 @@ class SchedulingCycle:
             broken_agents=tuple(self._index.broken),
         )
 
-    def _consider_session(self, queued: QueuedSession) -> None:
-        session, quota_class = queued.session, queued.quota_class
+    def _consider_session(self, queued_session: QueuedSession) -> None:
+        session, quota_class = queued_session.session, queued_session.quota_class
         equivalence_class = quota_class.equivalence_class
-        if queued.is_gated and (gate := self._gate(session)) is not None:
-            self._waits.append((gate, [session.session_id]))
+        if queued_session.is_gated and (gate_verdict := self._check_gates(session)) is not None:
+            self._waits.append((gate_verdict, [session.session_id]))
             return
-        if waiting_alike := equivalence_class.group or quota_class.group:
-            waiting_alike.append(session.session_id)
+        if equal_session_ids := equivalence_class.group or quota_class.group:
+            equal_session_ids.append(session.session_id)
             return
-        group = [session.session_id]
-        verdict = self._quotas.exceeded(session) if quota_class.quotas else None
+        session_ids = [session.session_id]
+        verdict = self._quotas.check(session) if quota_class.quotas else None
         if verdict is not None:
-            quota_class.group = group
-        elif self._place(queued):
+            quota_class.group = session_ids
+        elif self._place_session(queued_session):
             return
         else:
-            verdict = self._diagnose(queued)
-            equivalence_class.group = group if equivalence_class.blocked is not None else None
-        self._waits.append((verdict, group))
+            verdict = self._diagnose(queued_session)
+            equivalence_class.group = session_ids if equivalence_class.blocked is not None else None
+        self._waits.append((verdict, session_ids))
 
-    def _gate(self, session: PendingSession) -> Verdict | None:
-        return gates.timing(session, self._now) or gates.dependency(session) or gates.claim(session, self._taken_claims)
+    def _check_gates(self, session: PendingSession) -> Verdict | None:
+        return (
+            gates.check_start_time(session, self._now)
+            or gates.check_dependencies(session)
+            or gates.check_claim(session, self._taken_claims)
+        )
 
     # ---- placing
 
-    def _place(self, queued: QueuedSession) -> bool:
-        session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+    def _place_session(self, queued_session: QueuedSession) -> bool:
+        session, equivalence_class = queued_session.session, queued_session.quota_class.equivalence_class
         self._session_rng.number = self._rng.random()
-        choice, assignments = self._choose_alternative(session, equivalence_class)
+        alternative, assignments = self._choose_alternative(session, equivalence_class)
         if assignments is None:
             return False
-        has_amounts = choice.has_amounts
-        agents, kernels = self._index.agents, []
-        for place, (kernel, (rank, devices)) in enumerate(zip(session.kernels, assignments, strict=True)):
+        has_amounts = alternative.has_amounts
+        agents, placements = self._index.agents, []
+        for index, (kernel, (rank, devices)) in enumerate(zip(session.kernels, assignments, strict=True)):
             agent = agents[rank]
-            placed = KernelPlacement(
+            kernel_placement = KernelPlacement(
                 kernel_id=kernel.kernel_id,
                 agent_id=agent.agent_id,
                 generation=agent.view.generation,
                 devices=without_placeholders(devices) if agent.node_class.has_pools else devices,
-                slots=choice.parts[place].total if has_amounts else None,
+                slots=alternative.parts[index].total if has_amounts else None,
             )
-            kernels.append(placed)
-        self._placements.append(Placement(session_id=session.session_id, kernels=tuple(kernels)))
+            placements.append(kernel_placement)
+        self._placements.append(Placement(session_id=session.session_id, kernels=tuple(placements)))
         if session.quotas:
-            self._quotas.count(session, choice.total)
+            self._quotas.count_session(session, alternative.total)
         if session.claim is not None and not session.claim.is_shared:
             self._taken_claims.add(session.claim.claim_id)
-        self._queue.placed(queued, choice)
+        self._queue.record_placement(queued_session, alternative)
         return True
 
     def _choose_alternative(
@@ -272,31 +278,36 @@ class SchedulingCycle:
     ) -> tuple[EquivalenceClass, Sequence[KernelAssignment] | None]:
         """Assigns the kernels by the first alternative that fits; one on agents that just failed the session comes
         after all others."""
-        choices, reserved = equivalence_class.choices, self._reserved
-        avoided = self._index.designated_mask(session.avoided_agents) if len(choices) > 1 else 0
-        for excluded in (avoided, 0) if avoided else (0,):
-            self._reserved = reserved | excluded
-            for choice in choices:
-                if choice.permanent_reason is None and (assignments := self._assignments(session, choice)) is not None:
-                    self._reserved = reserved
-                    return choice, assignments
+        alternatives, reserved_mask = equivalence_class.choices, self._reserved
+        avoided_mask = self._index.designated_mask(session.avoided_agents) if len(alternatives) > 1 else 0
+        for excluded_mask in (avoided_mask, 0) if avoided_mask else (0,):
+            self._reserved = reserved_mask | excluded_mask
+            for alternative in alternatives:
+                if (
+                    alternative.permanent_reason is None
+                    and (assignments := self._assign_kernels(session, alternative)) is not None
+                ):
+                    self._reserved = reserved_mask
+                    return alternative, assignments
         return equivalence_class, None
 
-    def _assignments(
+    def _assign_kernels(
         self, session: PendingSession, equivalence_class: EquivalenceClass
     ) -> Sequence[KernelAssignment] | None:
         kernel_ids = [kernel.kernel_id for kernel in session.kernels]
-        avoided = self._index.designated_mask(session.avoided_agents) if session.avoided_agents else 0
+        avoided_mask = self._index.designated_mask(session.avoided_agents) if session.avoided_agents else 0
         if equivalence_class.whole is not None:
-            return self._assign(equivalence_class.whole, kernel_ids, avoided)
-        arrange = self._arrange
-        if arrange is None and any(self._index.has_fabric(part.total) for part in equivalence_class.parts):
-            arrange = ARRANGEMENTS["topology"]  # kernels that a fabric can link are kept in one, whatever the policy
-        if arrange is None:
-            return self._assign_gang(equivalence_class, kernel_ids, avoided, None, None)
-        for allowed in (~avoided, -1) if avoided else (-1,):
-            for room in arrange.scopes(self._index, equivalence_class, allowed & ~self._reserved):
-                if (assignments := self._assign_gang(equivalence_class, kernel_ids, 0, room, arrange)) is not None:
+            return self._assign_to_agent(equivalence_class.whole, kernel_ids, avoided_mask)
+        arrangement = self._arrange
+        if arrangement is None and any(self._index.has_fabric(demand.total) for demand in equivalence_class.parts):
+            arrangement = ARRANGEMENTS[
+                "topology"
+            ]  # kernels that a fabric can link are kept in one, whatever the policy
+        if arrangement is None:
+            return self._assign_gang(equivalence_class, kernel_ids, avoided_mask, None, None)
+        for allowed_mask in (~avoided_mask, -1) if avoided_mask else (-1,):
+            for mask in arrangement.scopes(self._index, equivalence_class, allowed_mask & ~self._reserved):
+                if (assignments := self._assign_gang(equivalence_class, kernel_ids, 0, mask, arrangement)) is not None:
                     return assignments
         return None
 
@@ -304,88 +315,111 @@ class SchedulingCycle:
         self,
         equivalence_class: EquivalenceClass,
         kernel_ids: Sequence[KernelId],
-        avoided: int,
-        room: int | None,
-        arrange: Arrangement | None,
+        avoided_mask: int,
+        agent_mask: int | None,
+        arrangement: Arrangement | None,
     ) -> Sequence[KernelAssignment] | None:
         """Assigns the kernels of a multi-node session within a mask of agents; returns None if one does not fit."""
-        assigned: dict[int, KernelAssignment] = {}
+        assignment_of_index: dict[int, KernelAssignment] = {}
         cursor = self._index.cursor
-        for place in equivalence_class.hardest:
-            demand, ids = equivalence_class.parts[place], kernel_ids[place : place + 1]
-            ranks = [assignment.rank for assignment in assigned.values()]
-            masks = (room,) if arrange is None or room is None else arrange.order(self._index, demand, room, ranks)
-            candidate = next(
-                (candidate for mask in masks if (candidate := self._assign(demand, ids, avoided, mask))),
+        for index in equivalence_class.hardest:
+            demand, ids_of_kernel = equivalence_class.parts[index], kernel_ids[index : index + 1]
+            ranks = [assignment.rank for assignment in assignment_of_index.values()]
+            masks = (
+                (agent_mask,)
+                if arrangement is None or agent_mask is None
+                else arrangement.order(self._index, demand, agent_mask, ranks)
+            )
+            one_assignment = next(
+                (
+                    one_assignment
+                    for mask in masks
+                    if (one_assignment := self._assign_to_agent(demand, ids_of_kernel, avoided_mask, mask))
+                ),
                 None,
             )
-            if candidate is None:
-                for undone, assignment in assigned.items():
-                    self._index.undo(assignment.rank, kernel_ids[undone], set(equivalence_class.parts))
+            if one_assignment is None:
+                for undone_index, assignment in assignment_of_index.items():
+                    self._index.undo(assignment.rank, kernel_ids[undone_index], set(equivalence_class.parts))
                 self._index.cursor = cursor
                 return None
-            assigned[place] = candidate[0]
-        return [assigned[place] for place in range(len(kernel_ids))]
+            assignment_of_index[index] = one_assignment[0]
+        return [assignment_of_index[index] for index in range(len(kernel_ids))]
 
-    def _assign(
-        self, demand: Demand, kernel_ids: Sequence[KernelId], avoided: int, room: int | None = None
+    def _assign_to_agent(
+        self, demand: Demand, kernel_ids: Sequence[KernelId], avoided_mask: int, allowed_mask: int | None = None
     ) -> list[KernelAssignment] | None:
         """Assigns kernels to one agent of a mask. Tries the avoided agents last. Returns None if no agent has room."""
         index = self._index
         agent_mask = demand.open_mask()
-        if room is not None:
-            agent_mask &= room
+        if allowed_mask is not None:
+            agent_mask &= allowed_mask
         if self._reserved:
             agent_mask &= ~self._reserved
-        for candidates in (agent_mask & ~avoided, agent_mask & avoided) if avoided else (agent_mask,):
-            while candidates and (rank := self._choose(index, demand, candidates, self._session_rng)) >= 0:
-                taken = index.take(rank, demand, kernel_ids)
-                if taken is not None:
-                    return [KernelAssignment(rank, devices) for devices in taken]
-                candidates &= ~(1 << rank)
+        for candidate_mask in (
+            (agent_mask & ~avoided_mask, agent_mask & avoided_mask) if avoided_mask else (agent_mask,)
+        ):
+            while candidate_mask and (rank := self._choose(index, demand, candidate_mask, self._session_rng)) >= 0:
+                allocations = index.take(rank, demand, kernel_ids)
+                if allocations is not None:
+                    return [KernelAssignment(rank, devices) for devices in allocations]
+                candidate_mask &= ~(1 << rank)
         return None
 
     # ---- not placed
 
-    def _diagnose(self, queued: QueuedSession) -> Verdict:
+    def _diagnose(self, queued_session: QueuedSession) -> Verdict:
         """Returns why a session was not placed. Reserves agents for it if it is the first to need them."""
-        session, equivalence_class, index = queued.session, queued.quota_class.equivalence_class, self._index
-        for choice in equivalence_class.choices:
-            if not choice.is_checked:
-                choice.is_checked = True
-                choice.permanent_reason = diagnosis.permanent_reason(index, choice, session)
-        possible = [choice for choice in equivalence_class.choices if choice.permanent_reason is None]
-        if not possible:
-            verdict = diagnosis.summarize([choice.permanent_reason for choice in equivalence_class.choices])
+        session, equivalence_class, index = (
+            queued_session.session,
+            queued_session.quota_class.equivalence_class,
+            self._index,
+        )
+        for alternative in equivalence_class.choices:
+            if not alternative.is_checked:
+                alternative.is_checked = True
+                alternative.permanent_reason = diagnosis.permanent_reason(index, alternative, session)
+        possible_alternatives = [
+            alternative for alternative in equivalence_class.choices if alternative.permanent_reason is None
+        ]
+        if not possible_alternatives:
+            verdict = diagnosis.summarize([alternative.permanent_reason for alternative in equivalence_class.choices])
             equivalence_class.blocked = equivalence_class.permanent_reason = verdict
             return verdict
-        masks = [self._capable_mask(choice) for choice in possible]
+        masks = [self._capable_mask(alternative) for alternative in possible_alternatives]
         if self._victims is not None:
-            for choice, mask in zip(possible, masks, strict=True):
-                if choice.whole is not None and (
-                    victims := self._victims.choose(session, choice.whole, mask & ~self._reserved)
+            for alternative, mask in zip(possible_alternatives, masks, strict=True):
+                if alternative.whole is not None and (
+                    victims := self._victims.choose(session, alternative.whole, mask & ~self._reserved)
                 ):
                     return self._preempt_sessions(session, *victims)
         capable_mask = reduce(or_, masks)
-        reserved = capable_mask & self._reserved
-        if reserved and (
-            reserved == capable_mask
-            or any(demand.fitting_mask() & reserved for choice in possible for demand in choice.demands)
+        reserved_mask = capable_mask & self._reserved
+        if reserved_mask and (
+            reserved_mask == capable_mask
+            or any(
+                demand.fitting_mask() & reserved_mask
+                for alternative in possible_alternatives
+                for demand in alternative.demands
+            )
         ):
-            text = f"waits behind session {self._holders[first_rank(reserved)].name}, which came first"
-            equivalence_class.blocked = verdict = SkipReason.BEHIND_ANOTHER, text
+            message = f"waits behind session {self._holders[first_rank(reserved_mask)].name}, which came first"
+            equivalence_class.blocked = verdict = SkipReason.BEHIND_ANOTHER, message
             return verdict
         verdict = diagnosis.summarize(
             [
-                (SkipReason.INSUFFICIENT_RESOURCE, diagnosis.shortage(index, choice, mask & ~reserved or mask))
-                for choice, mask in zip(possible, masks, strict=True)
+                (
+                    SkipReason.INSUFFICIENT_RESOURCE,
+                    diagnosis.shortage(index, alternative, mask & ~reserved_mask or mask),
+                )
+                for alternative, mask in zip(possible_alternatives, masks, strict=True)
             ]
         )
-        if reserved:
+        if reserved_mask:
             equivalence_class.blocked = verdict
         else:
             # One alternative is waited for, so that what is reserved stays the same until it fits.
-            self._reserve_agents(session, possible[0], masks[0])
+            self._reserve_agents(session, possible_alternatives[0], masks[0])
         return verdict
 
     def _capable_mask(self, equivalence_class: EquivalenceClass) -> int:
@@ -403,13 +437,13 @@ class SchedulingCycle:
         agent_id = self._index.agents[rank].agent_id
         if not victims:
             return SkipReason.PREEMPTING, f"sessions on {agent_id} are ending, and their place is kept for it"
-        ending_sessions = "1 session" if len(victims) == 1 else f"{len(victims)} sessions"
-        return SkipReason.PREEMPTING, f"{ending_sessions} of smaller priority on {agent_id} will end for it"
+        sessions_text = "1 session" if len(victims) == 1 else f"{len(victims)} sessions"
+        return SkipReason.PREEMPTING, f"{sessions_text} of smaller priority on {agent_id} will end for it"
 
     def _reserve_agents(self, session: PendingSession, equivalence_class: EquivalenceClass, capable_mask: int) -> None:
         if equivalence_class.whole is not None:
             ranks: Sequence[int] = [self._index.closest_rank(equivalence_class.whole, capable_mask)]
         else:
-            ranks = closest_agents(self._index, equivalence_class, capable_mask) or members(capable_mask)
+            ranks = closest_agents(self._index, equivalence_class, capable_mask) or ranks_in_mask(capable_mask)
         self._reserved |= mask_of(ranks, self._index.size)
         self._holders.update(dict.fromkeys(ranks, session))

@@ -16,13 +16,13 @@ _TIME_FORMAT = "%Y-%m-%d %H:%M:%S %Z"
 _FAILED_STATUSES = (SessionStatus.ERROR, SessionStatus.CANCELLED)
 
 
-def timing(session: PendingSession, now: datetime) -> Verdict | None:
+def check_start_time(session: PendingSession, now: datetime) -> Verdict | None:
     if session.starts_at is not None and session.starts_at > now:
         return SkipReason.NOT_YET, f"starts at {session.starts_at.strftime(_TIME_FORMAT)}"
     return None
 
 
-def dependency(session: PendingSession) -> Verdict | None:
+def check_dependencies(session: PendingSession) -> Verdict | None:
     for required_session in session.dependencies:
         if required_session.status in _FAILED_STATUSES or required_session.result is SessionResult.FAILURE:
             return SkipReason.DEPENDENCY_FAILED, f"depends on session {required_session.name}, which did not succeed"
@@ -35,19 +35,26 @@ def dependency(session: PendingSession) -> Verdict | None:
     return None
 
 
-def claim(session: PendingSession, taken: Collection[str]) -> Verdict | None:
+def check_claim(session: PendingSession, taken_claims: Collection[str]) -> Verdict | None:
     """Returns why the session cannot get its device claim now.
 
-    Returns None if nothing prevents it. ``taken``: the claims that the current decision has given to other sessions.
+    Returns None if nothing prevents it. ``taken_claims``: the claims that the current decision has given to other
+    sessions.
     """
-    if (claimed := session.claim) is None:
+    if (session_claim := session.claim) is None:
         return None
-    if claimed.problem:
-        return SkipReason.CLAIM_UNAVAILABLE, f"needs the claim {claimed.name}: {claimed.problem}"
-    if claimed.holders:
-        return SkipReason.CLAIM_IN_USE, f"waits for the claim {claimed.name}, which session {claimed.holders[0]} uses"
-    if claimed.claim_id in taken:
-        return SkipReason.CLAIM_IN_USE, f"waits for the claim {claimed.name}, which another session of yours gets now"
+    if session_claim.problem:
+        return SkipReason.CLAIM_UNAVAILABLE, f"needs the claim {session_claim.name}: {session_claim.problem}"
+    if session_claim.holders:
+        return (
+            SkipReason.CLAIM_IN_USE,
+            f"waits for the claim {session_claim.name}, which session {session_claim.holders[0]} uses",
+        )
+    if session_claim.claim_id in taken_claims:
+        return (
+            SkipReason.CLAIM_IN_USE,
+            f"waits for the claim {session_claim.name}, which another session of yours gets now",
+        )
     return None
 
 
@@ -70,20 +77,20 @@ class Quotas:
         self._quotas = quotas
         self._uses: dict[str, _QuotaUsage] = {}
 
-    def _usage_of(self, name: str) -> _QuotaUsage | None:
-        quota_usage = self._uses.get(name)
-        if quota_usage is None and (quota := self._quotas.get(name)) is not None:
-            quota_usage = self._uses[name] = _QuotaUsage(quota)
+    def _usage_of(self, quota_name: str) -> _QuotaUsage | None:
+        quota_usage = self._uses.get(quota_name)
+        if quota_usage is None and (quota := self._quotas.get(quota_name)) is not None:
+            quota_usage = self._uses[quota_name] = _QuotaUsage(quota)
         return quota_usage
 
-    def exceeded(self, session: PendingSession) -> Verdict | None:
+    def check(self, session: PendingSession) -> Verdict | None:
         """Returns why the session's quotas do not let the session start.
 
         Returns None if the quotas permit the start.
         """
         requested_slots = session.total
-        for name in session.quotas:
-            quota_usage = self._usage_of(name)
+        for quota_name in session.quotas:
+            quota_usage = self._usage_of(quota_name)
             if quota_usage is None:
                 continue
             quota = quota_usage.quota
@@ -91,18 +98,18 @@ class Quotas:
                 return SkipReason.QUOTA_EXCEEDED, f"{quota.label} may run {quota.max_sessions} sessions at once"
             for slot, limit in quota_usage.limits:
                 if requested_slots[slot] and quota_usage.used[slot] + requested_slots[slot] > limit:
-                    format_amounts = (
-                        explain.format_amount(slot, limited_slot)
-                        for limited_slot in (quota.limit, ResourceSlot(quota_usage.used), requested_slots)
+                    amount_texts = (
+                        explain.format_amount(slot, slots)
+                        for slots in (quota.limit, ResourceSlot(quota_usage.used), requested_slots)
                     )
-                    text = "{} may use {} and uses {} already; this session needs {}"
-                    return SkipReason.QUOTA_EXCEEDED, text.format(quota.label, *format_amounts)
+                    template = "{} may use {} and uses {} already; this session needs {}"
+                    return SkipReason.QUOTA_EXCEEDED, template.format(quota.label, *amount_texts)
         return None
 
-    def count(self, session: PendingSession, taken_slots: ResourceSlot) -> None:
-        """Adds a started session to the usage. The session may take less than :meth:`exceeded` has checked."""
-        for name in session.quotas:
-            if (quota_usage := self._usage_of(name)) is not None:
+    def count_session(self, session: PendingSession, taken_slots: ResourceSlot) -> None:
+        """Adds a started session to the usage. The session may take less than :meth:`check` has checked."""
+        for quota_name in session.quotas:
+            if (quota_usage := self._usage_of(quota_name)) is not None:
                 quota_usage.sessions += 1
                 for slot, _ in quota_usage.limits:
                     quota_usage.used[slot] += taken_slots[slot]

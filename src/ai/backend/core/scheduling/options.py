@@ -109,8 +109,8 @@ def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) 
     group_options, problem_texts = _decode(options or {})
     problems += problem_texts
     if group_options.placement not in PLACEMENTS and group_options.placement not in plugins:
-        known_names = ", ".join([*PLACEMENTS, *sorted(plugins)])
-        problems.append(f"scheduler_opts.agent_selection_strategy: Expected one of {known_names}")
+        all_names = ", ".join([*PLACEMENTS, *sorted(plugins)])
+        problems.append(f"scheduler_opts.agent_selection_strategy: Expected one of {all_names}")
     if problems:
         names = ("scheduler_opts" if text.startswith("scheduler_opts") else "scheduler" for text in problems)
         raise InvalidInput("; ".join(problems), data={**dict.fromkeys(names, "malformed"), "problems": problems})
@@ -124,7 +124,7 @@ def read(options: Mapping[str, Any]) -> GroupOptions:
 
 def _decode(options: Mapping[str, Any]) -> tuple[GroupOptions, list[str]]:
     """Returns the options that could be read, and the problems of the other options. None means no value."""
-    accepted: dict[str, Any] = {}
+    accepted_options: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in options.items():
         if value is None:
@@ -135,8 +135,8 @@ def _decode(options: Mapping[str, Any]) -> tuple[GroupOptions, list[str]]:
             key_path, problem = split_message(e, GroupOptions)
             problems.append(f"scheduler_opts{key_path}: {problem}")
         else:
-            accepted[name] = value
-    group_options = msgspec.convert(accepted, GroupOptions, strict=False)
+            accepted_options[name] = value
+    group_options = msgspec.convert(accepted_options, GroupOptions, strict=False)
     return replace(
         group_options, placement=placement_name(group_options.placement) or group_options.placement
     ), problems

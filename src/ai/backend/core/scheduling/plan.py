@@ -106,33 +106,37 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return next((skip for skip in self.skips if skip.session_id == session_id), None)
 
 
-def describe(snapshot: Snapshot, plan: Plan, *, only: SessionId | None = None) -> str:
+def describe(snapshot: Snapshot, plan: Plan, *, only_session_id: SessionId | None = None) -> str:
     """Formats a plan for a person.
 
     Each line names a pending session with its placement or with the reason for its waiting.
     """
-    names = {session.session_id: session.name for session in snapshot.pending}
+    session_names = {session.session_id: session.name for session in snapshot.pending}
     lines = []
     for placement in plan.placements:
-        kernels = []
+        kernel_texts = []
         for kernel in placement.kernels:
-            slots = [
-                f"{slot} on {', '.join(sorted(per_device))}"
-                for slot, per_device in sorted(kernel.devices.slots.items())
+            slot_texts = [
+                f"{slot} on {', '.join(sorted(quantity_of_device))}"
+                for slot, quantity_of_device in sorted(kernel.devices.slots.items())
             ]
-            kernels.append(f"{kernel.agent_id} ({'; '.join(slots)})")
-        lines.append((placement.session_id, f"placed   {names[placement.session_id]}: {', '.join(kernels)}"))
+            kernel_texts.append(f"{kernel.agent_id} ({'; '.join(slot_texts)})")
+        lines.append(
+            (placement.session_id, f"placed   {session_names[placement.session_id]}: {', '.join(kernel_texts)}")
+        )
     lines += [
-        (session.session_id, f"waiting  {names[session.session_id]}: {session.message} [{session.reason}]")
+        (session.session_id, f"waiting  {session_names[session.session_id]}: {session.message} [{session.reason}]")
         for session in plan.skips
     ]
-    chosen = [text for session_id, text in lines if only in (None, session_id)]
-    if only is None:
-        chosen += [f"reserved {agent_id} for {names[session_id]}" for agent_id, session_id in plan.reserved]
-        chosen += [
-            f"ending   {eviction.session_id} in favour of {names[eviction.in_favour_of]}"
+    chosen_lines = [line_text for session_id, line_text in lines if only_session_id in (None, session_id)]
+    if only_session_id is None:
+        chosen_lines += [
+            f"reserved {agent_id} for {session_names[session_id]}" for agent_id, session_id in plan.reserved
+        ]
+        chosen_lines += [
+            f"ending   {eviction.session_id} in favour of {session_names[eviction.in_favour_of]}"
             f"{', to wait again' if eviction.starts_over else ''}"
             for eviction in plan.evictions
         ]
-        chosen += [f"unusable {agent_id}: {problem}" for agent_id, problem in plan.broken_agents]
-    return "\n".join(chosen) or f"no session waits in resource group {snapshot.resource_group}"
+        chosen_lines += [f"unusable {agent_id}: {problem}" for agent_id, problem in plan.broken_agents]
+    return "\n".join(chosen_lines) or f"no session waits in resource group {snapshot.resource_group}"

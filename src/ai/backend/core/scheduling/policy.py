@@ -38,9 +38,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def of(cls, stored: Mapping[str, str | bool], **changes: str | bool | None) -> Policy:
+    def of(cls, dumped_policy: Mapping[str, str | bool], **changes: str | bool | None) -> Policy:
         """Reads the policy of a dump without checking it. Changes that are not None replace the dumped values."""
-        values = {**cls().dump(), **stored, **{name: value for name, value in changes.items() if value is not None}}
+        values = {
+            **cls().dump(),
+            **dumped_policy,
+            **{name: value for name, value in changes.items() if value is not None},
+        }
         return cls(
             order=str(values["order"]),
             placement=str(values["placement"]),
@@ -58,11 +62,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return self.plugged_order is not None or self.order in SHARED_ORDERS
 
     @property
-    def choose(self) -> Placement:
+    def placement_function(self) -> Placement:
         return self.plugged or PLACEMENTS[self.placement]
 
     @property
-    def arrange(self) -> Arrangement | None:
+    def arrangement(self) -> Arrangement | None:
         """Returns the arrangement of the kernels of a multi-node session.
 
         Returns None if the placement has no arrangement.

@@ -183,7 +183,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         allocation_order: plugins whose devices choose their NUMA node first.
         occupied: what the sessions of a scope hold now.
         used_lately: the same as an average over time in which the past counts less; see
-            :func:`ai.backend.core.scheduling.ordering.fair_share.decayed`.
+            :func:`ai.backend.core.scheduling.ordering.fair_share.decay_averages`.
         weights: how much a scope should have, relative to its siblings; 1 where it is not named.
         workload: what is usually requested, and how often; what is held and what waits, if it is empty.
         device_workload: what of the workload names devices: device requests, slots, and how often.

@@ -18,16 +18,16 @@ import msgspec
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.structs import replace
-from ai.backend.core.allocation.requests.amounts import named_slots, with_other_amounts
-from ai.backend.core.allocation.requests.attributes import facts_of
+from ai.backend.core.allocation.requests.amounts import replace_amounts, slots_with_amounts
+from ai.backend.core.allocation.requests.attributes import attributes_of
 from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.allocation.variants import repaired_device
 from ai.backend.core.scheduling.decide import IncrementalScheduler, SchedulingCycle
-from ai.backend.core.scheduling.explain import WithheldDevice, withheld
+from ai.backend.core.scheduling.explain import WithheldDevice, withheld_devices
 from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
-from ai.backend.core.scheduling.index.equivalence import EquivalenceClass, QueuedSession, by_alternative
-from ai.backend.core.scheduling.index.slot_index import members
+from ai.backend.core.scheduling.index.equivalence import EquivalenceClass, QueuedSession, apply_alternative
+from ai.backend.core.scheduling.index.slot_index import ranks_in_mask
 from ai.backend.core.scheduling.ordering.queue import Queue
 from ai.backend.core.scheduling.plan import Plan, Skip, SkipReason
 from ai.backend.core.scheduling.policy import Policy, Rng
@@ -128,7 +128,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_for(self, session_id: SessionId) -> list[AgentId]:
         """Returns the agents that the decision keeps back for a session."""
-        return [agent_id for agent_id, holder in self.plan.reserved if holder == session_id]
+        return [agent_id for agent_id, holder_id in self.plan.reserved if holder_id == session_id]
 
 
 class TrialScheduler:
@@ -156,14 +156,14 @@ class TrialScheduler:
             InvalidInput: the policy names an unknown order or placement.
         """
         policy.check()
-        extended = replace(snapshot, pending=(*snapshot.pending, *tried)) if tried else snapshot
+        extended_snapshot = replace(snapshot, pending=(*snapshot.pending, *tried)) if tried else snapshot
         scheduler, self._scheduler = self._scheduler, None  # not used again after a failure: its state is unknown
         self._trials += 1
-        if scheduler is None or self._trials % _RENEW_AFTER == 0 or not scheduler.update(extended):
-            scheduler = IncrementalScheduler(extended, self._node_classes)
-        subjects = tuple(session.session_id for session in tried) or tuple(watched)
-        cycle = _ObservedCycle(scheduler, policy, now=now, rng=rng, subjects=frozenset(subjects))
-        trial = cycle.run_trial(subjects)
+        if scheduler is None or self._trials % _RENEW_AFTER == 0 or not scheduler.update(extended_snapshot):
+            scheduler = IncrementalScheduler(extended_snapshot, self._node_classes)
+        subject_ids = tuple(session.session_id for session in tried) or tuple(watched)
+        cycle = _ObservedCycle(scheduler, policy, now=now, rng=rng, subject_ids=frozenset(subject_ids))
+        trial = cycle.run_trial(subject_ids)
         for placement in trial.plan.placements:
             scheduler.withdraw(placement.session_id)
         self._scheduler = scheduler
@@ -182,12 +182,12 @@ class _ObservedQueue:
         self._observe = observe
 
     def __iter__(self) -> Iterator[QueuedSession]:
-        for queued in self._queue:
-            self._observe(queued)
-            yield queued
+        for queued_session in self._queue:
+            self._observe(queued_session)
+            yield queued_session
 
-    def placed(self, queued: QueuedSession, choice: EquivalenceClass) -> None:
-        self._queue.placed(queued, choice)
+    def record_placement(self, queued_session: QueuedSession, choice: EquivalenceClass) -> None:
+        self._queue.record_placement(queued_session, choice)
 
 
 class _ObservedCycle(SchedulingCycle):
@@ -200,12 +200,12 @@ class _ObservedCycle(SchedulingCycle):
         *,
         now: datetime,
         rng: Rng,
-        subjects: frozenset[SessionId],
+        subject_ids: frozenset[SessionId],
     ) -> None:
         super().__init__(scheduler, policy, now=now, rng=rng)
         self._snapshot = scheduler.snapshot
         self._queue = _ObservedQueue(self._queue, self._observe)
-        self._subjects = subjects
+        self._subjects = subject_ids
         self._order: list[SessionId] = []
         self._subject: QueuedSession | None = None
         self._startable: list[AgentId] = []
@@ -213,32 +213,34 @@ class _ObservedCycle(SchedulingCycle):
         self._withheld: Sequence[WithheldDevice] = ()
         self._largest_free = ResourceSlot()
 
-    def _observe(self, queued: QueuedSession) -> None:
-        session_id = queued.session.session_id
+    def _observe(self, queued_session: QueuedSession) -> None:
+        session_id = queued_session.session.session_id
         self._order.append(session_id)
         if self._subject is None and session_id in self._subjects:
-            self._subject = queued
+            self._subject = queued_session
             self._largest_free = _largest_free(self._index, self._reserved)
-            self._startable, self._exclusions = _sort_agents(self._index, self._snapshot, queued, self._reserved)
-            self._withheld = _withheld_devices(self._index, queued)
+            self._startable, self._exclusions = _sort_agents(
+                self._index, self._snapshot, queued_session, self._reserved
+            )
+            self._withheld = _withheld_devices(self._index, queued_session)
 
-    def run_trial(self, subjects: Sequence[SessionId]) -> Trial:
+    def run_trial(self, subject_ids: Sequence[SessionId]) -> Trial:
         plan = self.run()
         placed_ids = {placement.session_id for placement in plan.placements}
-        waiting_ids = [session_id for session_id in subjects if session_id not in placed_ids]
+        waiting_ids = [session_id for session_id in subject_ids if session_id not in placed_ids]
         skip = _skip_of(plan, waiting_ids[0]) if waiting_ids else None
         proposals: Sequence[Proposal] = ()
         if skip is not None and self._subject is not None and self._subject.session.session_id == skip.session_id:
             reserved_mask = 0
-            for rank, holder in self._holders.items():
-                if holder.session_id not in self._subjects:
+            for rank, holding_session in self._holders.items():
+                if holding_session.session_id not in self._subjects:
                     reserved_mask |= 1 << rank
             proposals = tuple(islice(_propose(self._index, self._subject, reserved_mask), MAX_PROPOSALS))
         return Trial(
             plan=plan,
             order=self._order,
             skip=skip,
-            placed=len(subjects) - len(waiting_ids),
+            placed=len(subject_ids) - len(waiting_ids),
             startable=self._startable,
             exclusions=self._exclusions,
             withheld=self._withheld,
@@ -279,10 +281,10 @@ def _largest_free(index: AgentIndex, reserved_mask: int) -> ResourceSlot:
 
 
 def _sort_agents(
-    index: AgentIndex, snapshot: Snapshot, queued: QueuedSession, reserved_mask: int
+    index: AgentIndex, snapshot: Snapshot, queued_session: QueuedSession, reserved_mask: int
 ) -> tuple[list[AgentId], dict[Exclusion, list[AgentId]]]:
     """Returns the agents that could take the session, and the other agents grouped by the reason that excludes them."""
-    session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+    session, equivalence_class = queued_session.session, queued_session.quota_class.equivalence_class
     demand = _largest_demand(equivalence_class)
     designated_mask = (
         index.designated_mask(session.designated_agents) if session.designated_agents else index.all_agents
@@ -291,78 +293,86 @@ def _sort_agents(
     fitting_mask = demand.fitting_mask() & capable_mask
     exclusions: dict[Exclusion, list[AgentId]] = {}
 
-    def exclude(why: Exclusion, mask: int) -> None:
-        if mask:
-            exclusions.setdefault(why, []).extend(agent.agent_id for agent in index.members(mask))
+    def exclude(exclusion: Exclusion, agent_mask: int) -> None:
+        if agent_mask:
+            exclusions.setdefault(exclusion, []).extend(agent.agent_id for agent in index.agents_in(agent_mask))
 
-    unavailable = [view.agent_id for view in snapshot.agents if view.agent_id not in index.ranks]
-    if unavailable:
-        exclusions[Exclusion.NOT_SCHEDULABLE] = unavailable
+    unschedulable_ids = [view.agent_id for view in snapshot.agents if view.agent_id not in index.ranks]
+    if unschedulable_ids:
+        exclusions[Exclusion.NOT_SCHEDULABLE] = unschedulable_ids
     exclude(Exclusion.NOT_DESIGNATED, index.all_agents & ~designated_mask)
-    for agent in index.members(designated_mask & ~demand.matching_mask):
+    for agent in index.agents_in(designated_mask & ~demand.matching_mask):
         architectures = {kernel.architecture for kernel in session.kernels} - {None}
         features = frozenset[str]().union(*(kernel.needs for kernel in session.kernels))
         if architectures and agent.view.architecture not in architectures:
-            why = Exclusion.ARCHITECTURE
+            exclusion = Exclusion.ARCHITECTURE
         else:
-            why = Exclusion.IMAGE if features <= agent.view.features else Exclusion.FEATURE
-        exclusions.setdefault(why, []).append(agent.agent_id)
+            exclusion = Exclusion.IMAGE if features <= agent.view.features else Exclusion.FEATURE
+        exclusions.setdefault(exclusion, []).append(agent.agent_id)
     exclude(Exclusion.NO_SUCH_DEVICE, demand.matching_mask & ~demand.supporting_mask)
     exclude(Exclusion.TOO_SMALL, demand.supporting_mask & ~capable_mask)
     exclude(Exclusion.RESERVED, capable_mask & reserved_mask)
     open_mask = capable_mask & ~reserved_mask
     exclude(Exclusion.BUSY, open_mask & ~(fitting_mask | demand.refused_mask))
     exclude(Exclusion.SCATTERED, open_mask & demand.refused_mask)
-    return [agent.agent_id for agent in index.members(open_mask & fitting_mask)], exclusions
+    return [agent.agent_id for agent in index.agents_in(open_mask & fitting_mask)], exclusions
 
 
-def _withheld_devices(index: AgentIndex, queued: QueuedSession) -> list[WithheldDevice]:
+def _withheld_devices(index: AgentIndex, queued_session: QueuedSession) -> list[WithheldDevice]:
     """Returns the devices that one of the session's alternatives selects, and that are failed, cordoned, worked on or
     tainted."""
-    session, equivalence_class = queued.session, queued.quota_class.equivalence_class
-    devices: dict[WithheldDevice, None] = {}
-    for choice in equivalence_class.choices:
-        request = choice.parts[0].device_request
-        matching_mask = _largest_demand(choice).matching_mask
+    session, equivalence_class = queued_session.session, queued_session.quota_class.equivalence_class
+    withheld: dict[WithheldDevice, None] = {}
+    for alternative in equivalence_class.choices:
+        request = alternative.parts[0].device_request
+        matching_mask = _largest_demand(alternative).matching_mask
         if session.designated_agents:
             matching_mask &= index.designated_mask(session.designated_agents)
-        agents = [each for each in index.members(matching_mask) if each.node_class.repaired is not each.node_class]
-        for device, each in withheld(choice.total, agents, request.tolerated if request is not None else ()):
-            if request is None or request.selects(facts_of(repaired_device(device))):
-                devices[each] = None
-            if len(devices) == MAX_WITHHELD:
-                return [*devices]
-    return [*devices]
+        agents = [
+            withheld_device
+            for withheld_device in index.agents_in(matching_mask)
+            if withheld_device.node_class.repaired_class is not withheld_device.node_class
+        ]
+        for device, withheld_device in withheld_devices(
+            alternative.total, agents, request.tolerated if request is not None else ()
+        ):
+            if request is None or request.selects(attributes_of(repaired_device(device))):
+                withheld[withheld_device] = None
+            if len(withheld) == MAX_WITHHELD:
+                return [*withheld]
+    return [*withheld]
 
 
 # ---- smaller requests
 
 
-def _propose(index: AgentIndex, queued: QueuedSession, reserved_mask: int) -> Iterator[Proposal]:
+def _propose(index: AgentIndex, queued_session: QueuedSession, reserved_mask: int) -> Iterator[Proposal]:
     """Yields smaller requests that seem to fit the free resources.
 
     If alternatives state amounts, yields one request of each alternative in turn, the preferred alternative first.
     """
-    session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+    session, equivalence_class = queued_session.session, queued_session.quota_class.equivalence_class
     if not equivalence_class.has_amounts:
         yield from _propose_by(index, session, equivalence_class, reserved_mask)
         return
-    choices = [(choice, choice.parts[0].device_request) for choice in equivalence_class.choices]
-    amount_slots = named_slots(request for _, request in choices if request is not None)
-    by_choice = [
+    alternatives_and_requests = [
+        (alternative, alternative.parts[0].device_request) for alternative in equivalence_class.choices
+    ]
+    amount_slots = slots_with_amounts(request for _, request in alternatives_and_requests if request is not None)
+    proposals_of_alternatives = [
         _with_alternative(
-            _propose_by(index, by_alternative(session, request, amount_slots), choice, reserved_mask), request
+            _propose_by(index, apply_alternative(session, request, amount_slots), alternative, reserved_mask), request
         )
-        for choice, request in choices
+        for alternative, request in alternatives_and_requests
         if request is not None
     ]
-    for proposals in zip_longest(*by_choice):
+    for proposals in zip_longest(*proposals_of_alternatives):
         yield from filter(None, proposals)
 
 
 def _with_alternative(proposals: Iterable[Proposal], request: DeviceRequest) -> Iterator[Proposal]:
     for proposal in proposals:
-        yield replace(proposal, device_request=with_other_amounts(request, proposal.slots))
+        yield replace(proposal, device_request=replace_amounts(request, proposal.slots))
 
 
 def _propose_by(
@@ -375,35 +385,39 @@ def _propose_by(
     agent_mask = demand.supporting_mask & ~reserved_mask
     if not agent_mask or any(kernel.slots != slots for kernel in session.kernels):
         return
-    together = kernel_count if equivalence_class.whole is not None else 1
-    seen = {Proposal(slots=slots, kernels=kernel_count)}
+    kernels_of_agent = kernel_count if equivalence_class.whole is not None else 1
+    seen_proposals = {Proposal(slots=slots, kernels=kernel_count)}
 
     def is_new(proposal: Proposal) -> bool:
-        is_known = proposal in seen
-        seen.add(proposal)
+        is_known = proposal in seen_proposals
+        seen_proposals.add(proposal)
         return not is_known
 
     for slot in demand.order:
         sufficient_mask = agent_mask
-        for (slot_index, amount_micro), name in zip(demand.ranked, demand.order, strict=True):
-            if name != slot:
+        for (slot_index, amount_micro), other_slot in zip(demand.ranked, demand.order, strict=True):
+            if other_slot != slot:
                 sufficient_mask &= slot_index.mask_with_free(amount_micro)
         if not sufficient_mask:
             continue
-        richest = index.agents[index.indexes[slot].richest_rank(sufficient_mask)]
-        amount = _step_down(richest.available[slot] / together, slots[slot])
+        richest_agent = index.agents[index.indexes[slot].richest_rank(sufficient_mask)]
+        amount = _round_down(richest_agent.available[slot] / kernels_of_agent, slots[slot])
         if 0 < amount < slots[slot]:
             proposal = Proposal(slots=ResourceSlot({**slots, slot: amount}), kernels=kernel_count)
             if is_new(proposal):
                 yield proposal
-    if kernel_count > 1 and (fewer := min(kernel_count - 1, _room(index, agent_mask, slots, together))) > 0:
-        proposal = Proposal(slots=slots, kernels=fewer)
+    if (
+        kernel_count > 1
+        and (fewer_count := min(kernel_count - 1, _count_fitting_kernels(index, agent_mask, slots, kernels_of_agent)))
+        > 0
+    ):
+        proposal = Proposal(slots=slots, kernels=fewer_count)
         if is_new(proposal):
             yield proposal
-    closest = index.agents[index.closest_rank(demand, agent_mask)]
+    closest_agent = index.agents[index.closest_rank(demand, agent_mask)]
     clamped_slots = ResourceSlot(
         {
-            slot: min(amount, _step_down(closest.available[slot] / together, amount))
+            slot: min(amount, _round_down(closest_agent.available[slot] / kernels_of_agent, amount))
             for slot, amount in slots.nonzero().items()
         }
     )
@@ -413,20 +427,20 @@ def _propose_by(
             yield proposal
 
 
-def _room(index: AgentIndex, agent_mask: int, slots: ResourceSlot, together: int) -> int:
+def _count_fitting_kernels(index: AgentIndex, agent_mask: int, slots: ResourceSlot, kernels_of_agent: int) -> int:
     """Returns how many kernels of these slots fit the free resources, on one agent or, if kernels may be apart, on all
     agents."""
-    rooms = []
-    for rank in members(agent_mask):
-        free = index.agents[rank].available
-        rooms.append(min(int(free[slot] / amount) for slot, amount in slots.nonzero().items()))
-    return max(rooms, default=0) if together > 1 else sum(rooms)
+    kernel_counts = []
+    for rank in ranks_in_mask(agent_mask):
+        free_slots = index.agents[rank].available
+        kernel_counts.append(min(int(free_slots[slot] / amount) for slot, amount in slots.nonzero().items()))
+    return max(kernel_counts, default=0) if kernels_of_agent > 1 else sum(kernel_counts)
 
 
-def _step_down(amount: Decimal, requested: Decimal) -> Decimal:
+def _round_down(amount: Decimal, requested_amount: Decimal) -> Decimal:
     """Rounds an amount down to the kind of number that was requested: mebibytes, whole numbers or hundredths."""
-    if requested >= _MIB and requested % _MIB == 0:
+    if requested_amount >= _MIB and requested_amount % _MIB == 0:
         return (amount / _MIB).to_integral_value(ROUND_FLOOR) * _MIB
-    if requested == requested.to_integral_value():
+    if requested_amount == requested_amount.to_integral_value():
         return amount.to_integral_value(ROUND_FLOOR)
     return amount.quantize(Decimal("0.01"), ROUND_FLOOR)

@@ -65,34 +65,38 @@ def read_request(body: bytes) -> ModelRequest:
     Raises ValueError, with a message for the client, unless it is a JSON object.
     """
     try:
-        parsed = msgspec.json.decode(body, type=_Body)
+        parsed_body = msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         raise ValueError("The body must be a JSON object.") from None
-    prompt = bytes(parsed.messages) or bytes(parsed.prompt) or bytes(parsed.input)
-    is_stream = parsed.stream is True
-    strips = is_stream and parsed.stream_options is None and bool(parsed.messages or parsed.prompt)
-    if strips and b'"stream_options"' in body:  # null, or given twice: leave it as it is
-        strips = False
-    limits = [n for n in (parsed.max_completion_tokens, parsed.max_tokens) if _is_count(n)]
+    prompt = bytes(parsed_body.messages) or bytes(parsed_body.prompt) or bytes(parsed_body.input)
+    is_stream = parsed_body.stream is True
+    strips_usage = is_stream and parsed_body.stream_options is None and bool(parsed_body.messages or parsed_body.prompt)
+    if strips_usage and b'"stream_options"' in body:  # null, or given twice: leave it as it is
+        strips_usage = False
+    max_tokens = [
+        token_count
+        for token_count in (parsed_body.max_completion_tokens, parsed_body.max_tokens)
+        if _is_count(token_count)
+    ]
     return ModelRequest(
-        model=parsed.model if isinstance(parsed.model, str) else "",
+        model=parsed_body.model if isinstance(parsed_body.model, str) else "",
         prompt=prompt,
-        body=_with_usage(body) if strips else body,
+        body=_request_usage(body) if strips_usage else body,
         is_stream=is_stream,
-        strips_usage=strips,
-        max_output=limits[0] if limits else None,
-        salt=parsed.cache_salt if isinstance(parsed.cache_salt, str) else "",
+        strips_usage=strips_usage,
+        max_output=max_tokens[0] if max_tokens else None,
+        salt=parsed_body.cache_salt if isinstance(parsed_body.cache_salt, str) else "",
         prompt_tokens=len(prompt) // BYTES_PER_TOKEN,
     )
 
 
-def _with_usage(body: bytes) -> bytes:
+def _request_usage(body: bytes) -> bytes:
     """Returns the body with a request for token counts as its first member.
 
     The body must be an object with other members.
     """
-    start = body.index(b"{") + 1
-    return body[:start] + _ASK + body[start:]
+    member_start = body.index(b"{") + 1
+    return body[:member_start] + _ASK + body[member_start:]
 
 
 def _is_count(value: object) -> bool:
@@ -103,12 +107,16 @@ def cost_of(usage: object) -> Cost | None:
     """Returns the token counts that an engine reports. Returns None if the counts are missing or impossible."""
     if not isinstance(usage, dict):
         return None
-    prompt, output = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
-    if not (_is_count(prompt) and _is_count(output)) or not (prompt or output):
+    prompt_tokens, output_tokens = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    if not (_is_count(prompt_tokens) and _is_count(output_tokens)) or not (prompt_tokens or output_tokens):
         return None
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens", 0) if isinstance(details, dict) else 0
-    return Cost(prompt=prompt, output=output, cached=min(cached, prompt) if _is_count(cached) else 0)
+    prompt_details = usage.get("prompt_tokens_details")
+    cached_tokens = prompt_details.get("cached_tokens", 0) if isinstance(prompt_details, dict) else 0
+    return Cost(
+        prompt=prompt_tokens,
+        output=output_tokens,
+        cached=min(cached_tokens, prompt_tokens) if _is_count(cached_tokens) else 0,
+    )
 
 
 class AnswerReader:
@@ -135,47 +143,47 @@ class AnswerReader:
         if not self._is_events:
             self._tail = (self._tail + data)[-MAX_SCAN_BYTES:]
             return data
-        pieces, start = self._rest + data, 0
-        passed: list[bytes] = []
-        for match in _EVENT_END.finditer(pieces, max(0, len(self._rest) - _EVENT_END_BYTES + 1)):
-            event = pieces[start : match.end()]
-            start = match.end()
+        buffered_data, event_start = self._rest + data, 0
+        passed_events: list[bytes] = []
+        for match in _EVENT_END.finditer(buffered_data, max(0, len(self._rest) - _EVENT_END_BYTES + 1)):
+            event = buffered_data[event_start : match.end()]
+            event_start = match.end()
             if not (self._read_event(event) and self._strips):
-                passed.append(event)
-        self._rest = pieces[start:]
+                passed_events.append(event)
+        self._rest = buffered_data[event_start:]
         if len(self._rest) > MAX_EVENT_BYTES:  # this is no stream of events
-            passed.append(self._rest)
+            passed_events.append(self._rest)
             self._rest, self._is_events, was_stripping = b"", False, self._strips
             self._strips = False
-            return b"".join(passed) if was_stripping else data
-        return b"".join(passed) if self._strips else data
+            return b"".join(passed_events) if was_stripping else data
+        return b"".join(passed_events) if self._strips else data
 
     def finish(self) -> bytes:
         """Returns the bytes that were held back, when the response has ended."""
-        rest, self._rest = self._rest, b""
-        if rest and self._is_events:
-            self._read_event(rest)
-        return rest if self._strips else b""
+        held_bytes, self._rest = self._rest, b""
+        if held_bytes and self._is_events:
+            self._read_event(held_bytes)
+        return held_bytes if self._strips else b""
 
     def _read_event(self, event: bytes) -> bool:
         """Returns True if an event holds only the token counts of the whole stream."""
-        is_data = event.startswith(b"data:") or b"\ndata:" in event
-        if not is_data or event.strip(_SPACES).endswith(b"[DONE]"):
+        has_data = event.startswith(b"data:") or b"\ndata:" in event
+        if not has_data or event.strip(_SPACES).endswith(b"[DONE]"):
             return False
         self._events += 1
         if b'"usage"' not in event:
             return False
         data = b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
         try:
-            parsed = msgspec.json.decode(data)
+            event_data = msgspec.json.decode(data)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
             return False
-        if not isinstance(parsed, dict):
+        if not isinstance(event_data, dict):
             return False
-        cost = cost_of(parsed.get("usage"))
+        cost = cost_of(event_data.get("usage"))
         if cost is not None:
             self._named = cost
-        return cost is not None and parsed.get("choices") == []
+        return cost is not None and event_data.get("choices") == []
 
     @property
     def cost(self) -> Cost:
@@ -190,5 +198,5 @@ class AnswerReader:
                     reported_cost = None
                 if reported_cost is not None:
                     return reported_cost
-        output = self._events if self._is_events else self._bytes // BYTES_PER_TOKEN
-        return Cost(prompt=self._request.prompt_tokens, output=output, is_estimated=True)
+        output_tokens = self._events if self._is_events else self._bytes // BYTES_PER_TOKEN
+        return Cost(prompt=self._request.prompt_tokens, output=output_tokens, is_estimated=True)

@@ -19,8 +19,11 @@ from ai.backend.common.structs import replace
 
 
 class MetricSource(StrEnum):
-    """The first two are those of the published client; ``proxy``: the counts of app proxy workers (``in_flight``,
-    ``queued``, ``load``, which is their sum, ``requests_per_s``, ``tokens_per_s``); ``prometheus``: a query."""
+    """Lists the sources of metrics. The first two are those of the published client.
+
+    ``proxy``: the counts of app proxy workers (``in_flight``, ``queued``, ``load``, which is their sum,
+    ``requests_per_s``, ``tokens_per_s``); ``prometheus``: a query.
+    """
 
     KERNEL = "kernel"
     INFERENCE_FRAMEWORK = "inference-framework"
@@ -189,45 +192,47 @@ def decide_scale(policy: ScalingPolicy, scaling: ScalingInput) -> ScalingDecisio
     Bounds hold first, then: what waits for a replica gets one; an endpoint that was not used for its whole idle time
     has none; rules and target advise a number; a smaller number waits until nothing larger was advised for the delay.
     """
-    low, high = policy.min_replicas, max(policy.min_replicas, policy.max_replicas)
-    inputs = _inputs(policy, scaling)
-    current = min(max(scaling.desired, low), high)
-    if current == 0:
-        if high and (scaling.queued or scaling.in_flight):
-            text = f"{scaling.queued} requests wait for a replica"
-            return _decision(1, ServingReason.REQUEST_ARRIVED, text, inputs, ScalingState())
+    min_count, max_count = policy.min_replicas, max(policy.min_replicas, policy.max_replicas)
+    inputs = _decision_inputs(policy, scaling)
+    current_count = min(max(scaling.desired, min_count), max_count)
+    if current_count == 0:
+        if max_count and (scaling.queued or scaling.in_flight):
+            explanation = f"{scaling.queued} requests wait for a replica"
+            return _make_decision(1, ServingReason.REQUEST_ARRIVED, explanation, inputs, ScalingState())
         reason = ServingReason.SCALED_DOWN if scaling.desired else None
-        return _decision(0, reason, "no request waits", inputs, ScalingState())
-    if low == 0 and _is_idle(policy, scaling):
+        return _make_decision(0, reason, "no request waits", inputs, ScalingState())
+    if min_count == 0 and _is_idle(policy, scaling):
         if scaling.is_rolling_out:
-            return _decision(current, None, "it is idle, but is being rolled out", inputs, scaling.state)
-        text = f"no request for {policy.idle_s:g} s"
-        return _decision(0, ServingReason.SCALED_TO_ZERO, text, inputs, ScalingState())
-    advice, triggered, state = _advise(policy, scaling, current)
-    texts = [text for _, text in advice]
-    desired = max((number for number, _ in advice), default=current)
-    if current != scaling.desired:
-        texts.append(f"the bounds are {low} to {high}")
-    desired = min(max(desired, low, 1), high)
-    desired, state, held = _stabilize(policy, scaling, current, desired, state)
-    texts += held
+            return _make_decision(current_count, None, "it is idle, but is being rolled out", inputs, scaling.state)
+        explanation = f"no request for {policy.idle_s:g} s"
+        return _make_decision(0, ServingReason.SCALED_TO_ZERO, explanation, inputs, ScalingState())
+    advice, triggered, state = _advise(policy, scaling, current_count)
+    texts = [explanation for _, explanation in advice]
+    desired_count = max((advised_count for advised_count, _ in advice), default=current_count)
+    if current_count != scaling.desired:
+        texts.append(f"the bounds are {min_count} to {max_count}")
+    desired_count = min(max(desired_count, min_count, 1), max_count)
+    desired_count, state, delay_texts = _stabilize(policy, scaling, current_count, desired_count, state)
+    texts += delay_texts
     reason = None
-    if desired != scaling.desired:
-        reason = ServingReason.SCALED_UP if desired > scaling.desired else ServingReason.SCALED_DOWN
-    used = triggered if desired != current else ()
-    return _decision(desired, reason, "; ".join(texts) or "nothing asks for a change", inputs, state, used)
+    if desired_count != scaling.desired:
+        reason = ServingReason.SCALED_UP if desired_count > scaling.desired else ServingReason.SCALED_DOWN
+    used_rules = triggered if desired_count != current_count else ()
+    return _make_decision(
+        desired_count, reason, "; ".join(texts) or "nothing asks for a change", inputs, state, used_rules
+    )
 
 
-def _decision(
+def _make_decision(
     desired: int,
     reason: ServingReason | None,
-    text: str,
+    explanation: str,
     inputs: Mapping[str, float | int | str | None],
     state: ScalingState,
     triggered: tuple[UUID, ...] = (),
 ) -> ScalingDecision:
     return ScalingDecision(
-        desired=desired, reason=reason, explanation=text, inputs=inputs, triggered=triggered, state=state
+        desired=desired, reason=reason, explanation=explanation, inputs=inputs, triggered=triggered, state=state
     )
 
 
@@ -238,36 +243,36 @@ def _is_idle(policy: ScalingPolicy, scaling: ScalingInput) -> bool:
 
 
 def _advise(
-    policy: ScalingPolicy, scaling: ScalingInput, current: int
+    policy: ScalingPolicy, scaling: ScalingInput, current_count: int
 ) -> tuple[list[tuple[int, str]], tuple[UUID, ...], ScalingState]:
     """Returns the advised numbers with their reasons, the rules that triggered, and the state of the panic window."""
     advice: list[tuple[int, str]] = []
     triggered: list[UUID] = []
     for rule in policy.rules:
-        number, text = _advice_of_rule(rule, policy, scaling, current)
-        if number is not None:
-            advice.append((number, text))
+        advised_count, explanation = _advice_of_rule(rule, policy, scaling, current_count)
+        if advised_count is not None:
+            advice.append((advised_count, explanation))
             triggered.append(rule.id)
     state = scaling.state
     if policy.target is not None:
-        samples = _fresh(policy.target.key, policy, scaling)
+        samples = _recent_samples(policy.target.key, policy, scaling)
         if samples:
-            number, text, state = _advice_of_target(policy.target, samples, scaling, current)
-            advice.append((number, text))
+            advised_count, explanation, state = _advice_of_target(policy.target, samples, scaling, current_count)
+            advice.append((advised_count, explanation))
         else:
-            advice.append((current, f"{policy.target.metric} is missing or old, so that nothing changes"))
+            advice.append((current_count, f"{policy.target.metric} is missing or old, so that nothing changes"))
     return advice, tuple(triggered), state
 
 
-def _fresh(key: MetricKey, policy: ScalingPolicy, scaling: ScalingInput) -> Sequence[Sample]:
+def _recent_samples(key: MetricKey, policy: ScalingPolicy, scaling: ScalingInput) -> Sequence[Sample]:
     samples = scaling.metrics.get(key, ())
     return samples if samples and scaling.now - samples[-1].at <= policy.max_age_s else ()
 
 
 def _advice_of_rule(
-    rule: ScalingRule, policy: ScalingPolicy, scaling: ScalingInput, current: int
+    rule: ScalingRule, policy: ScalingPolicy, scaling: ScalingInput, current_count: int
 ) -> tuple[int | None, str]:
-    samples = _fresh(rule.key, policy, scaling)
+    samples = _recent_samples(rule.key, policy, scaling)
     if not samples or not math.isfinite(samples[-1].mean):
         return None, ""
     value, threshold = samples[-1].mean, float(rule.threshold)
@@ -275,74 +280,91 @@ def _advice_of_rule(
         return None, ""
     if rule.last_triggered_at is not None and scaling.now < rule.last_triggered_at + rule.cooldown_s:
         return None, ""
-    number = current + rule.step_size
+    advised_count = current_count + rule.step_size
     if rule.min_replicas is not None:
-        number = max(number, min(current, rule.min_replicas) if rule.step_size < 0 else rule.min_replicas)
+        advised_count = max(
+            advised_count, min(current_count, rule.min_replicas) if rule.step_size < 0 else rule.min_replicas
+        )
     if rule.max_replicas is not None:
-        number = min(number, max(current, rule.max_replicas) if rule.step_size > 0 else rule.max_replicas)
-    if number == current:
+        advised_count = min(
+            advised_count, max(current_count, rule.max_replicas) if rule.step_size > 0 else rule.max_replicas
+        )
+    if advised_count == current_count:
         return None, ""
-    return max(number, 0), f"{rule.metric} {value:g} is {rule.comparator} {threshold:g}: {rule.step_size:+d}"
+    return max(advised_count, 0), f"{rule.metric} {value:g} is {rule.comparator} {threshold:g}: {rule.step_size:+d}"
 
 
 def _advice_of_target(
-    target: TargetPolicy, samples: Sequence[Sample], scaling: ScalingInput, current: int
+    target: TargetPolicy, samples: Sequence[Sample], scaling: ScalingInput, current_count: int
 ) -> tuple[int, str, ScalingState]:
     now, state, ready = scaling.now, scaling.state, max(1, scaling.ready)
-    stable, burst = _mean(samples, now - target.stable_s), _mean(samples, now - target.panic_s)
-    desired, panic = _needed(stable, target, current), _needed(burst, target, current)
-    until = state.panic_until
-    if panic >= target.panic_ratio * ready and burst > stable:
-        until = now + target.stable_s
-    if until is not None and until <= now:
-        until = None
-    peak, text = 0, f"{target.metric} {stable:.4g} in {target.stable_s:g} s, {target.target:g} for each replica"
-    if until is not None:
-        peak = max(state.panic_peak, panic, current)
-        desired, text = max(desired, peak), f"{target.metric} {burst:.4g} in {target.panic_s:g} s, a burst"
-    desired = min(desired, math.ceil(target.max_up * ready))
-    desired = max(desired, min(current, math.floor(ready / target.max_down)))
-    return desired, text, replace(state, panic_until=until, panic_peak=peak)
+    stable_load, burst_load = _mean_load(samples, now - target.stable_s), _mean_load(samples, now - target.panic_s)
+    desired_count, panic_count = (
+        _needed_replicas(stable_load, target, current_count),
+        _needed_replicas(burst_load, target, current_count),
+    )
+    panic_until = state.panic_until
+    if panic_count >= target.panic_ratio * ready and burst_load > stable_load:
+        panic_until = now + target.stable_s
+    if panic_until is not None and panic_until <= now:
+        panic_until = None
+    peak_count, explanation = (
+        0,
+        f"{target.metric} {stable_load:.4g} in {target.stable_s:g} s, {target.target:g} for each replica",
+    )
+    if panic_until is not None:
+        peak_count = max(state.panic_peak, panic_count, current_count)
+        desired_count, explanation = (
+            max(desired_count, peak_count),
+            f"{target.metric} {burst_load:.4g} in {target.panic_s:g} s, a burst",
+        )
+    desired_count = min(desired_count, math.ceil(target.max_up * ready))
+    desired_count = max(desired_count, min(current_count, math.floor(ready / target.max_down)))
+    return desired_count, explanation, replace(state, panic_until=panic_until, panic_peak=peak_count)
 
 
-def _mean(samples: Sequence[Sample], since: float) -> float:
+def _mean_load(samples: Sequence[Sample], since_s: float) -> float:
     """Returns the mean of the samples of a window. If the window has no sample, the newest sample is returned."""
-    values = [sample.total for sample in samples if sample.at >= since] or [samples[-1].total]
-    mean = sum(values) / len(values)
+    totals = [sample.total for sample in samples if sample.at >= since_s] or [samples[-1].total]
+    mean = sum(totals) / len(totals)
     return mean if math.isfinite(mean) and mean > 0 else 0.0
 
 
-def _needed(load: float, target: TargetPolicy, current: int) -> int:
+def _needed_replicas(load: float, target: TargetPolicy, current_count: int) -> int:
     """Returns the number of replicas that a load needs.
 
-    Returns ``current`` if the difference is within the tolerance.
+    Returns ``current_count`` if the difference is within the tolerance.
     """
-    if current and abs(load / (current * target.target) - 1.0) <= target.tolerance:
-        return current
+    if current_count and abs(load / (current_count * target.target) - 1.0) <= target.tolerance:
+        return current_count
     return math.ceil(load / target.target)
 
 
 def _stabilize(
-    policy: ScalingPolicy, scaling: ScalingInput, current: int, desired: int, state: ScalingState
+    policy: ScalingPolicy, scaling: ScalingInput, current_count: int, desired_count: int, state: ScalingState
 ) -> tuple[int, ScalingState, list[str]]:
     """Delays a reduction of replicas until no larger number was advised for ``down_delay_s``."""
-    kept = tuple(each for each in state.advice if each[0] > scaling.now - policy.down_delay_s)
-    state = replace(state, advice=(*kept, (scaling.now, desired)))
-    if desired >= current:
-        return desired, state, []
+    recent_advice = tuple(advice for advice in state.advice if advice[0] > scaling.now - policy.down_delay_s)
+    state = replace(state, advice=(*recent_advice, (scaling.now, desired_count)))
+    if desired_count >= current_count:
+        return desired_count, state, []
     if scaling.is_rolling_out:
-        return current, state, ["nothing is removed during a roll-out"]
-    has_waited = any(at <= scaling.now - policy.down_delay_s for at, _ in scaling.state.advice)
+        return current_count, state, ["nothing is removed during a roll-out"]
+    has_waited = any(advised_at <= scaling.now - policy.down_delay_s for advised_at, _ in scaling.state.advice)
     if policy.down_delay_s > 0 and not has_waited:
-        return current, state, [f"a smaller number waits {policy.down_delay_s:g} s"]
-    largest = max([desired, *(number for _, number in kept)])
-    if largest > desired:
-        return min(current, largest), state, [f"{largest} were advised within {policy.down_delay_s:g} s"]
-    return desired, state, []
+        return current_count, state, [f"a smaller number waits {policy.down_delay_s:g} s"]
+    largest_count = max([desired_count, *(advised_count for _, advised_count in recent_advice)])
+    if largest_count > desired_count:
+        return (
+            min(current_count, largest_count),
+            state,
+            [f"{largest_count} were advised within {policy.down_delay_s:g} s"],
+        )
+    return desired_count, state, []
 
 
-def _inputs(policy: ScalingPolicy, scaling: ScalingInput) -> Mapping[str, float | int | str | None]:
-    values: dict[str, float | int | str | None] = {
+def _decision_inputs(policy: ScalingPolicy, scaling: ScalingInput) -> Mapping[str, float | int | str | None]:
+    input_values: dict[str, float | int | str | None] = {
         "desired": scaling.desired,
         "ready": scaling.ready,
         "min_replicas": policy.min_replicas,
@@ -352,8 +374,8 @@ def _inputs(policy: ScalingPolicy, scaling: ScalingInput) -> Mapping[str, float 
         "last_request_at": scaling.last_request_at,
     }
     keys = [rule.key for rule in policy.rules] + ([policy.target.key] if policy.target else [])
-    for source, name in keys:
-        samples = scaling.metrics.get((source, name), ())
-        values[f"{source}:{name}"] = samples[-1].total if samples else None
-        values[f"{source}:{name}:age_s"] = round(scaling.now - samples[-1].at, 3) if samples else None
-    return values
+    for source, metric_name in keys:
+        samples = scaling.metrics.get((source, metric_name), ())
+        input_values[f"{source}:{metric_name}"] = samples[-1].total if samples else None
+        input_values[f"{source}:{metric_name}:age_s"] = round(scaling.now - samples[-1].at, 3) if samples else None
+    return input_values

@@ -19,7 +19,7 @@ _MAX_TOKENS_KEPT = 65_536
 
 
 class RollingSum:
-    """Sums amounts over the last ``seconds``. It counts whole parts, so that it is never too small."""
+    """Sums amounts over the last ``seconds``. Whole parts of the window are counted, so the sum is never too small."""
 
     __slots__ = ("_parts", "_seconds", "_total")
 
@@ -31,20 +31,20 @@ class RollingSum:
     def part_of(self, now: float) -> int:
         return int(now * PARTS / self._seconds)
 
-    def add(self, part: int, amount: int) -> None:
+    def add(self, part_number: int, amount: int) -> None:
         """Adds an amount to the present part of the window."""
-        self._parts[part] = self._parts.get(part, 0) + amount
+        self._parts[part_number] = self._parts.get(part_number, 0) + amount
         self._total += amount
 
-    def correct(self, part: int, amount: int) -> None:
+    def correct(self, part_number: int, amount: int) -> None:
         """Adds to a past part of the window, or subtracts from it. Does nothing once the part has left the window."""
-        if part in self._parts:
-            self.add(part, amount)
+        if part_number in self._parts:
+            self.add(part_number, amount)
 
     def total(self, now: float) -> int:
-        oldest = self.part_of(now) - PARTS
-        while self._parts and (first := next(iter(self._parts))) < oldest:
-            self._total -= self._parts.pop(first)
+        oldest_part = self.part_of(now) - PARTS
+        while self._parts and (first_part := next(iter(self._parts))) < oldest_part:
+            self._total -= self._parts.pop(first_part)
         return self._total
 
     def wait_s(self, now: float, room: int, limit: int) -> float:
@@ -52,10 +52,10 @@ class RollingSum:
         excess = self.total(now) + room - limit
         if excess <= 0:
             return 0.0
-        for part, amount in self._parts.items():
-            excess -= amount
+        for part_number, part_amount in self._parts.items():
+            excess -= part_amount
             if excess <= 0:
-                return max(0.0, (part + PARTS + 1) * self._seconds / PARTS - now)
+                return max(0.0, (part_number + PARTS + 1) * self._seconds / PARTS - now)
         return self._seconds
 
 
@@ -65,7 +65,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     prompt: int = 0
     output: int = 0
 
-    def of(self, kind: TokenKind) -> int:
+    def tokens_of(self, kind: TokenKind) -> int:
         match kind:
             case TokenKind.INPUT:
                 return self.prompt
@@ -138,27 +138,27 @@ class InferenceMeter:
         Nothing is counted for one that is refused. An estimate above a limit counts as all of it: only the answer will
         tell.
         """
-        account = self._account(token, limits)
+        account = self._usage_of(token, limits)
         if limits.concurrent is not None and account.open >= limits.concurrent:
             return Refusal(what="concurrent", limit=limits.concurrent, retry_after_s=1.0)
-        for window, counted in zip(limits.requests, account.requests, strict=True):
-            if counted.total(now) + 1 > window.amount:
-                wait_s = counted.wait_s(now, 1, window.amount)
+        for window, rolling_sum in zip(limits.requests, account.requests, strict=True):
+            if rolling_sum.total(now) + 1 > window.amount:
+                wait_s = rolling_sum.wait_s(now, 1, window.amount)
                 return Refusal(what="requests", limit=window.amount, retry_after_s=wait_s)
-        amounts: list[int] = []
-        for limit, counted in zip(limits.tokens, account.tokens, strict=True):
-            amount = min(estimate.of(limit.kind), limit.amount)
-            total = counted.total(now)
-            if total + amount > limit.amount or total >= limit.amount:
-                wait_s = counted.wait_s(now, max(1, amount), limit.amount)
+        reserved_of_windows: list[int] = []
+        for limit, rolling_sum in zip(limits.tokens, account.tokens, strict=True):
+            reserved_tokens = min(estimate.tokens_of(limit.kind), limit.amount)
+            summed_tokens = rolling_sum.total(now)
+            if summed_tokens + reserved_tokens > limit.amount or summed_tokens >= limit.amount:
+                wait_s = rolling_sum.wait_s(now, max(1, reserved_tokens), limit.amount)
                 return Refusal(what="tokens", limit=limit.amount, retry_after_s=wait_s)
-            amounts.append(amount)
-        for counted in account.requests:
-            counted.add(counted.part_of(now), 1)
-        for counted, amount in zip(account.tokens, amounts, strict=True):
-            counted.add(counted.part_of(now), amount)
+            reserved_of_windows.append(reserved_tokens)
+        for rolling_sum in account.requests:
+            rolling_sum.add(rolling_sum.part_of(now), 1)
+        for rolling_sum, reserved_tokens in zip(account.tokens, reserved_of_windows, strict=True):
+            rolling_sum.add(rolling_sum.part_of(now), reserved_tokens)
         account.open += 1
-        return Reservation(token, now, amounts)
+        return Reservation(token, now, reserved_of_windows)
 
     def complete(self, reservation: Reservation, actual: Estimate) -> None:
         """Ends an admitted request once, and counts its real tokens instead of the estimate."""
@@ -167,32 +167,38 @@ class InferenceMeter:
             return
         reservation.is_open = False
         account.open = max(0, account.open - 1)
-        for window, counted, reserved in zip(account.limits.tokens, account.tokens, reservation.tokens, strict=False):
-            counted.correct(counted.part_of(reservation.at), actual.of(window.kind) - reserved)
+        for window, rolling_sum, reserved_tokens in zip(
+            account.limits.tokens, account.tokens, reservation.tokens, strict=False
+        ):
+            rolling_sum.correct(rolling_sum.part_of(reservation.at), actual.tokens_of(window.kind) - reserved_tokens)
 
     def quotas(self, token: str, now: float) -> Iterator[tuple[str, Quota]]:
         """Yields the narrowest request window and the narrowest token window of an API token with limits."""
         account = self._accounts.get(token)
         if account is None:
             return
-        kinds = (
+        windows_of_kinds = (
             ("requests", account.requests, [window.amount for window in account.limits.requests]),
             ("tokens", account.tokens, [window.amount for window in account.limits.tokens]),
         )
-        for name, sums, limits in kinds:
+        for kind, sums, limits in windows_of_kinds:
             quotas = [
-                Quota(limit=limit, remaining=max(0, limit - each.total(now)), reset_s=each.wait_s(now, limit, limit))
-                for each, limit in zip(sums, limits, strict=True)
+                Quota(
+                    limit=limit,
+                    remaining=max(0, limit - rolling_sum.total(now)),
+                    reset_s=rolling_sum.wait_s(now, limit, limit),
+                )
+                for rolling_sum, limit in zip(sums, limits, strict=True)
             ]
             if quotas:
-                yield name, min(quotas, key=lambda quota: (quota.remaining, quota.limit))
+                yield kind, min(quotas, key=lambda quota: (quota.remaining, quota.limit))
 
-    def _account(self, token: str, limits: InferenceLimits) -> _TokenUse:
+    def _usage_of(self, token: str, limits: InferenceLimits) -> _TokenUse:
         account = self._accounts.get(token)
         if account is None or account.limits != limits:
-            still_open = account.open if account else 0
+            open_count = account.open if account else 0
             account = self._accounts[token] = _TokenUse(limits)
-            account.open = still_open
+            account.open = open_count
         self._accounts.move_to_end(token)
         while len(self._accounts) > self._max_accounts:
             self._accounts.popitem(last=False)

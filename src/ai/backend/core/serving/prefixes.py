@@ -28,12 +28,12 @@ def hash_blocks(prompt: bytes, salt: bytes = b"") -> list[bytes]:
     An incomplete last block has no hash. ``salt`` is what keeps prompts apart that no cache shares: model, adapter,
     salt of the tenant.
     """
-    name, names = blake2b(salt, digest_size=8).digest(), []
+    block_hash, block_hashes = blake2b(salt, digest_size=8).digest(), []
     end = min(len(prompt) // BLOCK_BYTES, MAX_BLOCKS) * BLOCK_BYTES
     for start in range(0, end, BLOCK_BYTES):
-        name = blake2b(prompt[start : start + BLOCK_BYTES], digest_size=8, key=name).digest()
-        names.append(name)
-    return names
+        block_hash = blake2b(prompt[start : start + BLOCK_BYTES], digest_size=8, key=block_hash).digest()
+        block_hashes.append(block_hash)
+    return block_hashes
 
 
 class PrefixIndex:
@@ -57,41 +57,43 @@ class PrefixIndex:
         Those that got it first come first. Whoever has a block has those before it, so that the length is found by
         halving.
         """
-        low, high = 0, len(blocks)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._fresh(blocks[middle - 1]):
-                low = middle
+        lower_bound, upper_bound = 0, len(blocks)
+        while lower_bound < upper_bound:
+            middle = (lower_bound + upper_bound + 1) // 2
+            if self._present_holders(blocks[middle - 1]):
+                lower_bound = middle
             else:
-                high = middle - 1
-        return (self._fresh(blocks[low - 1]), low) if low else ([], 0)
+                upper_bound = middle - 1
+        return (self._present_holders(blocks[lower_bound - 1]), lower_bound) if lower_bound else ([], 0)
 
-    def _fresh(self, block: bytes) -> list[RouteKey]:
-        holders, received, capacity = self._holders.get(block), self._received, self._capacity
+    def _present_holders(self, block: bytes) -> list[RouteKey]:
+        holders, received_counts, capacity = self._holders.get(block), self._received, self._capacity
         if not holders:
             return []
         return [
-            key for key, at in holders.items() if (latest := received.get(key)) is not None and latest - at < capacity
+            key
+            for key, block_number in holders.items()
+            if (latest_number := received_counts.get(key)) is not None and latest_number - block_number < capacity
         ]
 
     def add(self, key: RouteKey, blocks: Sequence[bytes]) -> None:
         """Records that a prompt was sent to a replica."""
-        all_holders, number = self._holders, self._received.get(key, 0)
+        all_holders, next_number = self._holders, self._received.get(key, 0)
         for block in blocks:
             holders = all_holders.get(block)
             if holders is None:
-                all_holders[block] = {key: number}
-                number += 1
+                all_holders[block] = {key: next_number}
+                next_number += 1
                 continue
             all_holders.move_to_end(block)
-            before = holders.get(key)
-            if before is None or number - before >= self._capacity:
+            earlier_number = holders.get(key)
+            if earlier_number is None or next_number - earlier_number >= self._capacity:
                 holders.pop(key, None)
-                number += 1
-            holders[key] = number
+                next_number += 1
+            holders[key] = next_number
             if len(holders) > _MAX_HOLDERS:
                 del holders[next(iter(holders))]
-        self._received[key] = number
+        self._received[key] = next_number
         while len(all_holders) > self._max_blocks:
             all_holders.popitem(last=False)
 

@@ -65,22 +65,24 @@ class _Planner:
         snapshot = self.snapshot
         self._end_drains_and_timeouts()
         if snapshot.is_destroying:
-            self._end(snapshot.replicas, ServingReason.ENDPOINT_DESTROYED)
+            self._end_replicas(snapshot.replicas, ServingReason.ENDPOINT_DESTROYED)
             self.explanation = "the endpoint is being destroyed"
             return
-        others = [each for each in snapshot.replicas if each.revision not in (snapshot.active, snapshot.target)]
-        self._end(others, ServingReason.SUPERSEDED)
-        target = snapshot.target
-        if target is None or target == snapshot.active:
-            self._keep()
+        other_replicas = [
+            replica for replica in snapshot.replicas if replica.revision not in (snapshot.active, snapshot.target)
+        ]
+        self._end_replicas(other_replicas, ServingReason.SUPERSEDED)
+        target_revision = snapshot.target
+        if target_revision is None or target_revision == snapshot.active:
+            self._keep_active()
         elif snapshot.abort_reason is not None:
-            self._roll_back(target, snapshot.abort_reason)
-        elif (abort := self._abort_reason(target)) is not None:
+            self._roll_back(target_revision, snapshot.abort_reason)
+        elif (abort := self._abort_reason(target_revision)) is not None:
             self.actions.append(abort)
             self.explanation = abort.detail
-            self._roll_back(target, abort.reason)
+            self._roll_back(target_revision, abort.reason)
         else:
-            self._roll_out(target)
+            self._roll_out(target_revision)
 
     # What is due by time
 
@@ -114,248 +116,281 @@ class _Planner:
 
     # Counting
 
-    def _alive(self, revision: UUID | None) -> list[Replica]:
+    def _alive_replicas(self, revision: UUID | None) -> list[Replica]:
         return [
-            each
-            for each in self.snapshot.replicas
-            if each.revision == revision and each.status in _ALIVE and each.id not in self._stepped
+            replica
+            for replica in self.snapshot.replicas
+            if replica.revision == revision and replica.status in _ALIVE and replica.id not in self._stepped
         ]
 
-    def _ready(self, revision: UUID | None) -> list[Replica]:
-        return [each for each in self._alive(revision) if each.status is R.READY]
+    def _ready_replicas(self, revision: UUID | None) -> list[Replica]:
+        return [replica for replica in self._alive_replicas(revision) if replica.status is R.READY]
 
     @property
-    def _holding(self) -> int:
-        """Returns the replicas that hold resources."""
-        return sum(each.status is not R.TERMINATED for each in self.snapshot.replicas)
+    def _holding_count(self) -> int:
+        """Returns the number of replicas that hold resources."""
+        return sum(replica.status is not R.TERMINATED for replica in self.snapshot.replicas)
 
     # Starting and ending
 
-    def _start(self, revision: UUID, count: int) -> None:
+    def _start_replicas(self, revision: UUID, count: int) -> None:
         """Starts replicas of a revision.
 
         After a failure they come one by one, and each waits twice as long as the one before.
         """
-        failed = self.snapshot.failures.get(revision)
+        failed_starts = self.snapshot.failures.get(revision)
         if count <= 0:
             return
-        if failed is not None and failed.count > 0:
-            starting = any(each.status in _STARTING for each in self._alive(revision))
-            delay_s = min(self.policy.first_backoff_s * 2.0 ** min(failed.count - 1, 30), self.policy.max_backoff_s)
-            if starting or not self._is_due(failed.last_at + delay_s):
+        if failed_starts is not None and failed_starts.count > 0:
+            is_starting = any(replica.status in _STARTING for replica in self._alive_replicas(revision))
+            delay_s = min(
+                self.policy.first_backoff_s * 2.0 ** min(failed_starts.count - 1, 30), self.policy.max_backoff_s
+            )
+            if is_starting or not self._is_due(failed_starts.last_at + delay_s):
                 return
             count = 1
         self.actions.append(StartReplicas(revision, count))
 
-    def _end(self, replicas: Iterable[Replica], reason: ServingReason) -> None:
+    def _end_replicas(self, replicas: Iterable[Replica], reason: ServingReason) -> None:
         for replica in replicas:
             if replica.status in _ALIVE and replica.id not in self._stepped:
                 self.actions.append(StepReplica(replica.id, ReplicaTrigger.END_REQUESTED, reason))
                 self._stepped.add(replica.id)
 
-    def _end_surplus(self, revision: UUID, keep: int, reason: ServingReason) -> None:
-        alive = sorted(self._alive(revision), key=_end_key)
-        self._end(alive[: max(0, len(alive) - keep)], reason)
+    def _end_surplus(self, revision: UUID, kept_count: int, reason: ServingReason) -> None:
+        alive_replicas = sorted(self._alive_replicas(revision), key=_end_sort_key)
+        self._end_replicas(alive_replicas[: max(0, len(alive_replicas) - kept_count)], reason)
 
     # Steady state and rolling back
 
-    def _keep(self) -> None:
+    def _keep_active(self) -> None:
         snapshot = self.snapshot
         if snapshot.active is None:
             self.explanation = "no revision is to be served"
             return
         self._end_surplus(snapshot.active, snapshot.desired, ServingReason.SCALED_DOWN)
-        self._start(snapshot.active, snapshot.desired - len(self._alive(snapshot.active)))
-        self.weights = {snapshot.active: 1.0} if self._ready(snapshot.active) else {}
-        self.explanation = f"{len(self._ready(snapshot.active))} of {snapshot.desired} replicas are ready"
+        self._start_replicas(snapshot.active, snapshot.desired - len(self._alive_replicas(snapshot.active)))
+        self.weights = {snapshot.active: 1.0} if self._ready_replicas(snapshot.active) else {}
+        self.explanation = f"{len(self._ready_replicas(snapshot.active))} of {snapshot.desired} replicas are ready"
 
-    def _roll_back(self, target: UUID, reason: ServingReason) -> None:
+    def _roll_back(self, target_revision: UUID, reason: ServingReason) -> None:
         """Brings the active revision back to the desired number of replicas.
 
         What was ready of the target serves until that is so, unless it is the target's own answers that were bad.
         """
-        active, desired = self.snapshot.active, self.snapshot.desired
-        replicas = [each for each in self.snapshot.replicas if each.revision == target]
-        if not any(each.status is not R.TERMINATED for each in replicas):
-            self.actions.append(FinishRollback(target))
-        ready_old = len(self._ready(active)) if active is not None else 0
-        if active is not None:
-            self._end_surplus(active, desired, ServingReason.SCALED_DOWN)
-            self._start(active, desired - len(self._alive(active)))
-        is_bad = reason is ServingReason.GUARD_TRIPPED and ready_old > 0
-        keep = 0 if active is None or is_bad else max(0, min(desired - ready_old, len(self._ready(target))))
-        self._end_surplus(target, keep, reason)
-        self._weigh_by_number(active, target if keep else None)
+        active_revision, desired_count = self.snapshot.active, self.snapshot.desired
+        target_replicas = [replica for replica in self.snapshot.replicas if replica.revision == target_revision]
+        if not any(replica.status is not R.TERMINATED for replica in target_replicas):
+            self.actions.append(FinishRollback(target_revision))
+        old_ready_count = len(self._ready_replicas(active_revision)) if active_revision is not None else 0
+        if active_revision is not None:
+            self._end_surplus(active_revision, desired_count, ServingReason.SCALED_DOWN)
+            self._start_replicas(active_revision, desired_count - len(self._alive_replicas(active_revision)))
+        is_guard_tripped = reason is ServingReason.GUARD_TRIPPED and old_ready_count > 0
+        kept_count = (
+            0
+            if active_revision is None or is_guard_tripped
+            else max(0, min(desired_count - old_ready_count, len(self._ready_replicas(target_revision))))
+        )
+        self._end_surplus(target_revision, kept_count, reason)
+        self._weigh_by_number(active_revision, target_revision if kept_count else None)
         self.explanation = self.explanation or f"rolled back: {reason}"
 
-    def _weigh_by_number(self, active: UUID | None, target: UUID | None) -> None:
-        numbers = {each: float(len(self._ready(each))) for each in (active, target) if each is not None}
-        self.weights = {revision: number for revision, number in numbers.items() if number}
+    def _weigh_by_number(self, active_revision: UUID | None, target_revision: UUID | None) -> None:
+        count_of_revision = {
+            revision_id: float(len(self._ready_replicas(revision_id)))
+            for revision_id in (active_revision, target_revision)
+            if revision_id is not None
+        }
+        self.weights = {revision: ready_count for revision, ready_count in count_of_revision.items() if ready_count}
 
-    def _abort_reason(self, target: UUID) -> Abort | None:
+    def _abort_reason(self, target_revision: UUID) -> Abort | None:
         snapshot, policy = self.snapshot, self.policy
-        failed = snapshot.failures.get(target)
-        if failed is not None and failed.count >= policy.max_failures:
-            text = f"{failed.count} replicas failed one after the other"
-            return Abort(target, ServingReason.START_FAILED, text)
+        failed_starts = snapshot.failures.get(target_revision)
+        if failed_starts is not None and failed_starts.count >= policy.max_failures:
+            detail = f"{failed_starts.count} replicas failed one after the other"
+            return Abort(target_revision, ServingReason.START_FAILED, detail)
         if snapshot.active is None:
             return None
         if policy.guard is not None and (
-            broken := check_guard(policy.guard, snapshot.samples, snapshot.active, target)
+            violation := check_guard(policy.guard, snapshot.samples, snapshot.active, target_revision)
         ):
-            return Abort(target, ServingReason.GUARD_TRIPPED, broken)
+            return Abort(target_revision, ServingReason.GUARD_TRIPPED, violation)
         if self._is_due(snapshot.started_at + policy.deadline_s):
-            return Abort(target, ServingReason.DEADLINE_PASSED, f"it took more than {policy.deadline_s:g} s")
+            return Abort(target_revision, ServingReason.DEADLINE_PASSED, f"it took more than {policy.deadline_s:g} s")
         return None
 
     # Rolling out
 
-    def _roll_out(self, target: UUID) -> None:
+    def _roll_out(self, target_revision: UUID) -> None:
         snapshot = self.snapshot
         if snapshot.active is None:
-            self._replace_none(target)
+            self._start_first_revision(target_revision)
         elif snapshot.desired == 0:
-            self._end(self._alive(snapshot.active), ServingReason.SUPERSEDED)
-            self._promote(target, "no replica is wanted now")
+            self._end_replicas(self._alive_replicas(snapshot.active), ServingReason.SUPERSEDED)
+            self._promote(target_revision, "no replica is wanted now")
         elif self.policy.kind is RolloutKind.ROLLING:
-            self._roll(snapshot.active, target)
+            self._replace_gradually(snapshot.active, target_revision)
         elif self.policy.kind is RolloutKind.BLUE_GREEN:
-            self._turn(snapshot.active, target)
+            self._switch_at_once(snapshot.active, target_revision)
         else:
-            self._canary(snapshot.active, target)
+            self._shift_in_steps(snapshot.active, target_revision)
 
-    def _promote(self, target: UUID, text: str) -> None:
-        self.actions.append(Promote(target))
-        self.weights = {target: 1.0} if self._ready(target) else {}
-        self.explanation = f"promoted: {text}"
+    def _promote(self, target_revision: UUID, explanation: str) -> None:
+        self.actions.append(Promote(target_revision))
+        self.weights = {target_revision: 1.0} if self._ready_replicas(target_revision) else {}
+        self.explanation = f"promoted: {explanation}"
 
-    def _replace_none(self, target: UUID) -> None:
-        desired = self.snapshot.desired
-        self._end_surplus(target, desired, ServingReason.SCALED_DOWN)
-        self._start(target, desired - len(self._alive(target)))
-        ready = len(self._ready(target))
-        if ready >= min(desired, max(1, desired - self.policy.max_unavailable)):
-            self._promote(target, f"{ready} of {desired} replicas are ready")
+    def _start_first_revision(self, target_revision: UUID) -> None:
+        desired_count = self.snapshot.desired
+        self._end_surplus(target_revision, desired_count, ServingReason.SCALED_DOWN)
+        self._start_replicas(target_revision, desired_count - len(self._alive_replicas(target_revision)))
+        ready_count = len(self._ready_replicas(target_revision))
+        if ready_count >= min(desired_count, max(1, desired_count - self.policy.max_unavailable)):
+            self._promote(target_revision, f"{ready_count} of {desired_count} replicas are ready")
         else:
-            self.weights = {target: 1.0} if ready else {}
-            self.explanation = f"{ready} of {desired} replicas of the first revision are ready"
+            self.weights = {target_revision: 1.0} if ready_count else {}
+            self.explanation = f"{ready_count} of {desired_count} replicas of the first revision are ready"
 
-    def _roll(self, active: UUID, target: UUID) -> None:
-        snapshot, desired = self.snapshot, self.snapshot.desired
-        surge, unavailable = self.policy.max_surge, self.policy.max_unavailable
-        if surge + unavailable <= 0:
-            surge = 1
-        ready_new = len(self._ready(target))
-        if ready_new >= desired:
-            self._end_surplus(target, desired, ServingReason.SCALED_DOWN)
-            self._promote(target, f"{ready_new} of {desired} replicas are ready")
+    def _replace_gradually(self, active_revision: UUID, target_revision: UUID) -> None:
+        snapshot, desired_count = self.snapshot, self.snapshot.desired
+        max_surge, max_unavailable = self.policy.max_surge, self.policy.max_unavailable
+        if max_surge + max_unavailable <= 0:
+            max_surge = 1
+        new_ready_count = len(self._ready_replicas(target_revision))
+        if new_ready_count >= desired_count:
+            self._end_surplus(target_revision, desired_count, ServingReason.SCALED_DOWN)
+            self._promote(target_revision, f"{new_ready_count} of {desired_count} replicas are ready")
             return
-        self._end_surplus(target, desired, ServingReason.SCALED_DOWN)
-        room = desired + surge - self._holding
-        self._start(target, min(desired - len(self._alive(target)), room))
-        old = sorted(self._alive(active), key=_end_key)
-        idle = [each for each in old if each.status is not R.READY]
-        self._end(idle, ServingReason.SUPERSEDED)
-        ready = [each for each in old if each.status is R.READY]
-        spare = len(ready) + ready_new - max(0, desired - unavailable)
-        self._end(ready[: max(0, spare)], ServingReason.SUPERSEDED)
-        self._weigh_by_number(active, target)
-        self.explanation = f"{ready_new} of {desired} replicas of the new revision are ready"
-        if snapshot.failures.get(target):
+        self._end_surplus(target_revision, desired_count, ServingReason.SCALED_DOWN)
+        startable_count = desired_count + max_surge - self._holding_count
+        self._start_replicas(
+            target_revision, min(desired_count - len(self._alive_replicas(target_revision)), startable_count)
+        )
+        old_replicas = sorted(self._alive_replicas(active_revision), key=_end_sort_key)
+        unready_replicas = [replica for replica in old_replicas if replica.status is not R.READY]
+        self._end_replicas(unready_replicas, ServingReason.SUPERSEDED)
+        ready_replicas = [replica for replica in old_replicas if replica.status is R.READY]
+        surplus_count = len(ready_replicas) + new_ready_count - max(0, desired_count - max_unavailable)
+        self._end_replicas(ready_replicas[: max(0, surplus_count)], ServingReason.SUPERSEDED)
+        self._weigh_by_number(active_revision, target_revision)
+        self.explanation = f"{new_ready_count} of {desired_count} replicas of the new revision are ready"
+        if snapshot.failures.get(target_revision):
             self.explanation += ", after failed starts"
 
-    def _keep_old(self, active: UUID) -> None:
-        self._end_surplus(active, self.snapshot.desired, ServingReason.SCALED_DOWN)
-        self._start(active, self.snapshot.desired - len(self._alive(active)))
+    def _keep_old(self, active_revision: UUID) -> None:
+        self._end_surplus(active_revision, self.snapshot.desired, ServingReason.SCALED_DOWN)
+        self._start_replicas(active_revision, self.snapshot.desired - len(self._alive_replicas(active_revision)))
 
-    def _turn(self, active: UUID, target: UUID) -> None:
-        desired = self.snapshot.desired
-        self._keep_old(active)
-        self._end_surplus(target, desired, ServingReason.SCALED_DOWN)
-        self._start(target, desired - len(self._alive(target)))
+    def _switch_at_once(self, active_revision: UUID, target_revision: UUID) -> None:
+        desired_count = self.snapshot.desired
+        self._keep_old(active_revision)
+        self._end_surplus(target_revision, desired_count, ServingReason.SCALED_DOWN)
+        self._start_replicas(target_revision, desired_count - len(self._alive_replicas(target_revision)))
         if self.snapshot.step:
-            self._watch(active, target)
+            self._watch_target(active_revision, target_revision)
             return
-        ready_since = self._ready_since(target, desired)
+        ready_since = self._ready_since(target_revision, desired_count)
         if ready_since is not None and self._is_due(ready_since + self.policy.soak_s):
             if self.policy.guard is None or self.policy.watch_s <= 0:
-                self._promote(target, f"all {desired} replicas are ready")
+                self._promote(target_revision, f"all {desired_count} replicas are ready")
                 return
             self.actions.append(EnterStep(1))
-            self.weights = {target: 1.0}
+            self.weights = {target_revision: 1.0}
             self.explanation = "all requests go to the new revision, which is watched"
             return
-        self.weights = {active: 1.0} if self._ready(active) else {}
-        self.explanation = f"{len(self._ready(target))} of {desired} replicas of the new revision are ready"
+        self.weights = {active_revision: 1.0} if self._ready_replicas(active_revision) else {}
+        self.explanation = (
+            f"{len(self._ready_replicas(target_revision))} of {desired_count} replicas of the new revision are ready"
+        )
 
-    def _watch(self, active: UUID, target: UUID) -> None:
+    def _watch_target(self, active_revision: UUID, target_revision: UUID) -> None:
         """Keeps the old replicas, which get no requests, until the guard has judged the new replicas long enough."""
         snapshot, watch_s = self.snapshot, self.policy.watch_s
         if snapshot.step > 1 or self._is_due(snapshot.step_since + watch_s):
-            self._promote(target, f"it kept its guard for {watch_s:g} s" if snapshot.step == 1 else "as requested")
+            self._promote(
+                target_revision, f"it kept its guard for {watch_s:g} s" if snapshot.step == 1 else "as requested"
+            )
             return
-        serving = target if self._ready(target) else active
-        self.weights = {serving: 1.0} if self._ready(serving) else {}
+        serving_revision = target_revision if self._ready_replicas(target_revision) else active_revision
+        self.weights = {serving_revision: 1.0} if self._ready_replicas(serving_revision) else {}
         self.explanation = f"all requests go to the new revision, which is watched for {watch_s:g} s"
 
-    def _canary(self, active: UUID, target: UUID) -> None:
-        snapshot, steps, desired = self.snapshot, self.policy.steps, self.snapshot.desired
-        self._keep_old(active)
-        number = min(snapshot.step, len(steps))
-        is_last = number == len(steps)
-        needed = desired if is_last else max(1, min(desired, math.ceil(desired * steps[number].weight / 100.0)))
-        self._end_surplus(target, needed, ServingReason.SCALED_DOWN)
-        self._start(target, needed - len(self._alive(target)))
-        ready_since = self._ready_since(target, needed)
-        share = 100.0 if is_last else min(100.0, max(0.0, steps[number].weight))
+    def _shift_in_steps(self, active_revision: UUID, target_revision: UUID) -> None:
+        snapshot, steps, desired_count = self.snapshot, self.policy.steps, self.snapshot.desired
+        self._keep_old(active_revision)
+        step_number = min(snapshot.step, len(steps))
+        is_last = step_number == len(steps)
+        needed_count = (
+            desired_count
+            if is_last
+            else max(1, min(desired_count, math.ceil(desired_count * steps[step_number].weight / 100.0)))
+        )
+        self._end_surplus(target_revision, needed_count, ServingReason.SCALED_DOWN)
+        self._start_replicas(target_revision, needed_count - len(self._alive_replicas(target_revision)))
+        ready_since = self._ready_since(target_revision, needed_count)
+        target_percent = 100.0 if is_last else min(100.0, max(0.0, steps[step_number].weight))
         if ready_since is None:
-            share = min(100.0, max(0.0, steps[number - 1].weight)) if number and self._ready(target) else 0.0
-            self.explanation = f"step {number + 1}: {len(self._ready(target))} of {needed} new replicas are ready"
+            target_percent = (
+                min(100.0, max(0.0, steps[step_number - 1].weight))
+                if step_number and self._ready_replicas(target_revision)
+                else 0.0
+            )
+            ready_count = len(self._ready_replicas(target_revision))
+            self.explanation = f"step {step_number + 1}: {ready_count} of {needed_count} new replicas are ready"
         elif is_last:
-            self._promote(target, "all steps are done")
+            self._promote(target_revision, "all steps are done")
             return
         else:
-            self.explanation = f"step {number + 1} of {len(steps)}: {share:g} per cent of the requests"
-            hold_s, begun = steps[number].hold_s, max(snapshot.step_since, ready_since)
-            if hold_s is not None and self._is_due(begun + hold_s):
-                self.actions.append(EnterStep(number + 1))
-        shares = {active: 100.0 - share if self._ready(active) else 0.0, target: share if self._ready(target) else 0.0}
-        self.weights = {revision: weight for revision, weight in shares.items() if weight > 0}
-        if not self.weights and self._ready(target):
-            self.weights = {target: 1.0}
+            self.explanation = f"step {step_number + 1} of {len(steps)}: {target_percent:g} per cent of the requests"
+            hold_s, hold_began = steps[step_number].hold_s, max(snapshot.step_since, ready_since)
+            if hold_s is not None and self._is_due(hold_began + hold_s):
+                self.actions.append(EnterStep(step_number + 1))
+        percent_of_revision = {
+            active_revision: 100.0 - target_percent if self._ready_replicas(active_revision) else 0.0,
+            target_revision: target_percent if self._ready_replicas(target_revision) else 0.0,
+        }
+        self.weights = {revision: percent for revision, percent in percent_of_revision.items() if percent > 0}
+        if not self.weights and self._ready_replicas(target_revision):
+            self.weights = {target_revision: 1.0}
 
     def _ready_since(self, revision: UUID, count: int) -> float | None:
         """Returns since when a revision has the given number of ready replicas. Returns None if it has fewer."""
-        moments = sorted(each.since for each in self._ready(revision))
-        return moments[count - 1] if 0 < count <= len(moments) else None
+        ready_times = sorted(replica.since for replica in self._ready_replicas(revision))
+        return ready_times[count - 1] if 0 < count <= len(ready_times) else None
 
 
-def _end_key(replica: Replica) -> tuple[int, int, float, str]:
+def _end_sort_key(replica: Replica) -> tuple[int, int, float, str]:
     """Returns the sort key by which replicas are ended: idle ones first, then those with the least work, then the
     youngest."""
     return _END_ORDER.index(replica.status), replica.in_flight_tokens, -replica.since, replica.id.hex
 
 
-def check_guard(guard: Guard, samples: Mapping[UUID, RevisionSample], active: UUID, target: UUID) -> str | None:
+def check_guard(
+    guard: Guard, samples: Mapping[UUID, RevisionSample], active_revision: UUID, target_revision: UUID
+) -> str | None:
     """Returns a sentence that says how a new revision violates its guard.
 
     Returns None if not, or if too little was measured.
     """
-    new, old = samples.get(target, RevisionSample()), samples.get(active, RevisionSample())
-    if new.requests < guard.min_requests:
+    new_sample, old_sample = (
+        samples.get(target_revision, RevisionSample()),
+        samples.get(active_revision, RevisionSample()),
+    )
+    if new_sample.requests < guard.min_requests:
         return None
-    if guard.max_error_rate is not None and new.error_rate > max(guard.max_error_rate, old.error_rate):
-        return f"{new.errors} of {new.requests} requests failed, more than {guard.max_error_rate:.1%}"
-    if old.requests < guard.min_requests:
+    if guard.max_error_rate is not None and new_sample.error_rate > max(guard.max_error_rate, old_sample.error_rate):
+        return f"{new_sample.errors} of {new_sample.requests} requests failed, more than {guard.max_error_rate:.1%}"
+    if old_sample.requests < guard.min_requests:
         return None
-    ratio = _ratio(new.ttft_p90_s, old.ttft_p90_s)
+    ratio = _ratio(new_sample.ttft_p90_s, old_sample.ttft_p90_s)
     if guard.max_ttft_ratio is not None and ratio is not None and ratio > guard.max_ttft_ratio:
         return f"the first byte takes {ratio:.2f} times as long as before, more than {guard.max_ttft_ratio:g}"
-    ratio = _ratio(new.tokens_per_s, old.tokens_per_s)
+    ratio = _ratio(new_sample.tokens_per_s, old_sample.tokens_per_s)
     if guard.min_token_rate_ratio is not None and ratio is not None and ratio < guard.min_token_rate_ratio:
         return f"it makes {ratio:.2f} times the tokens a second, less than {guard.min_token_rate_ratio:g}"
     return None
 
 
-def _ratio(new: float | None, old: float | None) -> float | None:
-    return new / old if new is not None and old else None
+def _ratio(new_value: float | None, old_value: float | None) -> float | None:
+    return new_value / old_value if new_value is not None and old_value else None

@@ -90,15 +90,15 @@ class _Group:
 
     def place_on_ring(self) -> None:
         """Places the members on the hash ring by their identity alone, so that every worker has the same ring."""
-        points = [
-            (_point(f"{target.route.session_id} {number}"), index)
+        ring_points = [
+            (_ring_point(f"{target.route.session_id} {point_number}"), index)
             for index, target in enumerate(self.members)
-            for number in range(_RING_POINTS)
+            for point_number in range(_RING_POINTS)
         ]
-        self.ring = sorted(points)
+        self.ring = sorted(ring_points)
 
 
-def _point(text: str) -> int:
+def _ring_point(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 
@@ -140,18 +140,20 @@ class ReplicaPicker:
                 group.weight += route.traffic_ratio
             group.members.append(Target(key_of(route), route))
         for revision, group in groups.items():
-            former = self._groups.get(revision)
-            if former is not None and former.members == group.members:
-                group.ring = former.ring
+            old_group = self._groups.get(revision)
+            if old_group is not None and old_group.members == group.members:
+                group.ring = old_group.ring
         self._groups = groups
-        self._places = {target.key: (name, target) for name, group in groups.items() for target in group.members}
+        self._places = {
+            target.key: (revision_key, target) for revision_key, group in groups.items() for target in group.members
+        }
         self._weights.retain(groups)
-        kept = {
+        load_of_replica = {
             target.key: self.loads.get(target.key) or Load() for group in groups.values() for target in group.members
         }
-        for key in self.loads.keys() - kept.keys():
+        for key in self.loads.keys() - load_of_replica.keys():
             self._index.forget(key)
-        self.loads = kept
+        self.loads = load_of_replica
 
     @property
     def is_empty(self) -> bool:
@@ -166,30 +168,34 @@ class ReplicaPicker:
         groups = self._groups
         if excluded_count:
             groups = {
-                revision: left for revision, group in groups.items() if (left := _without(group, excluded)).members
+                revision: remaining_group
+                for revision, group in groups.items()
+                if (remaining_group := _group_without(group, excluded)).members
             }
         if not groups:
             return None
-        revision = self._revision(groups, prompt.session_key)
+        revision = self._choose_revision(groups, prompt.session_key)
         members, group = groups[revision].members, groups[revision]
         blocks = prompt.blocks if self.kind is RoutingKind.PREFIX else ()
-        hit, reason = 0, PickReason.LEAST_LOAD
+        hit_blocks, reason = 0, PickReason.LEAST_LOAD
         if len(members) == 1:
             target, reason = members[0], PickReason.ONLY
-            hit = self._holders(revision, blocks, excluded)[1] if blocks else 0
+            hit_blocks = self._holders(revision, blocks, excluded)[1] if blocks else 0
         elif prompt.session_key:
-            target, reason = _on_ring(group, prompt.session_key), PickReason.SESSION
+            target, reason = _target_on_ring(group, prompt.session_key), PickReason.SESSION
         elif blocks:
-            holders, hit = self._holders(revision, blocks, excluded)
-            target, hit, reason = self._by_prefix(members, holders, hit, len(blocks), prompt.tokens)
+            holders, hit_blocks = self._holders(revision, blocks, excluded)
+            target, hit_blocks, reason = self._choose_by_prefix(
+                members, holders, hit_blocks, len(blocks), prompt.tokens
+            )
         else:
-            target = self._least(members)
+            target = self._least_loaded(members)
         if blocks:
             self._index.add(target.key, blocks)
-        uncached = max(0, prompt.tokens - hit * BLOCK_BYTES // _BYTES_PER_TOKEN)
-        return Pick(target, revision, reason, uncached)
+        uncached_tokens = max(0, prompt.tokens - hit_blocks * BLOCK_BYTES // _BYTES_PER_TOKEN)
+        return Pick(target, revision, reason, uncached_tokens)
 
-    def _revision(self, groups: dict[Hashable, _Group], session_key: str) -> Hashable:
+    def _choose_revision(self, groups: dict[Hashable, _Group], session_key: str) -> Hashable:
         if len(groups) == 1:
             return next(iter(groups))
         weights = {revision: group.weight for revision, group in groups.items() if group.weight > 0}
@@ -198,37 +204,41 @@ class ReplicaPicker:
         if not session_key:
             return self._weights.choose(weights)
         # The share of each revision in the space of keys: a changed weight moves no more sessions than it must.
-        left = _point(f"revision {session_key}") / _SPAN * sum(weights.values())
+        remaining_weight = _ring_point(f"revision {session_key}") / _SPAN * sum(weights.values())
         for revision in sorted(weights, key=str):
-            left -= weights[revision]
-            if left < 0:
+            remaining_weight -= weights[revision]
+            if remaining_weight < 0:
                 return revision
         return max(weights, key=str)
 
-    def _least(self, members: list[Target]) -> Target:
+    def _least_loaded(self, members: list[Target]) -> Target:
         """Returns the member with the fewest open requests. Among equals, the one chosen longest ago is returned."""
         loads = self.loads
         if len(members) > SCAN_LIMIT:
-            return min(self._draw(members), self._draw(members), key=lambda target: loads[target.key].requests)
-        chosen = min(members, key=lambda target: loads[target.key].requests)
-        members.remove(chosen)
-        members.append(chosen)
-        return chosen
+            return min(
+                self._draw_randomly(members),
+                self._draw_randomly(members),
+                key=lambda target: loads[target.key].requests,
+            )
+        chosen_target = min(members, key=lambda target: loads[target.key].requests)
+        members.remove(chosen_target)
+        members.append(chosen_target)
+        return chosen_target
 
-    def _draw(self, members: list[Target]) -> Target:
+    def _draw_randomly(self, members: list[Target]) -> Target:
         return members[int(self._dice.random() * len(members))]
 
     def _holders(
         self, revision: Hashable, blocks: Sequence[bytes], excluded: Container[RouteKey]
     ) -> tuple[list[Target], int]:
         """Returns the members of a revision that have the longest prefix of a prompt, and the number of its blocks."""
-        keys, hit = self._index.holders(blocks)
-        places = [self._places[key] for key in keys if key in self._places and key not in excluded]
-        targets = [target for own, target in places if own == revision]
-        return targets, hit if targets else 0
+        keys, hit_blocks = self._index.holders(blocks)
+        revisions_and_targets = [self._places[key] for key in keys if key in self._places and key not in excluded]
+        targets = [target for target_revision, target in revisions_and_targets if target_revision == revision]
+        return targets, hit_blocks if targets else 0
 
-    def _by_prefix(
-        self, members: list[Target], holders: list[Target], hit: int, blocks: int, tokens: int
+    def _choose_by_prefix(
+        self, members: list[Target], holders: list[Target], hit_blocks: int, block_count: int, prompt_tokens: int
     ) -> tuple[Target, int, PickReason]:
         """Chooses the replica that has most of the prompt, unless the replica is saturated.
 
@@ -236,24 +246,26 @@ class ReplicaPicker:
         """
         loads = self.loads
         if self._dice.random() < _EXPLORATION:
-            return self._draw(members), 0, PickReason.EXPLORATION
-        if hit >= _MIN_HIT * blocks:
+            return self._draw_randomly(members), 0, PickReason.EXPLORATION
+        if hit_blocks >= _MIN_HIT * block_count:
             # One replica keeps the prompt while it can: a copy elsewhere takes the place of other prompts.
             for target in holders:
                 if loads[target.key].uncached_tokens <= self._saturation_tokens:
-                    return target, hit, PickReason.PREFIX
-        others = members if len(members) <= SCAN_LIMIT else [self._draw(members) for _ in range(_DRAWS)]
-        saved, keys = hit * BLOCK_BYTES // _BYTES_PER_TOKEN, {target.key for target in holders}
+                    return target, hit_blocks, PickReason.PREFIX
+        other_targets = members if len(members) <= SCAN_LIMIT else [self._draw_randomly(members) for _ in range(_DRAWS)]
+        cached_tokens, holder_keys = hit_blocks * BLOCK_BYTES // _BYTES_PER_TOKEN, {target.key for target in holders}
 
-        def work(target: Target) -> tuple[int, int]:
+        def load_with_prompt(target: Target) -> tuple[int, int]:
             load = loads[target.key]
-            return load.uncached_tokens + max(0, tokens - (saved if target.key in keys else 0)), load.requests
+            return load.uncached_tokens + max(
+                0, prompt_tokens - (cached_tokens if target.key in holder_keys else 0)
+            ), load.requests
 
-        chosen = min([*holders, *others], key=work)
+        chosen_target = min([*holders, *other_targets], key=load_with_prompt)
         if len(members) <= SCAN_LIMIT:
-            members.remove(chosen)
-            members.append(chosen)
-        return chosen, hit if chosen.key in keys else 0, PickReason.LEAST_LOAD
+            members.remove(chosen_target)
+            members.append(chosen_target)
+        return chosen_target, hit_blocks if chosen_target.key in holder_keys else 0, PickReason.LEAST_LOAD
 
     def begin(self, pick: Pick) -> None:
         """Counts a request at its replica."""
@@ -261,7 +273,7 @@ class ReplicaPicker:
             load.requests += 1
             load.uncached_tokens += pick.uncached_tokens
 
-    def answer(self, pick: Pick) -> None:
+    def begin_response(self, pick: Pick) -> None:
         """Removes the tokens of a prompt from the load of its replica, because the response has begun or will never
         begin."""
         if (load := self.loads.get(pick.target.key)) is not None:
@@ -273,15 +285,15 @@ class ReplicaPicker:
             load.requests = max(0, load.requests - 1)
 
 
-def _without(group: _Group, excluded: Container[RouteKey]) -> _Group:
+def _group_without(group: _Group, excluded: Container[RouteKey]) -> _Group:
     return _Group(group.weight, [target for target in group.members if target.key not in excluded])
 
 
-def _on_ring(group: _Group, key: str) -> Target:
+def _target_on_ring(group: _Group, key: str) -> Target:
     if not group.ring:
         group.place_on_ring()
-    position = bisect_right(group.ring, (_point(key), len(group.members)))
-    return group.members[group.ring[position % len(group.ring)][1]]
+    ring_index = bisect_right(group.ring, (_ring_point(key), len(group.members)))
+    return group.members[group.ring[ring_index % len(group.ring)][1]]
 
 
 @dataclass(slots=True)

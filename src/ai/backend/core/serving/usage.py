@@ -100,17 +100,17 @@ def _report_of(key: UsageKey, row: _Row) -> InferenceUsage:
     )
 
 
-def quantile_s(first_bytes: Sequence[int], part: float) -> float | None:
+def quantile_s(first_bytes: Sequence[int], quantile: float) -> float | None:
     """Returns the upper bound in seconds of the bucket that contains the given quantile.
 
     Returns None if there are no times. Times above the last bound count as twice that.
     """
-    total = sum(first_bytes)
-    if not total:
+    total_count = sum(first_bytes)
+    if not total_count:
         return None
-    left = part * total
-    for number, bound in zip(first_bytes, (*FIRST_BYTE_BOUNDS_S, 2 * FIRST_BYTE_BOUNDS_S[-1]), strict=False):
-        left -= number
-        if left <= 0:
-            return bound
+    remaining_count = quantile * total_count
+    for bucket_count, bound_s in zip(first_bytes, (*FIRST_BYTE_BOUNDS_S, 2 * FIRST_BYTE_BOUNDS_S[-1]), strict=False):
+        remaining_count -= bucket_count
+        if remaining_count <= 0:
+            return bound_s
     return 2 * FIRST_BYTE_BOUNDS_S[-1]

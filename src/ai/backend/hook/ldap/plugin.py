@@ -101,31 +101,31 @@ class LdapSignOn(AbstractHook):
             return None
         if "\0" in name + secret or not _is_text(name + secret):
             return None
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._find, name, secret)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._find_user, name, secret)
 
     def _make_server(self) -> Any:
         options = self._options
         ca_file = str(options.ca_file) if options.ca_file is not None else None
-        tls = ldap3.Tls(validate=ssl.CERT_REQUIRED, version=ssl.PROTOCOL_TLS_CLIENT, ca_certs_file=ca_file)
+        tls_options = ldap3.Tls(validate=ssl.CERT_REQUIRED, version=ssl.PROTOCOL_TLS_CLIENT, ca_certs_file=ca_file)
         return ldap3.Server(
             options.uri,
             use_ssl=options.uri.startswith("ldaps:"),
-            tls=tls,
+            tls=tls_options,
             get_info=ldap3.NONE,
             connect_timeout=options.timeout_s,
         )
 
     @contextmanager
-    def _bound(self, user: str, password: str) -> Iterator[Any]:
-        """Yields a connection that is bound as ``user``, or anonymously without a user, and closes it. Raises
+    def _bound_connection(self, user_dn: str, password: str) -> Iterator[Any]:
+        """Yields a connection that is bound as ``user_dn``, or anonymously without a user, and closes it. Raises
         LDAPException.
         """
         options = self._options
         connection = ldap3.Connection(
             self._server,
-            user=user or None,
+            user=user_dn or None,
             password=password or None,
-            authentication=ldap3.SIMPLE if user else ldap3.ANONYMOUS,
+            authentication=ldap3.SIMPLE if user_dn else ldap3.ANONYMOUS,
             client_strategy=ldap3.SYNC,
             receive_timeout=options.timeout_s,
             auto_referrals=False,
@@ -144,54 +144,54 @@ class LdapSignOn(AbstractHook):
             if connection.socket is not None:  # ldap3 leaves it open after some failures
                 connection.socket.close()
 
-    def _find(self, name: str, secret: str) -> SiteUser | None:
+    def _find_user(self, name: str, secret: str) -> SiteUser | None:
         """Returns the user of a name and password, in a thread. Raises LDAPException, HookDenied."""
         options = self._options
-        with self._bound(options.bind_dn, options.bind_password.get_secret_value()) as connection:
+        with self._bound_connection(options.bind_dn, options.bind_password.get_secret_value()) as connection:
             attributes = [options.email_attribute, options.username_attribute, options.full_name_attribute]
             query = options.user_filter.replace("{name}", escape_filter_chars(name))
-            entries = _search(connection, options.base_dn, query, attributes)
+            entries = _search_entries(connection, options.base_dn, query, attributes)
             dn = entries[0]["dn"] if len(entries) == 1 else f"cn=nobody,{options.base_dn}"
-            if not self._binds(dn, secret) or len(entries) != 1:
+            if not self._can_bind(dn, secret) or len(entries) != 1:
                 return None
-            values = entries[0]["attributes"]
-            groups = self._groups(connection, dn)
-        email = _one(values.get(options.email_attribute))
+            user_attributes = entries[0]["attributes"]
+            group_names = self._group_names(connection, dn)
+        email = _first_value(user_attributes.get(options.email_attribute))
         if not email:
             raise HookDenied("The directory has no e-mail address of yours: tell an administrator.")
         return site_user(
             options,
             email=email,
-            username=_one(values.get(options.username_attribute)),
-            full_name=_one(values.get(options.full_name_attribute)),
-            groups=groups,
+            username=_first_value(user_attributes.get(options.username_attribute)),
+            full_name=_first_value(user_attributes.get(options.full_name_attribute)),
+            groups=group_names,
         )
 
-    def _binds(self, dn: str, secret: str) -> bool:
+    def _can_bind(self, dn: str, secret: str) -> bool:
         try:
-            with self._bound(dn, secret):
+            with self._bound_connection(dn, secret):
                 return True
         except (LDAPBindError, LDAPInvalidCredentialsResult, LDAPSASLPrepError):  # the last: no password of RFC 4013
             return False
 
-    def _groups(self, connection: Any, dn: str) -> list[str]:
+    def _group_names(self, connection: Any, dn: str) -> list[str]:
         options = self._options
         if not options.group_base_dn:
             return []
         query = options.group_filter.replace("{dn}", escape_filter_chars(dn))
-        entries = _search(connection, options.group_base_dn, query, [options.group_name_attribute])
-        return [_one(entry["attributes"].get(options.group_name_attribute)) for entry in entries]
+        entries = _search_entries(connection, options.group_base_dn, query, [options.group_name_attribute])
+        return [_first_value(entry["attributes"].get(options.group_name_attribute)) for entry in entries]
 
 
-def _search(connection: Any, base: str, query: str, attributes: list[str]) -> list[Any]:
-    connection.search(base, query, search_scope=ldap3.SUBTREE, attributes=attributes)
+def _search_entries(connection: Any, base_dn: str, query: str, attributes: list[str]) -> list[Any]:
+    connection.search(base_dn, query, search_scope=ldap3.SUBTREE, attributes=attributes)
     return [entry for entry in connection.response if entry["type"] == "searchResEntry"]
 
 
-def _one(value: Any) -> str:
+def _first_value(attribute_value: Any) -> str:
     """Returns the first value of an attribute, or an empty text."""
-    values = value if isinstance(value, list) else [value]
-    return str(values[0]) if values and values[0] is not None else ""
+    attribute_values = attribute_value if isinstance(attribute_value, list) else [attribute_value]
+    return str(attribute_values[0]) if attribute_values and attribute_values[0] is not None else ""
 
 
 def _is_text(text: str) -> bool:

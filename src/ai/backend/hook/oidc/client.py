@@ -64,9 +64,9 @@ class ProviderClient:
         """Returns a key of the provider. An empty ``key_id`` stands for the only key. Raises ProviderFailed."""
         age_s = time.monotonic() - self._keys_at
         if age_s > KEYS_S or (key_id not in self._keys and age_s > REFRESH_S):
-            document = await self._read("GET", await self.endpoint("jwks_uri"))
+            key_document = await self._read("GET", await self.endpoint("jwks_uri"))
             try:
-                keys = jwt.PyJWKSet.from_dict(dict(document)).keys
+                keys = jwt.PyJWKSet.from_dict(dict(key_document)).keys
             except jwt.PyJWTError as e:
                 raise ProviderFailed(f"its keys are malformed: {e}") from None
             self._keys = {key.key_id or "": key for key in keys if key.public_key_use in (None, "sig")}
@@ -80,7 +80,7 @@ class ProviderClient:
     async def exchange(self, code: str, verifier: str, return_url: str) -> Mapping[str, Any]:
         """Returns the tokens for a code (RFC 6749, 4.1.3; RFC 7636, 4.5). Raises ProviderFailed."""
         secret = self.settings.client_secret.get_secret_value()
-        fields = {
+        form_fields = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": return_url,
@@ -91,7 +91,7 @@ class ProviderClient:
         if secret:  # each part is encoded as a form is (RFC 6749, 2.3.1)
             login, password = quote_plus(self.settings.client_id), quote_plus(secret)
             headers["Authorization"] = aiohttp.encode_basic_auth(login, password)
-        return await self._read("POST", await self.endpoint("token_endpoint"), data=fields, headers=headers)
+        return await self._read("POST", await self.endpoint("token_endpoint"), data=form_fields, headers=headers)
 
     async def claims(self, access_token: str) -> Mapping[str, Any]:
         """Returns the claims of the user from the provider. Raises ProviderFailed."""
@@ -101,21 +101,21 @@ class ProviderClient:
     async def _read(self, method: str, url: str, **options: Any) -> Mapping[str, Any]:
         if self._http is None:
             raise ProviderFailed("the plugin is not started")
-        content = bytearray()
+        body = bytearray()
         try:
             async with self._http.request(method, url, allow_redirects=False, **options) as response:
                 if response.status != 200:
                     raise ProviderFailed(f"{URL(url).path} answers {response.status}")
                 async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-                    content += chunk
-                    if len(content) > MAX_BYTES:
+                    body += chunk
+                    if len(body) > MAX_BYTES:
                         raise ProviderFailed(f"{URL(url).path} answers too much")
         except (aiohttp.ClientError, TimeoutError) as e:
             raise ProviderFailed(f"{URL(url).host} does not answer: {type(e).__name__}") from None
         try:
-            value = json.loads(content)
+            document = json.loads(body)
         except ValueError:
             raise ProviderFailed(f"{URL(url).path} answers no JSON") from None
-        if not isinstance(value, dict):
+        if not isinstance(document, dict):
             raise ProviderFailed(f"{URL(url).path} answers no object")
-        return value
+        return document

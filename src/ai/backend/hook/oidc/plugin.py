@@ -75,9 +75,9 @@ class OidcSignOn(AbstractHook):
     async def finish_redirect(self, secret: str, return_url: str, parameters: Mapping[str, str]) -> SiteUser:
         """Returns the user who signed in at the provider. Raises HookDenied."""
         flow = msgspec.json.decode(secret, type=_Flow)
-        if not _is_same(parameters.get("state", ""), flow.state):
+        if not _is_same_text(parameters.get("state", ""), flow.state):
             raise HookDenied("This sign-in began in another browser: begin anew.")
-        if not _is_same(parameters.get("iss", self._options.issuer), self._options.issuer):  # RFC 9207
+        if not _is_same_text(parameters.get("iss", self._options.issuer), self._options.issuer):  # RFC 9207
             raise HookDenied("The answer is of another sign-in service.")
         code = parameters.get("code", "")
         if not code:
@@ -85,14 +85,14 @@ class OidcSignOn(AbstractHook):
             raise HookDenied("The sign-in service did not let you in.")
         try:
             tokens = await self._provider.exchange(code, flow.verifier, return_url)
-            claims = await self._verified(str(tokens.get("id_token") or ""), flow.nonce)
-            claims = await self._completed(claims, str(tokens.get("access_token") or ""))
+            claims = await self._verify_id_token(str(tokens.get("id_token") or ""), flow.nonce)
+            claims = await self._complete_claims(claims, str(tokens.get("access_token") or ""))
         except ProviderFailed as e:
             log.warning("a sign-in at %s failed: %s", self._options.issuer, e)
             raise HookDenied("The sign-in service did not confirm who you are: begin anew.") from None
         return self._site_user(claims)
 
-    async def _verified(self, id_token: str, nonce: str) -> Mapping[str, Any]:
+    async def _verify_id_token(self, id_token: str, nonce: str) -> Mapping[str, Any]:
         """Returns the claims of an ID token (Core 1.0, 3.1.3.7). Raises ProviderFailed."""
         options = self._options
         try:
@@ -111,14 +111,14 @@ class OidcSignOn(AbstractHook):
             )
         except (jwt.PyJWTError, UnicodeError, TypeError) as e:
             raise ProviderFailed(f"an ID token is not valid: {e}") from None
-        audience = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
-        if claims.get("azp", options.client_id) != options.client_id or (len(audience) > 1 and "azp" not in claims):
+        audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
+        if claims.get("azp", options.client_id) != options.client_id or (len(audiences) > 1 and "azp" not in claims):
             raise ProviderFailed("an ID token was issued to another client")
-        if not _is_same(str(claims["nonce"]), nonce):
+        if not _is_same_text(str(claims["nonce"]), nonce):
             raise ProviderFailed("an ID token is of another sign-in")
         return claims
 
-    async def _completed(self, claims: Mapping[str, Any], access_token: str) -> Mapping[str, Any]:
+    async def _complete_claims(self, claims: Mapping[str, Any], access_token: str) -> Mapping[str, Any]:
         """Returns the claims of an ID token. If the token lacks the e-mail address or the groups, the claims of the
         provider's userinfo endpoint are added.
         """
@@ -126,10 +126,10 @@ class OidcSignOn(AbstractHook):
         is_complete = options.email_claim in claims and (not options.groups or options.groups_claim in claims)
         if is_complete or not access_token:
             return claims
-        more = await self._provider.claims(access_token)
-        if more.get("sub") != claims["sub"]:  # Core 1.0, 5.3.2
+        userinfo_claims = await self._provider.claims(access_token)
+        if userinfo_claims.get("sub") != claims["sub"]:  # Core 1.0, 5.3.2
             raise ProviderFailed("the claims are of another user")
-        return {**more, **claims}
+        return {**userinfo_claims, **claims}
 
     def _site_user(self, claims: Mapping[str, Any]) -> SiteUser:
         options = self._options
@@ -148,5 +148,5 @@ class OidcSignOn(AbstractHook):
         )
 
 
-def _is_same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
+def _is_same_text(given_text: str, expected_text: str) -> bool:
+    return hmac.compare_digest(given_text.encode(errors="replace"), expected_text.encode())

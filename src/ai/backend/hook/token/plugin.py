@@ -83,9 +83,9 @@ class TokenSignOnHook(AbstractHook):
         except (jwt.PyJWTError, UnicodeError, TypeError, ValueError) as e:
             log.info("a token of %s was refused: %s", options.issuer, e)
             raise HookDenied(_REFUSAL) from None
-        return self._named(claims)
+        return self._token_user(claims)
 
-    def _named(self, claims: dict[str, Any]) -> TokenUser:
+    def _token_user(self, claims: dict[str, Any]) -> TokenUser:
         options = self._options
         email, token_id = claims.get(options.email_claim), claims["jti"]
         if not 0 < int(claims["exp"]) - int(claims["iat"]) <= options.max_life_s:

@@ -52,16 +52,16 @@ class CachingConfigStore:
         if self._task is not None:
             await cancel_all(self._task)
             self._task = None
-        close = getattr(self.inner, "close", None)
-        if close is not None:
-            await close()
+        close_inner = getattr(self.inner, "close", None)
+        if close_inner is not None:
+            await close_inner()
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
         check_key(key)
-        return await self._read(lambda: self.inner.get(key, scopes=scopes), lambda copy: copy.get(key, scopes))
+        return await self._read_or_copy(lambda: self.inner.get(key, scopes=scopes), lambda copy: copy.get(key, scopes))
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
-        return await self._read(
+        return await self._read_or_copy(
             lambda: self.inner.get_prefix(prefix, scopes=scopes), lambda copy: copy.get_prefix(prefix, scopes)
         )
 
@@ -72,11 +72,11 @@ class CachingConfigStore:
         return revision
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
-        removed = await self.inner.delete(key, scope=scope, prefix=prefix)
+        removed_count = await self.inner.delete(key, scope=scope, prefix=prefix)
         if self.copy is not None:
-            for name in self.copy.get_prefix(key, (scope,)) if prefix else (key,):
-                self._update_copy(scope, name, None)
-        return removed
+            for removed_key in self.copy.get_prefix(key, (scope,)) if prefix else (key,):
+                self._update_copy(scope, removed_key, None)
+        return removed_count
 
     def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
         return self.inner.watch(prefix, after=after)
@@ -84,10 +84,10 @@ class CachingConfigStore:
     async def revision(self) -> int:
         return await self.inner.revision()
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
-        return await self.inner.present()
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
+        return await self.inner.read_all()
 
-    async def _read(self, read_server: Callable[[], Awaitable[T]], read_copy: Callable[[ConfigValues], T]) -> T:
+    async def _read_or_copy(self, read_server: Callable[[], Awaitable[T]], read_copy: Callable[[ConfigValues], T]) -> T:
         if self._away_since is None:
             try:
                 async with asyncio.timeout(self._patience_s):
@@ -124,9 +124,9 @@ class CachingConfigStore:
     async def _reload_copy(self) -> int:
         """Reads the whole state again and marks the server as available."""
         await self._recheck.wait(0)
-        revision, values = await self.inner.present()
+        revision, present_values = await self.inner.read_all()
         self.copy = ConfigValues()
-        for change in values:
+        for change in present_values:
             self.copy.set(change.scope, change.key, change.value)
         self._check_size()
         if self._away_since is not None:

@@ -71,7 +71,7 @@ class EtcdConfigStore:
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
         check_key(key)
-        reads = [{"request_range": {"key": _to_base64(self._path(scope, key))}} for scope in scopes]
+        reads = [{"request_range": {"key": _to_base64(self._path_of(scope, key))}} for scope in scopes]
         answer = await self._call("kv/txn", {"success": reads})
         results = [txn_part["response_range"].get("kvs", ()) for txn_part in answer.get("responses", ())]
         return next((_from_base64(pairs[0].get("value", "")) for pairs in reversed(results) if pairs), None)
@@ -82,47 +82,60 @@ class EtcdConfigStore:
             key_range, below_range = self._key_ranges(scope, prefix)
             reads += [{"request_range": txn_part} for txn_part in (key_range, below_range) if txn_part is not None]
         answer = await self._call("kv/txn", {"success": reads})
-        merged: dict[ConfigScope, dict[str, str]] = {scope: {} for scope in scopes}
+        values_of_scope: dict[ConfigScope, dict[str, str]] = {scope: {} for scope in scopes}
         for txn_part in answer.get("responses", ()):
             for pair in txn_part["response_range"].get("kvs", ()):
                 scope, key = self._parse_path(_from_base64(pair["key"]))
-                if scope in merged and covers(prefix, key):
-                    merged[scope][key] = _from_base64(pair.get("value", ""))
-        values = {key: value for scope in scopes for key, value in merged[scope].items()}
+                if scope in values_of_scope and covers(prefix, key):
+                    values_of_scope[scope][key] = _from_base64(pair.get("value", ""))
+        values = {key: value for scope in scopes for key, value in values_of_scope[scope].items()}
         return dict(sorted(values.items()))
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
-        checked = {check_key(raw_key): check_value(raw_value) for raw_key, raw_value in values.items()}
-        if len(checked) > _MAX_KEYS:
+        checked_values = {check_key(raw_key): check_value(raw_value) for raw_key, raw_value in values.items()}
+        if len(checked_values) > _MAX_KEYS:
             raise InvalidInput(f"more than {_MAX_KEYS} keys cannot be set at once", data={"keys": "too many"})
         puts: list[dict[str, Any]] = [
-            {"request_put": {"key": _to_base64(self._path(scope, key)), "value": _to_base64(value)}}
-            for key, value in checked.items()
+            {"request_put": {"key": _to_base64(self._path_of(scope, key)), "value": _to_base64(value)}}
+            for key, value in checked_values.items()
         ]
         if len(puts) > _MAX_TXN_OPS:
-            starts = range(0, len(puts), _MAX_TXN_OPS)
-            puts = [{"request_txn": {"success": puts[start : start + _MAX_TXN_OPS]}} for start in starts]
+            start_indexes = range(0, len(puts), _MAX_TXN_OPS)
+            puts = [
+                {"request_txn": {"success": puts[first_put : first_put + _MAX_TXN_OPS]}} for first_put in start_indexes
+            ]
         answer = await self._call("kv/txn", {"success": puts})
         return int(answer["header"]["revision"])
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
         if not prefix:
             check_key(key)
-            answer = await self._call("kv/deleterange", {"key": _to_base64(self._path(scope, key))})
+            answer = await self._call("kv/deleterange", {"key": _to_base64(self._path_of(scope, key))})
             return int(answer.get("deleted", 0))
         if scope == GLOBAL and not key:  # the folders of other scopes lie below it
-            return sum([await self.delete(name, scope=scope) for name in await self.get_prefix("", scopes=(scope,))])
+            return sum(
+                [
+                    await self.delete(stored_key, scope=scope)
+                    for stored_key in await self.get_prefix("", scopes=(scope,))
+                ]
+            )
         key_range, below_range = self._key_ranges(scope, key)
-        deletes = [{"request_delete_range": txn_part} for txn_part in (key_range, below_range) if txn_part is not None]
-        answer = await self._call("kv/txn", {"success": deletes})
-        return sum(int(txn_part["response_delete_range"].get("deleted", 0)) for txn_part in answer.get("responses", ()))
+        operations = [
+            {"request_delete_range": operation} for operation in (key_range, below_range) if operation is not None
+        ]
+        answer = await self._call("kv/txn", {"success": operations})
+        return sum(
+            int(operation["response_delete_range"].get("deleted", 0)) for operation in answer.get("responses", ())
+        )
 
     async def read_tree(self, root: str) -> dict[str, str]:
-        """Returns the values of all keys below ``root`` by their names in it. It ends in a slash, and is no part of
-        this store's layout."""
+        """Returns the values of all keys below ``root`` by their names without it.
+
+        ``root`` ends in a slash, and is no part of this store's layout.
+        """
         answer = await self._call("kv/range", {"key": _to_base64(root), "range_end": _range_end(root)})
         pairs = answer.get("kvs", ())
-        return {_from_base64(each["key"]).removeprefix(root): _from_base64(each.get("value", "")) for each in pairs}
+        return {_from_base64(pair["key"]).removeprefix(root): _from_base64(pair.get("value", "")) for pair in pairs}
 
     async def write_tree(
         self, root: str, values: Mapping[str, str | None], *, lease: int = 0, leased: Collection[str] = ()
@@ -140,11 +153,13 @@ class EtcdConfigStore:
             if value is None:
                 operations.append({"request_delete_range": {"key": path}})
                 continue
-            held = {"lease": str(lease)} if key in leased else {}
-            operations.append({"request_put": {"key": path, "value": _to_base64(value), **held}})
+            lease_field = {"lease": str(lease)} if key in leased else {}
+            operations.append({"request_put": {"key": path, "value": _to_base64(value), **lease_field}})
         if len(operations) > _MAX_TXN_OPS:
-            starts = range(0, len(operations), _MAX_TXN_OPS)
-            operations = [{"request_txn": {"success": operations[i : i + _MAX_TXN_OPS]}} for i in starts]
+            start_indexes = range(0, len(operations), _MAX_TXN_OPS)
+            operations = [
+                {"request_txn": {"success": operations[start : start + _MAX_TXN_OPS]}} for start in start_indexes
+            ]
         await self._call("kv/txn", {"success": operations})
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
@@ -166,9 +181,9 @@ class EtcdConfigStore:
         answer = await self._call("kv/range", {"key": _to_base64(self._root), "count_only": True})
         return int(answer["header"]["revision"])
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
         answer = await self._call("kv/range", {"key": _to_base64(self._root), "range_end": _range_end(self._root)})
-        changes = [self._change({"kv": pair}) for pair in answer.get("kvs", ())]
+        changes = [self._change_of({"kv": pair}) for pair in answer.get("kvs", ())]
         return int(answer["header"]["revision"]), sorted(changes, key=lambda change: change.revision)
 
     async def keep(self, values: Mapping[str, str], *, ttl_s: int) -> None:
@@ -181,15 +196,18 @@ class EtcdConfigStore:
         if self._lease is None:
             lease_answer = await self._call("lease/grant", {"TTL": str(ttl_s)})
             self._lease = str(lease_answer["ID"])
-        paths = {_to_base64(self._path(GLOBAL, check_key(key))): _to_base64(value) for key, value in values.items()}
-        unchanged: list[dict[str, Any]] = [
-            {"key": path, "target": "VALUE", "value": encoded} for path, encoded in paths.items()
+        value_of_path = {
+            _to_base64(self._path_of(GLOBAL, check_key(key))): _to_base64(value) for key, value in values.items()
+        }
+        conditions: list[dict[str, Any]] = [
+            {"key": path, "target": "VALUE", "value": encoded_value} for path, encoded_value in value_of_path.items()
         ]
-        unchanged += [{"key": path, "target": "LEASE", "lease": self._lease} for path in paths]
+        conditions += [{"key": path, "target": "LEASE", "lease": self._lease} for path in value_of_path]
         puts = [
-            {"request_put": {"key": path, "value": encoded, "lease": self._lease}} for path, encoded in paths.items()
+            {"request_put": {"key": path, "value": encoded_value, "lease": self._lease}}
+            for path, encoded_value in value_of_path.items()
         ]
-        await self._call("kv/txn", {"compare": unchanged, "failure": puts})
+        await self._call("kv/txn", {"compare": conditions, "failure": puts})
 
     async def hold_lease(self, lease: int, ttl_s: int) -> bool:
         """Renews the lease of this number, so that it ends ``ttl_s`` seconds after the last such call of any process.
@@ -209,32 +227,32 @@ class EtcdConfigStore:
         answer = await self._call("lease/keepalive", {"ID": lease})
         return int(answer.get("result", {}).get("TTL", 0)) > 0
 
-    def _folder(self, scope: ConfigScope) -> str:
+    def _folder_of(self, scope: ConfigScope) -> str:
         return (
             self._root
             if scope.kind is ScopeKind.GLOBAL
             else f"{self._root}{_FOLDER_BY_SCOPE[scope.kind]}/{scope.name}/"
         )
 
-    def _path(self, scope: ConfigScope, key: str) -> str:
+    def _path_of(self, scope: ConfigScope, key: str) -> str:
         if scope.kind is ScopeKind.GLOBAL and any(key.startswith(f"{name}/") for name in _FOLDER_BY_SCOPE.values()):
             raise InvalidInput(f"{key[:64]!r} belongs to a narrower scope", data={"key": "not global"})
-        return self._folder(scope) + key
+        return self._folder_of(scope) + key
 
     def _parse_path(self, path: str) -> tuple[ConfigScope, str]:
         relative_path = path.removeprefix(self._root)
-        for kind, folder in _FOLDER_BY_SCOPE.items():
-            name, _, key = relative_path.removeprefix(f"{folder}/").partition("/")
-            if relative_path.startswith(f"{folder}/") and name and key:
-                return ConfigScope(kind, name), key
+        for scope_kind, folder in _FOLDER_BY_SCOPE.items():
+            scope_name, _, key = relative_path.removeprefix(f"{folder}/").partition("/")
+            if relative_path.startswith(f"{folder}/") and scope_name and key:
+                return ConfigScope(scope_kind, scope_name), key
         return GLOBAL, relative_path
 
     def _key_ranges(self, scope: ConfigScope, prefix: str) -> tuple[dict[str, str] | None, dict[str, str]]:
         """Returns the range of the key and of the keys below it."""
-        folder, trimmed = self._folder(scope), prefix.rstrip("/")
-        below = f"{folder}{trimmed}/" if trimmed else folder
-        exact = {"key": _to_base64(folder + trimmed)} if trimmed else None
-        return exact, {"key": _to_base64(below), "range_end": _range_end(below)}
+        folder, trimmed_prefix = self._folder_of(scope), prefix.rstrip("/")
+        below_prefix = f"{folder}{trimmed_prefix}/" if trimmed_prefix else folder
+        exact_key = {"key": _to_base64(folder + trimmed_prefix)} if trimmed_prefix else None
+        return exact_key, {"key": _to_base64(below_prefix), "range_end": _range_end(below_prefix)}
 
     async def _watch_once(self, last_revision: int) -> AsyncIterator[tuple[int, list[ConfigChange]]]:
         """Yields the changes after a revision. Raises Unavailable when the connection ends."""
@@ -245,25 +263,25 @@ class EtcdConfigStore:
         }
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout.total, sock_read=_MAX_SILENCE_S)
         async with self._post("watch", {"create_request": watch_request}, timeout) as response:
-            buffer = b""
+            unfinished_line = b""
             async for chunk in response.content.iter_any():
-                *lines, buffer = (buffer + chunk).split(b"\n")
+                *lines, unfinished_line = (unfinished_line + chunk).split(b"\n")
                 for line in filter(None, lines):
                     message = msgspec.json.decode(line)
                     if "error" in message:
                         raise Unavailable(f"etcd ended the watch: {str(message['error'])[:200]}")
                     result = message["result"]
                     if int(result.get("compact_revision", 0)) > 0:
-                        yield await self.present()
+                        yield await self.read_all()
                         return
                     if result.get("canceled"):
                         raise Unavailable(f"etcd refuses the watch: {str(result.get('cancel_reason'))[:200]}")
-                    changes = [self._change(event) for event in result.get("events", ())]
+                    changes = [self._change_of(event) for event in result.get("events", ())]
                     if changes:
                         yield changes[-1].revision, changes
         raise Unavailable("etcd ended the watch")
 
-    def _change(self, event: Mapping[str, Any]) -> ConfigChange:
+    def _change_of(self, event: Mapping[str, Any]) -> ConfigChange:
         pair = event["kv"]
         scope, key = self._parse_path(_from_base64(pair["key"]))
         value = None if event.get("type") == "DELETE" else _from_base64(pair.get("value", ""))
@@ -296,7 +314,7 @@ class EtcdConfigStore:
         """Returns the first successful response of an etcd member. Each member is tried at most twice."""
         if self._http is None:
             self._http = aiohttp.ClientSession()
-        failure: BackendError = Unavailable("no etcd is named")
+        last_error: BackendError = Unavailable("no etcd is named")
         for _ in range(2 * len(self._endpoints)):
             try:
                 if self._credentials is not None and self._token is None:
@@ -306,14 +324,14 @@ class EtcdConfigStore:
                 response = await self._http.post(url, json=body, headers=headers, timeout=timeout)
             except (aiohttp.ClientError, TimeoutError, OSError) as e:
                 self._endpoints.append(self._endpoints.pop(0))
-                failure = Unavailable(f"etcd does not answer: {type(e).__name__}")
+                last_error = Unavailable(f"etcd does not answer: {type(e).__name__}")
                 continue
             if response.status == 200:
                 return response
-            failure = await self._refusal_of(response)
-            if isinstance(failure, InvalidInput):
+            last_error = await self._refusal_of(response)
+            if isinstance(last_error, InvalidInput):
                 break
-        raise failure
+        raise last_error
 
     async def _authenticate(self) -> str:
         assert self._http is not None

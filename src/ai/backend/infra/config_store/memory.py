@@ -27,17 +27,17 @@ class ConfigValues:
         )
 
     def get_prefix(self, prefix: str, scopes: Sequence[ConfigScope]) -> dict[str, str]:
-        merged: dict[str, str] = {}
+        value_of_key: dict[str, str] = {}
         for scope in scopes:
-            merged.update({key: value for key, value in self._data.get(scope, {}).items() if covers(prefix, key)})
-        return dict(sorted(merged.items()))
+            value_of_key.update({key: value for key, value in self._data.get(scope, {}).items() if covers(prefix, key)})
+        return dict(sorted(value_of_key.items()))
 
     def set(self, scope: ConfigScope, key: str, value: str | None) -> None:
         """Sets a value. The value None removes the key."""
         values_of_scope = self._data.setdefault(scope, {})
-        had_value = values_of_scope.pop(key, None)
-        if had_value is not None:
-            self.size -= len(key) + len(had_value)
+        old_value = values_of_scope.pop(key, None)
+        if old_value is not None:
+            self.size -= len(key) + len(old_value)
         if value is not None:
             values_of_scope[key] = value
             self.size += len(key) + len(value)
@@ -58,18 +58,20 @@ class MemoryConfigStore:
         return self._values.get_prefix(prefix, scopes)
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
-        checked = {check_key(raw_key): check_value(raw_value) for raw_key, raw_value in values.items()}
-        for key, value in checked.items():
+        checked_values = {check_key(raw_key): check_value(raw_value) for raw_key, raw_value in values.items()}
+        for key, value in checked_values.items():
             self._record(scope, key, value)
         await self._notify()
         return len(self._history)
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
-        removed = [stored_key for stored_key in self._values.get_prefix(key, (scope,)) if prefix or stored_key == key]
-        for name in removed:
-            self._record(scope, name, None)
+        removed_keys = [
+            stored_key for stored_key in self._values.get_prefix(key, (scope,)) if prefix or stored_key == key
+        ]
+        for removed_key in removed_keys:
+            self._record(scope, removed_key, None)
         await self._notify()
-        return len(removed)
+        return len(removed_keys)
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
         last_revision = len(self._history) if after is None else after
@@ -85,10 +87,10 @@ class MemoryConfigStore:
     async def revision(self) -> int:
         return len(self._history)
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
-        newest = {(change.scope, change.key): change for change in self._history}
-        values = [change for change in newest.values() if change.value is not None]
-        return len(self._history), sorted(values, key=lambda change: change.revision)
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
+        newest_changes = {(change.scope, change.key): change for change in self._history}
+        present_changes = [change for change in newest_changes.values() if change.value is not None]
+        return len(self._history), sorted(present_changes, key=lambda change: change.revision)
 
     def _record(self, scope: ConfigScope, key: str, value: str | None) -> None:
         self._values.set(scope, key, value)

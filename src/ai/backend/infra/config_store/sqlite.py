@@ -46,24 +46,26 @@ def _scope_at(path: str) -> ConfigScope:
 
 
 def _is_at_or_below(column: Column[str], prefix: str) -> ColumnElement[bool]:
-    trimmed = prefix.rstrip("/")
-    return (column == prefix) | column.startswith(trimmed + "/", autoescape=True) if prefix else column != ""
+    trimmed_prefix = prefix.rstrip("/")
+    return (column == prefix) | column.startswith(trimmed_prefix + "/", autoescape=True) if prefix else column != ""
 
 
-def _by_key(rows: Sequence[Any], scopes: Sequence[ConfigScope]) -> dict[str, str]:
+def _values_by_key(rows: Sequence[Any], scopes: Sequence[ConfigScope]) -> dict[str, str]:
     """Returns the values of entries by key.
 
     If several scopes have the same key, the value of the last scope is returned.
     """
-    place_of_scope = {scope.path: place for place, scope in enumerate(scopes)}
-    return dict(sorted({row.key: row.value for row in sorted(rows, key=lambda row: place_of_scope[row.scope])}.items()))
+    position_of_scope = {scope.path: position for position, scope in enumerate(scopes)}
+    return dict(
+        sorted({row.key: row.value for row in sorted(rows, key=lambda row: position_of_scope[row.scope])}.items())
+    )
 
 
 def _newest_revision(connection: Connection) -> int:
     return connection.execute(select(func.max(config_changes.c.revision))).scalar_one() or 0
 
 
-def _change(row: Row[Any]) -> ConfigChange:
+def _change_of(row: Row[Any]) -> ConfigChange:
     return ConfigChange(revision=row.revision, scope=_scope_at(row.scope), key=row.key, value=row.value)
 
 
@@ -84,8 +86,8 @@ class SQLiteConfigStore:
         await self._db.run_write(config_metadata.create_all)
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
-        values = {"key": check_key(key), "scopes": [scope.path for scope in scopes]}
-        return _by_key(await self._db.fetch(_ENTRIES_OF_KEY, values), scopes).get(key)
+        parameters = {"key": check_key(key), "scopes": [scope.path for scope in scopes]}
+        return _values_by_key(await self._db.fetch(_ENTRIES_OF_KEY, parameters), scopes).get(key)
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
         return await self._select(_is_at_or_below(config_entries.c.key, prefix), scopes)
@@ -93,15 +95,15 @@ class SQLiteConfigStore:
     async def _select(self, condition: ColumnElement[bool], scopes: Sequence[ConfigScope]) -> dict[str, str]:
         entries = config_entries.c
         query = select(entries.scope, entries.key, entries.value).where(
-            condition, entries.scope.in_([wanted_scope.path for wanted_scope in scopes])
+            condition, entries.scope.in_([config_scope.path for config_scope in scopes])
         )
-        return _by_key(await self._db.fetch(query), scopes)
+        return _values_by_key(await self._db.fetch(query), scopes)
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
-        checked = {check_key(raw_key): check_value(raw_value) for raw_key, raw_value in values.items()}
+        checked_values = {check_key(raw_key): check_value(raw_value) for raw_key, raw_value in values.items()}
 
-        def work(connection: Connection) -> int:
-            for key, value in checked.items():
+        def put_values(connection: Connection) -> int:
+            for key, value in checked_values.items():
                 revision = self._record(connection, scope, key, value)
                 connection.execute(
                     delete(config_entries).where(config_entries.c.scope == scope.path, config_entries.c.key == key)
@@ -111,7 +113,7 @@ class SQLiteConfigStore:
                 )
             return _newest_revision(connection)
 
-        newest_revision = await self._db.run_write(work)
+        newest_revision = await self._db.run_write(put_values)
         self._wake()
         return newest_revision
 
@@ -121,16 +123,16 @@ class SQLiteConfigStore:
             _is_at_or_below(entries.key, key) if prefix else entries.key == key
         )
 
-        def work(connection: Connection) -> int:
-            removed = connection.execute(select(entries.key).where(is_deleted)).scalars().all()
-            for name in removed:
-                self._record(connection, scope, name, None)
+        def delete_entries(connection: Connection) -> int:
+            removed_keys = connection.execute(select(entries.key).where(is_deleted)).scalars().all()
+            for removed_key in removed_keys:
+                self._record(connection, scope, removed_key, None)
             connection.execute(delete(config_entries).where(is_deleted))
-            return len(removed)
+            return len(removed_keys)
 
-        removed = await self._db.run_write(work)
+        removed_count = await self._db.run_write(delete_entries)
         self._wake()
-        return removed
+        return removed_count
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
         signal = Signal()
@@ -154,10 +156,10 @@ class SQLiteConfigStore:
     async def revision(self) -> int:
         return await self._db.run_read(_newest_revision)
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
         query = select(config_entries).order_by(config_entries.c.revision)
         return await self._db.run_read(
-            lambda connection: (_newest_revision(connection), [_change(row) for row in connection.execute(query)])
+            lambda connection: (_newest_revision(connection), [_change_of(row) for row in connection.execute(query)])
         )
 
     async def forget_past(self, keys: Collection[str]) -> None:
@@ -177,20 +179,22 @@ class SQLiteConfigStore:
 
     async def _changes_after(self, revision: int) -> list[ConfigChange]:
         query = select(config_changes).where(config_changes.c.revision > revision).order_by(config_changes.c.revision)
-        return [_change(row) for row in await self._db.fetch(query.limit(1000))]
+        return [_change_of(row) for row in await self._db.fetch(query.limit(1000))]
 
     async def _present_if_dropped(self, prefix: str, revision: int) -> list[ConfigChange]:
         """Returns the present values if changes after ``revision`` have been dropped already."""
         columns = config_entries.c
         query = select(config_entries).where(_is_at_or_below(columns.key, prefix)).order_by(columns.revision)
 
-        def work(connection: Connection) -> list[ConfigChange]:
-            oldest = connection.execute(select(func.min(config_changes.c.revision))).scalar_one()
+        def read_if_dropped(connection: Connection) -> list[ConfigChange]:
+            oldest_revision = connection.execute(select(func.min(config_changes.c.revision))).scalar_one()
             return (
-                [] if oldest is None or oldest <= revision + 1 else [_change(row) for row in connection.execute(query)]
+                []
+                if oldest_revision is None or oldest_revision <= revision + 1
+                else [_change_of(row) for row in connection.execute(query)]
             )
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(read_if_dropped)
 
     def _wake(self) -> None:
         for signal in self._signals:

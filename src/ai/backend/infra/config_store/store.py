@@ -59,7 +59,7 @@ class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_key(key: str) -> str:
     """Returns ``key`` if it is a slash-separated path of at most 1,024 characters. Raises InvalidInput."""
-    if len(key) > 1024 or not all(_PATH_PART.fullmatch(part) for part in key.split("/")):
+    if len(key) > 1024 or not all(_PATH_PART.fullmatch(path_part) for path_part in key.split("/")):
         raise InvalidInput(f"not a configuration key: {key[:64]!r}", data={"key": "malformed"})
     return key
 
@@ -100,5 +100,5 @@ class ConfigStore(Protocol):
 
     async def revision(self) -> int: ...
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
         """Returns every value in every scope, the oldest first, and the revision of this state."""

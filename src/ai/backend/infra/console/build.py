@@ -49,22 +49,22 @@ def build_bundle(sources: Path, cache: Path, *, report: Report = lambda _: None)
     """
     with _disk_errors(cache):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place = bundle_place(cache, source_digest(sources))
-        if is_bundle(place):
-            return place
+        bundle_folder = bundle_place(cache, source_digest(sources))
+        if is_bundle(bundle_folder):
+            return bundle_folder
         with _lock(cache / LOCK_NAME, report):
             digest = source_digest(sources)
-            place = bundle_place(cache, digest)
-            if is_bundle(place):  # built by the one that was waited for
-                return place
+            bundle_folder = bundle_place(cache, digest)
+            if is_bundle(bundle_folder):  # built by the one that was waited for
+                return bundle_folder
             steps = _Steps(cache, digest, report)
             try:
-                _build(sources, cache, place, steps)
+                _build(sources, cache, bundle_folder, steps)
             except (BuildFailed, OSError) as e:
-                steps.fail(_explain(e, cache) if isinstance(e, OSError) else str(e))
+                steps.fail(_explain_disk_error(e, cache) if isinstance(e, OSError) else str(e))
                 raise
-            _remove_old_bundles(place)
-            return place
+            _remove_old_bundles(bundle_folder)
+            return bundle_folder
 
 
 class _Steps:
@@ -81,29 +81,35 @@ class _Steps:
         self._report(step)
 
     def fail(self, error: str) -> None:
-        last = self._last
+        last_progress = self._last
         try:
             write_progress(
-                self._cache, Progress(digest=last.digest, step=last.step, started_at=last.started_at, error=error)
+                self._cache,
+                Progress(
+                    digest=last_progress.digest,
+                    step=last_progress.step,
+                    started_at=last_progress.started_at,
+                    error=error,
+                ),
             )
         except OSError:
             pass  # the disk is full: the caller has the error
 
 
-def _build(sources: Path, cache: Path, place: Path, steps: _Steps) -> None:
+def _build(sources: Path, cache: Path, bundle_folder: Path, steps: _Steps) -> None:
     for stale_folder in cache.glob("work-*"):  # of builds that were killed
         shutil.rmtree(stale_folder, ignore_errors=True)
     log = cache / LOG_NAME
     log.write_bytes(b"")
     steps.begin("Looking for Node.js")
     node = ensure_node(cache, log=log)
-    with tempfile.TemporaryDirectory(prefix="work-", dir=cache, ignore_cleanup_errors=True) as work_name:
-        work = Path(work_name)
-        project = work / "webui"
+    with tempfile.TemporaryDirectory(prefix="work-", dir=cache, ignore_cleanup_errors=True) as work_folder_name:
+        work_folder = Path(work_folder_name)
+        project = work_folder / "webui"
         for path in source_files(sources):
-            target = project / path.relative_to(sources)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+            target_file = project / path.relative_to(sources)
+            target_file.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target_file)
         env = {
             **os.environ,
             "PATH": os.pathsep.join([str(node), os.environ.get("PATH", "")]),
@@ -117,46 +123,46 @@ def _build(sources: Path, cache: Path, place: Path, steps: _Steps) -> None:
             ("Building", ["run", "build"]),
         ):
             steps.begin(step)
-            name = f"npm {command[0]}"
-            run_program([npm, *command], folder=project, env=env, log=log, step=name, timeout_s=_NPM_TIMEOUT_S)
-        bundle = work / "bundle"
+            command_name = f"npm {command[0]}"
+            run_program([npm, *command], folder=project, env=env, log=log, step=command_name, timeout_s=_NPM_TIMEOUT_S)
+        new_bundle = work_folder / "bundle"
         if not (project / "dist" / INDEX_NAME).is_file():
             raise BuildFailed(f"npm run wrote no dist/{INDEX_NAME}; see {log}.")
-        (project / "dist").rename(_made(bundle) / CONSOLE_NAME)
-        copy_terminal(project / "node_modules", bundle / TERMINAL_NAME)
-        write_licences(project, bundle / _LICENCES_NAME)
+        (project / "dist").rename(_make_folder(new_bundle) / CONSOLE_NAME)
+        copy_terminal(project / "node_modules", new_bundle / TERMINAL_NAME)
+        write_licences(project, new_bundle / _LICENCES_NAME)
         steps.begin("Done")
-        _made(place.parent)
-        shutil.rmtree(place, ignore_errors=True)  # what is there is no whole bundle
-        bundle.rename(place)
+        _make_folder(bundle_folder.parent)
+        shutil.rmtree(bundle_folder, ignore_errors=True)  # what is there is no whole bundle
+        new_bundle.rename(bundle_folder)
 
 
-def copy_terminal(packages: Path, target: Path) -> None:
+def copy_terminal(packages: Path, target_folder: Path) -> None:
     """Copies the files of the terminal page from installed npm packages, with their licences and versions.
 
     Copies nothing where the packages are not installed. Raises OSError.
     """
     versions: dict[str, str] = {}
-    for name, files in _TERMINAL_PACKAGES.items():
-        package = packages / name
+    for package_name, files in _TERMINAL_PACKAGES.items():
+        package = packages / package_name
         if not package.is_dir():
             return
         for file in files:
-            shutil.copyfile(package / file, _made(target) / Path(file).name)
-        shutil.copyfile(package / "LICENSE", target / f"LICENSE.{name.rpartition('/')[2]}")
-        versions[name] = json.loads((package / "package.json").read_text())["version"]
-    (target / "versions.json").write_text(json.dumps(versions, indent=2, sort_keys=True) + "\n")
+            shutil.copyfile(package / file, _make_folder(target_folder) / Path(file).name)
+        shutil.copyfile(package / "LICENSE", target_folder / f"LICENSE.{package_name.rpartition('/')[2]}")
+        versions[package_name] = json.loads((package / "package.json").read_text())["version"]
+    (target_folder / "versions.json").write_text(json.dumps(versions, indent=2, sort_keys=True) + "\n")
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _remove_old_bundles(newest: Path) -> None:
-    others = [path for path in newest.parent.iterdir() if path != newest]
-    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in others[_STORED_BUNDLES - 1 :]:
+def _remove_old_bundles(newest_bundle: Path) -> None:
+    old_bundles = [path for path in newest_bundle.parent.iterdir() if path != newest_bundle]
+    old_bundles.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in old_bundles[_STORED_BUNDLES - 1 :]:
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -179,28 +185,28 @@ def _disk_errors(cache: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise BuildFailed(_explain(e, cache)) from None
+        raise BuildFailed(_explain_disk_error(e, cache)) from None
 
 
-def _explain(error: OSError, cache: Path) -> str:
+def _explain_disk_error(error: OSError, cache: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"The disk is full, or its quota is; a build needs about 700 MB below {cache}."
     return f"The bundle cannot be built below {cache}: {error.strerror or error}."
 
 
-def write_licences(project: Path, target: Path) -> None:
+def write_licences(project: Path, target_file: Path) -> None:
     """Writes the name, version and licence of each package of the lock file, except packages that only building needs.
 
     Raises OSError.
     """
     packages: dict[str, dict[str, Any]] = json.loads((project / "package-lock.json").read_text()).get("packages", {})
-    parts = ["Packages in the web console, each under its own licence.\n"]
-    for place, package in sorted(packages.items()):
-        if place and not package.get("dev") and (project / place).is_dir():
-            name = place.rpartition("node_modules/")[2]
+    sections = ["Packages in the web console, each under its own licence.\n"]
+    for package_path, package in sorted(packages.items()):
+        if package_path and not package.get("dev") and (project / package_path).is_dir():
+            name = package_path.rpartition("node_modules/")[2]
             heading = f"{name} {package.get('version', '')} ({package.get('license', 'no licence named')})"
-            parts.append(f"{heading}\n{'-' * len(heading)}\n{_licence_text(project / place)}")
-    target.write_text("\n".join(parts), encoding="utf-8")
+            sections.append(f"{heading}\n{'-' * len(heading)}\n{_licence_text(project / package_path)}")
+    target_file.write_text("\n".join(sections), encoding="utf-8")
 
 
 def _licence_text(package: Path) -> str:

@@ -30,12 +30,12 @@ def find_node(search_path: str) -> Path | None:
 
 def _major_version(node: Path) -> int:
     try:
-        done = subprocess.run(
+        completed_process = subprocess.run(
             [str(node), "--version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    match = re.match(r"v(\d+)\.", done.stdout)
+    match = re.match(r"v(\d+)\.", completed_process.stdout)
     return int(match[1]) if match else 0
 
 
@@ -57,7 +57,7 @@ def install_node(cache: Path, *, log: Path) -> Path:
             [sys.executable, "-m", "venv", str(venv)],
             folder=cache, env=env, log=log, step=step, timeout_s=_INSTALL_TIMEOUT_S,
         )  # fmt: skip
-        install = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+        install_command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
     except BuildFailed:  # Debian splits ensurepip off
         uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
         if uv is None:
@@ -66,8 +66,10 @@ def install_node(cache: Path, *, log: Path) -> Path:
                 "install Node.js, or python3-venv."
             ) from None
         run_program([uv, "venv", "--clear", str(venv)], folder=cache, env=env, log=log, step=step, timeout_s=60)
-        install = [uv, "pip", "install", "--python", str(venv / "bin" / "python")]
-    run_program([*install, _REQUIREMENT], folder=cache, env=env, log=log, step=step, timeout_s=_INSTALL_TIMEOUT_S)
+        install_command = [uv, "pip", "install", "--python", str(venv / "bin" / "python")]
+    run_program(
+        [*install_command, _REQUIREMENT], folder=cache, env=env, log=log, step=step, timeout_s=_INSTALL_TIMEOUT_S
+    )
     (venv / _STAMP_NAME).touch()
     folder = installed_node(cache)
     if folder is None:

@@ -33,14 +33,18 @@ def reference_folder(sources: Path) -> Path:
 
 def cache_folder() -> Path:
     """Returns ``$XDG_CACHE_HOME/backend.ai/console``, by default below ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "backend.ai" / "console"
+    cache_home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache_home) if cache_home else Path.home() / ".cache") / "backend.ai" / "console"
 
 
 def source_files(sources: Path) -> Iterator[Path]:
     """Yields the files that a build reads, in a stable order, without links and hidden files."""
     for folder, folder_names, file_names in os.walk(sources):
-        folder_names[:] = sorted(n for n in folder_names if n not in _LEFT_OUT_NAMES and not n.startswith("."))
+        folder_names[:] = sorted(
+            folder_name
+            for folder_name in folder_names
+            if folder_name not in _LEFT_OUT_NAMES and not folder_name.startswith(".")
+        )
         for name in sorted(file_names):
             path = Path(folder, name)
             if not name.startswith(".") and not path.is_symlink():

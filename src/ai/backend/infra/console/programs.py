@@ -32,7 +32,7 @@ def run_program(
 
     The program and what it started end with this call, also when it is interrupted.
     """
-    offset = log.stat().st_size if log.exists() else 0
+    log_offset = log.stat().st_size if log.exists() else 0
     try:
         with log.open("ab") as output:
             output.write(f"$ {' '.join(command)}\n".encode())
@@ -49,31 +49,31 @@ def run_program(
     except OSError as e:
         raise BuildFailed(f"{step}: {command[0]} cannot be started: {e.strerror}.") from None
     try:
-        status = process.wait(timeout_s)
+        exit_status = process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         raise BuildFailed(f"{step} did not end within {timeout_s:.0f} s; see {log}.") from None
     finally:
         _end_group(process)
-    if status != 0:
-        raise BuildFailed(explain_failure(step, status, _tail(log, offset), log))
+    if exit_status != 0:
+        raise BuildFailed(explain_failure(step, exit_status, _read_tail(log, log_offset), log))
 
 
-def explain_failure(step: str, status: int, output: str, log: Path) -> str:
+def explain_failure(step: str, exit_status: int, output: str, log: Path) -> str:
     """Returns one line about a program that failed, from what it wrote."""
     if _DISK_PATTERN.search(output):
         return f"{step}: the disk is full, or its quota is; a build needs about 700 MB below {log.parent}."
     if _NETWORK_PATTERN.search(output):
         return f"{step}: the package registry cannot be reached; everything but the console works without it."
-    if status < 0:
-        return f"{step} was killed by signal {-status}; see {log}."
+    if exit_status < 0:
+        return f"{step} was killed by signal {-exit_status}; see {log}."
     lines = [line.strip() for line in output.splitlines() if _MESSAGE_PATTERN.match(line)]
-    reason = f": {lines[0][:200]}" if lines else f" with status {status}"
+    reason = f": {lines[0][:200]}" if lines else f" with status {exit_status}"
     return f"{step} failed{reason}; see {log}."
 
 
-def _tail(log: Path, offset: int) -> str:
+def _read_tail(log: Path, log_offset: int) -> str:
     with log.open("rb") as file:
-        file.seek(max(offset, log.stat().st_size - _TAIL_BYTES))
+        file.seek(max(log_offset, log.stat().st_size - _TAIL_BYTES))
         return file.read().decode(errors="replace")
 
 

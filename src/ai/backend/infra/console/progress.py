@@ -39,20 +39,20 @@ class Progress:
 def write_progress(cache: Path, progress: Progress) -> None:
     """Replaces the progress file. Raises OSError."""
     path = cache / f".{_FILE_NAME}.{os.getpid()}"
-    fields = {key: value for key, value in asdict(progress).items() if key != "is_running"}
-    path.write_text(json.dumps(fields))
+    stored_fields = {key: value for key, value in asdict(progress).items() if key != "is_running"}
+    path.write_text(json.dumps(stored_fields))
     path.replace(cache / _FILE_NAME)
 
 
 def read_progress(cache: Path) -> Progress | None:
     """Returns the last step of the last build. Returns None if there was no build, or its file cannot be read."""
     try:
-        fields: dict[str, Any] = json.loads((cache / _FILE_NAME).read_text())
+        stored_fields: dict[str, Any] = json.loads((cache / _FILE_NAME).read_text())
         return Progress(
-            digest=str(fields["digest"]),
-            step=str(fields["step"]),
-            started_at=float(fields["started_at"]),
-            error=str(fields["error"]),
+            digest=str(stored_fields["digest"]),
+            step=str(stored_fields["step"]),
+            started_at=float(stored_fields["started_at"]),
+            error=str(stored_fields["error"]),
             is_running=_is_locked(cache / LOCK_NAME),
         )
     except (OSError, ValueError, KeyError, TypeError):

@@ -36,8 +36,8 @@ class Ballast:
         except OSError:
             return
         try:
-            status = os.fstatvfs(fd)
-            if status.f_bavail * status.f_frsize > _ROOM_FACTOR * self._size_bytes:
+            disk_status = os.fstatvfs(fd)
+            if disk_status.f_bavail * disk_status.f_frsize > _ROOM_FACTOR * self._size_bytes:
                 os.posix_fallocate(fd, 0, self._size_bytes)
         except OSError:
             os.ftruncate(fd, 0)  # a part of it would be taken from what is short
@@ -50,10 +50,10 @@ class Ballast:
         if not self._size_bytes or now < self._released_at + STEP_INTERVAL_S:
             return False
         try:
-            held_bytes = self._path.stat().st_size
-            if held_bytes == 0:
+            reserved_bytes = self._path.stat().st_size
+            if reserved_bytes == 0:
                 return False
-            os.truncate(self._path, max(0, held_bytes - self._size_bytes // STEPS))
+            os.truncate(self._path, max(0, reserved_bytes - self._size_bytes // STEPS))
         except OSError:
             return False
         self._released_at = self._filled_at = now

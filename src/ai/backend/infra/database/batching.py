@@ -18,16 +18,13 @@ T = TypeVar("T")
 def chunks(items: Collection[T]) -> Iterator[list[T]]:
     """Splits the items into lists of at most ``MAX_CHUNK_ITEMS``."""
     item_list = list(items)
-    return (
-        item_list[first_place : first_place + MAX_CHUNK_ITEMS]
-        for first_place in range(0, len(item_list), MAX_CHUNK_ITEMS)
-    )
+    return (item_list[start : start + MAX_CHUNK_ITEMS] for start in range(0, len(item_list), MAX_CHUNK_ITEMS))
 
 
 class BatchWriter(Generic[T]):
-    """Collects values from several callers, and writes one batch of at most ``limit`` values at a time.
+    """Collects values from several callers, and writes one batch of at most ``max_values`` values at a time.
 
-    ``write`` returns the result of each value in order, or the exception that its caller gets. If it raises, all
+    ``write_batch`` returns the result of each value in order, or the exception that its caller gets. If it raises, all
     callers get that.
     """
 

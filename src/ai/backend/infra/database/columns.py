@@ -167,7 +167,7 @@ def _create_index(element: CreateIndex, compiler: DDLCompiler, **options: Any) -
 
     ``postgresql_where`` in a table would load the dialect of PostgreSQL also where nothing but SQLite is used.
     """
-    condition = element.element.dialect_options["sqlite"]["where"]
-    if condition is not None:
-        element.element.dialect_options["postgresql"]["where"] = condition
+    condition_text = element.element.dialect_options["sqlite"]["where"]
+    if condition_text is not None:
+        element.element.dialect_options["postgresql"]["where"] = condition_text
     return str(compiler.visit_create_index(element, **options))  # type: ignore[no-untyped-call]  # has no types

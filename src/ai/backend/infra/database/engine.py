@@ -25,11 +25,11 @@ write_fence: ContextVar[Callable[[Connection], None] | None] = ContextVar("write
 class _Transactions(Protocol):
     """Runs transactions on one kind of database."""
 
-    async def read(self, work: Callable[[Connection], T]) -> T: ...
-    async def write(self, work: Callable[[Connection], T]) -> T: ...
-    async def online(self, work: Callable[[Connection], T]) -> T: ...
+    async def read(self, function: Callable[[Connection], T]) -> T: ...
+    async def write(self, function: Callable[[Connection], T]) -> T: ...
+    async def online(self, function: Callable[[Connection], T]) -> T: ...
     async def vacuum(self) -> None: ...
-    async def rest(self) -> None: ...
+    async def close_idle(self) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -62,41 +62,41 @@ class Database:
         self, url: str, *, pool: Pool | None = None, busy_timeout_s: float = 10.0, ballast_bytes: int = 0
     ) -> None:
         self.url = url
-        self.location = _parse(url)
-        self._transactions = _open(self.location, pool or Pool(), busy_timeout_s, ballast_bytes)
+        self.location = _parse_url(url)
+        self._transactions = _open_transactions(self.location, pool or Pool(), busy_timeout_s, ballast_bytes)
 
     @property
     def is_shared(self) -> bool:
         """Returns True if other hosts may use the database at the same time."""
         return isinstance(self._transactions, PostgresTransactions)
 
-    async def run_read(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work(connection)`` in one read transaction; on SQLite in a thread. Raises Unavailable."""
-        return await self._transactions.read(work)
+    async def run_read(self, function: Callable[[Connection], T]) -> T:
+        """Runs ``function(connection)`` in one read transaction; on SQLite in a thread. Raises Unavailable."""
+        return await self._transactions.read(function)
 
-    async def run_write(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work(connection)`` in one write transaction and commits, or rolls back when it raises.
+    async def run_write(self, function: Callable[[Connection], T]) -> T:
+        """Runs ``function(connection)`` in one write transaction and commits, or rolls back when it raises.
 
-        No other write of this process runs in between; it also commits if the caller is cancelled. ``work`` may run
+        No other write of this process runs in between; it also commits if the caller is cancelled. ``function`` may run
         again while nothing is committed. Raises Unavailable if the database is away or its disk is full, InvalidInput
         for an invalid value.
         """
         check_fence = write_fence.get()
         if check_fence is None:
-            return await self._transactions.write(work)
+            return await self._transactions.write(function)
 
-        def fenced(connection: Connection) -> T:
+        def work_with_fence(connection: Connection) -> T:
             check_fence(connection)
-            return work(connection)
+            return function(connection)
 
-        return await self._transactions.write(fenced)
+        return await self._transactions.write(work_with_fence)
 
-    async def run_online(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work(connection)`` outside of transactions, without blocking writers.
+    async def run_online(self, function: Callable[[Connection], T]) -> T:
+        """Runs ``function(connection)`` outside of transactions, without blocking writers.
 
         On SQLite, it works as :meth:`run_write`.
         """
-        return await self._transactions.online(work)
+        return await self._transactions.online(function)
 
     async def vacuum(self) -> None:
         """Returns the space of deleted rows to the disk. The database is locked meanwhile."""
@@ -112,9 +112,9 @@ class Database:
         """Executes a statement in a write transaction of its own, and returns the number of changed rows."""
         return await self.run_write(lambda connection: connection.execute(statement, parameters).rowcount)
 
-    async def rest(self) -> None:
+    async def close_idle(self) -> None:
         """Closes idle connections. They are reopened when needed."""
-        await self._transactions.rest()
+        await self._transactions.close_idle()
 
     async def close(self) -> None:
         """Waits for running transactions, then closes every connection."""
@@ -124,7 +124,7 @@ class Database:
         return f"Database({self.location.render_as_string(hide_password=True)!r})"
 
 
-def _parse(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     scheme = url.partition("://")[0]
     try:
         return make_url(url)
@@ -132,7 +132,7 @@ def _parse(url: str) -> URL:
         raise InvalidInput(f"no database is named by {scheme}://...", data={"url": "malformed"}) from None
 
 
-def _open(url: URL, pool: Pool, busy_timeout_s: float, ballast_bytes: int) -> _Transactions:
+def _open_transactions(url: URL, pool: Pool, busy_timeout_s: float, ballast_bytes: int) -> _Transactions:
     database_kind = url.get_backend_name()
     if database_kind == "sqlite":
         return SqliteTransactions(url, busy_timeout_s=busy_timeout_s, ballast_bytes=ballast_bytes)

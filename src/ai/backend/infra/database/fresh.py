@@ -30,7 +30,7 @@ def create_tables(connection: Connection, location: Path, version_table: str, he
     path = location / FILE_NAME
     if not path.exists() or inspect(connection).get_table_names():
         return False
-    for statement in _statements(path.read_text(encoding="utf-8")):
+    for statement in _split_statements(path.read_text(encoding="utf-8")):
         connection.exec_driver_sql(statement)
     revision = connection.execute(text(f"SELECT version_num FROM {version_table}")).scalar_one()
     if revision != head:
@@ -47,10 +47,10 @@ def script_of(connection: Connection, version_table: str) -> str:
     return f"{_HEADER}{script}\nINSERT INTO {version_table} VALUES ('{revision}');\n"
 
 
-def _statements(script: str) -> Iterator[str]:
+def _split_statements(script: str) -> Iterator[str]:
     statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
+    for script_line in script.splitlines(keepends=True):
+        statement += script_line
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""

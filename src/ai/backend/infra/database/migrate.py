@@ -57,19 +57,19 @@ def history(location: Path) -> list[dict[str, str | None]]:
     ]
 
 
-def _refuse(scripts: ScriptDirectory, revision: str) -> Conflict:
+def _revision_error(scripts: ScriptDirectory, revision: str) -> Conflict:
     """Returns the error for a database whose revision does not belong to these migrations. Revisions are numbers of one
     width.
 
     The first migration may name in ``previous_program`` what brings an older database to its revision.
     """
-    *_, baseline = scripts.walk_revisions()
-    if revision > baseline.revision:
+    *_, is_older = scripts.walk_revisions()
+    if revision > is_older.revision:
         return Conflict(f"the database is of a newer version than this program: it is at revision {revision}")
-    previous = getattr(baseline.module, "previous_program", "an earlier version")
+    previous_revision = getattr(is_older.module, "previous_program", "an earlier version")
     return Conflict(
-        f"the database is at revision {revision}, and this program upgrades from {baseline.revision} on:"
-        f" upgrade it first with {previous}, by `backend.ai mgr schema upgrade` or a start"
+        f"the database is at revision {revision}, and this program upgrades from {is_older.revision} on:"
+        f" upgrade it first with {previous_revision}, by `backend.ai mgr schema upgrade` or a start"
     )
 
 
@@ -83,21 +83,21 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
     start. Raises Conflict if the database is newer than this program or older than its first migration, and Unavailable
     if its tables are in use for a minute.
     """
-    current = await current_revision(database)
-    if head is not None and current == head:
-        await online_indexes.finish(database)
+    old_revision = await current_revision(database)
+    if head is not None and old_revision == head:
+        await online_indexes.create_noted_indexes(database)
         return head
     if (
         head is not None
-        and current is None
+        and old_revision is None
         and not database.is_shared
         and await database.run_write(lambda connection: fresh.create_tables(connection, location, VERSION_TABLE, head))
     ):
         return head
     scripts = _load_scripts(location)
-    newest = scripts.get_current_head()
-    if newest is None or (head is not None and newest != head):
-        raise Conflict(f"the migrations end at {newest}, not at {head}")
+    newest_revision = scripts.get_current_head()
+    if newest_revision is None or (head is not None and newest_revision != head):
+        raise Conflict(f"the migrations end at {newest_revision}, not at {head}")
 
     def migrate(connection: Connection) -> None:
         from alembic.migration import MigrationContext
@@ -106,9 +106,9 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
 
         def steps(revision: tuple[str, ...], _: object) -> object:
             try:
-                return scripts._upgrade_revs(newest, revision)  # type: ignore[arg-type]  # alembic accepts a tuple
+                return scripts._upgrade_revs(newest_revision, revision)  # type: ignore[arg-type]  # alembic accepts a tuple
             except CommandError:
-                raise _refuse(scripts, revision[0]) from None
+                raise _revision_error(scripts, revision[0]) from None
 
         context = MigrationContext.configure(connection, opts={"fn": steps, "render_as_batch": True})
         if database.is_shared:
@@ -127,5 +127,5 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
                 raise Unavailable("The tables of the database are in use: it cannot be upgraded now.") from None
             log.info("the tables of the database are in use, the migration is tried again")
         await asyncio.sleep(_PAUSE_S)
-    await online_indexes.finish(database)
-    return newest
+    await online_indexes.create_noted_indexes(database)
+    return newest_revision

@@ -29,22 +29,22 @@ def create_index(name: str, table: str, columns: list[str]) -> None:
     if op.get_context().dialect.name != "postgresql":
         op.create_index(name, table, columns)
         return
-    quoted = ", ".join(f'"{column}"' for column in columns)
+    quoted_columns = ", ".join(f'"{column}"' for column in columns)
     op.execute(_CREATE_NOTES)
     op.execute(
         text("INSERT INTO pending_indexes VALUES (:name, :columns)").bindparams(
-            name=name, columns=f'"{table}" ({quoted})'
+            name=name, columns=f'"{table}" ({quoted_columns})'
         )
     )
 
 
-async def finish(database: Database) -> None:
+async def create_noted_indexes(database: Database) -> None:
     """Creates the indexes that migrations have noted. Does nothing while another process creates the indexes."""
     if database.is_shared and await database.run_read(lambda connection: bool(connection.execute(_HAS_NOTES).scalar())):
-        await database.run_online(_finish)
+        await database.run_online(_create_noted_indexes)
 
 
-def _finish(connection: Connection) -> None:
+def _create_noted_indexes(connection: Connection) -> None:
     if not connection.execute(text(f"SELECT pg_try_advisory_lock{_LOCK}")).scalar():
         return
     try:

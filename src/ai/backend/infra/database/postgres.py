@@ -95,28 +95,28 @@ class PostgresTransactions:
         self._has_table = False
         self._writes = BatchWriter(self._write_batch, max_values=_MAX_BATCH_WRITES)
 
-    async def read(self, work: Callable[[Connection], T]) -> T:
-        async def read() -> T:
+    async def read(self, function: Callable[[Connection], T]) -> T:
+        async def read_on_connection() -> T:
             async with self._engine.connect() as connection:
                 await connection.execution_options(**_READ_OPTIONS)
-                return await connection.run_sync(work)
+                return await connection.run_sync(function)
 
-        return await self._with_retries(read)
+        return await self._with_retries(read_on_connection)
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        result: T = await self._writes.put(work)
+    async def write(self, function: Callable[[Connection], T]) -> T:
+        result: T = await self._writes.put(function)
         return result
 
-    async def online(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work`` on a connection without a transaction and without the lock of writers."""
+    async def online(self, function: Callable[[Connection], T]) -> T:
+        """Runs ``function`` on a connection without a transaction and without the lock of writers."""
         async with self._engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
-            return await connection.run_sync(work)
+            return await connection.run_sync(function)
 
     async def vacuum(self) -> None:
         await self.online(lambda connection: connection.execute(text("VACUUM FULL")))
 
-    async def rest(self) -> None:
+    async def close_idle(self) -> None:
         """Does nothing, because the connections hold no caches."""
 
     async def close(self) -> None:
@@ -124,27 +124,27 @@ class PostgresTransactions:
         await self._writes.close()
         await self._engine.dispose()
 
-    async def _with_retries(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Repeats ``work`` while it fails with a retryable error. Raises Unavailable after ``patience_s``."""
+    async def _with_retries(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Repeats ``function`` while it fails with a retryable error. Raises Unavailable after ``patience_s``."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
         backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
         while True:
-            pause = backoff.next_s()
+            pause_s = backoff.next_s()
             try:
-                return await work()
+                return await function()
             except Exception as error:
-                if not _is_retryable(error) or asyncio.get_running_loop().time() + pause > deadline:
+                if not _is_retryable(error) or asyncio.get_running_loop().time() + pause_s > deadline:
                     raise _translate_error(error) from error
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause_s)
 
-    async def _write_batch(self, works: Sequence[Work]) -> Sequence[Any]:
+    async def _write_batch(self, functions: Sequence[Work]) -> Sequence[Any]:
         self._batch += 1
-        return await self._with_retries(_Batch(self, works, self._batch).commit)
+        return await self._with_retries(_Batch(self, functions, self._batch).commit)
 
     async def commit(self, run_batch: Work, batch_number: int, before_commit: Callable[[], bool]) -> None:
         """Runs a batch as the only writer and commits it, unless ``before_commit`` returns False."""
 
-        def work(connection: Connection) -> None:
+        def lock_and_run(connection: Connection) -> None:
             if not self._has_table:
                 connection.execute(_LOCK_SQL)
                 connection.execute(_CREATE_WRITERS_TABLE)
@@ -153,7 +153,7 @@ class PostgresTransactions:
             run_batch(connection)
 
         async with self._engine.connect() as connection, connection.begin() as transaction:
-            await connection.run_sync(work)
+            await connection.run_sync(lock_and_run)
             if before_commit():
                 await transaction.commit()
                 self._has_table = True
@@ -165,8 +165,8 @@ class PostgresTransactions:
         async with self._engine.begin() as connection:
             await connection.execute(_LOCK_SQL)
             await connection.execute(_CREATE_WRITERS_TABLE)
-            last_number = await connection.execute(_SELECT_LAST_BATCH, {"id": self._writer_id})
-            return last_number.scalar_one_or_none() == batch_number
+            last_batch = await connection.execute(_SELECT_LAST_BATCH, {"id": self._writer_id})
+            return last_batch.scalar_one_or_none() == batch_number
 
 
 @dataclass(slots=True)
@@ -182,11 +182,11 @@ class _Batch:
     async def commit(self) -> Sequence[Any]:
         if not (self.is_in_doubt and await self.database.has_committed(self.number)):
             self.is_in_doubt = False
-            await self.database.commit(self._run, self.number, self._before_commit)
+            await self.database.commit(self._run_works, self.number, self._before_commit)
         return self.outcomes
 
-    def _run(self, connection: Connection) -> None:
-        self.outcomes = [self._run_in_savepoint(connection, work) for work in self.works]
+    def _run_works(self, connection: Connection) -> None:
+        self.outcomes = [self._run_in_savepoint(connection, function) for function in self.works]
 
     def _before_commit(self) -> bool:
         """Returns False if there is nothing to commit."""
@@ -196,12 +196,12 @@ class _Batch:
         self.is_in_doubt = True  # from here on the reply may be lost
         return True
 
-    def _run_in_savepoint(self, connection: Connection, work: Work) -> Any:
+    def _run_in_savepoint(self, connection: Connection, function: Work) -> Any:
         try:
             if len(self.works) == 1:  # its failure is the failure of the whole
-                return work(connection)
+                return function(connection)
             with connection.begin_nested():
-                return work(connection)
+                return function(connection)
         except Exception as error:
             if _is_retryable(error):
                 raise  # the server failed, not this transaction

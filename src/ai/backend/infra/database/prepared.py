@@ -36,13 +36,13 @@ class Prepared:
     def all(self, connection: Connection, values: Values | None = None) -> list[Any]:
         """Returns the rows as named tuples."""
         compiled = self._compiled(connection.dialect)
-        parameters = compiled.parameters(values or {})
+        parameters = compiled.convert_parameters(values or {})
         rows: Sequence[Sequence[Any]]
         if compiled.is_sqlite:
             rows = rows_of_sqlite(connection, compiled.text, parameters)
         else:
             rows = connection.exec_driver_sql(compiled.text, parameters).all()
-        return compiled.rows(rows)
+        return compiled.convert_rows(rows)
 
     def first(self, connection: Connection, values: Values | None = None) -> Any:
         """Returns the first row. Returns None if there is no row."""
@@ -52,7 +52,7 @@ class Prepared:
     def execute(self, connection: Connection, *values: Values) -> int:
         """Executes the statement once for each of ``values``. Returns how many rows a single execution changed."""
         compiled = self._compiled(connection.dialect)
-        rows = [compiled.parameters(row) for row in values]
+        rows = [compiled.convert_parameters(row) for row in values]
         if compiled.is_sqlite:
             return sum(run_on_sqlite(connection, compiled.text, row).rowcount for row in rows)
         return connection.exec_driver_sql(compiled.text, rows if len(rows) > 1 else rows[0]).rowcount
@@ -72,17 +72,19 @@ class _Compiled:
     """Holds the SQL of a statement for one kind of database, with the conversions of its values and columns."""
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
-        compiled = cast(SQLCompiler, statement.compile(dialect=dialect))
+        sql_compiler = cast(SQLCompiler, statement.compile(dialect=dialect))
         self.is_sqlite = dialect.name == "sqlite"
-        self.text = compiled.string
+        self.text = sql_compiler.string
         self._parameters: list[tuple[str, _Convert | None, Any]] = []
-        for name in compiled.positiontup or ():
-            bind = compiled.binds[name]
-            processor = bind.type.dialect_impl(dialect).bind_processor(dialect)
-            self._parameters.append((bind.key, processor, None if bind.required else bind.effective_value))
+        for name in sql_compiler.positiontup or ():
+            bound_parameter = sql_compiler.binds[name]
+            processor = bound_parameter.type.dialect_impl(dialect).bind_processor(dialect)
+            self._parameters.append(
+                (bound_parameter.key, processor, None if bound_parameter.required else bound_parameter.effective_value)
+            )
         columns = list(statement.selected_columns) if isinstance(statement, Select) else []
-        names = namedtuple("Row", [column.key for column in columns])  # type: ignore[misc]  # noqa: PYI024  # dynamic
-        self._make = type("Row", (names,), {"__slots__": (), "_mapping": property(names._asdict)})._make  # type: ignore[attr-defined]  # of names
+        row_tuple = namedtuple("Row", [column.key for column in columns])  # type: ignore[misc]  # noqa: PYI024  # dynamic
+        self._make = type("Row", (row_tuple,), {"__slots__": (), "_mapping": property(row_tuple._asdict)})._make  # type: ignore[attr-defined]  # of names
         self._results: list[tuple[int, _Convert]] = []
         for index, column in enumerate(columns):
             if isinstance(column.type, Float):
@@ -91,7 +93,7 @@ class _Compiled:
             if convert is not None:
                 self._results.append((index, convert))
 
-    def parameters(self, values: Values) -> tuple[Any, ...]:
+    def convert_parameters(self, values: Values) -> tuple[Any, ...]:
         return tuple(
             [
                 values.get(name, default) if convert is None else convert(values.get(name, default))
@@ -99,15 +101,15 @@ class _Compiled:
             ]
         )
 
-    def rows(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
-        make, results = self._make, self._results
-        converted = []
+    def convert_rows(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        make_row, conversions = self._make, self._results
+        converted_rows = []
         for row in rows:
             values = list(row)
-            for index, convert in results:
+            for index, convert in conversions:
                 values[index] = convert(values[index])
-            converted.append(make(values))
-        return converted
+            converted_rows.append(make_row(values))
+        return converted_rows
 
 
 def run_on_sqlite(connection: Connection, text: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
@@ -115,7 +117,7 @@ def run_on_sqlite(connection: Connection, text: str, parameters: tuple[Any, ...]
     try:
         return _driver_connection(connection).execute(text, parameters)
     except sqlite3.Error as error:
-        raise _wrapped(error, connection, text, parameters) from error
+        raise _sqlalchemy_error(error, connection, text, parameters) from error
 
 
 def rows_of_sqlite(connection: Connection, text: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
@@ -127,14 +129,16 @@ def rows_of_sqlite(connection: Connection, text: str, parameters: tuple[Any, ...
     try:
         return _driver_connection(connection).execute(text, parameters).fetchall()
     except sqlite3.Error as error:
-        raise _wrapped(error, connection, text, parameters) from error
+        raise _sqlalchemy_error(error, connection, text, parameters) from error
 
 
 def _driver_connection(connection: Connection) -> sqlite3.Connection:
     return cast(sqlite3.Connection, connection.connection.dbapi_connection)
 
 
-def _wrapped(error: sqlite3.Error, connection: Connection, text: str, parameters: tuple[Any, ...]) -> Exception:
+def _sqlalchemy_error(
+    error: sqlite3.Error, connection: Connection, text: str, parameters: tuple[Any, ...]
+) -> Exception:
     return DBAPIError.instance(text, parameters, error, sqlite3.Error, dialect=connection.dialect)
 
 
@@ -181,13 +185,13 @@ class IsOneOf(ColumnElement[bool]):
 
 
 @compiles(IsOneOf, "sqlite")
-def _in_json(element: IsOneOf, compiler: SQLCompiler, **options: Any) -> str:
+def _render_in_json(element: IsOneOf, compiler: SQLCompiler, **options: Any) -> str:
     values = compiler.process(element.values, **options)
     return f"{compiler.process(element.column, **options)} IN (SELECT value FROM json_each({values}))"
 
 
 @compiles(IsOneOf, "postgresql")
-def _in_array(element: IsOneOf, compiler: SQLCompiler, **options: Any) -> str:
+def _render_in_array(element: IsOneOf, compiler: SQLCompiler, **options: Any) -> str:
     values = compiler.process(element.values, **options)
     return f"{compiler.process(element.column, **options)} = ANY ({values})"
 

@@ -17,11 +17,11 @@ def find_program(name: str) -> str | None:
 
     The newest, because pg_dump refuses servers that are newer than itself.
     """
-    installed = sorted(_DEBIAN.glob(f"*/bin/{name}"), key=lambda path: _version(path.parent.parent.name))
-    return str(installed[-1]) if installed else shutil.which(name)
+    installed_paths = sorted(_DEBIAN.glob(f"*/bin/{name}"), key=lambda path: _version_number(path.parent.parent.name))
+    return str(installed_paths[-1]) if installed_paths else shutil.which(name)
 
 
-def _version(text: str) -> float:
+def _version_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
@@ -33,8 +33,15 @@ def connection_options(url: URL) -> Sequence[str]:
 
     The password is not among them, since everybody may read command lines.
     """
-    flags = {"-h": url.host or url.query.get("host"), "-p": url.port or url.query.get("port"), "-U": url.username}
-    return [word for key, value in flags.items() if value for word in (key, str(value))] + ["-d", str(url.database)]
+    value_of_flag = {
+        "-h": url.host or url.query.get("host"),
+        "-p": url.port or url.query.get("port"),
+        "-U": url.username,
+    }
+    return [argument for flag, value in value_of_flag.items() if value for argument in (flag, str(value))] + [
+        "-d",
+        str(url.database),
+    ]
 
 
 def connection_environment(url: URL) -> Mapping[str, str]:

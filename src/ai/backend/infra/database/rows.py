@@ -37,10 +37,10 @@ def change_row(
     connection: Connection, table: Table, key_column: str, key_value: Any, values: Mapping[str, Any]
 ) -> Row[Any] | None:
     """Sets columns of the row with this key and returns the row. Raises Conflict if the name is taken."""
-    has_key = table.c[key_column] == key_value
+    key_condition = table.c[key_column] == key_value
     if values:
         try:
-            connection.execute(update(table).where(has_key).values(values))
+            connection.execute(update(table).where(key_condition).values(values))
         except IntegrityError:
             raise Conflict(f"{values.get('name')!r} is taken already.", data={"name": "taken"}) from None
-    return connection.execute(select(table).where(has_key)).one_or_none()
+    return connection.execute(select(table).where(key_condition)).one_or_none()

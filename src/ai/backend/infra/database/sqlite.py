@@ -61,27 +61,27 @@ class SqliteTransactions:
         self._writer.submit(self._ballast.fill)
         event.listen(self._engine, "connect", _set_up_connection)
 
-    async def read(self, work: Callable[[Connection], T]) -> T:
+    async def read(self, function: Callable[[Connection], T]) -> T:
         await self._let_others_run()
         try:
-            return self._run_inline(work, is_write=False)
+            return self._run_inline(function, is_write=False)
         except _NeedsThread:
-            return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, False)
+            return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, function, False)
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
+    async def write(self, function: Callable[[Connection], T]) -> T:
         try:
-            return await self._write(work)
+            return await self._write(function)
         except Unavailable as error:
             if error.message != DISK_FULL or not self._ballast.release():
                 raise
-        return await self._write(work)
+        return await self._write(function)
 
-    async def _write(self, work: Callable[[Connection], T]) -> T:
+    async def _write(self, function: Callable[[Connection], T]) -> T:
         await self._let_others_run()
         try:
-            result = self._run_inline(work, is_write=True)
+            result = self._run_inline(function, is_write=True)
         except _NeedsThread:
-            return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work, True)
+            return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, function, True)
         self._commits += 1
         if self._commits % _COMMITS_PER_CHECKPOINT == 0:
             self._is_checkpointing = True
@@ -99,29 +99,29 @@ class SqliteTransactions:
     def _reset_consecutive(self) -> None:
         self._consecutive = 0
 
-    def _run_inline(self, work: Callable[[Connection], T], *, is_write: bool) -> T:
+    def _run_inline(self, function: Callable[[Connection], T], *, is_write: bool) -> T:
         """Runs a transaction in this thread. Raises _NeedsThread if nothing was done."""
-        inline = self._inline
-        if (is_write and self._is_checkpointing) or not inline.lock.acquire(blocking=False):
+        inline_connection = self._inline
+        if (is_write and self._is_checkpointing) or not inline_connection.lock.acquire(blocking=False):
             raise _NeedsThread
         try:
-            if inline.connection is None:
-                inline.open(self._engine)
-            inline.checks = 0
-            return self._transact(inline, work, is_write)
+            if inline_connection.connection is None:
+                inline_connection.open(self._engine)
+            inline_connection.checks = 0
+            return self._transact(inline_connection, function, is_write)
         except OperationalError as error:
             if getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_INTERRUPT", "SQLITE_BUSY")):
                 raise _NeedsThread from None
             raise
         finally:
-            inline.lock.release()
+            inline_connection.lock.release()
 
-    def _run(self, work: Callable[[Connection], T], is_write: bool) -> T:
+    def _run(self, function: Callable[[Connection], T], is_write: bool) -> T:
         thread_connection = self._thread_connection()
         with thread_connection.lock:
             if thread_connection.connection is None:
                 thread_connection.open(self._engine, f"busy_timeout = {self._busy_timeout_ms}")
-            return self._transact(thread_connection, work, is_write)
+            return self._transact(thread_connection, function, is_write)
 
     def _thread_connection(self) -> _ThreadConnection:
         thread_connection: _ThreadConnection | None = getattr(self._local, "connection", None)
@@ -145,12 +145,12 @@ class SqliteTransactions:
         self._ballast.fill()
 
     @staticmethod
-    def _transact(opened: _ThreadConnection, work: Callable[[Connection], T], is_write: bool) -> T:
-        connection = opened.connection
+    def _transact(thread_connection: _ThreadConnection, function: Callable[[Connection], T], is_write: bool) -> T:
+        connection = thread_connection.connection
         assert connection is not None
         try:
             run_on_sqlite(connection, "BEGIN IMMEDIATE" if is_write else "BEGIN")
-            result = work(connection)
+            result = function(connection)
             run_on_sqlite(connection, "COMMIT" if is_write else "ROLLBACK")
             return result
         except OperationalError as error:
@@ -162,23 +162,23 @@ class SqliteTransactions:
         finally:
             _driver_connection(connection).rollback()  # does nothing after the end of the transaction
 
-    async def online(self, work: Callable[[Connection], T]) -> T:
-        return await self.write(work)
+    async def online(self, function: Callable[[Connection], T]) -> T:
+        return await self.write(function)
 
     async def vacuum(self) -> None:
-        def work() -> None:
+        def vacuum_file() -> None:
             with self._engine.connect() as connection:
                 driver_connection = _driver_connection(connection)
                 driver_connection.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
                 driver_connection.execute("VACUUM")
 
-        await asyncio.get_running_loop().run_in_executor(self._writer, work)
+        await asyncio.get_running_loop().run_in_executor(self._writer, vacuum_file)
 
-    async def rest(self) -> None:
+    async def close_idle(self) -> None:
         """Closes idle connections and frees their caches. Each connection is reopened when needed."""
-        await asyncio.get_running_loop().run_in_executor(self._readers, self._rest)
+        await asyncio.get_running_loop().run_in_executor(self._readers, self._close_idle)
 
-    def _rest(self) -> None:
+    def _close_idle(self) -> None:
         for thread_connection in list(self._connections):
             if thread_connection.lock.acquire(blocking=False):
                 try:

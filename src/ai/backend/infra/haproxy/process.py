@@ -32,8 +32,12 @@ def find_haproxy(program: str = "haproxy") -> str | None:
     """
     if (path := shutil.which(program)) is not None or program != "haproxy":
         return path
-    spec = find_spec(_WHEEL)
-    return shutil.which(str(Path(spec.origin).parent / "bin" / "haproxy")) if spec and spec.origin else None
+    module_spec = find_spec(_WHEEL)
+    return (
+        shutil.which(str(Path(module_spec.origin).parent / "bin" / "haproxy"))
+        if module_spec and module_spec.origin
+        else None
+    )
 
 
 def make_haproxy_folder(folder: Path) -> None:
@@ -46,24 +50,26 @@ def make_haproxy_folder(folder: Path) -> None:
 
 
 class HaproxyProcess:
-    """Runs HAProxy in the foreground. The kernel kills it when this process ends: what it admits is only right while
-    somebody tells it about changes. ``on_start`` is called when its commands can be reached, ``on_end`` when it has
-    ended by itself, ``on_line`` for what it writes to its standard error."""
+    """Runs HAProxy in the foreground. Linux kills HAProxy when this process ends, because nothing updates it then.
+
+    ``on_start`` is called when its commands can be reached, ``on_end`` when it has ended by itself, ``on_line`` for
+    each line of its standard error.
+    """
 
     def __init__(
         self,
         program: str,
         config: Path,
-        commands: Path,
-        fds: Sequence[int],
+        command_socket: Path,
+        inherited_fds: Sequence[int],
         on_start: Callable[[], Awaitable[None]],
         on_end: Callable[[], None] = lambda: None,
         on_line: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._program = program
         self._config = config
-        self._commands = commands
-        self._fds = fds
+        self._commands = command_socket
+        self._fds = inherited_fds
         self._on_start = on_start
         self._on_end = on_end
         self._on_line = on_line
@@ -84,7 +90,7 @@ class HaproxyProcess:
         process = await self._spawn()
         await self._await_ready(process)
         await self._on_start()
-        self._task = asyncio.create_task(self._keep(process))
+        self._task = asyncio.create_task(self._keep_running(process))
 
     async def _spawn(self) -> Process:
         self._commands.unlink(missing_ok=True)
@@ -112,21 +118,21 @@ class HaproxyProcess:
         process.kill()
         raise InvalidInput("HAProxy does not listen for commands.")
 
-    async def _keep(self, process: Process) -> None:
+    async def _keep_running(self, process: Process) -> None:
         backoff = Backoff(0.01, 5.0, jitter=0.2)
         loop = asyncio.get_running_loop()
         while True:
-            began = loop.time()
+            began_s = loop.time()
             assert process.stderr is not None
             async for line in process.stderr:
-                text = line.decode("utf-8", "replace").rstrip()
-                log.debug("haproxy: %s", text)
-                self._on_line(text)
+                line_text = line.decode("utf-8", "replace").rstrip()
+                log.debug("haproxy: %s", line_text)
+                self._on_line(line_text)
             status = await process.wait()
             if self._is_stopping:
                 return
             self._on_end()
-            if loop.time() - began > backoff.max_s:
+            if loop.time() - began_s > backoff.max_s:
                 backoff.reset()
             log.warning("haproxy ended with status %s and is started anew", status)
             await backoff.wait()

@@ -77,19 +77,19 @@ class RuntimeApi:
             await self.ask(f"abort ssl {kind} {path}")
             raise CommandFailed(f"haproxy: {reply.strip()[-200:]}")
 
-    async def uses(self) -> dict[tuple[str, str], Use]:
+    async def read_uses(self) -> dict[tuple[str, str], Use]:
         """Returns the usage counts of each backend, by its name and ``BACKEND``, and of each server, by both names."""
-        uses = {}
+        use_of_server = {}
         for row in csv.DictReader((await self.ask("show stat -1 6 -1")).lstrip("# ").splitlines()):
             if row["pxname"] and row["svname"]:
-                uses[row["pxname"], row["svname"]] = Use(
+                use_of_server[row["pxname"], row["svname"]] = Use(
                     open=int(row["scur"] or 0),
                     requests=int(row["stot"] or 0),
                     received=int(row["bin"] or 0),
                     sent=int(row["bout"] or 0),
                     idle_s=int(row["lastsess"]) if row["lastsess"] not in ("", "-1") else None,
                 )
-        return uses
+        return use_of_server
 
 
 def _pem_blocks(content: str) -> str:
@@ -107,12 +107,12 @@ def _pem_blocks(content: str) -> str:
 
 def _batches(commands: Sequence[str]) -> Iterator[list[str]]:
     batch: list[str] = []
-    length = 0
+    batch_bytes = 0
     for command in commands:
-        if batch and length + len(command) > _BATCH_BYTES:
+        if batch and batch_bytes + len(command) > _BATCH_BYTES:
             yield batch
-            batch, length = [], 0
+            batch, batch_bytes = [], 0
         batch.append(command)
-        length += len(command) + 1
+        batch_bytes += len(command) + 1
     if batch:
         yield batch

@@ -19,14 +19,14 @@ _IPV6_CLIENT_PREFIX = 64
 def client_of(address: str) -> str:
     """Returns the identity of a client for limits: an IPv4 address, or the network of an IPv6 address."""
     try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
+        ip_address = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:  # a unix socket has no address
         return address
-    if isinstance(ip, ipaddress.IPv4Address):
+    if isinstance(ip_address, ipaddress.IPv4Address):
         return address
-    if ip.ipv4_mapped is not None:
-        return str(ip.ipv4_mapped)
-    return str(ipaddress.ip_network((ip.packed[: _IPV6_CLIENT_PREFIX // 8] + bytes(8), _IPV6_CLIENT_PREFIX)))
+    if ip_address.ipv4_mapped is not None:
+        return str(ip_address.ipv4_mapped)
+    return str(ipaddress.ip_network((ip_address.packed[: _IPV6_CLIENT_PREFIX // 8] + bytes(8), _IPV6_CLIENT_PREFIX)))
 
 
 def parse_network(text: str) -> Network:
@@ -46,10 +46,10 @@ def _parse(text: str) -> Network:
 
 def is_within(address: str, networks: Iterable[Network]) -> bool:
     """Returns True if an address is in one of the networks. An IPv4-mapped one counts as IPv4. Raises ValueError."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-        ip = ip.ipv4_mapped
-    return any(ip.version == network.version and ip in network for network in networks)
+    ip_address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip_address, ipaddress.IPv6Address) and ip_address.ipv4_mapped is not None:
+        ip_address = ip_address.ipv4_mapped
+    return any(ip_address.version == network.version and ip_address in network for network in networks)
 
 
 def may_come_from(address: str, networks: Iterable[str]) -> bool:

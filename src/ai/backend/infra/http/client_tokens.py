@@ -88,9 +88,9 @@ class ClientTokens:
     _running: dict[tuple[str, str], _Running] = field(default_factory=dict, init=False)
 
     async def answer(
-        self, call: Call[Any, Any], work: Callable[[], Awaitable[web.StreamResponse]]
+        self, call: Call[Any, Any], run_call: Callable[[], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Returns the reply of ``work``, or the reply of an earlier call with the same token.
+        """Returns the reply of ``run_call``, or the reply of an earlier call with the same token.
 
         Refusals are answers as well; after a fault of the server (5xx), and with a proof of who asks, the call may be
         tried again. An interrupted call
@@ -104,32 +104,32 @@ class ClientTokens:
         """
         token = call.request.headers.get(TOKEN_HEADER)
         if token is None or call.access_key is None or not _is_change(call):
-            return await work()
+            return await run_call()
         if not 1 <= len(token) <= MAX_TOKEN_LENGTH:
             raise refuse({TOKEN_HEADER: f"1 to {MAX_TOKEN_LENGTH} characters"})
         token_key, fingerprint = (call.access_key, token), await _fingerprint(call)
         while (first_call := self._running.get(token_key)) is not None:
-            _check_same(first_call.fingerprint, fingerprint)
+            _check_fingerprint(first_call.fingerprint, fingerprint)
             answer = await asyncio.shield(first_call.done)
             if answer is not None:
                 return _replay(call, answer)
-        running = self._running[token_key] = _Running(fingerprint)
+        running_call = self._running[token_key] = _Running(fingerprint)
         answer = None
         try:
             now = self.clock()
             call.call_id = uuid4()
-            oldest = now - self.window
-            earlier = await self.store.begin(*token_key, fingerprint, call_id=call.call_id, now=now, since=oldest)
-            if earlier is not None:
-                _check_same(earlier.fingerprint, fingerprint)
-                call.call_id = earlier.call_id
-                answer = earlier.answer
+            since = now - self.window
+            known_call = await self.store.begin(*token_key, fingerprint, call_id=call.call_id, now=now, since=since)
+            if known_call is not None:
+                _check_fingerprint(known_call.fingerprint, fingerprint)
+                call.call_id = known_call.call_id
+                answer = known_call.answer
                 if answer is not None:
                     return _replay(call, answer)
                 if not call.endpoint.repeatable:
                     raise OutcomeUnknown
             try:
-                response = await work()
+                response = await run_call()
             except BackendError as error:
                 refusal = problem_response(error, request_id=call.request_id)
                 is_final = status_of(error) < 500 and not isinstance(error, ProofRequired)
@@ -144,7 +144,7 @@ class ClientTokens:
             return response
         finally:
             del self._running[token_key]
-            running.done.set_result(answer)
+            running_call.done.set_result(answer)
 
     async def _store_answer(
         self, call: Call[Any, Any], token_key: tuple[str, str], response: web.StreamResponse | None
@@ -178,12 +178,12 @@ async def _fingerprint(call: Call[Any, Any]) -> str:
     if boundary is not None:
         body = body.replace(b"--" + boundary[1].encode(), b"--")
     path, query = split_target(call.request.raw_path)
-    head = "\0".join((call.method, modern_path(path), query, "")).encode()
-    return hashlib.sha256(head + body).hexdigest()
+    request_text = "\0".join((call.method, modern_path(path), query, "")).encode()
+    return hashlib.sha256(request_text + body).hexdigest()
 
 
-def _check_same(earlier: str, fingerprint: str) -> None:
-    if earlier != fingerprint:
+def _check_fingerprint(earlier_fingerprint: str, fingerprint: str) -> None:
+    if earlier_fingerprint != fingerprint:
         raise ClientTokenReused
 
 

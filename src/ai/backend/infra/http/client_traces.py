@@ -32,7 +32,7 @@ def client_traces() -> list[aiohttp.TraceConfig]:
 async def _on_start(
     _: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestStartParams
 ) -> None:
-    block: AbstractContextManager[Span] = child_span(
+    span_block: AbstractContextManager[Span] = child_span(
         params.method,
         kind="client",
         attributes={
@@ -42,7 +42,7 @@ async def _on_start(
             "url.path": params.url.path,
         },
     )
-    context.block, context.span = block, block.__enter__()
+    context.block, context.span = span_block, span_block.__enter__()
     traceparent = current_traceparent()
     if traceparent is not None:
         params.headers[HEADER] = traceparent

@@ -78,8 +78,8 @@ class ConnectionCount:
         now = time.monotonic()
         if now - self._logged_at >= _LOG_INTERVAL_S:
             self._logged_at = now
-            counts = f"{self._counts[client_of(address)]} from there, {self._total} together"
-            log.warning("closed a new connection of %s: too many are open (%s)", address, counts)
+            counts_text = f"{self._counts[client_of(address)]} from there, {self._total} together"
+            log.warning("closed a new connection of %s: too many are open (%s)", address, counts_text)
 
 
 class _CountedSocket(socket.socket):
@@ -99,9 +99,9 @@ class _CountedSocket(socket.socket):
         return super().detach()
 
     def _count_end(self) -> None:
-        release, self._release = self._release, None
-        if release is not None:
-            release()
+        release_count, self._release = self._release, None
+        if release_count is not None:
+            release_count()
 
 
 class LimitedListener(socket.socket):
@@ -112,21 +112,23 @@ class LimitedListener(socket.socket):
     @classmethod
     def of(cls, listener: socket.socket, count: ConnectionCount) -> Self:
         """Takes over the descriptor of a bound socket."""
-        limited = cls(listener.family, listener.type, listener.proto, fileno=listener.detach())
-        limited.setblocking(False)
-        limited._count = count
-        return limited
+        limited_listener = cls(listener.family, listener.type, listener.proto, fileno=listener.detach())
+        limited_listener.setblocking(False)
+        limited_listener._count = count
+        return limited_listener
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accepts a connection. Raises ConnectionAbortedError above the limits; an event loop tries again after it."""
-        connection, peer = super().accept()
-        client = self._count.acquire(str(peer[0]) if isinstance(peer, tuple) else "")
+        connection, peer_address = super().accept()
+        client = self._count.acquire(str(peer_address[0]) if isinstance(peer_address, tuple) else "")
         if client is None:
             connection.close()
             raise ConnectionAbortedError
-        counted = _CountedSocket(connection.family, connection.type, connection.proto, fileno=connection.detach())
-        counted._release = lambda: self._count.release(client)
-        return counted, peer
+        counted_socket = _CountedSocket(
+            connection.family, connection.type, connection.proto, fileno=connection.detach()
+        )
+        counted_socket._release = lambda: self._count.release(client)
+        return counted_socket, peer_address
 
 
 class LimitedSite(web.SockSite):

@@ -42,12 +42,12 @@ _decode_json = msgspec.json.Decoder(float_hook=_number).decode
 _fields = cache(structs.fields)  # it reads annotations, which costs more than decoding
 
 
-def refuse(fields: Mapping[str, str]) -> InvalidInput:
+def refuse(problems_of_fields: Mapping[str, str]) -> InvalidInput:
     """Returns an InvalidInput error that names the invalid fields."""
-    shown_fields = dict(list(fields.items())[:_MAX_SHOWN_FIELDS])
+    shown_problems = dict(list(problems_of_fields.items())[:_MAX_SHOWN_FIELDS])
     return InvalidInput(
-        "; ".join(f"{name}: {problem}" if name else problem for name, problem in shown_fields.items()),
-        data=shown_fields,
+        "; ".join(f"{name}: {problem}" if name else problem for name, problem in shown_problems.items()),
+        data=shown_problems,
     )
 
 
@@ -59,49 +59,49 @@ def parse_json_object(raw: bytes) -> dict[str, Any]:
     if not raw or raw.isspace():
         return {}
     try:
-        value = _decode_json(raw)
+        parsed_body = _decode_json(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"The body is not JSON: {error}", data={"body": "not JSON"}) from None
     except RecursionError:
         raise refuse({"body": "nested too deeply"}) from None
-    if not isinstance(value, dict):
+    if not isinstance(parsed_body, dict):
         raise refuse({"body": "must be a JSON object"})
-    _check_depth(value, _MAX_DEPTH, "")
-    return value
+    _check_depth(parsed_body, _MAX_DEPTH, "")
+    return parsed_body
 
 
 def _check_depth(value: Any, levels_left: int, path: str) -> None:
     if levels_left == 0:
         raise refuse({path.partition(".")[0][:64] or "body": "nested too deeply"})
     if isinstance(value, dict):
-        for key, item in value.items():
-            _check_depth(item, levels_left - 1, path or key)
+        for key, nested_value in value.items():
+            _check_depth(nested_value, levels_left - 1, path or key)
     elif isinstance(value, list):
-        for item in value:
-            _check_depth(item, levels_left - 1, path)
+        for nested_value in value:
+            _check_depth(nested_value, levels_left - 1, path)
 
 
-def rename_aliases(raw: dict[str, Any], aliases: Mapping[str, str]) -> None:
+def rename_aliases(raw_fields: dict[str, Any], aliases: Mapping[str, str]) -> None:
     """Renames alternative spellings of fields to those of the schema; if both are present, they must agree."""
     for alias, name in aliases.items():
-        *parents, leaf = alias.split(".")
-        source: Any = raw
+        *parents, last_name = alias.split(".")
+        source_object: Any = raw_fields
         for parent in parents:
-            source = source.get(parent) if isinstance(source, dict) else None
-        if not isinstance(source, dict) or leaf not in source:
+            source_object = source_object.get(parent) if isinstance(source_object, dict) else None
+        if not isinstance(source_object, dict) or last_name not in source_object:
             continue
-        value = source.pop(leaf)
-        *parents, leaf = name.split(".")
-        target: Any = raw
+        value = source_object.pop(last_name)
+        *parents, last_name = name.split(".")
+        target_object: Any = raw_fields
         for parent in parents:
-            target = target.setdefault(parent, {})
-            if not isinstance(target, dict):
+            target_object = target_object.setdefault(parent, {})
+            if not isinstance(target_object, dict):
                 raise refuse({parent: "must be an object"})
         if value is None:
             continue
-        if target.get(leaf) is not None and target[leaf] != value:
+        if target_object.get(last_name) is not None and target_object[last_name] != value:
             raise refuse({alias: f"contradicts {name}"})
-        target[leaf] = value
+        target_object[last_name] = value
 
 
 def struct_in(annotation: Any) -> type[msgspec.Struct] | None:
@@ -113,53 +113,53 @@ def struct_in(annotation: Any) -> type[msgspec.Struct] | None:
     return None
 
 
-def _drop_nulls(raw: dict[str, Any], schema: type[msgspec.Struct]) -> None:
+def _drop_nulls(raw_fields: dict[str, Any], schema: type[msgspec.Struct]) -> None:
     """Drops nulls, because ``null`` means absent for a field with a default (spec 03-07, "JSON Value Types").
 
     A null stays where the default is UNSET and the field may be null, since there the two differ.
     """
     for field_info in _fields(schema):
         name = field_info.encode_name
-        if name not in raw:
+        if name not in raw_fields:
             continue
-        if raw[name] is None:
-            differs = field_info.default is msgspec.UNSET and type(None) in get_args(field_info.type)
-            if not field_info.required and not differs:
-                del raw[name]
-        elif isinstance(raw[name], dict):
+        if raw_fields[name] is None:
+            null_has_meaning = field_info.default is msgspec.UNSET and type(None) in get_args(field_info.type)
+            if not field_info.required and not null_has_meaning:
+                del raw_fields[name]
+        elif isinstance(raw_fields[name], dict):
             inner_schema = struct_in(field_info.type)
             if inner_schema is not None:
-                _drop_nulls(raw[name], inner_schema)
+                _drop_nulls(raw_fields[name], inner_schema)
 
 
-def convert(raw: dict[str, Any], schema: type[S], *, strict: bool = True) -> S:
+def convert(raw_fields: dict[str, Any], schema: type[S], *, strict: bool = True) -> S:
     """Converts plain values into a schema. Raises InvalidInput, whose ``data`` names every invalid field."""
-    _drop_nulls(raw, schema)
+    _drop_nulls(raw_fields, schema)
     try:
-        return msgspec.convert(raw, schema, strict=strict)
+        return msgspec.convert(raw_fields, schema, strict=strict)
     except msgspec.ValidationError as error:
-        fields = dict(_find_problems(raw, schema, "", strict=strict))
-        raise refuse(fields or {"body": split_message(error)[1]}) from None
+        problems_of_fields = dict(_find_problems(raw_fields, schema, "", strict=strict))
+        raise refuse(problems_of_fields or {"body": split_message(error)[1]}) from None
 
 
 def _find_problems(
-    raw: dict[str, Any], schema: type[msgspec.Struct], prefix: str, *, strict: bool
+    raw_fields: dict[str, Any], schema: type[msgspec.Struct], prefix: str, *, strict: bool
 ) -> Iterator[tuple[str, str]]:
     field_infos = {field_info.encode_name: field_info for field_info in _fields(schema)}
-    for name in raw:
+    for name in raw_fields:
         if name not in field_infos:
             yield f"{prefix}{name[:64]}", "unknown field"
     for name, field_info in field_infos.items():
-        if name not in raw:
+        if name not in raw_fields:
             if field_info.required:
                 yield f"{prefix}{name}", "required"
             continue
         inner_schema = struct_in(field_info.type)
-        if inner_schema is not None and isinstance(raw[name], dict):
-            yield from _find_problems(raw[name], inner_schema, f"{prefix}{name}.", strict=strict)
+        if inner_schema is not None and isinstance(raw_fields[name], dict):
+            yield from _find_problems(raw_fields[name], inner_schema, f"{prefix}{name}.", strict=strict)
             continue
         try:
-            msgspec.convert(raw[name], field_info.type, strict=strict)
+            msgspec.convert(raw_fields[name], field_info.type, strict=strict)
         except msgspec.ValidationError as error:
             path, problem = split_message(error, field_info.type)
             yield f"{prefix}{name}{path}", problem
@@ -181,19 +181,19 @@ class QuerySchema(Generic[S]):
 
         Fields of a JSON body complete the query. Raises InvalidInput.
         """
-        reserved: dict[str, str] = {}
-        raw: dict[str, Any] = dict(body or {})
+        reserved_values: dict[str, str] = {}
+        raw_fields: dict[str, Any] = dict(body or {})
         if query:
-            self._collect_parameters(query, raw, reserved)
-        if self._schema is Nothing and not raw:
-            return self._schema(), reserved
-        for name in self._reserved & raw.keys():
-            value = raw.pop(name)
+            self._collect_parameters(query, raw_fields, reserved_values)
+        if self._schema is Nothing and not raw_fields:
+            return self._schema(), reserved_values
+        for name in self._reserved & raw_fields.keys():
+            value = raw_fields.pop(name)
             if value is not None:
-                reserved.setdefault(name, str(value))
-        return convert(raw, self._schema, strict=False), reserved
+                reserved_values.setdefault(name, str(value))
+        return convert(raw_fields, self._schema, strict=False), reserved_values
 
-    def _collect_parameters(self, query: str, raw: dict[str, Any], reserved: dict[str, str]) -> None:
+    def _collect_parameters(self, query: str, raw_fields: dict[str, Any], reserved_values: dict[str, str]) -> None:
         try:
             pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS)
         except ValueError:
@@ -202,30 +202,31 @@ class QuerySchema(Generic[S]):
         for name, value in pairs:
             if name in self._lists:
                 if name not in seen_names:
-                    raw[name] = []
-                raw[name].append(value)
+                    raw_fields[name] = []
+                raw_fields[name].append(value)
             elif name in seen_names:
                 raise refuse({name[:64]: "given twice"})
             elif name in self._reserved:
-                reserved[name] = value
+                reserved_values[name] = value
             else:
-                raw[name] = value
+                raw_fields[name] = value
             seen_names.add(name)
 
 
 def _is_list(annotation: Any) -> bool:
     """Returns True for a list type, an annotated list type, or a union that contains a list type."""
-    parts = (annotation, *get_args(annotation))
+    nested_types = (annotation, *get_args(annotation))
     return any(
-        get_origin(part) is list or (get_origin(part) is Annotated and _is_list(get_args(part)[0])) for part in parts
+        get_origin(nested_type) is list or (get_origin(nested_type) is Annotated and _is_list(get_args(nested_type)[0]))
+        for nested_type in nested_types
     )
 
 
-def either(first: V | None, second: V | None, first_name: str, second_name: str) -> V | None:
+def either(first_value: V | None, second_value: V | None, first_name: str, second_name: str) -> V | None:
     """Returns the value of a field that has two names. Raises InvalidInput if they contradict each other."""
-    if first and second and first != second:
+    if first_value and second_value and first_value != second_value:
         raise refuse({second_name: f"contradicts {first_name}"})
-    return first or second or None
+    return first_value or second_value or None
 
 
 def check_json_type(media_type: str) -> None:

@@ -107,8 +107,8 @@ _STATUS_BY_ERROR: dict[type[e.BackendError], HTTPStatus] = {
 
 def status_of(error: type[e.BackendError] | e.BackendError) -> HTTPStatus:
     """Returns the status of an error or its class."""
-    cls = error if isinstance(error, type) else type(error)
-    return next(_STATUS_BY_ERROR[ancestor] for ancestor in cls.__mro__ if ancestor in _STATUS_BY_ERROR)
+    error_class = error if isinstance(error, type) else type(error)
+    return next(_STATUS_BY_ERROR[base_class] for base_class in error_class.__mro__ if base_class in _STATUS_BY_ERROR)
 
 
 def problem_classes() -> dict[type[e.BackendError], HTTPStatus]:

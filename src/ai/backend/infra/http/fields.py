@@ -60,14 +60,16 @@ def duration_s(value: float | str | None) -> float | None:
     """Parses seconds from a number or a text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``. Raises InvalidInput."""
     if value is None or isinstance(value, float):
         return value
-    number, unit = (value[:-1], _SECONDS_BY_UNIT[value[-1]]) if value and value[-1] in _SECONDS_BY_UNIT else (value, 1)
+    number_text, unit_s = (
+        (value[:-1], _SECONDS_BY_UNIT[value[-1]]) if value and value[-1] in _SECONDS_BY_UNIT else (value, 1)
+    )
     try:
-        seconds = float(number) * unit
+        duration_in_s = float(number_text) * unit_s
     except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
+        duration_in_s = -1.0
+    if not 0 < duration_in_s < float("inf"):
         raise refuse({"batchTimeout": "not a duration; write seconds, or as 30s, 5m, 1h"})
-    return seconds
+    return duration_in_s
 
 
 def port_number(port: int | str) -> int:

@@ -59,8 +59,8 @@ class HealthApi:
     async def readyz(self, call: Call) -> Reply:
         """Reports if the daemon can work; 503 names what is unavailable."""
         checks = dict(await self._readiness())
-        ready = all(checks.values())
-        return Reply({"status": "ready" if ready else "not-ready", "checks": checks}, 200 if ready else 503)
+        is_ready = all(checks.values())
+        return Reply({"status": "ready" if is_ready else "not-ready", "checks": checks}, 200 if is_ready else 503)
 
     @route("GET", "/metrics", auth=False, limited=False, query=MetricsQuery, produces=("text/plain",))
     async def metrics(self, call: Call[Nothing, MetricsQuery]) -> web.Response:
@@ -70,8 +70,8 @@ class HealthApi:
         """
         await self._metrics.update()
         with_others = call.query.others
-        accepted = call.request.headers.get("Accept", "")
-        if self._metrics.has_exemplars and "application/openmetrics-text" in accepted:
+        accept_header = call.request.headers.get("Accept", "")
+        if self._metrics.has_exemplars and "application/openmetrics-text" in accept_header:
             return web.Response(
                 body=self._metrics.openmetrics_exposition(with_others=with_others),
                 headers={"Content-Type": CONTENT_TYPE_LATEST},

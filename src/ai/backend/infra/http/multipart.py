@@ -44,12 +44,12 @@ async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: in
     body = await call.read_body()
     loop = asyncio.get_running_loop()
     # The limit is beyond the body, so the reader never asks its protocol, which has no transport, to pause.
-    content = StreamReader(BaseProtocol(loop), len(body) + 1, loop=loop)
-    content.feed_data(body)
-    content.feed_eof()
+    body_stream = StreamReader(BaseProtocol(loop), len(body) + 1, loop=loop)
+    body_stream.feed_data(body)
+    body_stream.feed_eof()
     files: list[UploadedFile] = []
     try:
-        async for part in MultipartReader(CIMultiDict({"Content-Type": content_type}), content):
+        async for part in MultipartReader(CIMultiDict({"Content-Type": content_type}), body_stream):
             if not isinstance(part, BodyPartReader):
                 raise refuse({"src": "nested multipart"})
             name = _file_name(part)
@@ -88,21 +88,21 @@ def _file_name(part: BodyPartReader) -> str | None:
 
 
 async def _read_part(part: BodyPartReader, name: str, limit: int) -> bytes:
-    data = bytearray()
+    part_data = bytearray()
     while chunk := await part.read_chunk(65_536):
-        data += chunk
-        if len(data) > limit:
+        part_data += chunk
+        if len(part_data) > limit:
             raise refuse({name[:128]: f"larger than {limit} bytes"})
-    return bytes(data)
+    return bytes(part_data)
 
 
 async def send_archives(request: web.Request, files: Iterable[UploadedFile]) -> web.StreamResponse:
     """Sends tar archives as a multipart message, with one part for each archive."""
     with MultipartWriter("mixed") as writer:
-        for file in files:
-            disposition = f'attachment; filename="{quote(file.name, safe="")}"'
+        for archive in files:
+            disposition = f'attachment; filename="{quote(archive.name, safe="")}"'
             headers = {"Content-Type": "application/x-tar", "Content-Disposition": disposition}
-            writer.append(BytesIO(file.data), headers)
+            writer.append(BytesIO(archive.data), headers)
     response = web.Response(body=writer)
     await response.prepare(request)
     await response.write_eof()

@@ -87,8 +87,8 @@ def openapi_document(
         if endpoint.reply is not None:
             schemas.append(endpoint.reply)
     unique_schemas = list(dict.fromkeys(schemas))
-    references, components = msgspec.json.schema_components(unique_schemas, ref_template=_COMPONENT_REF)
-    schema_refs = dict(zip(unique_schemas, references, strict=True))
+    reference_objects, components = msgspec.json.schema_components(unique_schemas, ref_template=_COMPONENT_REF)
+    schema_refs = dict(zip(unique_schemas, reference_objects, strict=True))
     for schema in bodies:
         _allow_nulls(schema, components[_component_name(schema_refs[schema])])
     paths: dict[str, Any] = {}
@@ -128,9 +128,9 @@ def _operation(
         },
     }
     if endpoint.kind == "upload":
-        files = {"type": "array", "minItems": 1, "items": {"type": "string", "format": "binary"}}
-        form = {"type": "object", "required": ["src"], "properties": {"src": files}}
-        operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
+        files_schema = {"type": "array", "minItems": 1, "items": {"type": "string", "format": "binary"}}
+        form_schema = {"type": "object", "required": ["src"], "properties": {"src": files_schema}}
+        operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form_schema}}}
     elif endpoint.body is not Nothing:
         operation["requestBody"] = {
             "required": any(field_info.required for field_info in structs.fields(endpoint.body)),
@@ -167,19 +167,19 @@ def _query_parameters(
 def _success_response(endpoint: Endpoint, status: int, schema_refs: dict[Any, Any]) -> dict[str, Any]:
     if endpoint.kind == "socket":
         return {"description": "Upgraded to a WebSocket."}
-    names = ["X-Request-ID"]
+    header_names = ["X-Request-ID"]
     if endpoint.limited or endpoint.auth:
-        names += ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Window"]
+        header_names += ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Window"]
     if endpoint.auth and endpoint.method not in SAFE_METHODS:
-        names.append("X-BackendAI-Replayed")
-    response: dict[str, Any] = {"headers": _header_refs(*names)}
+        header_names.append("X-BackendAI-Replayed")
+    response: dict[str, Any] = {"headers": _header_refs(*header_names)}
     if status == 304:
         return {**response, "description": "Unchanged, without a body."}
     if status == 204:
         return {**response, "description": "Done, without a body."}
     if endpoint.kind == "stream":
-        text = {"text/event-stream": {"schema": {"type": "string"}}}
-        return {**response, "description": "A stream of events.", "content": text}
+        text_content = {"text/event-stream": {"schema": {"type": "string"}}}
+        return {**response, "description": "A stream of events.", "content": text_content}
     schema = schema_refs[endpoint.reply] if endpoint.reply is not None else {"type": "string"}
     content = {media_type: {"schema": schema} for media_type in endpoint.produces}
     return {**response, "description": "Done.", "content": content}
@@ -187,18 +187,18 @@ def _success_response(endpoint: Endpoint, status: int, schema_refs: dict[Any, An
 
 def _problem_responses() -> dict[str, Any]:
     """Returns a response for each problem status. Each response names the codes of its problems."""
-    codes: dict[HTTPStatus, list[str]] = {}
+    codes_of_status: dict[HTTPStatus, list[str]] = {}
     for error_class, status in http_errors.problem_classes().items():
-        codes.setdefault(status, []).append(f"`{error_class.code}`")
+        codes_of_status.setdefault(status, []).append(f"`{error_class.code}`")
     content = {http_errors.PROBLEM_TYPE: {"schema": {"$ref": _COMPONENT_REF.format(name="Problem")}}}
-    own_headers = {HTTPStatus.UNAUTHORIZED: "WWW-Authenticate", HTTPStatus.TOO_MANY_REQUESTS: "Retry-After"}
+    header_of_status = {HTTPStatus.UNAUTHORIZED: "WWW-Authenticate", HTTPStatus.TOO_MANY_REQUESTS: "Retry-After"}
     return {
         f"Problem{int(status)}": {
-            "description": f"{status.phrase}: {', '.join(dict.fromkeys(names))}.",
-            "headers": _header_refs("X-Request-ID", *filter(None, [own_headers.get(status)])),
+            "description": f"{status.phrase}: {', '.join(dict.fromkeys(code_names))}.",
+            "headers": _header_refs("X-Request-ID", *filter(None, [header_of_status.get(status)])),
             "content": content,
         }
-        for status, names in sorted(codes.items())
+        for status, code_names in sorted(codes_of_status.items())
     }
 
 
@@ -223,19 +223,25 @@ def _component_name(reference: dict[str, str]) -> str:
 def _allow_nulls(schema: type[msgspec.Struct], component: dict[str, Any]) -> None:
     """Adds null to the optional fields of a body. A null there means absent (spec 03-07, "JSON Value Types")."""
     for field_info in structs.fields(schema):
-        declared = component["properties"][field_info.encode_name]
-        options = declared.get("anyOf", [declared])
-        if not field_info.required and declared and {"type": "null"} not in options:
-            component["properties"][field_info.encode_name] = {"anyOf": [*options, {"type": "null"}]}
+        field_schema = component["properties"][field_info.encode_name]
+        alternative_schemas = field_schema.get("anyOf", [field_schema])
+        if not field_info.required and field_schema and {"type": "null"} not in alternative_schemas:
+            component["properties"][field_info.encode_name] = {"anyOf": [*alternative_schemas, {"type": "null"}]}
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """Returns the schema of a query parameter without null, because a query string has no null."""
-    options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
-    if not options:
+    alternative_schemas = [
+        alternative_schema for alternative_schema in schema.get("anyOf", ()) if alternative_schema != {"type": "null"}
+    ]
+    if not alternative_schemas:
         return schema
-    kept = {name: value for name, value in schema.items() if name != "anyOf" and value is not None}
-    return {**kept, "anyOf": options} if len(options) > 1 else {**kept, **options[0]}
+    other_keywords = {name: value for name, value in schema.items() if name != "anyOf" and value is not None}
+    return (
+        {**other_keywords, "anyOf": alternative_schemas}
+        if len(alternative_schemas) > 1
+        else {**other_keywords, **alternative_schemas[0]}
+    )
 
 
 @dataclass(eq=False)

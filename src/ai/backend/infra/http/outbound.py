@@ -29,14 +29,14 @@ _MAX_ANSWER_S = 60.0
 """The timeout in seconds of a whole small response."""
 
 
-def networks(*texts: str) -> tuple[Network, ...]:
-    return tuple(ipaddress.ip_network(text) for text in texts)
+def parse_networks(*texts: str) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(network_text) for network_text in texts)
 
 
-LOOPBACK = networks("127.0.0.0/8", "::1/128")
-LINK_LOCAL = networks("0.0.0.0/8", "169.254.0.0/16", "::/128", "fe80::/10")
+LOOPBACK = parse_networks("127.0.0.0/8", "::1/128")
+LINK_LOCAL = parse_networks("0.0.0.0/8", "169.254.0.0/16", "::/128", "fe80::/10")
 """Networks of this machine or its link, which include the metadata services of clouds."""
-NOT_PUBLIC = networks(
+NOT_PUBLIC = parse_networks(
     *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
     *("192.0.2.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3"),
     *("::/16", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16"),
@@ -80,26 +80,32 @@ class AddressGuard(msgspec.Struct, frozen=True):
             ip_address = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return True
-        return any(is_within(address_text, self.refused) for address_text in (str(ip_address), *_embedded(ip_address)))
+        return any(
+            is_within(address_text, self.refused) for address_text in (str(ip_address), *_embedded_ipv4(ip_address))
+        )
 
     def open_socket(self, info: aiohttp.AddrInfoType) -> socket.socket:
         """Opens a socket for aiohttp's connector, unless the address is blocked.
 
         Raises OSError for a blocked address.
         """
-        family, kind, protocol, _, address = info
+        family, socket_type, protocol, _, address = info
         if self.refuses(str(address[0])):
             raise _SocketRefused
-        return socket.socket(family=family, type=kind, proto=protocol)
+        return socket.socket(family=family, type=socket_type, proto=protocol)
 
 
-def _embedded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Iterable[str]:
-    if isinstance(ip, ipaddress.IPv4Address):
+def _embedded_ipv4(ip_address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Iterable[str]:
+    if isinstance(ip_address, ipaddress.IPv4Address):
         return ()
-    inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo is not None else None)
-    if inner is None and ip in _NAT64_NETWORK:
-        inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-    return (str(inner),) if inner is not None else ()
+    embedded_address = (
+        ip_address.ipv4_mapped
+        or ip_address.sixtofour
+        or (ip_address.teredo[1] if ip_address.teredo is not None else None)
+    )
+    if embedded_address is None and ip_address in _NAT64_NETWORK:
+        embedded_address = ipaddress.IPv4Address(int(ip_address) & 0xFFFFFFFF)
+    return (str(embedded_address),) if embedded_address is not None else ()
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -188,19 +194,19 @@ class OutboundClient:
                     if max_redirects == 0 or response.status not in REDIRECT_STATUSES:
                         yield response
                         return
-                    target = _redirect_target(response)
-                if target.origin() != url.origin():
+                    target_url = _redirect_target(response)
+                if target_url.origin() != url.origin():
                     sent_headers.pop("Authorization", None)
-                url = target
+                url = target_url
             raise RedirectRefused(f"{url.host} redirects more than {max_redirects} times.")
         except aiohttp.ClientConnectorCertificateError as e:
             raise CertificateRefused(f"The certificate of {url.host} is not valid: {e.certificate_error}") from None
         except aiohttp.ClientConnectorError as e:
             if isinstance(e.os_error, _SocketRefused):
-                raise self._refusal(url) from None
+                raise self._address_error(url) from None
             raise OutboundFailed(f"{url.host} does not answer: {e.os_error.strerror or type(e).__name__}.") from None
         except aiohttp.InvalidURL:  # aiohttp refuses some spellings of addresses itself
-            raise self._refusal(url) from None
+            raise self._address_error(url) from None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as e:
             raise OutboundFailed(f"{url.host} does not answer: {type(e).__name__}.") from None
 
@@ -239,7 +245,7 @@ class OutboundClient:
         """Returns the HTTP session for a host. Allowed hosts have their own connections without the guard."""
         is_allowed = self.is_allowed(url.host or "")
         if self.only_allowed and not is_allowed:
-            raise self._refusal(url)
+            raise self._address_error(url)
         if is_allowed not in self._sessions:
             connector = aiohttp.TCPConnector(
                 resolver=self.resolver or aiohttp.ThreadedResolver(),
@@ -258,7 +264,7 @@ class OutboundClient:
             )
         return self._sessions[is_allowed]
 
-    def _refusal(self, url: URL) -> AddressRefused:
+    def _address_error(self, url: URL) -> AddressRefused:
         host = (url.host or "")[:128]
         reason = "is none of the allowed hosts" if self.only_allowed else "is at an address that must not be reached"
         return AddressRefused(f"{host} {reason}.", data={"host": host})

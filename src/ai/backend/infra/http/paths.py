@@ -44,9 +44,9 @@ def split_target(raw_target: str) -> tuple[str, str]:
     """Splits a request target without its authority into path and query, both still percent-encoded."""
     path, _, query = raw_target.partition("?")
     if not path.startswith("/"):
-        _, _, after_scheme = path.partition("://")
-        slash = after_scheme.find("/")
-        path = after_scheme[slash:] if slash >= 0 else "/"
+        _, _, without_scheme = path.partition("://")
+        separator = without_scheme.find("/")
+        path = without_scheme[separator:] if separator >= 0 else "/"
     return path.partition("#")[0], query
 
 
@@ -64,9 +64,9 @@ def modern_path(path: str) -> str:
         path = path[match.end() :]
     if path in _FORMER_PATHS:
         return _FORMER_PATHS[path]
-    for former, modern in _FORMER_PREFIXES:
-        if path.startswith(former):
-            return modern + path[len(former) :]
+    for former_prefix, modern_prefix in _FORMER_PREFIXES:
+        if path.startswith(former_prefix):
+            return modern_prefix + path[len(former_prefix) :]
     return path
 
 

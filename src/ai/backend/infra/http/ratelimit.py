@@ -28,10 +28,10 @@ class _Window:
 
     def advance(self, step: int) -> None:
         """Drops the counts that have left the window; if the clock goes back, the newest step is used."""
-        for passed_step in range(min(step - self.step, STEP_COUNT)):
-            slot = (self.step + 1 + passed_step) % STEP_COUNT
-            self.total -= self.counts[slot]
-            self.counts[slot] = 0
+        for offset in range(min(step - self.step, STEP_COUNT)):
+            counter_index = (self.step + 1 + offset) % STEP_COUNT
+            self.total -= self.counts[counter_index]
+            self.counts[counter_index] = 0
         self.step = max(self.step, step)
 
 
@@ -50,7 +50,7 @@ class Allowance:
         }
 
 
-def exceeded(limit: int) -> RateLimitExceeded:
+def rate_limit_error(limit: int) -> RateLimitExceeded:
     return RateLimitExceeded(
         f"More than {limit} requests in {WINDOW_S // 60} minutes.",
         data={"limit": limit, "window_s": WINDOW_S, "retry_after": STEP_S},
@@ -90,7 +90,7 @@ class RateLimiter:
             if step > window.step:
                 window.advance(step)
         if window.total >= limit:
-            raise exceeded(limit)
+            raise rate_limit_error(limit)
         window.total += 1
         window.counts[window.step % STEP_COUNT] += 1
         return Allowance(limit=limit, remaining=limit - window.total)

@@ -130,16 +130,16 @@ class RegistryHttp:
         several tries, or too large a one.
         """
         url = self.base.join(path if isinstance(path, URL) else URL(path, encoded=True))
-        problem, backoff = "", Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S, jitter=_PAUSE_JITTER)
+        last_problem, backoff = "", Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S, jitter=_PAUSE_JITTER)
         for attempt in range(_MAX_TRIES):
             try:
                 return await self._get(url, accept, scope, limit, basic=basic)
             except _Retryable as failure:
-                problem = str(failure)
+                last_problem = str(failure)
                 if attempt + 1 < _MAX_TRIES:
                     delay_s = backoff.next_s()
                     await asyncio.sleep(min(failure.pause_s or delay_s, _MAX_PAUSE_S))
-        raise RegistryUnavailable(f"{self._registry.name} does not answer: {problem}")
+        raise RegistryUnavailable(f"{self._registry.name} does not answer: {last_problem}")
 
     async def _get(self, url: URL, accept: str, scope: str, limit: int, *, basic: bool) -> Reply:
         headers = {"Accept": accept}
@@ -150,7 +150,7 @@ class RegistryHttp:
         if reply.status == 401 and "Authorization" not in headers and is_own_origin:
             headers["Authorization"] = await self._answer_challenge(reply, scope)
             reply = await self._send(url, headers, limit)
-        return self._checked_reply(reply.url, reply)
+        return self._check_reply(reply.url, reply)
 
     @asynccontextmanager
     async def stream(
@@ -162,7 +162,7 @@ class RegistryHttp:
         """
         url = self.base.join(URL(path, encoded=True))
         sent_headers = dict(headers or {})
-        for is_last in (False, True):
+        for is_second_try in (False, True):
             if authorization := self._cached_authorization(scope, basic=False):
                 sent_headers["Authorization"] = authorization
             try:
@@ -170,9 +170,9 @@ class RegistryHttp:
                 async with request as response:
                     reply = Response(response.url, response.status, response.headers, b"")
                     is_own_origin = response.url.origin() == self.base.origin()
-                    if reply.status != 401 or is_last or not is_own_origin or "Authorization" in sent_headers:
+                    if reply.status != 401 or is_second_try or not is_own_origin or "Authorization" in sent_headers:
                         if reply.status not in (206, 416) or "Range" not in sent_headers:
-                            self._checked_reply(reply.url, reply)
+                            self._check_reply(reply.url, reply)
                         check_plain(response)
                         yield response
                         return
@@ -182,21 +182,23 @@ class RegistryHttp:
                 raise RegistryUnavailable(f"{self._registry.name} does not answer: {e}") from None
             sent_headers["Authorization"] = await self._answer_challenge(reply, scope)
 
-    def _checked_reply(self, url: URL, reply: Response) -> Reply:
-        name = self._registry.name
+    def _check_reply(self, url: URL, reply: Response) -> Reply:
+        registry_name = self._registry.name
         if reply.status == 200:
             return Reply(url, reply.headers, reply.body)
         if reply.status == 404:
-            raise NotFound(f"{name} has no {url.path[:200]}.")
+            raise NotFound(f"{registry_name} has no {url.path[:200]}.")
         if reply.status in (401, 403):
-            refused_login = "the credentials" if self._registry.username else "anonymous requests"
-            raise RegistryRefused(f"{name} does not take {refused_login} ({reply.status} for {url.path[:200]}).")
+            refused_text = "the credentials" if self._registry.username else "anonymous requests"
+            raise RegistryRefused(
+                f"{registry_name} does not take {refused_text} ({reply.status} for {url.path[:200]})."
+            )
         if reply.status == 429 or reply.status >= 500:
             retry_after = reply.headers.get("Retry-After", "")
             raise _Retryable(
                 f"status {reply.status}", float(retry_after) if retry_after.isdigit() and len(retry_after) < 6 else 0.0
             )
-        raise RegistryRefused(f"{name} answers {url.path[:200]} with status {reply.status}.")
+        raise RegistryRefused(f"{registry_name} answers {url.path[:200]} with status {reply.status}.")
 
     async def _send(self, url: URL, headers: Mapping[str, str], limit: int) -> Response:
         try:
@@ -211,8 +213,8 @@ class RegistryHttp:
             raise _Retryable(str(e)) from None
 
     def _basic_authorization(self) -> str:
-        login = f"{self._registry.username}:{self._registry.password}"
-        return f"Basic {base64.b64encode(login.encode()).decode()}"
+        user_and_password = f"{self._registry.username}:{self._registry.password}"
+        return f"Basic {base64.b64encode(user_and_password.encode()).decode()}"
 
     def _cached_authorization(self, scope: str, *, basic: bool) -> str | None:
         expires_at, token = self._tokens.get(scope, (0.0, ""))
@@ -226,7 +228,10 @@ class RegistryHttp:
         Raises RegistryRefused if there is none.
         """
         scheme, _, parameters = reply.headers.get("WWW-Authenticate", "").partition(" ")
-        challenge = {key.lower(): quoted or plain for key, quoted, plain in _CHALLENGE_PAIR.findall(parameters)}
+        challenge = {
+            key.lower(): quoted_value or plain_value
+            for key, quoted_value, plain_value in _CHALLENGE_PAIR.findall(parameters)
+        }
         if scheme.lower() == "basic" and self._registry.username:
             self._tokens[scope] = (float("inf"), self._basic_authorization())
             return self._tokens[scope][1]
@@ -235,8 +240,10 @@ class RegistryHttp:
             raise RegistryRefused(f"{self._registry.name} {refusal}.")
         scope = scope or challenge.get("scope", "")
         async with self._locks.setdefault(scope, asyncio.Lock()):
-            cached = self._cached_authorization(scope, basic=False)
-            return cached or await self._fetch_token(challenge["realm"], challenge.get("service", ""), scope)
+            cached_authorization = self._cached_authorization(scope, basic=False)
+            return cached_authorization or await self._fetch_token(
+                challenge["realm"], challenge.get("service", ""), scope
+            )
 
     async def _fetch_token(self, realm: str, service: str, scope: str) -> str:
         try:
@@ -245,15 +252,15 @@ class RegistryHttp:
             url = None
         if url is None or (self.base.scheme == "https" and url.scheme == "http"):
             raise RegistryRefused(f"{self._registry.name} names no usable token server: {realm[:100]!r}.")
-        query = [("service", service)] if service else []
-        query += [("scope", wanted_scope) for wanted_scope in scope.split(" ") if wanted_scope]
+        query_pairs = [("service", service)] if service else []
+        query_pairs += [("scope", token_scope) for token_scope in scope.split(" ") if token_scope]
         headers = {"Accept": "application/json"}
         if self._registry.username:
             if url.scheme != "https" and url.host != self.base.host:
                 raise RegistryRefused(f"The password of {self._registry.name} is not sent to {url.host} in the clear.")
             headers["Authorization"] = self._basic_authorization()
-        reply = await self._send(url.update_query(query), headers, _MAX_TOKEN_BYTES)
-        document = self._checked_reply(url, reply).json(_TokenReply)
+        reply = await self._send(url.update_query(query_pairs), headers, _MAX_TOKEN_BYTES)
+        document = self._check_reply(url, reply).json(_TokenReply)
         token = document.token or document.access_token
         if not token or not token.isprintable():
             raise RegistryRefused(f"The token server of {self._registry.name} gives no token.")

@@ -153,8 +153,8 @@ class Call(Generic[B, Q]):
             if content_length is not None and content_length > max_bytes:
                 raise PayloadTooLarge(f"At most {max_bytes} bytes are taken.", data={"limit": max_bytes})
             # A compressed body becomes as large as it likes.
-            is_coded = "Content-Encoding" in self.request.headers
-            expected_bytes = max_bytes if content_length is None or is_coded else content_length
+            is_compressed = "Content-Encoding" in self.request.headers
+            expected_bytes = max_bytes if content_length is None or is_compressed else content_length
             if expected_bytes > SMALL_BODY_BYTES:
                 self.acquired = await self.budget.acquire(expected_bytes)
             try:
@@ -299,12 +299,12 @@ def route(method: str, path: str, **options: Unpack[RouteOptions]) -> Callable[[
 
     def mark(function: F) -> F:
         name = function.__name__
-        is_silent = function.__annotations__.get("return") in (None, "None")
-        default_status = 101 if options.get("kind") == "socket" else 204 if is_silent else 200
+        has_no_reply = function.__annotations__.get("return") in (None, "None")
+        default_status = 101 if options.get("kind") == "socket" else 204 if has_no_reply else 200
         summary = (function.__doc__ or name).strip().partition("\n")[0]
-        stated: RouteOptions = {"status": default_status, **options}
-        declared = Endpoint(method=method, path=path, handler=function, name=name, summary=summary, **stated)
-        function.__dict__.setdefault("__endpoints__", []).append(declared)
+        all_options: RouteOptions = {"status": default_status, **options}
+        endpoint = Endpoint(method=method, path=path, handler=function, name=name, summary=summary, **all_options)
+        function.__dict__.setdefault("__endpoints__", []).append(endpoint)
         return function
 
     return mark
@@ -318,15 +318,15 @@ def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
     owner_key = getattr(type(api), "owner_key", OwnerKey.REFUSED)
     return [
         replace(
-            declared,
+            endpoint,
             handler=getattr(api, name),
             tag=tag or type(api).__name__,
-            owner_key=declared.owner_key or owner_key,
-            problems=(*getattr(type(api), "problems", ()), *declared.problems),
-            reply=declared.reply if declared.reply is not None else _annotated_reply(function),
+            owner_key=endpoint.owner_key or owner_key,
+            problems=(*getattr(type(api), "problems", ()), *endpoint.problems),
+            reply=endpoint.reply if endpoint.reply is not None else _annotated_reply(function),
         )
         for name, function in vars(type(api)).items()
-        for declared in getattr(function, "__endpoints__", ())
+        for endpoint in getattr(function, "__endpoints__", ())
     ]
 
 
@@ -337,10 +337,10 @@ def _annotated_reply(function: Callable[..., Any]) -> Any:
     Returns None if the annotation says nothing about the fields.
     """
     annotation = get_type_hints(function).get("return")
-    is_opaque = isinstance(annotation, type) and issubclass(
+    has_no_fields = isinstance(annotation, type) and issubclass(
         annotation, (Reply, web.StreamResponse, msgspec.Raw, type(None))
     )
-    return None if is_opaque or annotation in (Any, dict[str, Any], list[Any]) else annotation
+    return None if has_no_fields or annotation in (Any, dict[str, Any], list[Any]) else annotation
 
 
 def register(

@@ -79,7 +79,7 @@ def _is_worth_a_record(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
 
 
-def _check_text(request: web.Request) -> None:
+def _check_utf8(request: web.Request) -> None:
     """Rejects invalid UTF-8, which aiohttp passes on as surrogates that cannot be encoded."""
     for name, value in (("path", request.raw_path), *request.headers.items()):
         if not value.isascii():
@@ -95,18 +95,18 @@ async def _handler_of_respelled(request: web.Request, routed: Routed, *, has_ver
     Returns None for other requests.
     """
     path, routed.raw_query = split_target(request.raw_path)
-    modern = modern_path(path) if has_versions else path
-    override = request.headers.get("X-Method-Override")
-    if override is not None and request.method == "POST":
-        routed.method = override.strip().upper()
+    path_of_route = modern_path(path) if has_versions else path
+    override_method = request.headers.get("X-Method-Override")
+    if override_method is not None and request.method == "POST":
+        routed.method = override_method.strip().upper()
         if _METHOD_PATTERN.fullmatch(routed.method) is None:
             raise decode.refuse({"X-Method-Override": "not a method"})
-    if modern == path and routed.method == request.method:
+    if path_of_route == path and routed.method == request.method:
         return None
-    respelled = request.clone(method=routed.method, rel_url=URL.build(path=modern, encoded=True))
-    match = await request.app.router.resolve(respelled)
-    routed.params = match
-    return match.handler
+    respelled_request = request.clone(method=routed.method, rel_url=URL.build(path=path_of_route, encoded=True))
+    route_match = await request.app.router.resolve(respelled_request)
+    routed.params = route_match
+    return route_match.handler
 
 
 class RequestAuthenticator(Protocol):
@@ -183,7 +183,7 @@ class HttpServer:
         options = self.options
         app[_CONNECTION_LIMITS] = ConnectionLimits(options.connections_per_address, options.trusted_proxies)
         streams = app[STREAMS] = Streams(self.active_keys)
-        register(app.router, self.endpoints, self._handler)
+        register(app.router, self.endpoints, self._make_handler)
         app.on_response_prepare.append(_add_headers)
         app.on_shutdown.append(lambda _: streams.close())
         app.on_cleanup.append(lambda _: cancel_all(*self._working))
@@ -195,34 +195,38 @@ class HttpServer:
         endpoint says that it ends then."""
         if request.method in SAFE_METHODS or request.match_info.handler in self._ending_handlers:
             return await self._answer_and_log(request, handler)
-        work = asyncio.ensure_future(self._answer_and_log(request, handler))
-        self._working.add(work)
-        work.add_done_callback(self._working.discard)
-        return await asyncio.shield(work)
+        answer_task = asyncio.ensure_future(self._answer_and_log(request, handler))
+        self._working.add(answer_task)
+        answer_task.add_done_callback(self._working.discard)
+        return await asyncio.shield(answer_task)
 
     async def _answer_and_log(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
         started_s = time.perf_counter()
-        sent_id = request.headers.get("X-Request-ID")
-        request_id = sent_id if sent_id is not None and _REQUEST_ID_PATTERN.fullmatch(sent_id) else next(self._ids)
+        client_request_id = request.headers.get("X-Request-ID")
+        request_id = (
+            client_request_id
+            if client_request_id is not None and _REQUEST_ID_PATTERN.fullmatch(client_request_id)
+            else next(self._ids)
+        )
         routed = request[ROUTED] = Routed(request_id, request.method, request.match_info, "")
         response: web.StreamResponse
         with (
             bind_log_context(request_id=request_id),
-            _span_of(request) as traced,
+            _span_of(request) as request_span,
         ):
             try:
-                _check_text(request)
+                _check_utf8(request)
                 response = await (
                     await _handler_of_respelled(request, routed, has_versions=self.options.has_versions) or handler
                 )(request)
                 outcome = "ok"
             except errors.BackendError as error:
-                response, outcome = await self._refuse(request, routed, error), error.code
+                response, outcome = await self._refusal_response(request, routed, error), error.code
             except web.HTTPException as error:
-                response, outcome = await self._refuse(request, routed, _translate_error(error)), "http-error"
+                response, outcome = await self._refusal_response(request, routed, _translate_error(error)), "http-error"
             except web.RequestPayloadError:
-                refusal = decode.refuse({"body": "not as Content-Encoding and Transfer-Encoding say, or cut off"})
-                response, outcome = await self._refuse(request, routed, refusal), refusal.code
+                invalid_body = decode.refuse({"body": "not as Content-Encoding and Transfer-Encoding say, or cut off"})
+                response, outcome = await self._refusal_response(request, routed, invalid_body), invalid_body.code
             except ConnectionError:
                 response, outcome = web.Response(status=499), "gone"
             except Exception:
@@ -234,9 +238,9 @@ class HttpServer:
                 route = call.endpoint.template
                 await self._close_call(call, outcome)
             took_s = time.perf_counter() - started_s
-            self._count_request(route, response.status, took_s, exemplar() if traced.is_recording else None)
-            if traced.is_recording:
-                _describe(traced, request, route, response.status, request_id, outcome)
+            self._count_request(route, response.status, took_s, exemplar() if request_span.is_recording else None)
+            if request_span.is_recording:
+                _describe_span(request_span, request, route, response.status, request_id, outcome)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %d in %.1f ms, request %s", route, response.status, took_s * 1000, request_id)
         return response
@@ -247,7 +251,7 @@ class HttpServer:
         if call.endpoint.audited and self.audit is not None:
             await self.audit.record(call, "replayed" if outcome == "ok" and call.is_replayed else outcome)
 
-    def _handler(self, endpoint: Endpoint) -> RequestHandler:
+    def _make_handler(self, endpoint: Endpoint) -> RequestHandler:
         takes_owner = endpoint.owner_key not in (None, OwnerKey.REFUSED)
         query = decode.QuerySchema(endpoint.query, reserved=_RESERVED_PARAMETERS if takes_owner else frozenset())
 
@@ -255,19 +259,19 @@ class HttpServer:
             routed = request[ROUTED]
             call: Call[Any, Any] = Call(request, routed, endpoint, self._client_address(request), self.unverified)
             routed.call = call
-            routed.allowance = await self._admit(call)
-            await _decode(call, query)
+            routed.allowance = await self._admit_call(call)
+            await _decode_call(call, query)
             if call.owner_access_key and endpoint.owner_key is OwnerKey.ASSUMED and self.resolve_owner is not None:
                 call.owner = await self.resolve_owner(call.identity, call.owner_access_key)
             if self.client_tokens is None or TOKEN_HEADER not in request.headers:
-                return await _run(call)
-            return await self.client_tokens.answer(call, partial(_run, call))
+                return await _run_handler(call)
+            return await self.client_tokens.answer(call, partial(_run_handler, call))
 
         if endpoint.ends_with_client:
             self._ending_handlers.add(handle)
         return handle
 
-    async def _admit(self, call: Call[Any, Any]) -> Allowance | None:
+    async def _admit_call(self, call: Call[Any, Any]) -> Allowance | None:
         endpoint = call.endpoint
         if not endpoint.auth:
             if not endpoint.limited:
@@ -278,7 +282,9 @@ class HttpServer:
         access_key, key = await self.authenticator.authenticate(
             call.request, method=call.method, read_body=call.read_body
         )
-        if not all(may_come_from(call.address, part) for part in (key.networks, key.own_networks)):
+        if not all(
+            may_come_from(call.address, allowed_networks) for allowed_networks in (key.networks, key.own_networks)
+        ):
             raise errors.Forbidden("This keypair may not be used from where you are.")
         call.access_key, call.identity = access_key, key.identity
         call.request[ACCESS_KEY] = access_key
@@ -291,20 +297,20 @@ class HttpServer:
             call.identity = await self.identify(call)
         return allowance
 
-    async def _refuse(self, request: web.Request, routed: Routed, error: errors.BackendError) -> web.Response:
+    async def _refusal_response(self, request: web.Request, routed: Routed, error: errors.BackendError) -> web.Response:
         call = routed.call
         is_unknown = isinstance(error, http_errors.RouteNotFound | http_errors.MethodNotAllowed)
         if is_unknown and self.authenticator is not None and _is_unsigned(request):
             error = errors.AuthenticationFailed("The Authorization header is missing.")
         if (call is None or call.identity is None) and not isinstance(error, errors.RateLimitExceeded):
-            anonymous_key = call is not None and not call.endpoint.auth
-            if not anonymous_key:  # an anonymous endpoint has been counted already
+            is_counted = call is not None and not call.endpoint.auth
+            if not is_counted:  # an anonymous endpoint has been counted already
                 try:
                     await self.limiter.count(
                         f"ip:{client_of(self._client_address(request))}", self.options.anonymous_rate_limit
                     )
-                except errors.RateLimitExceeded as limited:
-                    error = limited
+                except errors.RateLimitExceeded as rate_error:
+                    error = rate_error
         if http_errors.status_of(error) >= 500:
             log.error("%s: %s", error.code, error.message)
         response = http_errors.problem_response(error, request_id=routed.request_id)
@@ -314,16 +320,18 @@ class HttpServer:
 
     def _client_address(self, request: web.Request) -> str:
         """Returns the address of the client, which is the nearest hop that is no trusted proxy."""
-        peer = request.remote or ""
-        if peer in self.options.trusted_proxies:
+        address = request.remote or ""
+        if address in self.options.trusted_proxies:
             # A proxy may append a header line instead of a word to the client's line.
-            addresses = ",".join(request.headers.getall("X-Forwarded-For", ()))
-            hops = [hop.strip() for hop in addresses.split(",") if hop.strip()]
-            for hop in reversed(hops):
-                peer = hop[:64]
-                if peer not in self.options.trusted_proxies:
+            forwarded_for = ",".join(request.headers.getall("X-Forwarded-For", ()))
+            proxy_addresses = [
+                proxy_address.strip() for proxy_address in forwarded_for.split(",") if proxy_address.strip()
+            ]
+            for proxy_address in reversed(proxy_addresses):
+                address = proxy_address[:64]
+                if address not in self.options.trusted_proxies:
                     break
-        return peer
+        return address
 
     def _count_request(self, route: str, status: int, took_s: float, labels: dict[str, str] | None) -> None:
         counter = self._counters.get((route, status))
@@ -336,15 +344,17 @@ class HttpServer:
 
 def _span_of(request: web.Request) -> AbstractContextManager[Span]:
     """Returns the span of a request. Frequent probes begin no traces."""
-    begin = child_span if request.path in _PROBES else span
-    return begin(request.method, kind="server", parent=request.headers.get(HEADER))
+    begin_span = child_span if request.path in _PROBES else span
+    return begin_span(request.method, kind="server", parent=request.headers.get(HEADER))
 
 
-def _describe(traced: Span, request: web.Request, route: str, status: int, request_id: str, outcome: str) -> None:
+def _describe_span(
+    request_span: Span, request: web.Request, route: str, status: int, request_id: str, outcome: str
+) -> None:
     """Names the span of a request by its route, and adds the result of the request (OpenTelemetry, semantic
     conventions, HTTP)."""
-    traced.name(route)
-    traced.set(
+    request_span.name(route)
+    request_span.set(
         {
             "http.request.method": request.method,
             "http.route": route.partition(" ")[2],
@@ -353,7 +363,7 @@ def _describe(traced: Span, request: web.Request, route: str, status: int, reque
         }
     )
     if status >= 500:
-        traced.fail(outcome)
+        request_span.fail(outcome)
 
 
 async def _add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
@@ -371,35 +381,35 @@ async def _add_headers(request: web.BaseRequest, response: web.StreamResponse) -
         response.headers.update(routed.allowance.headers())
 
 
-async def _decode(call: Call[Any, Any], schema: decode.QuerySchema[Any]) -> None:
+async def _decode_call(call: Call[Any, Any], schema: decode.QuerySchema[Any]) -> None:
     endpoint, request = call.endpoint, call.request
     if endpoint.kind == "relay":
         return
-    raw: dict[str, Any] = {}
+    raw_fields: dict[str, Any] = {}
     if endpoint.kind != "upload" and request.body_exists:
         body = await call.read_body()
         if body:
             decode.check_json_type(media_type(request.headers.get("Content-Type", "")))
-            raw = decode.parse_json_object(body)
+            raw_fields = decode.parse_json_object(body)
     reads_body = endpoint.method in SAFE_METHODS or endpoint.method == "DELETE"
-    call.query, reserved = schema.read(call.routed.raw_query, raw if reads_body else None)
-    call.owner_access_key = reserved.get("owner_access_key") or None
+    call.query, reserved_parameters = schema.read(call.routed.raw_query, raw_fields if reads_body else None)
+    call.owner_access_key = reserved_parameters.get("owner_access_key") or None
     if not reads_body:
         if endpoint.body_aliases:
-            decode.rename_aliases(raw, endpoint.body_aliases)
-        call.body = decode.convert(raw, endpoint.body)
+            decode.rename_aliases(raw_fields, endpoint.body_aliases)
+        call.body = decode.convert(raw_fields, endpoint.body)
 
 
-async def _run(call: Call[Any, Any]) -> web.StreamResponse:
-    value = await call.endpoint.handler(call)
-    if isinstance(value, web.StreamResponse):
-        return value
+async def _run_handler(call: Call[Any, Any]) -> web.StreamResponse:
+    result = await call.endpoint.handler(call)
+    if isinstance(result, web.StreamResponse):
+        return result
     status, headers = call.endpoint.status, None
-    if isinstance(value, Reply):
-        status, headers, value = value.status, value.headers, value.value
-    if value is None:
+    if isinstance(result, Reply):
+        status, headers, result = result.status, result.headers, result.value
+    if result is None:
         return web.Response(status=204, headers=headers)
-    body = value if isinstance(value, msgspec.Raw) else _encode_json(value)
+    body = result if isinstance(result, msgspec.Raw) else _encode_json(result)
     return web.Response(body=bytes(body), status=status, headers=headers, content_type="application/json")
 
 
@@ -457,24 +467,24 @@ async def serve_on(
     if shares_port and not isinstance(address, socket.socket) and address[1] == 0:
         raise errors.InvalidInput("With num-proc above 1, service-addr needs a port.", data={"service-addr": "no port"})
     await runner.setup()
-    count = ConnectionCount(runner.app.get(_CONNECTION_LIMITS, ConnectionLimits()))
-    for listener in [address] if isinstance(address, socket.socket) else await _bind(*address, shares_port):
-        limited = LimitedListener.of(listener, count)
-        await LimitedSite(runner, limited, backlog=_BACKLOG_CONNECTIONS, ssl_context=tls).start()
+    connection_count = ConnectionCount(runner.app.get(_CONNECTION_LIMITS, ConnectionLimits()))
+    for listener in [address] if isinstance(address, socket.socket) else await _bind_sockets(*address, shares_port):
+        limited_listener = LimitedListener.of(listener, connection_count)
+        await LimitedSite(runner, limited_listener, backlog=_BACKLOG_CONNECTIONS, ssl_context=tls).start()
     host, port = runner.addresses[0][:2]
     return str(host), int(port)
 
 
-async def _bind(host: str, port: int, shares_port: bool) -> list[socket.socket]:
+async def _bind_sockets(host: str, port: int, shares_port: bool) -> list[socket.socket]:
     """Returns a socket for every address of a host. Raises OSError."""
     loop = asyncio.get_running_loop()
-    infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    with ExitStack() as undo:
+    address_infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    with ExitStack() as open_sockets:
         sockets = [
-            undo.enter_context(socket.create_server(address, family=family, reuse_port=shares_port))
-            for family, _, _, _, address in dict.fromkeys(infos)
+            open_sockets.enter_context(socket.create_server(address, family=family, reuse_port=shares_port))
+            for family, _, _, _, address in dict.fromkeys(address_infos)
         ]
-        undo.pop_all()
+        open_sockets.pop_all()
     return sockets
 
 
@@ -483,8 +493,10 @@ def tls_of(certificate: Path, key: Path, *, metrics: Metrics | None = None, pref
 
     Later connections get what is in the files by then. ``metrics`` get ``<prefix>tls_expiry_timestamp_seconds``.
     """
-    reloaded = ReloadedCertificate(certificate.expanduser(), key.expanduser())
+    reloaded_certificate = ReloadedCertificate(certificate.expanduser(), key.expanduser())
     if metrics is not None:
         help_text = "When the certificate in use expires, in seconds since 1970."
-        metrics.add_computed_gauge(f"{prefix}tls_expiry_timestamp_seconds", help_text, lambda: reloaded.expires_at)
-    return reloaded.context
+        metrics.add_computed_gauge(
+            f"{prefix}tls_expiry_timestamp_seconds", help_text, lambda: reloaded_certificate.expires_at
+        )
+    return reloaded_certificate.context

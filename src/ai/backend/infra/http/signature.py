@@ -58,8 +58,8 @@ def authorities(host: str) -> tuple[str, ...]:
     ('h', 'h:80', 'h:443')
     """
     host = host.strip().lower()
-    bare_host, colon, port = host.rpartition(":")
-    if colon and port.isdigit():
+    bare_host, separator, port = host.rpartition(":")
+    if separator and port.isdigit():
         return (host, bare_host) if port in ("80", "443") else (host,)
     return (host, f"{host}:80", f"{host}:443")
 
@@ -93,11 +93,11 @@ class Authenticator:
         AuthenticationFailed, or InvalidInput for a malformed version header.
         """
         headers = request.headers
-        header = headers.get("Authorization")
-        if header is None:
+        authorization = headers.get("Authorization")
+        if authorization is None:
             raise AuthenticationFailed("The Authorization header is missing.")
-        credential = signing.parse_authorization(header)
-        dates = self._dates(request)
+        credential = signing.parse_authorization(authorization)
+        dates = self._signed_dates(request)
         version = headers.get("X-BackendAI-Version")
         if version is None or parse_version(version) is None:
             raise InvalidInput(
@@ -106,9 +106,9 @@ class Authenticator:
             )
         stored_key = await self._find_key(credential.access_key)
         key = stored_key or self._nobody
-        is_matched = self._matches(request, credential, key, method, dates, version, b"")
+        is_matched = self._matches_signature(request, credential, key, method, dates, version, b"")
         if not is_matched and request.body_exists:
-            is_matched = self._matches(request, credential, key, method, dates, version, await read_body())
+            is_matched = self._matches_signature(request, credential, key, method, dates, version, await read_body())
         if not is_matched or stored_key is None:
             raise AuthenticationFailed(_REFUSAL_TEXT)
         if not key.is_active:
@@ -119,17 +119,17 @@ class Authenticator:
         """Drops the key from the cache."""
         self._cache.pop(access_key, None)
 
-    def _dates(self, request: web.Request) -> list[tuple[str, str]]:
+    def _signed_dates(self, request: web.Request) -> list[tuple[str, str]]:
         """Returns each date of the request with its UTC day. Raises AuthenticationFailed if one is too far from the
         present."""
         now = self.clock()
         dates: list[tuple[str, str]] = []
-        for name in ("Date", "X-BackendAI-Date"):
-            text = request.headers.get(name)
-            if text is not None:
-                date = signing.parse_date(text)
+        for header_name in ("Date", "X-BackendAI-Date"):
+            date_text = request.headers.get(header_name)
+            if date_text is not None:
+                date = signing.parse_date(date_text)
                 signing.check_skew(date, now=now)
-                dates.append((text, signing.day_of(date)))
+                dates.append((date_text, signing.day_of(date)))
         if not dates:
             raise AuthenticationFailed("The Date header is missing.")
         return dates
@@ -138,29 +138,29 @@ class Authenticator:
         if not self.key_ttl_s:
             return await self.keys.find_key(access_key)
         now = time.monotonic()
-        entry = self._cache.get(access_key)
-        if entry is not None:
-            if now < entry[0]:
-                return entry[1]
+        cached_entry = self._cache.get(access_key)
+        if cached_entry is not None:
+            if now < cached_entry[0]:
+                return cached_entry[1]
             # Simultaneous requests use the cached key while this one refreshes it.
-            self._cache[access_key] = (now + _REFRESH_S, entry[1])
+            self._cache[access_key] = (now + _REFRESH_S, cached_entry[1])
         key = await self.keys.find_key(access_key)
         if len(self._cache) >= _MAX_CACHED_KEYS:
             self._cache.clear()
         self._cache[access_key] = (now + self.key_ttl_s, key)
         return key
 
-    def _hosts(self, request: web.Request) -> Iterator[str]:
+    def _possible_hosts(self, request: web.Request) -> Iterator[str]:
         """Returns the host names for which the request may have been signed.
 
         A client gains nothing by a forged header, since it must have signed the host.
         """
-        forwarded = request.headers.get("X-Forwarded-Host")
-        if forwarded is not None and request.remote in self.trusted_proxies:
-            yield from authorities(forwarded.partition(",")[0])
+        forwarded_host = request.headers.get("X-Forwarded-Host")
+        if forwarded_host is not None and request.remote in self.trusted_proxies:
+            yield from authorities(forwarded_host.partition(",")[0])
         yield from authorities(request.headers.get("Host", ""))
 
-    def _matches(
+    def _matches_signature(
         self,
         request: web.Request,
         credential: Credential,
@@ -171,9 +171,9 @@ class Authenticator:
         body: bytes,
     ) -> bool:
         content_type = signing.media_type(request.headers.get("Content-Type"))
-        expected = credential.signature.encode(errors="replace")
+        expected_signature = credential.signature.encode(errors="replace")
         hash_name = credential.hash_name
-        for (date, day), host in product(dates, tuple(self._hosts(request))):
+        for (date, day), host in product(dates, tuple(self._possible_hosts(request))):
             signed_lines = SignedParts(
                 method=method,
                 raw_target=request.raw_path,
@@ -184,7 +184,7 @@ class Authenticator:
             )
             key_of_day = self._derive_key(key.secret_key, day, host, hash_name)
             signature = signing.sign_with_key(signed_lines, key_of_day, hash_name=hash_name, body=body)
-            if hmac.compare_digest(signature.encode(), expected):
+            if hmac.compare_digest(signature.encode(), expected_signature):
                 return True
         return False
 

@@ -66,7 +66,7 @@ class Streams:
         return len(self._open)
 
     @contextmanager
-    def opened(self, request: web.Request, socket: web.WebSocketResponse | None = None) -> Iterator[None]:
+    def registered(self, request: web.Request, socket: web.WebSocketResponse | None = None) -> Iterator[None]:
         """Registers a stream while the block runs."""
         task = asyncio.current_task()
         if task is None:
@@ -80,11 +80,11 @@ class Streams:
         finally:
             self._open.discard(stream)
 
-    async def _end_inactive(self, find_active: ActiveKeys) -> None:
+    async def _end_inactive(self, find_active_keys: ActiveKeys) -> None:
         while open_keys := {stream.key for stream in self._open if stream.key is not None}:
             await asyncio.sleep(_KEY_CHECK_INTERVAL_S)
             try:
-                inactive_keys = open_keys - await find_active(open_keys)
+                inactive_keys = open_keys - await find_active_keys(open_keys)
             except Exception:  # the next check may succeed
                 log.exception("the active access keys could not be read")
                 continue
@@ -94,11 +94,11 @@ class Streams:
                 if open_stream.key in inactive_keys and not open_stream.is_ending
             ]:
                 stream.is_ending = True
-                ending = asyncio.create_task(self._end(stream))
-                self._endings.add(ending)
-                ending.add_done_callback(self._endings.discard)
+                end_task = asyncio.create_task(self._end_stream(stream))
+                self._endings.add(end_task)
+                end_task.add_done_callback(self._endings.discard)
 
-    async def _end(self, stream: _Stream) -> None:
+    async def _end_stream(self, stream: _Stream) -> None:
         """Sends the reason, if the client receives it, and ends the stream."""
         if stream.socket is not None:
             with contextlib.suppress(TimeoutError, ConnectionError):
@@ -113,16 +113,16 @@ class Streams:
         if self._watch is not None:
             self._watch.cancel()
         sockets = [stream.socket for stream in self._open if stream.socket is not None]
-        closes = [
+        close_coroutines = [
             stream_socket.close(code=WSCloseCode.GOING_AWAY, message=b"server is stopping") for stream_socket in sockets
         ]
-        for close in asyncio.as_completed(closes, timeout=timeout_s) if closes else ():
+        for close_coroutine in asyncio.as_completed(close_coroutines, timeout=timeout_s) if close_coroutines else ():
             with contextlib.suppress(TimeoutError, ConnectionError):
-                await close
-        remaining = {stream.task for stream in self._open}
-        if remaining:
-            _, remaining = await asyncio.wait(remaining, timeout=timeout_s)
-        for task in remaining:
+                await close_coroutine
+        running_tasks = {stream.task for stream in self._open}
+        if running_tasks:
+            _, running_tasks = await asyncio.wait(running_tasks, timeout=timeout_s)
+        for task in running_tasks:
             task.cancel()
 
 
@@ -137,8 +137,8 @@ class SseEvent(msgspec.Struct, frozen=True):
     id: str | None = None
 
     def encode(self) -> bytes:
-        head = f"id: {self.id}\n" if self.id is not None else ""
-        return f"{head}event: {self.name}\ndata: ".encode() + msgspec.json.encode(self.data, enc_hook=str) + b"\n\n"
+        id_line = f"id: {self.id}\n" if self.id is not None else ""
+        return f"{id_line}event: {self.name}\ndata: ".encode() + msgspec.json.encode(self.data, enc_hook=str) + b"\n\n"
 
 
 SERVER_CLOSE = SseEvent("server_close", {})
@@ -161,7 +161,7 @@ async def send_events(
         }
     )
     next_event: asyncio.Future[SseEvent] = asyncio.ensure_future(anext(source))
-    with streams.opened(request), contextlib.suppress(ConnectionError):
+    with streams.registered(request), contextlib.suppress(ConnectionError):
         # The head is sent when the source listens, so that it reports whatever the client does next.
         await asyncio.wait((next_event,), timeout=_PAUSE_AFTER_HEAD_S)
         if next_event.done() and isinstance(next_event.exception(), BackendError):
@@ -170,21 +170,21 @@ async def send_events(
             await response.prepare(request)
             await response.write(b": open\n\n")
             await asyncio.sleep(_PAUSE_AFTER_HEAD_S)
-            await _relay(request, response, source, next_event, streams, heartbeat_s)
+            await _relay_events(request, response, source, next_event, streams, heartbeat_s)
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception:
             log.exception("an event stream broke")
         finally:
             await cancel_all(next_event)
-            aclose = getattr(source, "aclose", None)
-            if aclose is not None:
-                await aclose()
+            close_source = getattr(source, "aclose", None)
+            if close_source is not None:
+                await close_source()
         await response.write_eof()
     return response
 
 
-async def _relay(
+async def _relay_events(
     request: web.Request,
     response: web.StreamResponse,
     source: AsyncIterator[SseEvent],
@@ -192,15 +192,15 @@ async def _relay(
     streams: Streams,
     heartbeat_s: float,
 ) -> None:
-    closing = asyncio.ensure_future(streams.closing.wait())
+    server_closing = asyncio.ensure_future(streams.closing.wait())
     try:
-        while not closing.done():
-            finished, _ = await asyncio.wait(
-                (closing, next_event), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
+        while not server_closing.done():
+            finished_futures, _ = await asyncio.wait(
+                (server_closing, next_event), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
             )
             if request.transport is None or request.transport.is_closing():
                 return
-            if next_event in finished:
+            if next_event in finished_futures:
                 try:
                     event = next_event.result()
                 except StopAsyncIteration:
@@ -208,10 +208,10 @@ async def _relay(
                     return
                 await response.write(event.encode())
                 next_event = asyncio.ensure_future(anext(source))
-            elif not finished:
+            elif not finished_futures:
                 await response.write(b": heartbeat\n\n")
     finally:
-        await cancel_all(closing, next_event)
+        await cancel_all(server_closing, next_event)
 
 
 @contextlib.asynccontextmanager
@@ -225,7 +225,7 @@ async def open_socket(
     """
     socket = web.WebSocketResponse(heartbeat=heartbeat_s, max_msg_size=MAX_MESSAGE_BYTES, compress=False)
     await socket.prepare(request)
-    with request.app[STREAMS].opened(request, socket):
+    with request.app[STREAMS].registered(request, socket):
         code, reason = WSCloseCode.OK, b""
         try:
             yield socket

@@ -66,23 +66,23 @@ on_hang_up: list[Callable[[], None]] = []
 """Functions that a SIGHUP of this process calls too: the first process of a daemon notifies its others."""
 
 
-def level_reload(load: Callable[[], LoggingSettings], *, level: str | None) -> Callable[[], None]:
-    """Returns a function that sets the logging levels from the settings that ``load`` reads.
+def level_reload(load_settings: Callable[[], LoggingSettings], *, level: str | None) -> Callable[[], None]:
+    """Returns a function that sets the logging levels from the settings that ``load_settings`` reads.
 
     ``level`` wins over the settings.
     """
 
-    def reload() -> None:
-        change_levels(load(), level=level)
+    def reload_levels() -> None:
+        change_levels(load_settings(), level=level)
         log.warning("levels of logging are set as the settings say now")
 
-    return reload
+    return reload_levels
 
 
-def _hang_up(reload: Callable[[], None]) -> None:
-    for call in (reload, *on_hang_up):
+def _reload_on_hang_up(reload: Callable[[], None]) -> None:
+    for hang_up_function in (reload, *on_hang_up):
         try:
-            call()
+            hang_up_function()
         except (BackendError, OSError, click.ClickException) as e:
             log.error("SIGHUP: everything stays as it is: %s", e)
 
@@ -93,32 +93,32 @@ def quickest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
         from uvloop import new_event_loop
     except ImportError:
         return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
-    return factory
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
+    return new_loop
 
 
 def run_daemon(
-    work: Callable[[asyncio.Event], Awaitable[None]],
+    serve: Callable[[asyncio.Event], Awaitable[None]],
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     debug: bool | None = None,
     reload: Callable[[], None] | None = None,
 ) -> None:
-    """Runs ``work`` with an event that is set by SIGINT and SIGTERM. Raises ClickException with the message of its
+    """Runs ``serve`` with an event that is set by SIGINT and SIGTERM. Raises ClickException with the message of its
     error.
 
     SIGHUP calls ``reload``, which reads the settings of logging again (:func:`level_reload`); an error of it is logged.
     """
 
-    async def main() -> None:
+    async def run_until_stopped() -> None:
         stop_event = asyncio.Event()
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(signal_number, stop_event.set)
         if reload is not None:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _hang_up, reload)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_on_hang_up, reload)
         async with telemetry_sending():
-            await work(stop_event)
+            await serve(stop_event)
 
     reuse_receive_buffers()
     with reported_errors(), asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
-        runner.run(main())
+        runner.run(run_until_stopped())

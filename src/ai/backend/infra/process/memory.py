@@ -67,7 +67,7 @@ def collect_rarely() -> None:
     gc.set_threshold(30_000, 20, 10)
 
 
-def keep_for_good() -> None:
+def freeze_objects() -> None:
     """Collects cycles, and excludes all present objects from later collections (decision 0740)."""
     gc.collect()
     gc.freeze()
@@ -94,7 +94,7 @@ class MemoryTrimmer:
     async def run(self) -> None:
         """Excludes the objects of the start from collections, then checks the memory periodically until cancelled."""
         await asyncio.sleep(_CHECK_INTERVAL_S)  # no event ends a start: modules are loaded at first use, too
-        keep_for_good()
+        freeze_objects()
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             try:
@@ -119,7 +119,7 @@ class MemoryTrimmer:
 
 
 @asynccontextmanager
-async def trimmed(*close_idle: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+async def trim_while_running(*close_idle: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     """Trims memory after peaks while the block runs; ``close_idle`` as in :class:`MemoryTrimmer`."""
     trim_task = asyncio.create_task(MemoryTrimmer(close_idle).run(), name="memory-trimmer")
     try:
@@ -138,6 +138,6 @@ def trim_memory() -> None:
         yarl.cache_clear()
     _clear_type_cache()  # it keeps the name of each attribute that was ever looked up
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

@@ -52,7 +52,7 @@ def _open_locked(path: Path) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(fd, path):
+            if _is_file_at(fd, path):
                 return fd
         except BaseException:
             os.close(fd)
@@ -60,7 +60,7 @@ def _open_locked(path: Path) -> int:
         os.close(fd)  # its holder has removed it between the two
 
 
-def _is_at(fd: int, path: Path) -> bool:
+def _is_file_at(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:

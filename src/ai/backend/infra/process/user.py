@@ -9,7 +9,7 @@ import pwd
 from ai.backend.common.errors import InvalidInput
 
 
-def become(user: str | int | None, group: str | int | None) -> None:
+def change_user(user: str | int | None, group: str | int | None) -> None:
     """Changes the user and the group of this process for good. None keeps the present user or group. A group that is
     not named is the user's.
 
@@ -17,22 +17,22 @@ def become(user: str | int | None, group: str | int | None) -> None:
     """
     if user is None and group is None:
         return
-    uid, default_gid, name = _user(user) if user is not None else (os.geteuid(), os.getegid(), None)
-    gid = _gid(group) if group is not None else default_gid
+    uid, default_gid, user_name = _look_up_user(user) if user is not None else (os.geteuid(), os.getegid(), None)
+    gid = _look_up_group(group) if group is not None else default_gid
     if (uid, gid) == (os.geteuid(), os.getegid()):
         return
     if os.geteuid() != 0:
         message = "Only root can change to manager.user and manager.group: start the daemon as that user."
         raise InvalidInput(message, data={"manager.user": str(user), "manager.group": str(group)})
-    if name is not None:
-        os.initgroups(name, gid)
+    if user_name is not None:
+        os.initgroups(user_name, gid)
     else:
         os.setgroups([gid])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
 
 
-def _user(user: str | int) -> tuple[int, int, str | None]:
+def _look_up_user(user: str | int) -> tuple[int, int, str | None]:
     """Returns the id, the group and the name of a user. A numeric user needs no account."""
     try:
         account = pwd.getpwnam(user) if isinstance(user, str) and not user.isdigit() else pwd.getpwuid(int(user))
@@ -43,7 +43,7 @@ def _user(user: str | int) -> tuple[int, int, str | None]:
     return account.pw_uid, account.pw_gid, account.pw_name
 
 
-def _gid(group: str | int) -> int:
+def _look_up_group(group: str | int) -> int:
     try:
         return grp.getgrnam(group).gr_gid if isinstance(group, str) and not group.isdigit() else int(group)
     except KeyError:

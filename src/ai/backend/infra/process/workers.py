@@ -49,13 +49,13 @@ class ProcessSupervisor:
     async def stop(self) -> None:
         """Ends workers after their current requests, and daemons by SIGTERM. Safe without ``start`` and twice."""
         tasks = list(reversed(self._tasks.values()))
-        for group in [tasks] if self._logs is None else [[task] for task in tasks]:
-            await cancel_all(*group)
+        for task_group in [tasks] if self._logs is None else [[task] for task in tasks]:
+            await cancel_all(*task_group)
 
     async def _keep_running(self, name: str) -> None:
-        now_s, backoff = asyncio.get_running_loop().time, Backoff(self._first_delay_s, _MAX_DELAY_S)
+        clock_s, backoff = asyncio.get_running_loop().time, Backoff(self._first_delay_s, _MAX_DELAY_S)
         while True:
-            started_s = now_s()
+            started_s = clock_s()
             try:
                 process = await self._start(name)
             except OSError as error:  # too many processes, or no memory
@@ -63,12 +63,12 @@ class ProcessSupervisor:
             else:
                 self._processes[name] = process
                 try:
-                    status = await process.wait()
+                    exit_status = await process.wait()
                 except asyncio.CancelledError:
                     await _end_process(process)
                     raise
-                log.error("%s (process %d) has ended with %d and is restarted", name, process.pid, status)
-            if now_s() - started_s > _MAX_DELAY_S:
+                log.error("%s (process %d) has ended with %d and is restarted", name, process.pid, exit_status)
+            if clock_s() - started_s > _MAX_DELAY_S:
                 backoff.reset()
             await backoff.wait()
 
@@ -77,9 +77,9 @@ class ProcessSupervisor:
         if self._logs is None:
             return await asyncio.create_subprocess_exec(*command, stdin=PIPE)
         environ = {**os.environ, "BACKENDAI_SUPERVISOR": str(os.getpid())}
-        with (self._logs / f"{name}.out").open("ab") as output:
+        with (self._logs / f"{name}.out").open("ab") as output_file:
             return await asyncio.create_subprocess_exec(
-                *command, stdin=DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environ
+                *command, stdin=DEVNULL, stdout=output_file, stderr=output_file, start_new_session=True, env=environ
             )
 
 
@@ -95,7 +95,7 @@ async def _end_process(process: Process) -> None:
         await process.wait()
 
 
-async def first_has_ended() -> None:
+async def wait_for_first_process() -> None:
     """Returns, in a worker process, when the first process has ended or closes its pipe."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()

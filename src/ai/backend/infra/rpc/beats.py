@@ -49,17 +49,22 @@ class ChangedReports:
         self._has_beats = True
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        content = replace(report, number=0)
-        accepted = self._accepted.get(report.agent_id)
-        if self._has_beats and accepted is not None and accepted.content == content and report.number:
+        unnumbered_report = replace(report, number=0)
+        accepted_heartbeat = self._accepted.get(report.agent_id)
+        if (
+            self._has_beats
+            and accepted_heartbeat is not None
+            and accepted_heartbeat.content == unnumbered_report
+            and report.number
+        ):
             beat = Beat(
                 agent_id=report.agent_id,
                 epoch=report.epoch,
                 number=report.number,
-                unchanged_since=accepted.number,
+                unchanged_since=accepted_heartbeat.number,
             )
             try:
-                reply = await self._join(beat)
+                reply = await self._send_joined(beat)
             except InvalidInput:
                 self._has_beats = False
             else:
@@ -67,18 +72,18 @@ class ChangedReports:
                     unknown_kernels = reply.unknown_kernels.get(report.agent_id, [])
                     return HeartbeatReply(interval_s=reply.interval_s, unknown_kernels=unknown_kernels)
         whole_reply = await self._manager.heartbeat(report)
-        self._accepted[report.agent_id] = _Accepted(report.number, content)
+        self._accepted[report.agent_id] = _Accepted(report.number, unnumbered_report)
         return whole_reply
 
-    async def _join(self, beat: Beat) -> BeatReply:
+    async def _send_joined(self, beat: Beat) -> BeatReply:
         if self._gathering is None:
             beats: list[Beat] = []
             self._gathering = beats, asyncio.create_task(self._send(beats), name="link-beats")
-        beats, sent = self._gathering
+        beats, send_task = self._gathering
         beats.append(beat)
         if len(beats) >= _MAX_BEATS:
             self._gathering = None
-        return await asyncio.shield(sent)
+        return await asyncio.shield(send_task)
 
     async def _send(self, beats: list[Beat]) -> BeatReply:
         await asyncio.sleep(self._gather_s)

@@ -27,7 +27,7 @@ _ReplyT = TypeVar("_ReplyT")
 _AWAY_ERRORS = (Unavailable, DeadlineExceeded)
 
 
-class _End:
+class _ManagerLink:
     """Holds the link to one manager, and the last reports that were sent to the manager."""
 
     def __init__(self, public_key: str, endpoint: AgentEndpoint, gather_s: float) -> None:
@@ -54,7 +54,7 @@ class ManagerFanout:
         self._beats_gather_s = beats_gather_s
         self._make = make_endpoint
         self._ends = {
-            address: _End(public_key, make_endpoint(address, public_key), beats_gather_s)
+            address: _ManagerLink(public_key, make_endpoint(address, public_key), beats_gather_s)
             for address, public_key in managers.items()
         }
         self._unlisted: set[str] = set()
@@ -68,15 +68,15 @@ class ManagerFanout:
     @property
     def endpoints(self) -> dict[str, ManagerReports]:
         """The endpoints by address."""
-        return {address: end.reports for address, end in self._ends.items()}
+        return {address: link.reports for address, link in self._ends.items()}
 
     async def start(self, commands: ServedAgents) -> None:
         self._commands = commands
-        for end in self._ends.values():
-            await end.endpoint.start(commands)
+        for link in self._ends.values():
+            await link.endpoint.start(commands)
 
     async def stop(self) -> None:
-        await asyncio.gather(*(end.endpoint.stop() for end in self._ends.values()))
+        await asyncio.gather(*(link.endpoint.stop() for link in self._ends.values()))
         self._commands = None
 
     async def change(self, managers: Mapping[str, str]) -> None:
@@ -87,22 +87,22 @@ class ManagerFanout:
         if not managers:
             return
         self._unlisted = {address for address in self._ends if address not in managers}
-        for address, end in list(self._ends.items()):
-            if managers.get(address, end.public_key) != end.public_key:
-                await self._drop(address)
+        for address, link in list(self._ends.items()):
+            if managers.get(address, link.public_key) != link.public_key:
+                await self._disconnect(address)
         for address, public_key in managers.items():
             if address not in self._ends:
                 endpoint = self._make(address, public_key)
-                self._ends[address] = _End(public_key, endpoint, self._beats_gather_s)
+                self._ends[address] = _ManagerLink(public_key, endpoint, self._beats_gather_s)
                 if self._commands is not None:
                     await endpoint.start(self._commands)
 
     async def drop_unlisted(self, silent_addresses: set[str]) -> None:
         """Disconnects the managers at ``silent_addresses`` that are no longer listed."""
         for address in self._unlisted & silent_addresses:
-            await self._drop(address)
+            await self._disconnect(address)
 
-    async def _drop(self, address: str) -> None:
+    async def _disconnect(self, address: str) -> None:
         self._unlisted.discard(address)
         if address in self._ends:
             log.info("the manager at %s is not listed any more", address)
@@ -125,8 +125,8 @@ class _Reports:
             address for address, reply in zip(endpoints, replies, strict=True) if isinstance(reply, _AWAY_ERRORS)
         }
         await self._ends.drop_unlisted(silent_addresses)
-        accepted = [reply for reply in replies if isinstance(reply, HeartbeatReply)]
-        if not accepted:
+        accepted_replies = [reply for reply in replies if isinstance(reply, HeartbeatReply)]
+        if not accepted_replies:
             errors = [reply for reply in replies if isinstance(reply, BaseException)]
             raise next(
                 (error for error in errors if not isinstance(error, _AWAY_ERRORS)),
@@ -134,9 +134,9 @@ class _Reports:
             )
         # A heartbeat lasts as long as the wait for an unavailable manager, so the others determine the interval.
         return HeartbeatReply(
-            interval_s=min(reply.interval_s for reply in accepted),
-            unknown_kernels=[kernel for reply in accepted for kernel in reply.unknown_kernels],
-            unobserved_kernels=[kernel for reply in accepted for kernel in reply.unobserved_kernels],
+            interval_s=min(reply.interval_s for reply in accepted_replies),
+            unknown_kernels=[kernel for reply in accepted_replies for kernel in reply.unknown_kernels],
+            unobserved_kernels=[kernel for reply in accepted_replies for kernel in reply.unobserved_kernels],
         )
 
     async def beat(self, report: BeatReport) -> BeatReply:
@@ -152,16 +152,16 @@ class _Reports:
     async def _ask_one(self, call: Callable[[ManagerReports], Awaitable[_ReplyT]]) -> _ReplyT:
         """Calls the managers one after the other until one replies. The manager that replied last is called first."""
         endpoints = self._ends.endpoints
-        failure: Exception = Unavailable("no manager is listed")
+        last_error: Exception = Unavailable("no manager is listed")
         for address in sorted(endpoints, key=lambda listed: listed != self._last):
             try:
                 reply = await call(endpoints[address])
             except _AWAY_ERRORS as e:
-                failure = e
+                last_error = e
                 continue
             self._last = address
             return reply
-        raise failure
+        raise last_error
 
     async def report_stats(self, report: StatReport) -> None:
         endpoints = self._ends.endpoints.values()

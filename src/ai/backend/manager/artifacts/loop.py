@@ -44,7 +44,7 @@ class RevisionWriter:
     def __init__(self, store: ArtifactStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._stories = TransitionHistories()
+        self._histories = TransitionHistories()
 
     async def apply(
         self,
@@ -68,7 +68,11 @@ class RevisionWriter:
             f"revision {loaded_revision.id}",
         )
         new_state, transition_path, _ = step(
-            old_state, trigger, subject=subject, stimulus_id=cause, story=self._stories.of(loaded_revision.id)
+            old_state,
+            trigger,
+            subject=subject,
+            stimulus_id=cause,
+            recent_transitions=self._histories.of(loaded_revision.id),
         )
         if not transition_path:
             return loaded_revision
@@ -82,7 +86,7 @@ class RevisionWriter:
             **values,
         )
         if new_revision is not None:
-            self._stories.extend(loaded_revision.id, transition_path)
+            self._histories.extend(loaded_revision.id, transition_path)
         crash_point(f"after-artifact-{trigger.value}")
         return new_revision
 

@@ -202,7 +202,7 @@ async def _entries(config: ConfigStore | None) -> list[ConfigEntry]:
     """Returns the values of the shared configuration, except values that managers write themselves."""
     if config is None:
         return []
-    _, changes = await config.present()
+    _, changes = await config.read_all()
     return [
         ConfigEntry(scope=(change.scope.kind.value, change.scope.name), key=change.key, value=change.value)
         for change in changes

@@ -82,4 +82,4 @@ async def _explanation(manager: Manager, session: Session) -> str:
         return f"{session.name} does not wait: it is {session.status}" + (f" on {agents}" if agents else "")
     snapshot, policy = await manager.scheduling(session.scaling_group)
     plan = decide(snapshot, policy, now=datetime.now(UTC), rng=random.Random(0))
-    return describe(snapshot, plan, only=session.id)
+    return describe(snapshot, plan, only_session_id=session.id)

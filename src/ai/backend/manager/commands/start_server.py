@@ -13,10 +13,10 @@ import click
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.process.daemon import level_reload, on_hang_up, reported_errors, run_daemon
-from ai.backend.infra.process.memory import collect_rarely, share_one_heap, trimmed
+from ai.backend.infra.process.memory import collect_rarely, share_one_heap, trim_while_running
 from ai.backend.infra.process.pid_file import PidFile
-from ai.backend.infra.process.user import become
-from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
+from ai.backend.infra.process.user import change_user
+from ai.backend.infra.process.workers import ProcessSupervisor, wait_for_first_process
 from ai.backend.infra.settings import load_settings, warn_of_keys_without_effect
 from ai.backend.infra.telemetry import (
     Metrics,
@@ -89,7 +89,7 @@ async def serve(
         announce_key(endpoint.keypair.public)
         endpoint.on_new_key = announce_key
         ready(f"the manager listens on http{'s' if tls else ''}://{host}:{port} and for agents on {endpoint.address}")
-        async with trimmed(external_services.database.rest):
+        async with trim_while_running(external_services.database.close_idle):
             await stop.wait()
     finally:
         await runner.cleanup()
@@ -141,7 +141,7 @@ async def _serve_further_process(settings: ManagerSettings, number: int) -> None
     count_together(_metrics_folder(settings), number)
     stop = asyncio.Event()
     serving_task = asyncio.create_task(serve(settings, stop, number=number))
-    first_ended_task = asyncio.create_task(first_has_ended())
+    first_ended_task = asyncio.create_task(wait_for_first_process())
     await asyncio.wait([serving_task, first_ended_task], return_when=asyncio.FIRST_COMPLETED)
     stop.set()
     first_ended_task.cancel()
@@ -165,7 +165,7 @@ def start_server(context: click.Context, worker: int) -> None:
     options = context.parent.params if context.parent is not None else {}
     config, level = options.get("config"), options.get("log_level")
     with reported_errors():
-        become(settings.manager.user, settings.manager.group)
+        change_user(settings.manager.user, settings.manager.group)
         configured_level = level or settings.debug.log_level
         configure_logging_by_settings("manager", settings.logging, level=configured_level, process_number=worker)
         warn_of_keys_without_effect(settings)

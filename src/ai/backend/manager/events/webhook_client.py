@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from ai.backend.common.errors import AddressRefused
-from ai.backend.infra.http.outbound import OutboundClient, OutboundFailed, networks, parse_url
+from ai.backend.infra.http.outbound import OutboundClient, OutboundFailed, parse_networks, parse_url
 from ai.backend.infra.telemetry.tracing import HEADER, current_traceparent
 from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.events.webhook_gateway import WebhookFailed
@@ -22,7 +22,7 @@ class HttpCallbackSender:
 
     def __init__(self, settings: WebhookSettings) -> None:
         self._client = OutboundClient(
-            refused=networks(*settings.refused_networks),
+            refused=parse_networks(*settings.refused_networks),
             timeout=aiohttp.ClientTimeout(total=settings.timeout_s),
             connections=0,
             user_agent="backendai-manager",

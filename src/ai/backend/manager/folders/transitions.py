@@ -23,13 +23,19 @@ class FolderTransitions:
     def __init__(self, store: FolderStore, clock: Clock, remove_files: Callable[[], None]) -> None:
         self._store = store
         self._clock = clock
-        self._stories = TransitionHistories()
+        self._histories = TransitionHistories()
         self._executors = {FolderEffect.REMOVE_FILES: remove_files}
 
     def check(self, folder: Folder, trigger: FolderTrigger, *, cause: str) -> None:
         """Raises InvalidTransition if the trigger is not allowed in the folder's status."""
         try:
-            step(folder.status, trigger, name=folder.name, stimulus_id=cause, story=self._stories.of(folder.id))
+            step(
+                folder.status,
+                trigger,
+                name=folder.name,
+                stimulus_id=cause,
+                recent_transitions=self._histories.of(folder.id),
+            )
         except InvalidTransition as e:
             log.info("%s", e.explain())
             raise
@@ -53,7 +59,7 @@ class FolderTransitions:
             folder.id, {folder.status}, new_status, at=self._clock.now(), info=info, **limits
         )
         if is_moved:
-            self._stories.extend(folder.id, transition_path)
+            self._histories.extend(folder.id, transition_path)
             for effect in effects:
                 self._executors[effect]()
         return is_moved

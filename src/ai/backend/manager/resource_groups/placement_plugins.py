@@ -46,7 +46,7 @@ def adapt_placement(name: str, plugin: PlacementPlugin) -> Placement:
                 free=agent.available,
                 kernels=agent.count,
             )
-            for agent in index.members(agent_mask)
+            for agent in index.agents_in(agent_mask)
         ]
         try:
             agent_rank = index.ranks.get(plugin.choose(demand.total, candidates, rng))

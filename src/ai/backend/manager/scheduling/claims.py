@@ -14,8 +14,8 @@ from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClaimStatus
 from ai.backend.common.structs import replace
-from ai.backend.core.allocation.node import listed_devices
-from ai.backend.core.allocation.sharing import is_shareable, unnamed_slots
+from ai.backend.core.allocation.node import devices_by_id
+from ai.backend.core.allocation.sharing import anonymous_slots, is_shareable
 from ai.backend.core.allocation.variants import HOST_PLUGINS
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.core.scheduling import snapshot as core
@@ -68,7 +68,7 @@ def add_claim(
     pending_claim = core.PendingClaim(claim_id=str(claim.id), name=claim.name, holders=claim_holders)
     if claim.status is ClaimStatus.UNALLOCATED:
         if agents_without_ids := [
-            agent_id for agent_id, view in agents.items() if unnamed_slots(view.plugins, claim.requested_slots)
+            agent_id for agent_id, view in agents.items() if anonymous_slots(view.plugins, claim.requested_slots)
         ]:
             chosen_agents = pending_session.designated_agents or tuple(agents)
             claim_agents = tuple(agent_id for agent_id in chosen_agents if agent_id not in agents_without_ids)
@@ -98,9 +98,9 @@ def claim_problem(agent_id: AgentId, view: core.AgentView | None, devices: Devic
     """Returns why the devices of a claim cannot be used now, or an empty text if they can be used."""
     if view is None or not view.is_schedulable:
         return f"its agent {agent_id} is lost, or takes no sessions"
-    devices_by_id = listed_devices(view.plugins)
+    plugin_devices = devices_by_id(view.plugins)
     for device_id in sorted(devices.device_ids()):
-        device = devices_by_id.get(device_id)
+        device = plugin_devices.get(device_id)
         if device is None:
             return f"its agent {agent_id} has no device {device_id} any more"
         if device.health is not DeviceHealth.HEALTHY:

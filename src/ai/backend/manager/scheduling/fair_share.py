@@ -8,7 +8,7 @@ from datetime import datetime
 
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.scheduling.options import order_name, read
-from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
+from ai.backend.core.scheduling.ordering.fair_share import decay_averages, occupied_by_scope
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.resource_groups.model import ResourceGroup
@@ -41,7 +41,7 @@ class FairShareAccounting:
             return {}
         elapsed_s = (now - last_sample.at).total_seconds()
         half_life_s = read(group.scheduler_opts).half_life_s
-        return decayed(last_sample.used, held_by_scope, elapsed_s=elapsed_s, half_life_s=half_life_s)
+        return decay_averages(last_sample.used, held_by_scope, elapsed_s=elapsed_s, half_life_s=half_life_s)
 
     async def sample(self) -> None:
         """Stores the usage of every group with fair share, if a sample is due."""
@@ -62,4 +62,4 @@ class FairShareAccounting:
             session.id: session
             for session in await self.sessions.get_many({holding.session_id for holding in holdings})
         }
-        return occupied(scopes_and_slots(holdings, owners))
+        return occupied_by_scope(scopes_and_slots(holdings, owners))

@@ -12,7 +12,7 @@ from ai.backend.common.ids import SessionId, UserId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.options import read
-from ai.backend.core.scheduling.ordering.fair_share import occupied
+from ai.backend.core.scheduling.ordering.fair_share import occupied_by_scope
 from ai.backend.core.scheduling.plan import Skip
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
@@ -141,7 +141,7 @@ class SchedulingOverview:
             session.id: session
             for session in await reader.sessions.get_many({holding.session_id for holding in holdings})
         }
-        now_occupied = occupied(scopes_and_slots(holdings, owners))
+        now_occupied = occupied_by_scope(scopes_and_slots(holdings, owners))
         used_lately = await reader.shares.decayed_usage(group, now_occupied, self.clock.now())
         capacity = sum((agent.available_slots for agent in agents), ResourceSlot())
         names = {str(project.id): project.name for project in await self.identities.groups()}

@@ -10,7 +10,7 @@ from uuid import UUID
 from ai.backend.common.ids import AgentId
 from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
-from ai.backend.core.scheduling.ordering.fair_share import occupied
+from ai.backend.core.scheduling.ordering.fair_share import occupied_by_scope
 from ai.backend.core.scheduling.policy import PLACEMENTS, Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.infra.clock import Clock
@@ -110,15 +110,15 @@ class SnapshotReader:
             for owner_session in await self.sessions.get_many({holding.session_id for holding in holdings})
         }
         slots_by_scope = scopes_and_slots(holdings, owners)
-        now, occupied_by_scope = self.clock.now(), occupied(slots_by_scope)
+        now, occupied_slots = self.clock.now(), occupied_by_scope(slots_by_scope)
         min_runtime = timedelta(seconds=min(options.preemption.min_runtime_s, _MAX_RUNTIME_S))
         running_views = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
         complete_snapshot = replace(
             snapshot,
             last_agent=last_agent,
             running=running_views if policy.preempts else (),
-            occupied=occupied_by_scope,
-            used_lately=await self.shares.decayed_usage(group, occupied_by_scope, now),
+            occupied=occupied_slots,
+            used_lately=await self.shares.decayed_usage(group, occupied_slots, now),
             weights=options.weights,
         )
         return complete_snapshot, policy

@@ -49,9 +49,9 @@ class SealedConfigStore:
     async def revision(self) -> int:
         return await self._inner.revision()
 
-    async def present(self) -> tuple[int, list[ConfigChange]]:
+    async def read_all(self) -> tuple[int, list[ConfigChange]]:
         """Returns the revision and all values as stored, in which passwords are still sealed."""
-        return await self._inner.present()
+        return await self._inner.read_all()
 
     def _opened(self, key: str, value: str) -> str:
         if not self._opens or not _PASSWORD_KEY.fullmatch(key):

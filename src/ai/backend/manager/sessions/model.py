@@ -18,7 +18,7 @@ from ai.backend.common.errors import LimitExceeded
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.structs import replace
 from ai.backend.core.lifecycle.kernel import HOLDING
-from ai.backend.core.lifecycle.transition import Path
+from ai.backend.core.lifecycle.transition import Transitions
 from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.query.model import ListQuery
 
@@ -152,7 +152,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         array_id, array_name, array_index: the array that it is an element of, and which one.
         array_parallel: how many elements of its array may be scheduled at a time; None is all.
         claim_id, claim_name: the device claim that its kernels hold beside their own slots.
-        story: its last transitions as this process has seen them; not stored.
+        recent_transitions: its last transitions as this process has seen them; not stored.
     """
 
     id: ids.SessionId
@@ -217,7 +217,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     claim_name: str | None = None
     trace: str | None = None
     kernels: tuple[Kernel, ...]
-    story: Path = ()
+    recent_transitions: Transitions = ()
 
     @property
     def main(self) -> Kernel:

@@ -54,7 +54,9 @@ from ai.backend.manager.sessions.sql_bulk import check_versions, move_slots, upd
 from ai.backend.manager.sessions.sql_outbox import SqlOutbox, acknowledge, insert_events
 from ai.backend.manager.sessions.store import UNLIMITED
 
-_SESSION_FIELDS = tuple(field for field in model.Session.__struct_fields__ if field not in ("kernels", "story"))
+_SESSION_FIELDS = tuple(
+    field for field in model.Session.__struct_fields__ if field not in ("kernels", "recent_transitions")
+)
 _KERNEL_FIELDS = tuple(field for field in model.Kernel.__struct_fields__ if field != "live_stat")
 _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KERNEL_FIELDS)
 _SESSION_COLUMNS, _KERNEL_COLUMNS = tables.sessions.c.keys(), tables.kernels.c.keys()

@@ -28,7 +28,7 @@ from ai.backend.core.lifecycle.effects import (
 from ai.backend.core.lifecycle.events import SessionEvent
 from ai.backend.core.lifecycle.kernel import KernelState
 from ai.backend.core.lifecycle.session import SessionPhase, SessionState, step
-from ai.backend.core.lifecycle.transition import Path, Transition
+from ai.backend.core.lifecycle.transition import Transition, Transitions
 from ai.backend.infra.retry import Backoff
 from ai.backend.manager.sessions.changes import Change, EventDraft
 from ai.backend.manager.sessions.model import STARTED_OVER, Kernel, Session
@@ -67,7 +67,7 @@ def session_state(session: Session) -> SessionState:
         result=session.result,
         reason=session.reason,
         max_attempts=MAX_ATTEMPTS + _spent(session),
-        story=session.story,
+        recent_transitions=session.recent_transitions,
     )
 
 
@@ -76,7 +76,7 @@ def _kernel_of(session: Session, kernel_id: KernelId) -> Kernel:
 
 
 def _largest_amounts(slots: ResourceSlot, device_requests: Sequence[str]) -> ResourceSlot:
-    return amounts.largest(slots, [_REQUEST_COMPILER.compile(text) for text in device_requests])
+    return amounts.largest_slots(slots, [_REQUEST_COMPILER.compile(text) for text in device_requests])
 
 
 def with_largest_amounts(session: Session) -> Session:
@@ -189,7 +189,7 @@ def _merge_session(
         "reason": state.reason,
         "status_info": _info(session, state),
         "starting_over": state.phase is SessionPhase.STARTING_OVER,
-        "story": state.story,
+        "recent_transitions": state.recent_transitions,
     }
     if passed:
         changes["status_history"] = {**session.status_history, **{status.value: now.isoformat() for status in passed}}
@@ -226,7 +226,7 @@ def advance(
     afterwards; None if there is neither. ``placed`` are fields of kernels that change with their placement. Raises
     InvalidTransition."""
     state = session_state(session)
-    path: Path = ()
+    path: Transitions = ()
     effects: list[Effect] = []
     for event in events:
         state, transitions, step_effects = step(state, event)

@@ -187,7 +187,7 @@ async def _send_back(request: web.Request, response: aiohttp.ClientResponse) -> 
         client_response.headers["X-Accel-Buffering"] = "no"  # reverse proxies would hold events back
     await client_response.prepare(request)
     try:
-        with request.app[STREAMS].opened(request):
+        with request.app[STREAMS].registered(request):
             async for chunk in response.content.iter_any():
                 await client_response.write(chunk)
     except aiohttp.ClientError:

@@ -94,7 +94,7 @@ class ServiceCallsApi:
         service_call = _decode_call(await call.read_body())
         keypair = Keypair(login.secret.access_key, login.secret.secret_key)
         # A client that leaves cancels this call, which closes the connection to the service: its engine stops.
-        with self._count_call(login.login_id), call.request.app[STREAMS].opened(call.request):
+        with self._count_call(login.login_id), call.request.app[STREAMS].registered(call.request):
             service = await self._ask_manager("GET", _manager_path(call.params["e"]), keypair)
             if isinstance(service, web.Response):
                 return service

@@ -12,7 +12,12 @@ from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.structs import replace
 from ai.backend.core.allocation.node import NodeAllocator, PluginDevices
-from ai.backend.core.allocation.requests.amounts import agreeing, largest, named_slots, slots_by
+from ai.backend.core.allocation.requests.amounts import (
+    alternatives_with,
+    largest_slots,
+    slots_of_alternative,
+    slots_with_amounts,
+)
 from ai.backend.core.allocation.requests.compiled import DeviceRequest, RequestCompiler
 from tests.unit.core.allocation.builders import device, slot
 
@@ -29,23 +34,23 @@ def slots(**amounts: int) -> ResourceSlot:
 
 def test_each_alternative_takes_what_it_says_and_no_more() -> None:
     choice = requests('amount("x.device", 1)', 'amount("x.device", 4)', 'amount("y.device", 2)')
-    named = named_slots(choice)
-    waiting = largest(slots(cpu=2, x_device=1), choice)
+    named = slots_with_amounts(choice)
+    waiting = largest_slots(slots(cpu=2, x_device=1), choice)
     assert waiting == slots(cpu=2, x_device=4, y_device=2)
-    taken = [slots_by(waiting, request, named) for request in choice]
+    taken = [slots_of_alternative(waiting, request, named) for request in choice]
     assert taken == [slots(cpu=2, x_device=1), slots(cpu=2, x_device=4), slots(cpu=2, y_device=2)]
-    assert [largest(each, choice) for each in taken] == [waiting] * 3, "one that was placed may wait again"
-    assert [agreeing(each, choice) for each in taken] == [[request] for request in choice]
+    assert [largest_slots(each, choice) for each in taken] == [waiting] * 3, "one that was placed may wait again"
+    assert [alternatives_with(each, choice) for each in taken] == [[request] for request in choice]
 
 
 def test_kernels_without_these_slots_are_as_they_were() -> None:
     choice = requests('amount("x.device", 1)', 'amount("x.device", 4)')
     other = slots(cpu=2, y_device=1)
-    assert largest(other, choice) == slots_by(other, choice[0], named_slots(choice)) == other
-    assert agreeing(other, choice) == choice
+    assert largest_slots(other, choice) == slots_of_alternative(other, choice[0], slots_with_amounts(choice)) == other
+    assert alternatives_with(other, choice) == choice
     plain = requests("units >= 1", "units >= 2")
-    assert agreeing(other, plain) == plain
-    assert largest(other, plain) == other
+    assert alternatives_with(other, plain) == plain
+    assert largest_slots(other, plain) == other
 
 
 def node(**models: int) -> NodeAllocator:

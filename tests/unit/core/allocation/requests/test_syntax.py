@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.allocation.requests.amounts import with_amounts
+from ai.backend.core.allocation.requests.amounts import add_amounts
 from ai.backend.core.allocation.requests.compiled import RequestCompiler
 from ai.backend.core.allocation.requests.syntax import MAX_DEPTH, MAX_LENGTH, MAX_TERMS, RequestParser
-from ai.backend.core.allocation.requests.terms import AllOf, AnyOf, Comparison, Facts, Has, Literal, Not, Term
+from ai.backend.core.allocation.requests.terms import AllOf, AnyOf, Attributes, Comparison, Has, Literal, Not, Term
 
 parse = RequestParser().parse
-A100: Facts = {
+A100: Attributes = {
     "model": ("NVIDIA A100",),
     "memory": (Decimal(80 * 2**30),),
     "compute_capability": ("8.0",),
@@ -237,9 +237,9 @@ def test_amounts_that_are_refused(text: str, problem: str) -> None:
 def test_added_amounts_change_nothing_else(text: str) -> None:
     compiler = RequestCompiler()
     original = compiler.compile(text)
-    extended = compiler.compile(with_amounts(original, ResourceSlot({"x.device": Decimal("1.50")})))
+    extended = compiler.compile(add_amounts(original, ResourceSlot({"x.device": Decimal("1.50")})))
     assert extended.amounts == ResourceSlot({"x.device": Decimal("1.5")})
     assert (extended.term, extended.constraints, extended.tolerated) == (
         original.term, original.constraints, original.tolerated,
     )  # fmt: skip
-    assert with_amounts(original, ResourceSlot()) == original.text
+    assert add_amounts(original, ResourceSlot()) == original.text

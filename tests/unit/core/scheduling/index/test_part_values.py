@@ -45,8 +45,8 @@ def test_the_value_is_tight_where_parts_match() -> None:
 
 def test_a_part_costs_more_where_it_leaves_nothing_useful() -> None:
     values = part_values(1, 10, ((3, 512), (7, 512)))
-    assert values.lost(10, 5) == pytest.approx(0.7), "of the half that is left 0.2 serve nobody"
-    assert values.lost(3, 3) < values.lost(7, 3), "a rest of 0.7 is for those who ask for 0.7"
+    assert values.lost_worth(10, 5) == pytest.approx(0.7), "of the half that is left 0.2 serve nobody"
+    assert values.lost_worth(3, 3) < values.lost_worth(7, 3), "a rest of 0.7 is for those who ask for 0.7"
     assert values.worth[0] == 0
     assert list(values.worth) == sorted(values.worth)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members
+from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, ranks_in_mask
 from ai.backend.core.scheduling.index.vector_index import Edges, VectorIndex
 
 
@@ -46,7 +46,7 @@ def test_it_finds_what_comparing_all_agents_finds(seed: int) -> None:
             vectors.change(rank)
         wanted = free() if rng.random() < 0.7 else agents[rank]
         scope = mask_of((r for r in here if rng.random() < rng.choice((0.02, 0.5, 1.0))), size)
-        fitting = [r for r in members(scope) if all(a >= w for a, w in zip(agents[r], wanted, strict=True))]
+        fitting = [r for r in ranks_in_mask(scope) if all(a >= w for a, w in zip(agents[r], wanted, strict=True))]
         levels = {r: tuple(a // i.unit for a, i in zip(agents[r], indexes, strict=True)) for r in fitting}
         read = Read(*vectors.floor(wanted), is_small=rng.random() < 0.3)
         for found, best in (
@@ -54,6 +54,6 @@ def test_it_finds_what_comparing_all_agents_finds(seed: int) -> None:
             (vectors.emptiest_mask(read, scope), max),
         ):
             chosen = best(levels.values()) if levels else None
-            assert members(found) == [r for r in fitting if levels[r] == chosen]
+            assert ranks_in_mask(found) == [r for r in fitting if levels[r] == chosen]
         for index, column, amount in zip(indexes, zip(*agents, strict=True), wanted, strict=True):
-            assert members(index.mask_with_free(amount)) == [r for r in range(size) if column[r] >= amount]
+            assert ranks_in_mask(index.mask_with_free(amount)) == [r for r in range(size) if column[r] >= amount]

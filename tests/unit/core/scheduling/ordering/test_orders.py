@@ -9,7 +9,7 @@ import pytest
 
 from ai.backend.common.structs import replace
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
-from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
+from ai.backend.core.scheduling.ordering.fair_share import decay_averages, occupied_by_scope
 from ai.backend.core.scheduling.plan import Plan
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, PendingSession, Snapshot
@@ -41,7 +41,7 @@ def test_drf_serves_the_least_dominant_share() -> None:
 
 def test_drf_counts_what_is_held() -> None:
     pending = [session(n, slots(cpu=1), scope=("d", "p", n)) for n in "ab"]
-    made = plan("drf", [agent("i-1")], pending, occupied=occupied([(("d", "p", "a"), slots(cpu=1))]))
+    made = plan("drf", [agent("i-1")], pending, occupied=occupied_by_scope([(("d", "p", "a"), slots(cpu=1))]))
     assert placed(made, pending) == ["b", "a"]
 
 
@@ -76,8 +76,8 @@ def test_fair_share_converges_when_one_came_late() -> None:
     for number in range(rounds):
         pending = [session(n, slots(cpu=1), age_s=i, scope=(n,)) for i in range(10) for n in "ab"]
         made = placed(plan("fair-share", [agent("i-1", cpu=10)], pending, used_lately=used), pending)
-        now = occupied([((name,), slots(cpu=1)) for name in made])
-        used = decayed(used, now, elapsed_s=step_s, half_life_s=half_life_s)
+        now = occupied_by_scope([((name,), slots(cpu=1)) for name in made])
+        used = decay_averages(used, now, elapsed_s=step_s, half_life_s=half_life_s)
         if number >= rounds // 2:
             got.update(made)
     assert got["a"] == pytest.approx(got["b"], rel=0.02)
@@ -86,9 +86,9 @@ def test_fair_share_converges_when_one_came_late() -> None:
 
 def test_what_was_used_is_half_forgotten_after_a_half_life() -> None:
     before = {"a": slots(cpu=8)}
-    assert decayed(before, {}, elapsed_s=60, half_life_s=60) == {"a": slots(cpu=4)}
-    assert decayed(before, {"a": slots(cpu=8)}, elapsed_s=1234, half_life_s=60) == before
-    assert decayed({}, {"a": slots(cpu=8)}, elapsed_s=120, half_life_s=60) == {"a": slots(cpu=6)}
+    assert decay_averages(before, {}, elapsed_s=60, half_life_s=60) == {"a": slots(cpu=4)}
+    assert decay_averages(before, {"a": slots(cpu=8)}, elapsed_s=1234, half_life_s=60) == before
+    assert decay_averages({}, {"a": slots(cpu=8)}, elapsed_s=120, half_life_s=60) == {"a": slots(cpu=6)}
 
 
 def test_round_robin_goes_on_where_it_was() -> None:

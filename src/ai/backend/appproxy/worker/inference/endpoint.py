@@ -103,7 +103,7 @@ class ServedEndpoint:
         Returns None if there is no replica, or all have failed the request. Replicas that fail are used again where all
         others are excluded.
         """
-        ejected = self._breaker.ejected(len(self.circuit.route_info), now)
+        ejected = self._breaker.ejected_keys(len(self.circuit.route_info), now)
         excluded = ejected | failed
         pick = self.picker.pick(prompt, excluded, len(excluded))
         if pick is None and ejected:

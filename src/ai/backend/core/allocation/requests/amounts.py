@@ -16,53 +16,59 @@ from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.allocation.requests.terms import Amount, AnyOf
 
 
-def named_slots(requests: Iterable[DeviceRequest]) -> frozenset[str]:
+def slots_with_amounts(requests: Iterable[DeviceRequest]) -> frozenset[str]:
     """Returns the slots for which at least one alternative states an amount."""
     return frozenset(slot for request in requests for slot in request.amounts)
 
 
-def slots_by(slots: ResourceSlot, request: DeviceRequest, amount_slots: frozenset[str]) -> ResourceSlot:
+def slots_of_alternative(slots: ResourceSlot, request: DeviceRequest, amount_slots: frozenset[str]) -> ResourceSlot:
     """Returns the slots that a kernel takes if the given alternative is chosen.
 
-    ``amount_slots``: see :func:`named_slots`.
+    ``amount_slots``: see :func:`slots_with_amounts`.
     """
-    return _replaced(slots, request.amounts, amount_slots)
+    return _replace_slots(slots, request.amounts, amount_slots)
 
 
-def largest(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> ResourceSlot:
+def largest_slots(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> ResourceSlot:
     """Returns the slots of a kernel, with the largest amount that any alternative states for each slot."""
     amounts: dict[str, Decimal] = {}
     for request in requests:
         for slot, quantity in request.amounts.items():
             amounts[slot] = max(quantity, amounts.get(slot, quantity))
-    return _replaced(slots, ResourceSlot(amounts), frozenset(amounts)) if amounts else slots
+    return _replace_slots(slots, ResourceSlot(amounts), frozenset(amounts)) if amounts else slots
 
 
-def agreeing(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> list[DeviceRequest]:
+def alternatives_with(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> list[DeviceRequest]:
     """Returns the alternatives by which a kernel takes exactly the given slots."""
-    amount_slots = named_slots(requests)
+    amount_slots = slots_with_amounts(requests)
     return [
-        request for request in requests if not amount_slots or slots_by(slots, request, amount_slots) == slots.nonzero()
+        request
+        for request in requests
+        if not amount_slots or slots_of_alternative(slots, request, amount_slots) == slots.nonzero()
     ]
 
 
-def with_amounts(request: DeviceRequest, amounts: ResourceSlot) -> str:
+def add_amounts(request: DeviceRequest, amounts: ResourceSlot) -> str:
     """Returns the text of an alternative, extended by amounts of other slots."""
-    added = [str(Amount(slot, quantity, format_quantity(quantity))) for slot, quantity in sorted(amounts.items())]
-    is_choice = isinstance(request.term, AnyOf) and request.text == str(request.term)
-    return " && ".join((f"({request.text})" if is_choice and added else request.text, *added))
+    amount_texts = [
+        str(Amount(slot, quantity, format_quantity(quantity))) for slot, quantity in sorted(amounts.items())
+    ]
+    is_disjunction = isinstance(request.term, AnyOf) and request.text == str(request.term)
+    return " && ".join((f"({request.text})" if is_disjunction and amount_texts else request.text, *amount_texts))
 
 
-def with_other_amounts(request: DeviceRequest, slots: ResourceSlot) -> str:
+def replace_amounts(request: DeviceRequest, slots: ResourceSlot) -> str:
     """Returns the text of an alternative, with the amounts of its slots replaced by the amounts in ``slots``."""
-    is_choice = isinstance(request.term, AnyOf) and request.wording == str(request.term)
-    wording = f"({request.wording})" if is_choice else request.wording
-    texts = [str(Amount(slot, slots[slot], format_quantity(slots[slot]))) for slot in sorted(request.amounts)]
-    return " && ".join(filter(None, (wording, *texts)))
+    is_disjunction = isinstance(request.term, AnyOf) and request.wording == str(request.term)
+    wording = f"({request.wording})" if is_disjunction else request.wording
+    amount_texts = [str(Amount(slot, slots[slot], format_quantity(slots[slot]))) for slot in sorted(request.amounts)]
+    return " && ".join(filter(None, (wording, *amount_texts)))
 
 
-def _replaced(slots: ResourceSlot, amounts: ResourceSlot, amount_slots: frozenset[str]) -> ResourceSlot:
-    requested = slots.nonzero()
-    if amount_slots.isdisjoint(requested):
-        return requested
-    return ResourceSlot({**{slot: q for slot, q in requested.items() if slot not in amount_slots}, **amounts})
+def _replace_slots(slots: ResourceSlot, amounts: ResourceSlot, amount_slots: frozenset[str]) -> ResourceSlot:
+    requested_slots = slots.nonzero()
+    if amount_slots.isdisjoint(requested_slots):
+        return requested_slots
+    return ResourceSlot(
+        {**{slot: quantity for slot, quantity in requested_slots.items() if slot not in amount_slots}, **amounts}
+    )

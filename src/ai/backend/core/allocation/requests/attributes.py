@@ -7,7 +7,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from ai.backend.common.devices import ComputeDevice, PrecisionSupport
-from ai.backend.core.allocation.requests.terms import Facts, Value
+from ai.backend.core.allocation.requests.terms import Attributes, Value
 
 
 class AttributeKind(StrEnum):
@@ -37,34 +37,38 @@ HOST_SLOTS = ("cpu", "mem")
 """Lists the slots to which no device request applies."""
 
 
-def facts_of(device: ComputeDevice) -> Facts:
+def attributes_of(device: ComputeDevice) -> Attributes:
     """Returns the attributes of a device as names with values. ``memory`` is in bytes, bandwidths are in GiB/s."""
-    facts: dict[str, tuple[Value, ...]] = {
+    attributes: dict[str, tuple[Value, ...]] = {
         "plugin": (str(device.device_name),),
         "id": (str(device.device_id),),
     }
     features: dict[str, list[Value]] = {}
-    for stated in device.properties:
-        features.setdefault(stated.feature, []).append(stated.value)
-        features.setdefault(f"{stated.namespace}.{stated.feature}", []).append(stated.value)
+    for stated_property in device.properties:
+        features.setdefault(stated_property.feature, []).append(stated_property.value)
+        features.setdefault(f"{stated_property.namespace}.{stated_property.feature}", []).append(stated_property.value)
     for name, values in features.items():
-        facts[name] = tuple(values)
+        attributes[name] = tuple(values)
     spec = device.memory_spec
     if memory := (spec.total_memory if spec else 0) or device.memory_size:
-        facts["memory"] = (Decimal(memory),)
+        attributes["memory"] = (Decimal(memory),)
     if spec is not None and spec.memory_type:
-        facts["memory_type"] = (spec.memory_type,)
+        attributes["memory_type"] = (spec.memory_type,)
     if spec is not None and spec.bandwidth is not None:
-        facts["memory_bandwidth"] = (Decimal(str(spec.bandwidth)),)
+        attributes["memory_bandwidth"] = (Decimal(str(spec.bandwidth)),)
     if device.model_name:
-        facts["model"] = (device.model_name,)
+        attributes["model"] = (device.model_name,)
     if device.hw_location:
-        facts["location"] = (device.hw_location,)
+        attributes["location"] = (device.hw_location,)
     if device.numa_node is not None:
-        facts["numa_node"] = (Decimal(device.numa_node),)
+        attributes["numa_node"] = (Decimal(device.numa_node),)
     if device.processing_units:
-        facts["units"] = (Decimal(device.processing_units),)
-    precisions = [entry.format for entry in device.precision_support if entry.support is PrecisionSupport.NATIVE]
+        attributes["units"] = (Decimal(device.processing_units),)
+    precisions = [
+        precision_entry.format
+        for precision_entry in device.precision_support
+        if precision_entry.support is PrecisionSupport.NATIVE
+    ]
     if precisions:
-        facts["precision"] = tuple(precisions)
-    return facts
+        attributes["precision"] = tuple(precisions)
+    return attributes

@@ -25,8 +25,8 @@ from ai.backend.core.allocation.requests.terms import (
     AllOf,
     Amount,
     AnyOf,
+    Attributes,
     Constraint,
-    Facts,
     LinkBandwidth,
     LinkKinds,
     Term,
@@ -58,7 +58,7 @@ class Selection(msgspec.Struct, frozen=True):
     preferred: tuple[frozenset[DeviceId], ...] = ()
 
     @property
-    def is_free(self) -> bool:
+    def allows_any(self) -> bool:
         """Returns True if the devices may be given together in any combination."""
         return self.sets is None and self.groups is None
 
@@ -120,86 +120,106 @@ class DeviceRequest:
             return ()
         return self.term.terms if isinstance(self.term, AllOf) else (self.term,)
 
-    def selects(self, facts: Facts) -> bool:
+    def selects(self, attributes: Attributes) -> bool:
         """Returns True if a device with these attributes may be given."""
-        return (self.term is None or self.term.value_for(facts) is True) and all(
-            facts.get(constraint.name) for constraint in self.constraints if isinstance(constraint, Alike)
+        return (self.term is None or self.term.value_for(attributes) is True) and all(
+            attributes.get(constraint.name) for constraint in self.constraints if isinstance(constraint, Alike)
         )
 
-    def select(self, devices: Sequence[ComputeDevice], facts: Sequence[Facts]) -> Selection:
-        """Selects from the devices of one plugin. ``facts``: their attributes."""
-        chosen = [(device, stated) for device, stated in zip(devices, facts, strict=True) if self.selects(stated)]
-        all_ids = frozenset(device.device_id for device, _ in chosen)
+    def select(self, devices: Sequence[ComputeDevice], attributes: Sequence[Attributes]) -> Selection:
+        """Selects from the devices of one plugin. ``attributes``: their attributes."""
+        selected_devices = [
+            (device, device_attributes)
+            for device, device_attributes in zip(devices, attributes, strict=True)
+            if self.selects(device_attributes)
+        ]
+        device_ids = frozenset(device.device_id for device, _ in selected_devices)
         if not self.constraints:
-            return Selection(all_ids)
-        same_names = [c.name for c in self.constraints if isinstance(c, Alike) and not c.is_distinct]
-        distinct_names = [c.name for c in self.constraints if isinstance(c, Alike) and c.is_distinct]
-        sets: list[frozenset[DeviceId]] | None = None
+            return Selection(device_ids)
+        same_names = [
+            constraint.name
+            for constraint in self.constraints
+            if isinstance(constraint, Alike) and not constraint.is_distinct
+        ]
+        distinct_names = [
+            constraint.name
+            for constraint in self.constraints
+            if isinstance(constraint, Alike) and constraint.is_distinct
+        ]
+        device_sets: list[frozenset[DeviceId]] | None = None
         if same_names or len(self.constraints) > len(distinct_names):
-            alike = _group_by(chosen, same_names)
-            link_rules = [c for c in self.constraints if isinstance(c, LinkBandwidth | LinkKinds)]
-            sets = []
-            for members in alike:
-                sets += _linked_sets(members, link_rules) if link_rules else [_ids(members)]
-        groups = tuple(map(_ids, _group_by(chosen, distinct_names))) if distinct_names else None
-        text = " && ".join(map(str, self.constraints))
-        return Selection(all_ids, None if sets is None else tuple(sets), groups, text)
+            alike_groups = _group_by(selected_devices, same_names)
+            link_rules = [
+                constraint for constraint in self.constraints if isinstance(constraint, LinkBandwidth | LinkKinds)
+            ]
+            device_sets = []
+            for members in alike_groups:
+                device_sets += _linked_sets(members, link_rules) if link_rules else [_device_ids(members)]
+        groups = tuple(map(_device_ids, _group_by(selected_devices, distinct_names))) if distinct_names else None
+        constraints_text = " && ".join(map(str, self.constraints))
+        return Selection(device_ids, None if device_sets is None else tuple(device_sets), groups, constraints_text)
 
 
-_Chosen = list[tuple[ComputeDevice, Facts]]
+_SelectedDevices = list[tuple[ComputeDevice, Attributes]]
 
 
-def _ids(chosen: _Chosen) -> frozenset[DeviceId]:
-    return frozenset(device.device_id for device, _ in chosen)
+def _device_ids(devices: _SelectedDevices) -> frozenset[DeviceId]:
+    return frozenset(device.device_id for device, _ in devices)
 
 
-def _group_by(chosen: _Chosen, names: Sequence[str]) -> list[_Chosen]:
-    groups: dict[tuple[object, ...], _Chosen] = {}
-    for device, facts in chosen:
-        groups.setdefault(tuple(facts[name] for name in names), []).append((device, facts))
+def _group_by(devices: _SelectedDevices, names: Sequence[str]) -> list[_SelectedDevices]:
+    groups: dict[tuple[object, ...], _SelectedDevices] = {}
+    for device, attributes in devices:
+        groups.setdefault(tuple(attributes[name] for name in names), []).append((device, attributes))
     return list(groups.values())
 
 
-def _linked_sets(chosen: _Chosen, rules: Sequence[LinkBandwidth | LinkKinds]) -> list[frozenset[DeviceId]]:
+def _linked_sets(
+    selected_devices: _SelectedDevices, rules: Sequence[LinkBandwidth | LinkKinds]
+) -> list[frozenset[DeviceId]]:
     """Returns the maximal sets of devices in which each pair is linked as all link rules demand."""
-    rank_of_id = {device.device_id: rank for rank, (device, _) in enumerate(chosen)}
-    neighbours = [0] * len(chosen)
-    stated: dict[tuple[int, int], list[tuple[LinkKind, float]]] = {}
-    for rank, (device, _) in enumerate(chosen):
+    rank_of_id = {device.device_id: rank for rank, (device, _) in enumerate(selected_devices)}
+    neighbour_masks = [0] * len(selected_devices)
+    stated_links: dict[tuple[int, int], list[tuple[LinkKind, float]]] = {}
+    for rank, (device, _) in enumerate(selected_devices):
         for link in device.links:
-            peer = rank_of_id.get(link.peer, rank)
-            if peer != rank:
-                pair = min(rank, peer), max(rank, peer)
-                stated.setdefault(pair, []).append((link.kind, link.bandwidth_gib_s or 0.0))
-    for (first, second), links in stated.items():
-        if all(any(_obeys(kind, bandwidth, rule) for kind, bandwidth in links) for rule in rules):
-            neighbours[first] |= 1 << second
-            neighbours[second] |= 1 << first
-    devices = [device.device_id for device, _ in chosen]
-    return [frozenset(devices[rank] for rank in ranks(mask)) for mask in _maximal_cliques(neighbours)]
+            peer_rank = rank_of_id.get(link.peer, rank)
+            if peer_rank != rank:
+                pair = min(rank, peer_rank), max(rank, peer_rank)
+                stated_links.setdefault(pair, []).append((link.kind, link.bandwidth_gib_s or 0.0))
+    for (first_rank, second_rank), links in stated_links.items():
+        if all(any(_satisfies_rule(kind, bandwidth, rule) for kind, bandwidth in links) for rule in rules):
+            neighbour_masks[first_rank] |= 1 << second_rank
+            neighbour_masks[second_rank] |= 1 << first_rank
+    device_ids = [device.device_id for device, _ in selected_devices]
+    return [frozenset(device_ids[rank] for rank in ranks(mask)) for mask in _maximal_cliques(neighbour_masks)]
 
 
-def _obeys(kind: LinkKind, bandwidth: float, rule: LinkBandwidth | LinkKinds) -> bool:
+def _satisfies_rule(kind: LinkKind, bandwidth: float, rule: LinkBandwidth | LinkKinds) -> bool:
     return bandwidth >= rule.least if isinstance(rule, LinkBandwidth) else kind.value in rule.kinds
 
 
-def _maximal_cliques(neighbours: Sequence[int]) -> list[int]:
+def _maximal_cliques(neighbour_masks: Sequence[int]) -> list[int]:
     """Returns the maximal cliques as masks, at most :data:`MAX_SETS` (Bron and Kerbosch, with the pivot of Tomita)."""
-    cliques: list[int] = []
-    stack = [(0, (1 << len(neighbours)) - 1, 0)]
-    while stack and len(cliques) < MAX_SETS:
-        clique, candidates, excluded = stack.pop()
-        if not candidates:
-            if not excluded and clique:
-                cliques.append(clique)
+    clique_masks: list[int] = []
+    stack = [(0, (1 << len(neighbour_masks)) - 1, 0)]
+    while stack and len(clique_masks) < MAX_SETS:
+        clique_mask, candidate_mask, excluded_mask = stack.pop()
+        if not candidate_mask:
+            if not excluded_mask and clique_mask:
+                clique_masks.append(clique_mask)
             continue
-        pivot = max(ranks(candidates | excluded), key=lambda rank: (candidates & neighbours[rank]).bit_count())
-        for rank in ranks(candidates & ~neighbours[pivot]):
+        pivot = max(
+            ranks(candidate_mask | excluded_mask), key=lambda rank: (candidate_mask & neighbour_masks[rank]).bit_count()
+        )
+        for rank in ranks(candidate_mask & ~neighbour_masks[pivot]):
             bit = 1 << rank
-            stack.append((clique | bit, candidates & neighbours[rank], excluded & neighbours[rank]))
-            candidates &= ~bit
-            excluded |= bit
-    return cliques
+            stack.append(
+                (clique_mask | bit, candidate_mask & neighbour_masks[rank], excluded_mask & neighbour_masks[rank])
+            )
+            candidate_mask &= ~bit
+            excluded_mask |= bit
+    return clique_masks
 
 
 class RequestCompiler:
@@ -217,7 +237,7 @@ class RequestCompiler:
                 self._parser = syntax.RequestParser()
             if len(self._compiled) >= _MAX_COMPILED:
                 self._compiled.clear()
-            compiled = self._compiled[text] = _compile(*self._parser.parse(text))
+            compiled = self._compiled[text] = _make_request(*self._parser.parse(text))
         return compiled
 
     def check(self, texts: Sequence[str], field: str) -> tuple[str, ...]:
@@ -229,16 +249,16 @@ class RequestCompiler:
         if len(texts) > MAX_ALTERNATIVES:
             message = f"there are {MAX_ALTERNATIVES} alternative device requests at most"
             raise InvalidInput(message, data={field: "too many"})
-        for number, text in enumerate(texts, 1):
+        for position, text in enumerate(texts, 1):
             try:
                 self.compile(text)
             except InvalidInput as e:
-                message = f"alternative {number}: {e.message}" if len(texts) > 1 else e.message
+                message = f"alternative {position}: {e.message}" if len(texts) > 1 else e.message
                 raise InvalidInput(message, data={field: message, "column": e.data["column"]}) from None
         return tuple(dict.fromkeys(text.strip() for text in texts))
 
 
-def _compile(term: Term | None, constraints: tuple[Constraint, ...]) -> DeviceRequest:
+def _make_request(term: Term | None, constraints: tuple[Constraint, ...]) -> DeviceRequest:
     if sum(isinstance(constraint, Alike) and constraint.is_distinct for constraint in constraints) > 1:
         raise InvalidInput("a device request has at most one distinct()", data={"column": 1})
     amounts: dict[str, Decimal] = {}
@@ -246,13 +266,17 @@ def _compile(term: Term | None, constraints: tuple[Constraint, ...]) -> DeviceRe
         if amount.slot in amounts:
             raise InvalidInput(f"a device request has two amounts of {amount.slot}", data={"column": 1})
         amounts[amount.slot] = amount.quantity
-    tolerated = frozenset(constraint.key for constraint in constraints if isinstance(constraint, Tolerates))
-    others = tuple(constraint for constraint in constraints if not isinstance(constraint, Tolerates | Amount))
-    wording = _join(term, [constraint for constraint in constraints if not isinstance(constraint, Amount)])
-    return DeviceRequest(_join(term, constraints), term, others, tolerated, ResourceSlot(amounts), wording)
+    tolerated_keys = frozenset(constraint.key for constraint in constraints if isinstance(constraint, Tolerates))
+    other_constraints = tuple(
+        constraint for constraint in constraints if not isinstance(constraint, Tolerates | Amount)
+    )
+    wording = _format_request(term, [constraint for constraint in constraints if not isinstance(constraint, Amount)])
+    return DeviceRequest(
+        _format_request(term, constraints), term, other_constraints, tolerated_keys, ResourceSlot(amounts), wording
+    )
 
 
-def _join(term: Term | None, constraints: Sequence[Constraint]) -> str:
+def _format_request(term: Term | None, constraints: Sequence[Constraint]) -> str:
     texts = list(map(str, constraints))
     if term is not None:
         texts.insert(0, f"({term})" if texts and isinstance(term, AnyOf) else str(term))

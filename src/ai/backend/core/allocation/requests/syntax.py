@@ -98,7 +98,10 @@ class RequestParser:
         if len(text) > MAX_LENGTH:
             _fail(f"a device request has at most {MAX_LENGTH} characters", MAX_LENGTH + 1)
         if not text.isprintable():
-            _fail("a character that does not print", next(i for i, c in enumerate(text, 1) if not c.isprintable()))
+            _fail(
+                "a character that does not print",
+                next(position for position, character in enumerate(text, 1) if not character.isprintable()),
+            )
         if not text.strip():
             _fail("an empty device request", 1)
         try:
@@ -117,7 +120,7 @@ def _fail(problem: str, column: int) -> NoReturn:
     raise InvalidInput(f"{problem} at column {column} of the device request", data={"column": column})
 
 
-def _column(token: Token | Literal) -> int:
+def _column_of(token: Token | Literal) -> int:
     return int(getattr(token, "column", None) or 1)
 
 
@@ -138,11 +141,11 @@ def _combine(parts: list[_Part], *, is_all: bool) -> _Part:
     for part in parts:
         if part.term is not None:
             terms += part.term.terms if is_all and isinstance(part.term, AllOf) else (part.term,)
-    combined: Term | None = None
+    combined_term: Term | None = None
     if terms:
-        combined = terms[0] if len(terms) == 1 else AllOf(tuple(terms)) if is_all else AnyOf(tuple(terms))
+        combined_term = terms[0] if len(terms) == 1 else AllOf(tuple(terms)) if is_all else AnyOf(tuple(terms))
     constraints = tuple(dict.fromkeys(constraint for part in parts for constraint in part.constraints))
-    return _Part(combined, constraints, depth, term_count, column)
+    return _Part(combined_term, constraints, depth, term_count, column)
 
 
 def _refuse_constraints(part: _Part) -> None:
@@ -150,24 +153,24 @@ def _refuse_constraints(part: _Part) -> None:
         _fail(f"{part.constraints[0]} concerns all devices and is joined by && alone, outside of || and !", part.column)
 
 
-def _negation(children: list[Any]) -> _Part:
+def _negation_part(children: list[Any]) -> _Part:
     sign, part = children
     _refuse_constraints(part)
     if part.depth >= MAX_DEPTH:
-        _fail(f"parentheses nest deeper than {MAX_DEPTH}", _column(sign))
-    return _Part(Not(part.term), (), part.depth + 1, part.term_count, _column(sign))
+        _fail(f"parentheses nest deeper than {MAX_DEPTH}", _column_of(sign))
+    return _Part(Not(part.term), (), part.depth + 1, part.term_count, _column_of(sign))
 
 
-def _group(children: list[Any]) -> _Part:
-    (part,) = children
+def _group_part(group_children: list[Any]) -> _Part:
+    (part,) = group_children
     if part.depth >= MAX_DEPTH:
         _fail(f"parentheses nest deeper than {MAX_DEPTH}", part.column)
     return _Part(part.term, part.constraints, part.depth + 1, part.term_count, part.column)
 
 
-def _literal(children: list[Any]) -> tuple[Literal, int]:
+def _literal_value(children: list[Any]) -> tuple[Literal, int]:
     (token,) = children
-    text, column = str(token), _column(token)
+    text, column = str(token), _column_of(token)
     if token.type == "STRING":
         return Literal(_unescape(text[1:-1]), is_quoted=True), column
     if text.count(".") > 1:
@@ -189,9 +192,11 @@ def _unescape(text: str) -> str:
     return "".join(next(characters) if character == "\\" else character for character in characters)
 
 
-def _checked(name: Token, operator: str, literals: list[tuple[Literal, int]], *, is_flipped: bool = False) -> _Part:
+def _comparison_part(
+    name: Token, operator: str, literals: list[tuple[Literal, int]], *, is_flipped: bool = False
+) -> _Part:
     """Checks that the kinds of a comparison's operands fit together."""
-    column, kind = _column(name), ATTRIBUTES.get(name)
+    column, kind = _column_of(name), ATTRIBUTES.get(name)
     if name in (LINK, LINK_BANDWIDTH):
         return _link_part(str(name), operator, literals, column)
     if not literals:
@@ -228,33 +233,33 @@ def _link_part(name: str, operator: str, literals: list[tuple[Literal, int]], co
     return _Part(None, (LinkKinds(tuple(dict.fromkeys(literal.text for literal, _ in literals))),), column=column)
 
 
-def _call(children: list[Any]) -> _Part:
+def _call_part(children: list[Any]) -> _Part:
     name, *arguments = children
-    column = _column(name)
+    column = _column_of(name)
     attribute, _, function = name.rpartition(".")
-    arguments = [argument for argument in arguments if argument is not None]
+    arguments = [attribute_name for attribute_name in arguments if attribute_name is not None]
     if attribute and function in TEXT_TESTS:
         if len(arguments) != 1 or not isinstance(arguments[0], tuple) or not arguments[0][0].is_quoted:
             _fail(f"{function} takes one quoted text", column)
-        return _checked(name.update(value=attribute), function, arguments)
+        return _comparison_part(name.update(value=attribute), function, arguments)
     if name == "tolerates":
         if len(arguments) != 1 or not isinstance(arguments[0], tuple) or not arguments[0][0].is_quoted:
             _fail('tolerates takes the quoted key of a taint, or "*"', column)
         return _Part(None, (Tolerates(arguments[0][0].text),), column=column)
     if name == "amount":
-        return _amount(arguments, column)
+        return _amount_part(arguments, column)
     if name not in ("has", "same", "distinct"):
         names = ", ".join(("has", "same", "distinct", "tolerates", "amount", *TEXT_TESTS))
         _fail(f"there is no function {str(name)[:32]}; there are {names}", column)
     if len(arguments) != 1 or isinstance(arguments[0], tuple):
         _fail(f"{name} takes the name of one attribute", column)
-    argument = str(arguments[0])
+    attribute_name = str(arguments[0])
     if name == "has":
-        return _Part(Has(argument), column=column)
-    return _Part(None, (Alike(argument, is_distinct=name == "distinct"),), column=column)
+        return _Part(Has(attribute_name), column=column)
+    return _Part(None, (Alike(attribute_name, is_distinct=name == "distinct"),), column=column)
 
 
-def _amount(arguments: list[Any], column: int) -> _Part:
+def _amount_part(arguments: list[Any], column: int) -> _Part:
     """Checks the slot and the quantity of an expression such as ``amount("cuda.device", 2)``."""
     if len(arguments) != 2 or not all(isinstance(argument, tuple) for argument in arguments):
         _fail('amount takes a quoted slot and a quantity, such as amount("cuda.device", 2)', column)
@@ -263,29 +268,29 @@ def _amount(arguments: list[Any], column: int) -> _Part:
         _fail('amount takes a quoted slot and a quantity, such as amount("cuda.device", 2)', column)
     try:
         check_slot_name(slot.text)
-        number = parse_quantity(quantity.number)
+        parsed_quantity = parse_quantity(quantity.number)
     except InvalidName:
         _fail(f"{slot.text[:32]!r} is no name of a slot", slot_column)
     except InvalidQuantity as e:
         _fail(e.message, quantity_column)
     if slot.text in HOST_SLOTS:
         _fail(f"amount is of an accelerator's slot, and {slot.text} is none", slot_column)
-    if not number:
+    if not parsed_quantity:
         _fail("an amount is more than zero", quantity_column)
-    return _Part(None, (Amount(slot.text, number, quantity.text),), column=column)
+    return _Part(None, (Amount(slot.text, parsed_quantity, quantity.text),), column=column)
 
 
 _RULES: dict[str, Any] = {
     "start": lambda children: children[0],
     "any_of": lambda children: _combine(children, is_all=False),
     "all_of": lambda children: _combine(children, is_all=True),
-    "negation": _negation,
-    "group": _group,
-    "call": _call,
-    "comparison": lambda children: _checked(children[0], str(children[1]), [children[2]]),
-    "flipped": lambda children: _checked(children[2], _FLIPPED[children[1]], [children[0]]),
-    "membership": lambda children: _checked(children[0], "in", [c for c in children[1:] if c is not None]),
-    "containment": lambda children: _checked(children[1], "in", [children[0]], is_flipped=True),
+    "negation": _negation_part,
+    "group": _group_part,
+    "call": _call_part,
+    "comparison": lambda children: _comparison_part(children[0], str(children[1]), [children[2]]),
+    "flipped": lambda children: _comparison_part(children[2], _FLIPPED[children[1]], [children[0]]),
+    "membership": lambda children: _comparison_part(children[0], "in", [c for c in children[1:] if c is not None]),
+    "containment": lambda children: _comparison_part(children[1], "in", [children[0]], is_flipped=True),
     "argument": lambda children: children[0],
-    "literal": _literal,
+    "literal": _literal_value,
 }

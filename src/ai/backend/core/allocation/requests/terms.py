@@ -19,7 +19,7 @@ from ai.backend.common.slots import BinarySize
 
 Value = Decimal | str
 """A stated value: a number, a size in bytes, or text (also a version)."""
-Facts = Mapping[str, tuple[Value, ...]]
+Attributes = Mapping[str, tuple[Value, ...]]
 """The attributes of one device: name -> values. Only a list attribute has more than one value."""
 
 _VERSION = re.compile(r"[vV]?[0-9]+(?:\.[0-9]+)*")
@@ -35,7 +35,7 @@ def version_key(text: str) -> tuple[int, ...] | None:
     """Returns the numbers of a dotted version without trailing zeros; None for any other text."""
     if len(text) > 64 or _VERSION.fullmatch(text) is None:
         return None
-    numbers = [int(part) for part in text.lstrip("vV").split(".")]
+    numbers = [int(digits) for digits in text.lstrip("vV").split(".")]
     while len(numbers) > 1 and not numbers[-1]:
         numbers.pop()
     return tuple(numbers)
@@ -57,32 +57,32 @@ class Literal(msgspec.Struct, frozen=True):
         escaped_text = self.text.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped_text}"'
 
-    def equals(self, stated: Value) -> bool:
-        if isinstance(stated, Decimal):
-            return self.number == stated
+    def equals(self, device_value: Value) -> bool:
+        if isinstance(device_value, Decimal):
+            return self.number == device_value
         if self.is_quoted:
-            return self.text == stated
-        version = version_key(stated)
-        return version == version_key(self.text) if version is not None else self._size_of(stated) == self.number
+            return self.text == device_value
+        version = version_key(device_value)
+        return version == version_key(self.text) if version is not None else self._size_of(device_value) == self.number
 
-    def compare(self, stated: Value, order: str) -> bool | None:
+    def compare(self, device_value: Value, order: str) -> bool | None:
         """Returns True if a device's value stands in the given order to this literal.
 
         Returns None if the two have no order.
         """
-        test = ORDERS[order]
-        if isinstance(stated, Decimal):
-            return None if self.number is None else test(stated, self.number)
-        version, own_version = version_key(stated), version_key(self.text)
-        if version is not None and own_version is not None:
-            return test(version, own_version)
-        size = self._size_of(stated)
-        return None if size is None or self.number is None else test(size, self.number)
+        is_ordered = ORDERS[order]
+        if isinstance(device_value, Decimal):
+            return None if self.number is None else is_ordered(device_value, self.number)
+        version, literal_version = version_key(device_value), version_key(self.text)
+        if version is not None and literal_version is not None:
+            return is_ordered(version, literal_version)
+        size = self._size_of(device_value)
+        return None if size is None or self.number is None else is_ordered(size, self.number)
 
     @staticmethod
-    def _size_of(stated: str) -> Decimal | None:
+    def _size_of(device_value: str) -> Decimal | None:
         try:
-            return Decimal(int(BinarySize.parse(stated)))
+            return Decimal(int(BinarySize.parse(device_value)))
         except InvalidQuantity:
             return None
 
@@ -107,17 +107,20 @@ class Comparison(msgspec.Struct, frozen=True):
             return f"{self.name} in [{', '.join(map(str, self.literals))}]"
         return f"{self.name} {self.operator} {self.literals[0]}"
 
-    def value_for(self, facts: Facts) -> bool | None:
-        stated_values = facts.get(self.name)
-        if not stated_values:
+    def value_for(self, attributes: Attributes) -> bool | None:
+        device_values = attributes.get(self.name)
+        if not device_values:
             return None
         if self.operator in ("==", "in", "!="):
-            is_equal = any(literal.equals(stated) for literal in self.literals for stated in stated_values)
+            is_equal = any(literal.equals(device_value) for literal in self.literals for device_value in device_values)
             return is_equal is not (self.operator == "!=")
         literal = self.literals[0]
-        if (test := TEXT_TESTS.get(self.operator)) is not None:
-            return any(isinstance(stated, str) and test(stated, literal.text) for stated in stated_values)
-        results = [literal.compare(stated, self.operator) for stated in stated_values]
+        if (text_test := TEXT_TESTS.get(self.operator)) is not None:
+            return any(
+                isinstance(device_value, str) and text_test(device_value, literal.text)
+                for device_value in device_values
+            )
+        results = [literal.compare(device_value, self.operator) for device_value in device_values]
         return True if True in results else None if None in results else False
 
 
@@ -129,8 +132,8 @@ class Has(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"has({self.name})"
 
-    def value_for(self, facts: Facts) -> bool | None:
-        return bool(facts.get(self.name))
+    def value_for(self, attributes: Attributes) -> bool | None:
+        return bool(attributes.get(self.name))
 
 
 class Not(msgspec.Struct, frozen=True):
@@ -139,8 +142,8 @@ class Not(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"!({self.term})"
 
-    def value_for(self, facts: Facts) -> bool | None:
-        value = self.term.value_for(facts)
+    def value_for(self, attributes: Attributes) -> bool | None:
+        value = self.term.value_for(attributes)
         return None if value is None else not value
 
 
@@ -150,8 +153,8 @@ class AllOf(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return " && ".join(f"({term})" if isinstance(term, AnyOf) else str(term) for term in self.terms)
 
-    def value_for(self, facts: Facts) -> bool | None:
-        values = [term.value_for(facts) for term in self.terms]
+    def value_for(self, attributes: Attributes) -> bool | None:
+        values = [term.value_for(attributes) for term in self.terms]
         return False if False in values else None if None in values else True
 
 
@@ -161,8 +164,8 @@ class AnyOf(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return " || ".join(str(term) for term in self.terms)
 
-    def value_for(self, facts: Facts) -> bool | None:
-        values = [term.value_for(facts) for term in self.terms]
+    def value_for(self, attributes: Attributes) -> bool | None:
+        values = [term.value_for(attributes) for term in self.terms]
         return True if True in values else None if None in values else False
 
 

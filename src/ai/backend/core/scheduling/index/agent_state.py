@@ -46,7 +46,7 @@ class NodeClass:
         self.plugins = plugins
         self.order = order
         self.empty = NodeAllocator.from_devices(plugins, order=order)
-        self.empty.remember()
+        self.empty.share_grants()
         self.totals = self.empty.totals
         self.pools = self.empty.pools()
         self.kinds = frozenset(slot for slot, total in self.totals.items() if total)
@@ -93,27 +93,27 @@ class NodeClass:
 
         Returns None if it could.
         """
-        key = requests, reserved
-        if key not in self._refusals:
+        cache_key = requests, reserved
+        if cache_key not in self._refusals:
             if len(self._refusals) >= _MAX_CACHED_ANSWERS:
                 self._refusals.clear()
-            self._refusals[key] = None
-            allocator = self.without(reserved)
+            self._refusals[cache_key] = None
+            allocator = self.allocator_without(reserved)
             try:
                 for slots, requirements, device_request, _ in requests:
                     allocator.allocate(slots, requirements=requirements, device_request=device_request)
             except REFUSALS as e:
-                self._refusals[key] = e
-        return self._refusals[key]
+                self._refusals[cache_key] = e
+        return self._refusals[cache_key]
 
-    def without(self, reserved: ResourceSlot) -> NodeAllocator:
+    def allocator_without(self, reserved: ResourceSlot) -> NodeAllocator:
         """Returns an empty allocator from which the reserved slots are taken."""
         allocator = self.empty.clone()
         allocator.adopt(reserved, DeviceAllocation())
         return allocator
 
     @cached_property
-    def repaired(self) -> NodeClass:
+    def repaired_class(self) -> NodeClass:
         """Returns the same class with every device healthy and untainted.
 
         Returns itself if no device has failed or is tainted.
@@ -139,8 +139,8 @@ class NodeClassCache:
 
     def get(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> NodeClass:
         """Returns the class of agents with these devices. Raises InvalidAllocation, InvalidInput."""
-        key = id(plugins), order
-        node_class = self._by_identity.get(key)
+        identity_key = id(plugins), order
+        node_class = self._by_identity.get(identity_key)
         if node_class is not None and node_class.plugins is plugins:
             return node_class
         outline_key = order, tuple((plugin.name, plugin.alloc_map, len(plugin.devices)) for plugin in plugins)
@@ -149,7 +149,7 @@ class NodeClassCache:
         if node_class is None:
             node_class = NodeClass(plugins, order, self)
             node_classes.append(node_class)
-            self._by_identity[key] = node_class
+            self._by_identity[identity_key] = node_class
             if len(self._by_identity) > _MAX_NODE_CLASSES:
                 self._by_identity.clear()
                 self._by_outline.clear()
@@ -174,8 +174,8 @@ class AgentState:
         self._reserve = DeviceAllocation()
         self.is_reserve_current = True
         """True if kernels hold the same as when :meth:`reserve` was called."""
-        for held in view.held:
-            self.adopt(held)
+        for held_kernel in view.held:
+            self.adopt(held_kernel)
         self.reserve()
 
     @property
@@ -211,20 +211,20 @@ class AgentState:
         self.count += 1
         return allocation
 
-    def adopt(self, held: HeldKernel) -> None:
+    def adopt(self, kernel: HeldKernel) -> None:
         """Counts a kernel that already runs, as far as the devices allow."""
-        taken = self.held[held.kernel_id] = self.allocator.adopt(held.slots, held.devices)
-        self._reported[held.kernel_id] = held
+        allocation = self.held[kernel.kernel_id] = self.allocator.adopt(kernel.slots, kernel.devices)
+        self._reported[kernel.kernel_id] = kernel
         self.is_reserve_current = False
-        self.count += not held.is_claim
-        self.is_exact = self.is_exact and self._counts_in_full(taken, held.slots)
+        self.count += not kernel.is_claim
+        self.is_exact = self.is_exact and self._counts_in_full(allocation, kernel.slots)
 
     def reserve(self) -> None:
         """Takes the slots that the agent reserves for itself from any device, after all kernels are counted."""
-        reserved = self.view.reserved.nonzero()
-        if reserved:
-            self._reserve = self.allocator.adopt(reserved, DeviceAllocation())
-            self.is_exact = self.is_exact and self._counts_in_full(self._reserve, reserved)
+        reserved_slots = self.view.reserved.nonzero()
+        if reserved_slots:
+            self._reserve = self.allocator.adopt(reserved_slots, DeviceAllocation())
+            self.is_exact = self.is_exact and self._counts_in_full(self._reserve, reserved_slots)
         self.is_reserve_current = True
 
     def unreserve(self) -> None:
@@ -241,27 +241,35 @@ class AgentState:
             if slot in self.node_class.totals
         )
 
-    def find_differences(self, desired: Mapping[KernelId, HeldKernel]) -> tuple[list[KernelId], list[HeldKernel]]:
+    def find_differences(
+        self, desired_kernels: Mapping[KernelId, HeldKernel]
+    ) -> tuple[list[KernelId], list[HeldKernel]]:
         """Returns the kernels to release and then the kernels to adopt, so that the agent holds exactly the desired
         kernels."""
-        removed_ids = [kernel_id for kernel_id in self.held if kernel_id not in desired]
-        new_kernels = [held for kernel_id, held in desired.items() if not self._holds(kernel_id, held)]
-        return removed_ids + [held.kernel_id for held in new_kernels if held.kernel_id in self.held], new_kernels
+        removed_ids = [kernel_id for kernel_id in self.held if kernel_id not in desired_kernels]
+        new_kernels = [
+            held_kernel for kernel_id, held_kernel in desired_kernels.items() if not self._holds(kernel_id, held_kernel)
+        ]
+        return removed_ids + [
+            held_kernel.kernel_id for held_kernel in new_kernels if held_kernel.kernel_id in self.held
+        ], new_kernels
 
-    def _holds(self, kernel_id: KernelId, desired: HeldKernel) -> bool:
-        reported = self._reported.get(kernel_id)
-        planned = self.held.get(kernel_id) if reported is None else None  # placed by a plan, perhaps carried out
+    def _holds(self, kernel_id: KernelId, desired_kernel: HeldKernel) -> bool:
+        reported_kernel = self._reported.get(kernel_id)
+        planned_allocation = (
+            self.held.get(kernel_id) if reported_kernel is None else None
+        )  # placed by a plan, perhaps carried out
         if (
-            planned is not None
-            and without_placeholders(planned) == desired.devices
-            and self._counts_in_full(planned, desired.slots)
+            planned_allocation is not None
+            and without_placeholders(planned_allocation) == desired_kernel.devices
+            and self._counts_in_full(planned_allocation, desired_kernel.slots)
         ):
-            reported = self._reported[kernel_id] = desired
-        return reported is desired or reported == desired
+            reported_kernel = self._reported[kernel_id] = desired_kernel
+        return reported_kernel is desired_kernel or reported_kernel == desired_kernel
 
     def release(self, kernel_id: KernelId) -> None:
         """Releases a kernel."""
-        reported = self._reported.pop(kernel_id, None)
+        reported_kernel = self._reported.pop(kernel_id, None)
         self.allocator.free(self.held.pop(kernel_id))
         self.is_reserve_current = False
-        self.count -= reported is None or not reported.is_claim
+        self.count -= reported_kernel is None or not reported_kernel.is_claim

@@ -22,7 +22,7 @@ from ai.backend.core.scheduling.index.agent_state import REFUSALS, AgentState, K
 from ai.backend.core.scheduling.index.device_prices import NamedRequest
 from ai.backend.core.scheduling.index.fragmentation import TypicalRequest, typical_requests
 from ai.backend.core.scheduling.index.gradient import FragmentationGradient, FreeStates
-from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members, micro
+from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, ranks_in_mask, to_micro
 from ai.backend.core.scheduling.index.vector_index import Edges, VectorIndex
 from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
 
@@ -94,19 +94,19 @@ class Demand:
 
     def fitting_mask(self) -> int:
         """Returns the agents that seem to have room now. The mask may hold too many agents, but never too few."""
-        fitting = self.supporting_mask & ~self.refused_mask
-        for index, amount_micro in self.needs:
-            if not fitting:
+        agent_mask = self.supporting_mask & ~self.refused_mask
+        for slot_index, amount_micro in self.needs:
+            if not agent_mask:
                 return 0
-            fitting &= index.mask_with_free(amount_micro)
-        return fitting
+            agent_mask &= slot_index.mask_with_free(amount_micro)
+        return agent_mask
 
     def open_mask(self) -> int:
         """Returns the supporting agents that have not refused the demand. Vectors tell which of these fit."""
-        open_agents = self.supporting_mask & ~self.refused_mask if self.refused_mask else self.supporting_mask
-        for index, amount_micro in self.special:
-            open_agents &= index.mask_with_free(amount_micro)
-        return open_agents
+        agent_mask = self.supporting_mask & ~self.refused_mask if self.refused_mask else self.supporting_mask
+        for slot_index, amount_micro in self.special:
+            agent_mask &= slot_index.mask_with_free(amount_micro)
+        return agent_mask
 
 
 class AgentIndex:
@@ -150,10 +150,10 @@ class AgentIndex:
         for slot in sorted({slot for node_class in self.node_classes for slot in node_class.pools}):
             self._index_slot(slot)
         self._room: SlotIndex | None = None
-        rooms = [agent.room for agent in self.agents]
-        if any(room is not None for room in rooms):
-            free_rooms = [_UNLIMITED_KERNELS if room is None else room for room in rooms]
-            self._room = SlotIndex(free_rooms, max(agent.view.kernel_limit or 0 for agent in self.agents))
+        kernel_rooms = [agent.room for agent in self.agents]
+        if any(kernel_room is not None for kernel_room in kernel_rooms):
+            free_counts = [_UNLIMITED_KERNELS if kernel_room is None else kernel_room for kernel_room in kernel_rooms]
+            self._room = SlotIndex(free_counts, max(agent.view.kernel_limit or 0 for agent in self.agents))
 
     def _group_masks(self, keyed_ranks: Iterable[tuple[K, int]]) -> dict[K, int]:
         ranks_by_key: dict[K, list[int]] = {}
@@ -163,25 +163,27 @@ class AgentIndex:
 
     def _index_slot(self, slot: str) -> None:
         pools = [agent.pools.get(slot) for agent in self.agents]
-        most = max(
+        most_micro = max(
             (int(pool.total * pool.micro) for node_class in self.node_classes if (pool := node_class.pools.get(slot))),
             default=0,
         )
-        quantum_sizes = [pool.micro for node_class in self.node_classes if (pool := node_class.pools.get(slot))]
-        grain = (
-            gcd(*(int(quanta) for quanta in quantum_sizes))
-            if all(quanta == int(quanta) for quanta in quantum_sizes)
+        quanta_micro = [pool.micro for node_class in self.node_classes if (pool := node_class.pools.get(slot))]
+        grain_micro = (
+            gcd(*(int(quantum_micro) for quantum_micro in quanta_micro))
+            if all(quantum_micro == int(quantum_micro) for quantum_micro in quanta_micro)
             else 1
         )
-        self.indexes[slot] = SlotIndex([pool.free_micro if pool else 0 for pool in pools], most, grain)
+        self.indexes[slot] = SlotIndex([pool.free_micro if pool else 0 for pool in pools], most_micro, grain_micro)
         if any(slot in node_class.shared for node_class in self.node_classes):
-            largest = [
+            largest_micro = [
                 int(pool.largest * pool.micro)
                 for node_class in self.node_classes
                 if (pool := node_class.pools.get(slot)) and pool.largest
             ]
-            self._grain[slot] = min(largest, default=0)
-            self._largest[slot] = SlotIndex([pool.most_micro if pool else 0 for pool in pools], max(largest, default=0))
+            self._grain[slot] = min(largest_micro, default=0)
+            self._largest[slot] = SlotIndex(
+                [pool.most_micro if pool else 0 for pool in pools], max(largest_micro, default=0)
+            )
             self._whole[slot] = SlotIndex([pool.whole if pool else 0 for pool in pools], 0)
 
     @property
@@ -196,16 +198,18 @@ class AgentIndex:
     def _named_requests(self) -> list[NamedRequest]:
         """Returns the typical requests that name devices."""
         snapshot = self._snapshot
-        counts = {(texts, slots): float(count) for texts, slots, count in snapshot.device_workload}
+        count_of_request = {(texts, slots): float(count) for texts, slots, count in snapshot.device_workload}
         if not snapshot.workload:
-            held = ((kernel.device_requests, kernel.slots) for view in snapshot.agents for kernel in view.held)
-            pending = ((who.device_requests, kernel.slots) for who in snapshot.pending for kernel in who.kernels)
-            for key in (*held, *pending):
-                if key[0]:
-                    counts[key] = counts.get(key, 0.0) + 1
+            held_kernels = ((kernel.device_requests, kernel.slots) for view in snapshot.agents for kernel in view.held)
+            pending_kernels = (
+                (session.device_requests, kernel.slots) for session in snapshot.pending for kernel in session.kernels
+            )
+            for request_key in (*held_kernels, *pending_kernels):
+                if request_key[0]:
+                    count_of_request[request_key] = count_of_request.get(request_key, 0.0) + 1
         return [
             NamedRequest(tuple(map(self.request_compiler.compile, texts)), slots.nonzero(), count)
-            for (texts, slots), count in counts.items()
+            for (texts, slots), count in count_of_request.items()
         ]
 
     def _typical_requests(self) -> dict[str, TypicalRequest]:
@@ -213,17 +217,17 @@ class AgentIndex:
 
         Without a workload, held and pending kernels count.
         """
-        counts: dict[ResourceSlot, float] = {slots: float(count) for slots, count in self._snapshot.workload}
-        if not counts:
-            held = (kernel.slots for view in self._snapshot.agents for kernel in view.held)
-            pending = (kernel.slots for session in self._snapshot.pending for kernel in session.kernels)
-            for slots in (*held, *pending):
-                counts[slots] = counts.get(slots, 0.0) + 1
-        return typical_requests(counts.items())
+        count_of_slots: dict[ResourceSlot, float] = {slots: float(count) for slots, count in self._snapshot.workload}
+        if not count_of_slots:
+            held_slots = (kernel.slots for view in self._snapshot.agents for kernel in view.held)
+            pending_slots = (kernel.slots for session in self._snapshot.pending for kernel in session.kernels)
+            for slots in (*held_slots, *pending_slots):
+                count_of_slots[slots] = count_of_slots.get(slots, 0.0) + 1
+        return typical_requests(count_of_slots.items())
 
     def has_fabric(self, slots: ResourceSlot) -> bool:
         """Returns True if devices behind one of these slots are linked with devices of other agents."""
-        return bool(self.fabrics) and any(slot in self._fabric_slots for slot in slots)
+        return bool(self.fabric_masks) and any(slot in self._fabric_slots for slot in slots)
 
     @cached_property
     def _fabric_slots(self) -> frozenset[str]:
@@ -237,7 +241,7 @@ class AgentIndex:
         )
 
     @cached_property
-    def fabrics(self) -> dict[tuple[str, ...], int]:
+    def fabric_masks(self) -> dict[tuple[str, ...], int]:
         """Returns the agents of each fabric that links devices of several agents."""
         masks: dict[tuple[str, ...], int] = {}
         for node_class, mask in self.node_classes.items():
@@ -246,18 +250,19 @@ class AgentIndex:
         return {domain: mask for domain, mask in masks.items() if mask & (mask - 1)}
 
     @cached_property
-    def places(self) -> tuple[dict[tuple[str, ...], int], ...]:
+    def location_tables(self) -> tuple[dict[tuple[str, ...], int], ...]:
         """Returns the agents of each location by its path.
 
         There is one table for each depth, the narrowest locations first, and before these a table of the fabrics, if
         there are any.
         """
-        located = [(agent.view.location, rank) for rank, agent in enumerate(self.agents) if agent.view.location]
-        depths = range(max((len(path) for path, _ in located), default=0), 0, -1)
-        tables = (
-            self._group_masks((path[:depth], rank) for path, rank in located if len(path) >= depth) for depth in depths
+        paths_and_ranks = [(agent.view.location, rank) for rank, agent in enumerate(self.agents) if agent.view.location]
+        depths = range(max((len(path) for path, _ in paths_and_ranks), default=0), 0, -1)
+        masks_of_depth = (
+            self._group_masks((path[:depth], rank) for path, rank in paths_and_ranks if len(path) >= depth)
+            for depth in depths
         )
-        return ((self.fabrics,) if self.fabrics else ()) + tuple(tables)
+        return ((self.fabric_masks,) if self.fabric_masks else ()) + tuple(masks_of_depth)
 
     # ---- demands
 
@@ -267,8 +272,8 @@ class AgentIndex:
         if cache_key not in self._matching:
             matching_mask = 0
             for (architecture, images, features), mask in self._agents_by_image.items():
-                starts = kernel.architecture in (None, architecture) and (images is None or kernel.image in images)
-                if starts and kernel.needs <= features:
+                can_start = kernel.architecture in (None, architecture) and (images is None or kernel.image in images)
+                if can_start and kernel.needs <= features:
                     matching_mask |= mask
             self._matching[cache_key] = matching_mask
         return self._matching[cache_key]
@@ -276,7 +281,7 @@ class AgentIndex:
     def designated_mask(self, agent_ids: Iterable[AgentId]) -> int:
         return mask_of((self.ranks[agent_id] for agent_id in agent_ids if agent_id in self.ranks), self.size)
 
-    def demand(
+    def demand_of(
         self,
         kernels: Sequence[PendingKernel],
         agent_mask: int,
@@ -305,28 +310,32 @@ class AgentIndex:
         supporting_mask = 0
         prepared_requests: dict[NodeClass, tuple[PreparedRequest, ...]] = {}
         masks_by_unused: dict[int, int] = {}
-        for node_class, mask in self.node_classes.items():
-            class_mask = mask & matching_mask
+        for node_class, all_mask in self.node_classes.items():
+            class_mask = all_mask & matching_mask
             if not class_mask:
                 continue
-            prepared = [ready for request in requests if (ready := node_class.prepare(request)) is not None]
-            if len(prepared) == len(requests):
-                prepared_requests[node_class] = tuple(prepared)
+            prepared_of_class = [
+                prepared_request
+                for request in requests
+                if (prepared_request := node_class.prepare(request)) is not None
+            ]
+            if len(prepared_of_class) == len(requests):
+                prepared_requests[node_class] = tuple(prepared_of_class)
                 supporting_mask |= class_mask
                 unused_count = len(node_class.kinds - total_slots.keys())
                 masks_by_unused[unused_count] = masks_by_unused.get(unused_count, 0) | class_mask
         ranked_needs: list[SlotNeed] = []
         special_needs: list[SlotNeed] = []
-        order = tuple(sorted(total_slots, key=scarcity)) if supporting_mask else ()
-        for slot in order:
-            ranked_needs.append((self.indexes[slot], micro(total_slots[slot])))
+        slot_order = tuple(sorted(total_slots, key=scarcity)) if supporting_mask else ()
+        for slot in slot_order:
+            ranked_needs.append((self.indexes[slot], to_micro(total_slots[slot])))
             special_needs += self._whole_device_needs(slot, requests)
         if supporting_mask and self._room is not None:
-            special_needs.append((self._room, self._room.register(len(requests))))
+            special_needs.append((self._room, self._room.register_amount(len(requests))))
         amounts = tuple(amount for _, amount in ranked_needs)
         fit_classes = []
         for unused_count, class_mask in sorted(masks_by_unused.items()):
-            vectors = self._by_vector(order, unused_count)
+            vectors = self._vector_index(slot_order, unused_count)
             fit_classes.append(
                 FitClass(class_mask, vectors, *vectors.floor(amounts), class_mask.bit_count() <= _FEW_AGENTS)
             )
@@ -337,25 +346,26 @@ class AgentIndex:
             supporting_mask=supporting_mask,
             needs=(*ranked_needs, *special_needs),
             special=tuple(special_needs),
-            order=order,
+            order=slot_order,
             ranked=tuple(ranked_needs),
             fit_classes=tuple(fit_classes),
             prepared_requests=prepared_requests,
         )
 
-    def _by_vector(self, order: tuple[str, ...], unused: int) -> VectorIndex:
-        vectors = self._vectors.get((order, unused))
+    def _vector_index(self, slot_order: tuple[str, ...], unused_count: int) -> VectorIndex:
+        vectors = self._vectors.get((slot_order, unused_count))
         if vectors is None:
             agent_mask = 0
             node_classes = [
                 node_class
                 for node_class in self.node_classes
-                if node_class.pools.keys() >= set(order) and len(node_class.kinds - set(order)) == unused
+                if node_class.pools.keys() >= set(slot_order)
+                and len(node_class.kinds - set(slot_order)) == unused_count
             ]
             for node_class in node_classes:
                 agent_mask |= self.node_classes[node_class]
-            vectors = self._vectors[order, unused] = VectorIndex(
-                [self.indexes[slot] for slot in order], agent_mask, self.size
+            vectors = self._vectors[slot_order, unused_count] = VectorIndex(
+                [self.indexes[slot] for slot in slot_order], agent_mask, self.size
             )
             for node_class in node_classes:
                 self._vectors_of[node_class].append(vectors)
@@ -363,22 +373,34 @@ class AgentIndex:
 
     def _whole_device_needs(self, slot: str, requests: tuple[KernelRequest, ...]) -> list[SlotNeed]:
         """Returns the needs of requests for a part of one device, and of requests for whole free devices."""
-        grain = self._grain.get(slot)
-        if not grain:
+        grain_micro = self._grain.get(slot)
+        if not grain_micro:
             return []
-        amounts = [micro(slots[slot]) for slots, *_ in requests]
+        amounts_micro = [to_micro(slots[slot]) for slots, *_ in requests]
         needs = []
-        if (part_micro := max((size for size in amounts if size <= grain), default=0)) > 0:
-            needs.append((self._largest[slot], self._largest[slot].register(part_micro)))
-        largest = int(
+        if (
+            part_micro := max(
+                (amount_micro for amount_micro in amounts_micro if amount_micro <= grain_micro), default=0
+            )
+        ) > 0:
+            needs.append((self._largest[slot], self._largest[slot].register_amount(part_micro)))
+        largest_micro = int(
             max(
                 node_class.pools[slot].largest * node_class.pools[slot].micro
                 for node_class in self.node_classes
                 if slot in node_class.pools
             )
         )
-        if largest == grain and (whole := sum(size // grain for size in amounts if size % grain == 0)) > 0:
-            needs.append((self._whole[slot], self._whole[slot].register(whole)))
+        if (
+            largest_micro == grain_micro
+            and (
+                whole_count := sum(
+                    amount_micro // grain_micro for amount_micro in amounts_micro if amount_micro % grain_micro == 0
+                )
+            )
+            > 0
+        ):
+            needs.append((self._whole[slot], self._whole[slot].register_amount(whole_count)))
         return needs
 
     def capable_mask(self, demand: Demand) -> int:
@@ -389,9 +411,13 @@ class AgentIndex:
                 if mask & demand.supporting_mask and node_class.refusal(demand.requests, reserved) is None:
                     class_mask |= mask & demand.supporting_mask
             if self._room is not None:
-                limits = (agent.view.kernel_limit for agent in self.agents)
-                full = [rank for rank, limit in enumerate(limits) if limit is not None and limit < len(demand.requests)]
-                class_mask &= ~mask_of(full, self.size)
+                kernel_limits = (agent.view.kernel_limit for agent in self.agents)
+                limited_ranks = [
+                    rank
+                    for rank, kernel_limit in enumerate(kernel_limits)
+                    if kernel_limit is not None and kernel_limit < len(demand.requests)
+                ]
+                class_mask &= ~mask_of(limited_ranks, self.size)
             demand.capable_mask = class_mask
         return demand.capable_mask
 
@@ -401,13 +427,13 @@ class AgentIndex:
         """Allocates the devices of each kernel on one agent. Returns None, with nothing taken, if the agent refuses."""
         agent = self.agents[rank]
         allocations: list[DeviceAllocation] = []
-        for index, amount_micro in demand.ranked:
-            if index.free[rank] < amount_micro:
+        for slot_index, amount_micro in demand.ranked:
+            if slot_index.free[rank] < amount_micro:
                 demand.refused_mask |= 1 << rank
                 return None
         try:
-            for kernel_id, prepared in zip(kernel_ids, demand.prepared_requests[agent.node_class], strict=True):
-                allocations.append(agent.take(kernel_id, prepared))
+            for kernel_id, prepared_request in zip(kernel_ids, demand.prepared_requests[agent.node_class], strict=True):
+                allocations.append(agent.take(kernel_id, prepared_request))
         except REFUSALS:
             for kernel_id in kernel_ids[: len(allocations)]:
                 agent.release(kernel_id)
@@ -442,14 +468,16 @@ class AgentIndex:
             if rank is None:
                 continue
             agent = self.agents[rank]
-            removed_ids, new_kernels = agent.find_differences({held.kernel_id: held for held in view.held})
+            removed_ids, new_kernels = agent.find_differences(
+                {held_kernel.kernel_id: held_kernel for held_kernel in view.held}
+            )
             if not removed_ids and not new_kernels and (agent.is_reserve_current or not agent.view.reserved):
                 continue
             agent.unreserve()
             for kernel_id in removed_ids:
                 agent.release(kernel_id)
-            for held in new_kernels:
-                agent.adopt(held)
+            for held_kernel in new_kernels:
+                agent.adopt(held_kernel)
             agent.reserve()
             self._update_indexes(rank, agent.pools)
             gained_mask |= 1 << rank
@@ -465,7 +493,7 @@ class AgentIndex:
     def _update_indexes(self, rank: int, slots: Iterable[str]) -> None:
         agent = self.agents[rank]
         if self._free_states is not None:
-            self._free_states.change(rank)
+            self._free_states.update_agent(rank)
         pools, grain_of_slot = agent.pools, self._grain
         for slot in slots if not agent.node_class.hides else pools:
             if pool := pools.get(slot):
@@ -480,8 +508,8 @@ class AgentIndex:
 
     # ---- reading
 
-    def members(self, mask: int) -> list[AgentState]:
-        return [self.agents[rank] for rank in members(mask)]
+    def agents_in(self, mask: int) -> list[AgentState]:
+        return [self.agents[rank] for rank in ranks_in_mask(mask)]
 
     def mask_with_room(self, agent_mask: int, kernel_count: int) -> int:
         """Returns the agents of a mask that may hold the given number of further kernels."""
@@ -493,8 +521,8 @@ class AgentIndex:
 
         While no other kernel is put on it, what it lacks never grows, so the least lack never grows either.
         """
-        for index, amount_micro in demand.ranked:
-            agent_mask = agent_mask & index.mask_with_free(amount_micro) or index.emptiest_mask(agent_mask)
+        for slot_index, amount_micro in demand.ranked:
+            agent_mask = agent_mask & slot_index.mask_with_free(amount_micro) or slot_index.emptiest_mask(agent_mask)
         if self._room is not None:
             agent_mask = self.mask_with_room(agent_mask, len(demand.requests)) or self._room.emptiest_mask(agent_mask)
         return (agent_mask & -agent_mask).bit_length() - 1

@@ -47,7 +47,7 @@ class _Flow(NamedTuple):
 
 
 class _ScarceSet(NamedTuple):
-    """Holds groups of agents that alone can serve some requests. ``flow``: of these; ``group_mask``: the groups."""
+    """Holds the mask of groups of agents that alone can serve some requests, and the demand of these requests."""
 
     group_mask: int
     flow: _Flow
@@ -61,14 +61,15 @@ class DevicePrices:
         flows: dict[tuple[str, tuple[DeviceRequest, ...]], _Flow] = {}
         for device_requests, slots, count in requests:
             for slot, quantity in slots.items():
-                if slot not in _HOST_SLOTS and (all_units := requested_units.get(slot)):
-                    amount = float(quantity)
+                if slot not in _HOST_SLOTS and (total_units := requested_units.get(slot)):
+                    slot_units = float(quantity)
                     units, variance = flows.get((slot, device_requests), (0.0, 0.0))
                     flows[slot, device_requests] = _Flow(
-                        units + count * amount / all_units, variance + count * amount * amount / all_units
+                        units + count * slot_units / total_units,
+                        variance + count * slot_units * slot_units / total_units,
                     )
-        keys = sorted(flows, key=lambda key: (-flows[key].units, key[0], *map(str, key[1])))[:MAX_NAMED]
-        self._flows = [(*key, flows[key]) for key in keys]
+        flow_keys = sorted(flows, key=lambda key: (-flows[key].units, key[0], *map(str, key[1])))[:MAX_NAMED]
+        self._flows = [(*flow_key, flows[flow_key]) for flow_key in flow_keys]
         self._groups: dict[tuple[bool, ...], int] = {}
         self._free_micro: list[dict[str, int]] = []
         self._sets: dict[str, list[_ScarceSet]] | None = None
@@ -80,7 +81,7 @@ class DevicePrices:
 
     def group_of(self, node_class: NodeClass) -> int:
         """Returns the number of the group of agents with these devices."""
-        key = tuple(
+        group_key = tuple(
             slot in node_class.pools
             and any(
                 node_class.prepare((ResourceSlot({slot: Decimal(1)}), (), request, False)) is not None
@@ -88,38 +89,40 @@ class DevicePrices:
             )
             for slot, device_requests, _ in self._flows
         )
-        if key not in self._groups:
-            self._groups[key] = len(self._free_micro)
+        if group_key not in self._groups:
+            self._groups[group_key] = len(self._free_micro)
             self._free_micro.append({})
             self._sets = None
-        return self._groups[key]
+        return self._groups[group_key]
 
-    def count(self, group: int, free_micro: Sequence[tuple[str, int]], sign: int) -> None:
+    def count_free(self, group: int, free_micro: Sequence[tuple[str, int]], sign: int) -> None:
         """Adds (1) or removes (-1) the free amounts of one agent of a group, in millionths of each accelerator slot."""
-        free = self._free_micro[group]
+        free_of_slot = self._free_micro[group]
         for slot, amount_micro in free_micro:
-            free[slot] = free.get(slot, 0) + sign * amount_micro
+            free_of_slot[slot] = free_of_slot.get(slot, 0) + sign * amount_micro
 
-    def prices(self, requested: Mapping[str, float]) -> list[float]:
+    def compute_prices(self, units_of_request: Mapping[str, float]) -> list[float]:
         """Returns, for each group, how many units a request takes from requests that need the group's devices."""
         if self._sets is None:
             self._sets = self._scarce_sets()
         prices = [0.0] * len(self._free_micro)
         for slot, scarce_sets in self._sets.items():
-            amount = requested.get(slot)
-            if not amount:
+            requested_units = units_of_request.get(slot)
+            if not requested_units:
                 continue
-            free = [free_micro.get(slot, 0) / MICRO for free_micro in self._free_micro]
-            all_free = sum(free)
-            unit_prices = [0.0] * len(free)
+            free_units = [free_micro.get(slot, 0) / MICRO for free_micro in self._free_micro]
+            total_free = sum(free_units)
+            unit_prices = [0.0] * len(free_units)
             for group_mask, flow in scarce_sets:
-                members = [group for group in range(len(free)) if group_mask >> group & 1]
-                lack = flow.units * all_free - sum(free[group] for group in members)
-                deviation = sqrt(flow.variance * all_free) or 1.0
-                price = (1 + erf(lack / deviation / _SQRT_2)) / 2
-                for group in members:
+                groups = [group for group in range(len(free_units)) if group_mask >> group & 1]
+                missing_units = flow.units * total_free - sum(free_units[group] for group in groups)
+                units_deviation = sqrt(flow.variance * total_free) or 1.0
+                price = (1 + erf(missing_units / units_deviation / _SQRT_2)) / 2
+                for group in groups:
                     unit_prices[group] = max(unit_prices[group], price)
-            prices = [price + amount * unit_price for price, unit_price in zip(prices, unit_prices, strict=True)]
+            prices = [
+                price + requested_units * unit_price for price, unit_price in zip(prices, unit_prices, strict=True)
+            ]
         return prices
 
     def _scarce_sets(self) -> dict[str, list[_ScarceSet]]:
@@ -127,25 +130,29 @@ class DevicePrices:
 
         A union of all groups is left out.
         """
-        sets: dict[str, list[_ScarceSet]] = {}
+        scarce_sets: dict[str, list[_ScarceSet]] = {}
         all_mask = (1 << len(self._free_micro)) - 1
         for slot in dict.fromkeys(slot for slot, _, _ in self._flows):
-            masks = {
-                place: sum(1 << group for key, group in self._groups.items() if key[place])
-                for place, (own_slot, _, _) in enumerate(self._flows)
-                if own_slot == slot
+            mask_of_flow = {
+                flow_index: sum(1 << group for group_key, group in self._groups.items() if group_key[flow_index])
+                for flow_index, (flow_slot, _, _) in enumerate(self._flows)
+                if flow_slot == slot
             }
-            unions = {
-                reduce(or_, (masks[place] for place in joined))
-                for count in range(1, _MAX_JOINED + 1)
-                for joined in combinations(masks, count)
+            union_masks = {
+                reduce(or_, (mask_of_flow[flow_index] for flow_index in joined_indexes))
+                for joined_count in range(1, _MAX_JOINED + 1)
+                for joined_indexes in combinations(mask_of_flow, joined_count)
             }
-            scarce = []
-            for union in sorted(unions - {0, all_mask}):
-                inside = [self._flows[place][2] for place, mask in masks.items() if mask and not mask & ~union]
-                flow = _Flow(sum(flow.units for flow in inside), sum(flow.variance for flow in inside))
-                scarce.append(_ScarceSet(union, flow))
-            sets[slot] = sorted(scarce, key=lambda scarce_set: (-scarce_set.flow.units, scarce_set.group_mask))[
-                :_MAX_SETS
-            ]
-        return sets
+            sets_of_slot = []
+            for union_mask in sorted(union_masks - {0, all_mask}):
+                flows_inside = [
+                    self._flows[flow_index][2]
+                    for flow_index, mask in mask_of_flow.items()
+                    if mask and not mask & ~union_mask
+                ]
+                flow = _Flow(sum(flow.units for flow in flows_inside), sum(flow.variance for flow in flows_inside))
+                sets_of_slot.append(_ScarceSet(union_mask, flow))
+            scarce_sets[slot] = sorted(
+                sets_of_slot, key=lambda scarce_set: (-scarce_set.flow.units, scarce_set.group_mask)
+            )[:_MAX_SETS]
+        return scarce_sets

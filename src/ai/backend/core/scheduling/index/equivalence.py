@@ -9,7 +9,7 @@ from ai.backend.common.ids import SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode
 from ai.backend.common.structs import replace
-from ai.backend.core.allocation.requests.amounts import named_slots, slots_by
+from ai.backend.core.allocation.requests.amounts import slots_of_alternative, slots_with_amounts
 from ai.backend.core.allocation.requests.compiled import DeviceRequest
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand, scarcity
 from ai.backend.core.scheduling.plan import SkipReason
@@ -57,7 +57,11 @@ class EquivalenceClass:
     @property
     def total(self) -> ResourceSlot:
         """Returns the slots that all kernels of the session take together."""
-        return self.parts[0].total if len(self.parts) == 1 else sum((part.total for part in self.parts), ResourceSlot())
+        return (
+            self.parts[0].total
+            if len(self.parts) == 1
+            else sum((demand.total for demand in self.parts), ResourceSlot())
+        )
 
     @property
     def choices(self) -> tuple[EquivalenceClass, ...]:
@@ -89,12 +93,14 @@ class QueuedSession:
     is_gated: bool
 
 
-def by_alternative(session: PendingSession, request: DeviceRequest, amount_slots: frozenset[str]) -> PendingSession:
+def apply_alternative(session: PendingSession, request: DeviceRequest, amount_slots: frozenset[str]) -> PendingSession:
     """Returns a copy of a session that takes the amounts of one of its alternatives.
 
-    ``amount_slots``: see :func:`named_slots`.
+    ``amount_slots``: see :func:`slots_with_amounts`.
     """
-    kernels = tuple(replace(kernel, slots=slots_by(kernel.slots, request, amount_slots)) for kernel in session.kernels)
+    kernels = tuple(
+        replace(kernel, slots=slots_of_alternative(kernel.slots, request, amount_slots)) for kernel in session.kernels
+    )
     return replace(session, kernels=kernels)
 
 
@@ -140,32 +146,35 @@ class EquivalenceCache:
         max_entries = MAX_CLASSES + 2 * len(queued_sessions)
         if len(self.quota_classes) > max_entries:
             self.quota_classes = {
-                (id(queued.quota_class.equivalence_class), queued.quota_class.quotas): queued.quota_class
-                for queued in queued_sessions
+                (
+                    id(queued_session.quota_class.equivalence_class),
+                    queued_session.quota_class.quotas,
+                ): queued_session.quota_class
+                for queued_session in queued_sessions
             }
         if len(self.by_request) > max_entries:
             self.by_request.clear()
 
     def _agents_by_image(self, kernel: PendingKernel) -> Hashable:
         """Returns a key that is equal for kernels that the same agents can start. The key is unique if no agent can."""
-        image = kernel.image, kernel.architecture, kernel.needs
-        key = self._keys.get(image)
-        if key is None:
+        image_key = kernel.image, kernel.architecture, kernel.needs
+        agents_key = self._keys.get(image_key)
+        if agents_key is None:
             mask = self.index.matching_mask(kernel)
-            key = self._keys[image] = self._masks.setdefault(mask, len(self._masks)) if mask else image
-        return key
+            agents_key = self._keys[image_key] = self._masks.setdefault(mask, len(self._masks)) if mask else image_key
+        return agents_key
 
     def _compile(self, text: str) -> DeviceRequest:
         return self.index.request_compiler.compile(text)
 
     def _class_of(self, session: PendingSession) -> EquivalenceClass:
-        requests = [self._compile(text) for text in dict.fromkeys(session.device_requests)]
+        requests = [self._compile(request_text) for request_text in dict.fromkeys(session.device_requests)]
         if not requests:
             return self._equivalence_class(session)
-        amount_slots = named_slots(requests)
+        amount_slots = slots_with_amounts(requests)
         alternatives = tuple(
             self._equivalence_class(
-                by_alternative(session, request, amount_slots) if amount_slots else session, request
+                apply_alternative(session, request, amount_slots) if amount_slots else session, request
             )
             for request in requests
         )
@@ -174,9 +183,9 @@ class EquivalenceCache:
         class_key = tuple(map(id, alternatives))
         equivalence_class = self.classes.get(class_key)
         if equivalence_class is None:
-            first = alternatives[0]
+            first_class = alternatives[0]
             equivalence_class = self.classes[class_key] = EquivalenceClass(
-                first.whole, first.parts, first.hardest, alternatives
+                first_class.whole, first_class.parts, first_class.hardest, alternatives
             )
         return equivalence_class
 
@@ -187,22 +196,27 @@ class EquivalenceCache:
         agent_mask = index.designated_mask(session.designated_agents) if session.designated_agents else index.all_agents
         kernels_together = session.cluster_mode is ClusterMode.SINGLE_NODE or len(kernels) == 1
         demands = tuple(
-            index.demand([kernel], agent_mask, device_request, near_network=not kernels_together) for kernel in kernels
+            index.demand_of([kernel], agent_mask, device_request, near_network=not kernels_together)
+            for kernel in kernels
         )
-        whole = None
+        whole_demand = None
         if kernels_together:
-            whole = demands[0] if len(demands) == 1 else index.demand(kernels, agent_mask, device_request)
+            whole_demand = demands[0] if len(demands) == 1 else index.demand_of(kernels, agent_mask, device_request)
         # Equal demands are one object, but demands that no agent matches are distinguished by their images.
-        unmatched = (
+        image_key = (
             session.designated_agents,
             *(kernel.image for kernel in kernels),
             *(kernel.architecture for kernel in kernels),
             *(kernel.needs for kernel in kernels),
         )
-        class_key = (whole, demands, None if all(demand.matching_mask for demand in demands) else unmatched)
+        class_key = (whole_demand, demands, None if all(demand.matching_mask for demand in demands) else image_key)
         equivalence_class = self.classes.get(class_key)
         if equivalence_class is None:
-            slots = sorted({slot for part in demands for slot in part.total}, key=scarcity)
-            hardest = sorted(range(len(demands)), key=lambda place: [-demands[place].total[slot] for slot in slots])
-            equivalence_class = self.classes[class_key] = EquivalenceClass(whole, demands, tuple(hardest))
+            slots = sorted({slot for kernel_demand in demands for slot in kernel_demand.total}, key=scarcity)
+            hardest_indexes = sorted(
+                range(len(demands)), key=lambda place: [-demands[place].total[slot] for slot in slots]
+            )
+            equivalence_class = self.classes[class_key] = EquivalenceClass(
+                whole_demand, demands, tuple(hardest_indexes)
+            )
         return equivalence_class

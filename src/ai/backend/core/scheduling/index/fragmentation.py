@@ -44,28 +44,31 @@ class TypicalRequest:
 
 def typical_requests(requests: Iterable[tuple[ResourceSlot, float]]) -> dict[str, TypicalRequest]:
     """Returns the typical request of each accelerator slot. ``requests``: (slots, how often they occur)."""
-    counted = [(slots.nonzero(), count) for slots, count in requests]
-    all_count = sum(count for _, count in counted)
-    result: dict[str, TypicalRequest] = {}
-    for slot in sorted({slot for slots, _ in counted for slot in slots} - set(COMPANIONS)):
-        requested = [
-            (slots, float(slots[slot]), count) for slots, count in counted if slots[slot].is_finite() and slots[slot]
+    requests_with_counts = [(slots.nonzero(), count) for slots, count in requests]
+    all_count = sum(count for _, count in requests_with_counts)
+    typical_of_slot: dict[str, TypicalRequest] = {}
+    for slot in sorted({slot for slots, _ in requests_with_counts for slot in slots} - set(COMPANIONS)):
+        slot_requests = [
+            (slots, float(slots[slot]), count)
+            for slots, count in requests_with_counts
+            if slots[slot].is_finite() and slots[slot]
         ]
-        units = sum(amount * count for _, amount, count in requested)
-        typical = result[slot] = TypicalRequest(units=units)
-        for name in COMPANIONS if units else ():
-            mean = sum(float(slots[name]) * count for slots, _, count in requested) / units
+        units = sum(amount * count for _, amount, count in slot_requests)
+        typical_request = typical_of_slot[slot] = TypicalRequest(units=units)
+        for companion in COMPANIONS if units else ():
+            mean = sum(float(slots[companion]) * count for slots, _, count in slot_requests) / units
             variance = (
-                sum((float(slots[name]) - mean * amount) ** 2 * count for slots, amount, count in requested) / units
+                sum((float(slots[companion]) - mean * amount) ** 2 * count for slots, amount, count in slot_requests)
+                / units
             )
             if mean:
-                typical.need[name] = mean, sqrt(variance)
-        for slots, amount, count in requested:
+                typical_request.need[companion] = mean, sqrt(variance)
+        for slots, amount, count in slot_requests:
             exact_amount = slots[slot]
-            typical.amounts[exact_amount] = typical.amounts.get(exact_amount, 0.0) + count / units
+            typical_request.amounts[exact_amount] = typical_request.amounts.get(exact_amount, 0.0) + count / units
             if amount >= 1 and amount == int(amount):
-                typical.whole[int(amount)] = typical.whole.get(int(amount), 0.0) + count / all_count
-    return result
+                typical_request.whole[int(amount)] = typical_request.whole.get(int(amount), 0.0) + count / all_count
+    return typical_of_slot
 
 
 def _excess(units: float, free_amount: float, mean: float, deviation: float) -> float:
@@ -81,11 +84,20 @@ def _excess(units: float, free_amount: float, mean: float, deviation: float) -> 
     return min(units, (expected_lack * (1 + erf(z_score / sqrt(2))) / 2 + units_deviation * density) / mean)
 
 
-def lost_units(typical: TypicalRequest, units: float, whole: int, free: Mapping[str, float]) -> float:
+def lost_units(
+    typical_request: TypicalRequest, units: float, whole_count: int, free_of_companion: Mapping[str, float]
+) -> float:
     """Returns how many free units of an accelerator cannot be used by typical requests."""
     if units <= 0:
         return 0.0
-    stranded = max((_excess(units, free[companion], *need) for companion, need in typical.need.items()), default=0.0)
-    return stranded + sum(
-        probability * (units - whole if whole >= count else units) for count, probability in typical.whole.items()
+    stranded_units = max(
+        (
+            _excess(units, free_of_companion[companion], *mean_and_deviation)
+            for companion, mean_and_deviation in typical_request.need.items()
+        ),
+        default=0.0,
+    )
+    return stranded_units + sum(
+        probability * (units - whole_count if whole_count >= needed_count else units)
+        for needed_count, probability in typical_request.whole.items()
     )

@@ -89,7 +89,7 @@ class FreeState:
         self.cores = cores
         self.memory = memory
         self.accelerators = accelerators
-        self.units = {slot: free.units for slot, free in accelerators}
+        self.units = {slot: free_accelerator.units for slot, free_accelerator in accelerators}
         self.agent_mask = 0
         self.number = 0
 
@@ -118,45 +118,45 @@ class FreeStates:
         self._value_cache = value_cache
         self._values: dict[tuple[str, int, Decimal], PartValues | None] = {}
         self._losses: dict[tuple[str, float, int, float, float], float] = {}
-        self._state_of_rank = [self._enter(rank) for rank in range(len(agents))]
+        self._state_of_rank = [self._add_to_state(rank) for rank in range(len(agents))]
 
     @property
-    def present(self) -> list[FreeState]:
+    def present_states(self) -> list[FreeState]:
         """Returns the states that agents have now, in the order in which the states appeared."""
         return list(self._states.values())
 
-    def change(self, rank: int) -> None:
+    def update_agent(self, rank: int) -> None:
         """Updates the state of an agent."""
-        left = self._state_of_rank[rank]
-        left.agent_mask ^= 1 << rank
-        if not left.agent_mask:
-            del self._states[left.fingerprint]
-        if left.usable_micro:
-            self.prices.count(left.group, left.usable_micro, -1)
-        self._state_of_rank[rank] = self._enter(rank)
+        old_state = self._state_of_rank[rank]
+        old_state.agent_mask ^= 1 << rank
+        if not old_state.agent_mask:
+            del self._states[old_state.fingerprint]
+        if old_state.usable_micro:
+            self.prices.count_free(old_state.group, old_state.usable_micro, -1)
+        self._state_of_rank[rank] = self._add_to_state(rank)
 
-    def lost(self, slot: str, units: float, whole: int, cores: float, memory: float) -> float:
+    def loss_of(self, slot: str, units: float, whole_count: int, cores: float, memory: float) -> float:
         """Returns :func:`lost_units`, cached: the state after one request is the state before the next one."""
-        key = slot, units, whole, cores, memory
-        loss = self._losses.get(key)
+        cache_key = slot, units, whole_count, cores, memory
+        loss = self._losses.get(cache_key)
         if loss is None:
             if len(self._losses) >= _MAX_CACHED_LOSSES:
                 self._losses.clear()
-            free = {"cpu": cores, "mem": memory}
-            loss = self._losses[key] = lost_units(self.typical[slot], units, whole, free)
+            free_of_companion = {"cpu": cores, "mem": memory}
+            loss = self._losses[cache_key] = lost_units(self.typical[slot], units, whole_count, free_of_companion)
         return loss
 
-    def _enter(self, rank: int) -> FreeState:
+    def _add_to_state(self, rank: int) -> FreeState:
         agent = self._agents[rank]
-        number = self._class_numbers.setdefault(agent.node_class, len(self._class_numbers))
-        pools, shared = agent.pools, agent.node_class.shared
-        parts: list[object] = [number]
+        class_number = self._class_numbers.setdefault(agent.node_class, len(self._class_numbers))
+        pools, shared_slots = agent.pools, agent.node_class.shared
+        fingerprint_parts: list[object] = [class_number]
         for name in (*COMPANIONS, *self.typical):
             pool = pools.get(name)
-            parts.append(0 if pool is None else pool.total_free)
-            if pool is not None and (name in shared or (pool.largest > 1 and name not in COMPANIONS)):
-                parts.append(tuple((level, pool.levels[level].bit_count()) for level in pool.free_levels))
-        fingerprint = tuple(parts)
+            fingerprint_parts.append(0 if pool is None else pool.total_free)
+            if pool is not None and (name in shared_slots or (pool.largest > 1 and name not in COMPANIONS)):
+                fingerprint_parts.append(tuple((level, pool.levels[level].bit_count()) for level in pool.free_levels))
+        fingerprint = tuple(fingerprint_parts)
         state = self._states.get(fingerprint)
         if state is None:
             state = self._states[fingerprint] = self._new_state(agent, fingerprint)
@@ -164,10 +164,10 @@ class FreeStates:
             self._next_number += 1
             self.log.append(state)
             if len(self.log) - len(self._states) > _MAX_ENDED_STATES + len(self._states) // 16:
-                self.log = self.present
+                self.log = self.present_states
         state.agent_mask |= 1 << rank
         if state.usable_micro:
-            self.prices.count(state.group, state.usable_micro, 1)
+            self.prices.count_free(state.group, state.usable_micro, 1)
         return state
 
     def _new_state(self, agent: AgentState, fingerprint: Fingerprint) -> FreeState:
@@ -180,37 +180,45 @@ class FreeStates:
             pool = pools.get(slot)
             if pool is None:
                 continue
-            units, whole = float(pool.total_free * pool.quantum), pool.whole
-            lost = self.lost(slot, units, whole, cores, memory)
+            units, whole_count = float(pool.total_free * pool.quantum), pool.whole
+            lost_units = self.loss_of(slot, units, whole_count, cores, memory)
             levels = tuple(pool.free_levels) if slot in agent.node_class.shared or pool.largest > 1 else ()
-            values = self._values_of(slot, pool) if slot in agent.node_class.shared else None
-            free = FreeAccelerator(units, whole, pool.largest, float(pool.quantum), levels, lost, values)
-            accelerators.append((slot, free))
+            part_values = self._values_of(slot, pool) if slot in agent.node_class.shared else None
+            free_accelerator = FreeAccelerator(
+                units, whole_count, pool.largest, float(pool.quantum), levels, lost_units, part_values
+            )
+            accelerators.append((slot, free_accelerator))
         if not self.prices.is_needed:
             return FreeState(agent.node_class, fingerprint, cores, memory, accelerators)
         group = self.prices.group_of(agent.node_class)
-        usable_micro = [(slot, max(0, round((free.units - free.lost) * MICRO))) for slot, free in accelerators]
+        usable_micro = [
+            (slot, max(0, round((free_accelerator.units - free_accelerator.lost) * MICRO)))
+            for slot, free_accelerator in accelerators
+        ]
         return FreeState(agent.node_class, fingerprint, cores, memory, accelerators, group, usable_micro)
 
     def _values_of(self, slot: str, pool: SlotPool) -> PartValues | None:
         """Returns the worth of parts of the largest device. The values are used for all devices of the slot."""
-        key = slot, pool.largest, pool.quantum
-        if key not in self._values:
+        cache_key = slot, pool.largest, pool.quantum
+        if cache_key not in self._values:
             sizes: dict[int, float] = {}
-            for amount, count in self.typical[slot].amounts.items():
+            for amount, request_count in self.typical[slot].amounts.items():
                 if size := pool.quanta(amount):
-                    sizes[size] = sizes.get(size, 0.0) + count * float(pool.largest * pool.quantum)
+                    sizes[size] = sizes.get(size, 0.0) + request_count * float(pool.largest * pool.quantum)
             is_shared = pool.largest and any(size < pool.largest for size in sizes)
-            self._values[key] = self._value_cache.get(sizes, pool.largest) if is_shared else None
-        return self._values[key]
+            self._values[cache_key] = self._value_cache.get(sizes, pool.largest) if is_shared else None
+        return self._values[cache_key]
 
 
-def _part_loss(free: FreeAccelerator, level: int, quanta: int) -> float:
+def _part_loss(accelerator: FreeAccelerator, level: int, quanta: int) -> float:
     """Returns the units that are lost if a part is taken of a device with ``level`` quanta free."""
-    remaining = (level - quanta) * free.quantum
-    if free.values is None:
-        return remaining
-    return free.values.lost(level, quanta) * free.largest * free.quantum + _TIGHTNESS * remaining
+    remaining_units = (level - quanta) * accelerator.quantum
+    if accelerator.values is None:
+        return remaining_units
+    return (
+        accelerator.values.lost_worth(level, quanta) * accelerator.largest * accelerator.quantum
+        + _TIGHTNESS * remaining_units
+    )
 
 
 Candidate = tuple[float, int, float, float, Fingerprint, int, FreeState]
@@ -224,68 +232,75 @@ class FragmentationGradient:
 
     __slots__ = ("_cores", "_count", "_heaps", "_memory", "_requested", "_seen", "_unused_kinds")
 
-    def __init__(self, total: ResourceSlot, node_classes: frozenset[NodeClass]) -> None:
+    def __init__(self, requested_slots: ResourceSlot, node_classes: frozenset[NodeClass]) -> None:
         """Prepares the search for one demand.
 
-        ``total``: what is requested. ``node_classes``: those that support the demand.
+        ``requested_slots``: of the demand. ``node_classes``: those that support the demand.
         """
-        self._requested = {slot: float(quantity) for slot, quantity in total.items()}
-        self._cores, self._memory = (self._requested.get(name, 0.0) for name in COMPANIONS)
+        self._requested = {slot: float(quantity) for slot, quantity in requested_slots.items()}
+        self._cores, self._memory = (self._requested.get(companion, 0.0) for companion in COMPANIONS)
         slots = self._requested.keys()
         self._unused_kinds = {node_class: len(node_class.kinds - slots) for node_class in node_classes}
         self._heaps: dict[int, list[Candidate]] = {}
         self._seen = -1
         self._count = 0
 
-    def best(self, states: FreeStates, agent_mask: int) -> int:
+    def best_rank(self, states: FreeStates, agent_mask: int) -> int:
         """Returns the agent of a mask that loses the least, and the first one of equals.
 
         Returns -1 if no agent has room.
         """
         self._evaluate_new_states(states)
-        tops = [(group, top) for group, heap in self._heaps.items() if (top := _top(heap, agent_mask)) is not None]
-        if not tops:
+        top_of_groups = [
+            (group, top_candidate)
+            for group, heap in self._heaps.items()
+            if (top_candidate := _top_candidate(heap, agent_mask)) is not None
+        ]
+        if not top_of_groups:
             return -1
-        _, best = tops[0]
-        if len(tops) > 1:
-            prices = states.prices.prices(self._requested)
-            best = min((round(top[0] + prices[group], 9), *top[1:]) for group, top in tops)
-        choice_mask = best[-1].agent_mask & agent_mask
-        return (choice_mask & -choice_mask).bit_length() - 1
+        _, best_candidate = top_of_groups[0]
+        if len(top_of_groups) > 1:
+            prices = states.prices.compute_prices(self._requested)
+            best_candidate = min(
+                (round(top_candidate[0] + prices[group], 9), *top_candidate[1:])
+                for group, top_candidate in top_of_groups
+            )
+        best_mask = best_candidate[-1].agent_mask & agent_mask
+        return (best_mask & -best_mask).bit_length() - 1
 
     def _evaluate_new_states(self, states: FreeStates) -> None:
-        log, heaps = states.log, self._heaps
-        is_rebuilt = self._seen < 0 or self._count > 4 * len(log) + 4096
-        if is_rebuilt:
+        new_states, heaps = states.log, self._heaps
+        rebuilds = self._seen < 0 or self._count > 4 * len(new_states) + 4096
+        if rebuilds:
             heaps.clear()
             self._count = 0
         else:
-            log = log[bisect_right(log, self._seen, key=_number_of) :]
+            new_states = new_states[bisect_right(new_states, self._seen, key=_number_of) :]
         needed_cores, needed_memory = self._cores, self._memory
         slot, needed_units = next(
             ((slot, self._requested[slot]) for slot in states.typical if slot in self._requested), ("", 0.0)
         )
-        for state in log:
+        for state in new_states:
             if (
                 state.units.get(slot, 0.0) >= needed_units
                 and state.cores >= needed_cores
                 and state.memory >= needed_memory
                 and state.agent_mask
-                and (candidate := self._candidate(states, state)) is not None
+                and (candidate := self._evaluate(states, state)) is not None
             ):
                 self._count += 1
                 heap = heaps.setdefault(state.group, [])
-                if is_rebuilt:
+                if rebuilds:
                     heap.append(candidate)
                 else:
                     heappush(heap, candidate)
-        if is_rebuilt:
+        if rebuilds:
             for heap in heaps.values():
                 heapify(heap)
-        if log:
-            self._seen = log[-1].number
+        if new_states:
+            self._seen = new_states[-1].number
 
-    def _candidate(self, states: FreeStates, state: FreeState) -> Candidate | None:
+    def _evaluate(self, states: FreeStates, state: FreeState) -> Candidate | None:
         """Returns what a state with enough cores and memory loses by the demand.
 
         Returns None if the state has no room.
@@ -294,43 +309,43 @@ class FragmentationGradient:
         unused_kinds = self._unused_kinds.get(state.node_class)
         if unused_kinds is None:
             return None
-        loss, requests = 0.0, self._requested
-        for slot, free in state.accelerators:
-            units, whole, largest, quantum, levels, lost, _ = free
-            if requested := requests.get(slot):
-                if requested > units:
+        loss, requested_units = 0.0, self._requested
+        for slot, accelerator in state.accelerators:
+            units, whole_count, largest_quanta, quantum_units, levels, lost_before, _ = accelerator
+            if slot_units := requested_units.get(slot):
+                if slot_units > units:
                     return None
                 if levels:
-                    quanta = round(requested / quantum)
-                    if quanta >= largest:
-                        broken = -(-quanta // largest)
+                    quanta = round(slot_units / quantum_units)
+                    if quanta >= largest_quanta:
+                        opened_count = -(-quanta // largest_quanta)
                     else:
-                        place = bisect_left(levels, quanta)
-                        if place == len(levels):
+                        level_index = bisect_left(levels, quanta)
+                        if level_index == len(levels):
                             return None
-                        level = levels[place]
-                        broken = int(level == largest)
-                        loss += _part_loss(free, level, quanta)
+                        level = levels[level_index]
+                        opened_count = int(level == largest_quanta)
+                        loss += _part_loss(accelerator, level, quanta)
                 else:
-                    broken = round(requested)
-                units -= requested
-                whole -= broken
-            loss += states.lost(slot, units, whole, cores, memory) - lost
+                    opened_count = round(slot_units)
+                units -= slot_units
+                whole_count -= opened_count
+            loss += states.loss_of(slot, units, whole_count, cores, memory) - lost_before
         return round(loss, 9), unused_kinds, cores, memory, state.fingerprint, state.number, state
 
 
-def _top(heap: list[Candidate], agent_mask: int) -> Candidate | None:
+def _top_candidate(heap: list[Candidate], agent_mask: int) -> Candidate | None:
     """Returns the first candidate that has an agent of the mask. Drops earlier candidates that have no agent at all."""
     outside_candidates: list[Candidate] = []
-    top: Candidate | None = None
-    while heap and top is None:
+    top_candidate: Candidate | None = None
+    while heap and top_candidate is None:
         state_mask = heap[0][-1].agent_mask
         if not state_mask:
             heappop(heap)
         elif state_mask & agent_mask:
-            top = heap[0]
+            top_candidate = heap[0]
         else:
             outside_candidates.append(heappop(heap))
     for candidate in outside_candidates:
         heappush(heap, candidate)
-    return top
+    return top_candidate

@@ -29,7 +29,7 @@ class PartValues(NamedTuple):
     unit: int
     worth: tuple[float, ...]
 
-    def lost(self, free_quanta: int, taken_quanta: int) -> float:
+    def lost_worth(self, free_quanta: int, taken_quanta: int) -> float:
         """Returns the worth, in devices, that a device with ``free_quanta`` loses if ``taken_quanta`` are taken."""
         return self.worth[free_quanta // self.unit] - self.worth[(free_quanta - taken_quanta) // self.unit]
 
@@ -41,48 +41,57 @@ def demand_of(sizes: Mapping[int, float], largest: int) -> tuple[int, Demand]:
 
     A request of more than one device counts as the equal shares in which devices give it.
     """
-    shares: dict[int, float] = {}
-    for size, count in sizes.items():
-        device_count = -(-size // largest)
-        share = -(-size // device_count)
-        shares[share] = shares.get(share, 0.0) + count * device_count
-    frequent = sorted(shares, key=lambda size: (-shares[size] * size, size))[:_MAX_SIZES]
-    unit = max(gcd(largest, *frequent), -(-largest // _MAX_CELLS))
-    cells: dict[int, int] = {}
-    for size in frequent:
-        number = min(-(-size // unit), largest // unit)
-        cells[number] = cells.get(number, 0) + max(1, round(shares[size] * _PRECISION))
-    return unit, tuple(sorted(cells.items()))
+    count_of_share: dict[int, float] = {}
+    for size_quanta, count in sizes.items():
+        device_count = -(-size_quanta // largest)
+        share = -(-size_quanta // device_count)
+        count_of_share[share] = count_of_share.get(share, 0.0) + count * device_count
+    frequent_sizes = sorted(count_of_share, key=lambda size: (-count_of_share[size] * size, size))[:_MAX_SIZES]
+    unit_quanta = max(gcd(largest, *frequent_sizes), -(-largest // _MAX_CELLS))
+    count_of_cells: dict[int, int] = {}
+    for size_quanta in frequent_sizes:
+        cell_count = min(-(-size_quanta // unit_quanta), largest // unit_quanta)
+        count_of_cells[cell_count] = count_of_cells.get(cell_count, 0) + max(
+            1, round(count_of_share[size_quanta] * _PRECISION)
+        )
+    return unit_quanta, tuple(sorted(count_of_cells.items()))
 
 
-def part_values(unit: int, largest: int, demand: Demand) -> PartValues:
+def part_values(unit_quanta: int, largest: int, demand: Demand) -> PartValues:
     """Prices the typical sizes, and returns the worth of every free part. Equal arguments give an equal result."""
-    room = largest // unit
+    cell_count = largest // unit_quanta
     sizes = [size for size, _ in demand]
-    _, prices = price_sizes(sizes, [count / _PRECISION for _, count in demand], room, _STEPS)
-    worth = _worth(sizes, prices, room)[0]
-    return PartValues(unit, tuple(value / room for value in worth))
+    _, prices = price_sizes(sizes, [count / _PRECISION for _, count in demand], cell_count, _STEPS)
+    worth = _worth(sizes, prices, cell_count)[0]
+    return PartValues(unit_quanta, tuple(cell_worth / cell_count for cell_worth in worth))
 
 
-def price_sizes(sizes: Sequence[int], supply: Sequence[float], room: int, steps: int) -> tuple[float, Sequence[float]]:
-    """Computes the prices of sizes. Sizes are in cells, ascending, ``supply`` of which come for each device of ``room``
-    cells.
+def price_sizes(
+    sizes: Sequence[int], supply: Sequence[float], cell_count: int, steps: int
+) -> tuple[float, Sequence[float]]:
+    """Computes the prices of sizes, which are in cells, ascending. ``supply``: how many of each size come for a device.
+
+    ``cell_count``: of a device.
 
     Returns the value of the dual problem and its prices: no placement fills more cells of a device on average than the
-    value, whatever the prices. By subgradient steps with Polyak's stride. O(steps * room * sizes).
+    value, whatever the prices. By subgradient steps with Polyak's stride. O(steps * cells * sizes).
     """
     prices: list[float] = [0.0] * len(sizes)
-    best_value, best_prices, ambition = float("inf"), prices, 0.02
+    best_value, best_prices, ambition_part = float("inf"), prices, 0.02
     for step in range(steps):
-        value, used = _best_pattern(sizes, prices, room)
-        value += sum(count * price for count, price in zip(supply, prices, strict=True))
-        if value < best_value:
-            best_value, best_prices = value, prices
+        dual_value, used_counts = _best_pattern(sizes, prices, cell_count)
+        dual_value += sum(supply_count * price for supply_count, price in zip(supply, prices, strict=True))
+        if dual_value < best_value:
+            best_value, best_prices = dual_value, prices
         if step % (steps // 20) == steps // 20 - 1:
-            ambition *= 0.85
-        slope = [count - used_count for count, used_count in zip(supply, used, strict=True)]
-        stride = (value - best_value * (1 - ambition)) / (sum(part * part for part in slope) or 1.0)
-        prices = [max(0.0, price - stride * part) for price, part in zip(prices, slope, strict=True)]
+            ambition_part *= 0.85
+        gradient = [supply_count - used_count for supply_count, used_count in zip(supply, used_counts, strict=True)]
+        step_length = (dual_value - best_value * (1 - ambition_part)) / (
+            sum(slope_part * slope_part for slope_part in gradient) or 1.0
+        )
+        prices = [
+            max(0.0, price - step_length * slope_part) for price, slope_part in zip(prices, gradient, strict=True)
+        ]
     return best_value, best_prices
 
 
@@ -94,43 +103,43 @@ class PartValueCache:
 
     def get(self, sizes: Mapping[int, float], largest: int) -> PartValues:
         """Returns the values for requests of these sizes; see :func:`demand_of`."""
-        unit, demand = demand_of(sizes, largest)
-        key = unit, largest, demand
-        values = self._values.get(key)
+        unit_quanta, demand = demand_of(sizes, largest)
+        cache_key = unit_quanta, largest, demand
+        values = self._values.get(cache_key)
         if values is None:
             if len(self._values) >= _MAX_CACHED:
                 self._values.clear()
-            values = self._values[key] = part_values(unit, largest, demand)
+            values = self._values[cache_key] = part_values(unit_quanta, largest, demand)
         return values
 
 
-def _worth(sizes: Sequence[int], prices: Sequence[float], room: int) -> tuple[list[float], list[int]]:
+def _worth(sizes: Sequence[int], prices: Sequence[float], device_cells: int) -> tuple[list[float], list[int]]:
     """Returns the worth of each number of cells, and the index of the last size in its best pattern.
 
     -1 means no size.
     """
-    gains = [(index, size, size - prices[index]) for index, size in enumerate(sizes) if size > prices[index]]
-    worth, last = [0.0] * (room + 1), [-1] * (room + 1)
-    for space in range(1, room + 1):
-        most, chosen = worth[space - 1], -1
-        for index, size, gain in gains:
-            if size > space:
+    gains_of_sizes = [(index, size, size - prices[index]) for index, size in enumerate(sizes) if size > prices[index]]
+    worth, last_sizes = [0.0] * (device_cells + 1), [-1] * (device_cells + 1)
+    for cell_count in range(1, device_cells + 1):
+        best_worth, best_index = worth[cell_count - 1], -1
+        for index, size, gain in gains_of_sizes:
+            if size > cell_count:
                 break
-            candidate = worth[space - size] + gain
-            if candidate > most:
-                most, chosen = candidate, index
-        worth[space], last[space] = most, chosen
-    return worth, last
+            candidate_worth = worth[cell_count - size] + gain
+            if candidate_worth > best_worth:
+                best_worth, best_index = candidate_worth, index
+        worth[cell_count], last_sizes[cell_count] = best_worth, best_index
+    return worth, last_sizes
 
 
-def _best_pattern(sizes: Sequence[int], prices: Sequence[float], room: int) -> tuple[float, list[int]]:
+def _best_pattern(sizes: Sequence[int], prices: Sequence[float], device_cells: int) -> tuple[float, list[int]]:
     """Returns the worth of the best pattern of one device, and how often the pattern contains each size."""
-    worth, last = _worth(sizes, prices, room)
-    used, space = [0] * len(sizes), room
-    while space > 0:
-        if (index := last[space]) < 0:
-            space -= 1
+    worth, last_sizes = _worth(sizes, prices, device_cells)
+    size_counts, cells_left = [0] * len(sizes), device_cells
+    while cells_left > 0:
+        if (index := last_sizes[cells_left]) < 0:
+            cells_left -= 1
         else:
-            used[index] += 1
-            space -= sizes[index]
-    return worth[room], used
+            size_counts[index] += 1
+            cells_left -= sizes[index]
+    return worth[device_cells], size_counts

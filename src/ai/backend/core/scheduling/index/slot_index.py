@@ -19,7 +19,7 @@ _MAX_EXACT_AMOUNTS = 1024
 _INFINITE_MICRO = 10**40
 
 
-def micro(quantity: Decimal) -> int:
+def to_micro(quantity: Decimal) -> int:
     """Returns a quantity in millionths, rounded up."""
     if not quantity.is_finite():
         return _INFINITE_MICRO
@@ -36,7 +36,7 @@ def mask_of(ranks: Iterable[int], bit_count: int) -> int:
     return int.from_bytes(mask_bytes, "little")
 
 
-def members(mask: int) -> list[int]:
+def ranks_in_mask(mask: int) -> list[int]:
     """Returns the ranks of a mask, lowest first."""
     return [rank for rank, bit in enumerate(bin(mask)[:1:-1]) if bit == "1"]
 
@@ -52,22 +52,22 @@ class SlotIndex:
 
     __slots__ = ("_amounts", "_indexed", "_levels", "_masks", "_order", "_richest", "_stale", "free", "unit")
 
-    def __init__(self, free: Sequence[int], most_micro: int, grain_micro: int = 1) -> None:
-        """Indexes the amounts in ``free``.
+    def __init__(self, free_amounts: Sequence[int], most_micro: int, grain_micro: int = 1) -> None:
+        """Indexes the amounts in ``free_amounts``.
 
         ``most_micro``: the largest total; ``grain_micro``: the divisor of every amount.
         """
-        self.free = list(free)
+        self.free = list(free_amounts)
         self.unit = max(grain_micro, most_micro // _LEVEL_COUNT)
-        self._indexed = list(free)
+        self._indexed = list(free_amounts)
         self._stale: list[int] = []
         self._amounts: list[int] = []
         self._masks: dict[int, int] = {}
         self._richest: dict[int, int] = {}
         ranks_by_level: dict[int, list[int]] = {}
-        for rank, amount in enumerate(free):
+        for rank, amount in enumerate(free_amounts):
             ranks_by_level.setdefault(amount // self.unit, []).append(rank)
-        self._levels = {level: mask_of(ranks, len(free)) for level, ranks in ranks_by_level.items()}
+        self._levels = {level: mask_of(ranks, len(free_amounts)) for level, ranks in ranks_by_level.items()}
         self._order = sorted(self._levels)
 
     def change(self, rank: int, free_micro: int) -> None:
@@ -84,21 +84,21 @@ class SlotIndex:
         O(registered amounts between the old and the new amount) for each changed agent.
         """
         for rank in set(self._stale):
-            before, now = self._indexed[rank], self.free[rank]
-            if before == now:
+            old_micro, new_micro = self._indexed[rank], self.free[rank]
+            if old_micro == new_micro:
                 continue
-            self._indexed[rank] = now
-            bit = 1 << rank
-            old_level, new_level = before // self.unit, now // self.unit
+            self._indexed[rank] = new_micro
+            agent_bit = 1 << rank
+            old_level, new_level = old_micro // self.unit, new_micro // self.unit
             if old_level != new_level:
-                self._move(bit, old_level, new_level)
-            lower_amount, higher_amount = (before, now) if before < now else (now, before)
+                self._change_level(agent_bit, old_level, new_level)
+            lower_amount, higher_amount = (old_micro, new_micro) if old_micro < new_micro else (new_micro, old_micro)
             amounts, masks = self._amounts, self._masks
             for amount in amounts[bisect_right(amounts, lower_amount) : bisect_right(amounts, higher_amount)]:
-                masks[amount] ^= bit
+                masks[amount] ^= agent_bit
         self._stale.clear()
 
-    def _move(self, agent_bit: int, old_level: int, new_level: int) -> None:
+    def _change_level(self, agent_bit: int, old_level: int, new_level: int) -> None:
         levels = self._levels
         if remaining_mask := levels[old_level] ^ agent_bit:
             levels[old_level] = remaining_mask
@@ -109,7 +109,7 @@ class SlotIndex:
             insort(self._order, new_level)
         levels[new_level] = levels.get(new_level, 0) | agent_bit
 
-    def register(self, amount: int) -> int:
+    def register_amount(self, amount: int) -> int:
         """Adds a mask for requests of this amount. Returns the amount, rounded down, for :meth:`mask_with_free`."""
         if amount not in self._masks:
             if len(self._masks) >= _MAX_EXACT_AMOUNTS:
@@ -128,11 +128,13 @@ class SlotIndex:
         if self._stale:
             self.refresh()
         mask = self._masks.get(amount)
-        return self._masks[self.register(amount)] if mask is None else mask
+        return self._masks[self.register_amount(amount)] if mask is None else mask
 
     def _compute_mask(self, amount: int) -> int:
         edge_level = amount // self.unit
-        ranks_with_enough = [rank for rank in members(self._levels.get(edge_level, 0)) if self.free[rank] >= amount]
+        ranks_with_enough = [
+            rank for rank in ranks_in_mask(self._levels.get(edge_level, 0)) if self.free[rank] >= amount
+        ]
         mask = mask_of(ranks_with_enough, len(self.free))
         for level in self._order[bisect_right(self._order, edge_level) :]:
             mask |= self._levels[level]
@@ -155,6 +157,6 @@ class SlotIndex:
         """
         best_rank = self._richest.get(agent_mask)
         if best_rank is None:
-            best_rank = max(members(self.emptiest_mask(agent_mask)), key=lambda rank: (self.free[rank], rank))
+            best_rank = max(ranks_in_mask(self.emptiest_mask(agent_mask)), key=lambda rank: (self.free[rank], rank))
             self._richest[agent_mask] = best_rank
         return best_rank

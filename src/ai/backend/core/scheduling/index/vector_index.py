@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members
+from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, ranks_in_mask
 
 _FIELD_BITS = 13
 """Bits of a field: a level and, as the highest bit, a guard that a subtraction borrows where a level is too small."""
@@ -53,7 +53,7 @@ class VectorIndex:
         self._guards = sum(1 << shift + _FIELD_BITS - 1 for shift in self._shifts)
         self._vectors: dict[int, int] = {}
         ranks_by_vector: dict[int, list[int]] = {}
-        for rank in members(agent_mask):
+        for rank in ranks_in_mask(agent_mask):
             vector = self._vectors[rank] = self.vector(rank)
             ranks_by_vector.setdefault(vector, []).append(rank)
         self._masks = {vector: mask_of(ranks, agent_count) for vector, ranks in ranks_by_vector.items()}
@@ -62,17 +62,17 @@ class VectorIndex:
     def vector(self, rank: int) -> int:
         """Returns the vector of an agent, computed from the agent's present free amounts."""
         vector = 0
-        for index in self._indexes:
-            vector = vector << _FIELD_BITS | index.free[rank] // index.unit
+        for slot_index in self._indexes:
+            vector = vector << _FIELD_BITS | slot_index.free[rank] // slot_index.unit
         return vector
 
     def floor(self, amounts: Sequence[int]) -> tuple[int, Edges]:
         """Returns the least vector with these amounts, and the slots whose levels are not precise enough."""
         vector, edges = 0, []
-        for index, amount, shift in zip(self._indexes, amounts, self._shifts, strict=True):
-            vector = vector << _FIELD_BITS | min(amount // index.unit, _MAX_LEVEL)
-            if amount % index.unit:
-                edges.append((index, amount, shift))
+        for slot_index, amount, shift in zip(self._indexes, amounts, self._shifts, strict=True):
+            vector = vector << _FIELD_BITS | min(amount // slot_index.unit, _MAX_LEVEL)
+            if amount % slot_index.unit:
+                edges.append((slot_index, amount, shift))
         return vector, tuple(edges)
 
     def change(self, rank: int) -> None:
@@ -98,50 +98,56 @@ class VectorIndex:
         """
         if request.is_small:
             return self._best_of_few_mask(request.floor, request.edges, agent_mask, min)
-        order, masks, guards = self._order, self._masks, self._guards
+        vectors, masks, guards = self._order, self._masks, self._guards
         floor, edges = request.floor, request.edges
-        place = bisect_left(order, floor)
-        while place < len(order):
-            vector = order[place]
-            short = ~((vector | guards) - floor) & guards
-            if not short:
-                fitting = masks[vector] & agent_mask
-                if fitting and (not edges or (fitting := self._exact_mask(fitting, vector, floor, edges))):
-                    return fitting
-                place += 1
+        position = bisect_left(vectors, floor)
+        while position < len(vectors):
+            vector = vectors[position]
+            lacking_bits = ~((vector | guards) - floor) & guards
+            if not lacking_bits:
+                fitting_mask = masks[vector] & agent_mask
+                if fitting_mask and (
+                    not edges or (fitting_mask := self._exact_mask(fitting_mask, vector, floor, edges))
+                ):
+                    return fitting_mask
+                position += 1
             else:
                 # The next one that can fit has as much of the scarcer slots, and enough of this and the others.
-                kept = short.bit_length()
-                place = bisect_left(order, vector >> kept << kept | floor & (1 << kept) - 1, place + 1)
+                kept_shift = lacking_bits.bit_length()
+                position = bisect_left(
+                    vectors, vector >> kept_shift << kept_shift | floor & (1 << kept_shift) - 1, position + 1
+                )
         return 0
 
     def emptiest_mask(self, request: VectorRequest, agent_mask: int) -> int:
         """Returns the fitting agents like :meth:`fullest_mask`, but with the most free instead of the least."""
         if request.is_small:
             return self._best_of_few_mask(request.floor, request.edges, agent_mask, max)
-        order, masks, guards = self._order, self._masks, self._guards
+        vectors, masks, guards = self._order, self._masks, self._guards
         floor, edges = request.floor, request.edges
-        place = len(order) - 1
-        while place >= 0:
-            vector = order[place]
-            short = ~((vector | guards) - floor) & guards
-            if not short:
-                fitting = masks[vector] & agent_mask
-                if fitting and (not edges or (fitting := self._exact_mask(fitting, vector, floor, edges))):
-                    return fitting
-                place -= 1
+        position = len(vectors) - 1
+        while position >= 0:
+            vector = vectors[position]
+            lacking_bits = ~((vector | guards) - floor) & guards
+            if not lacking_bits:
+                fitting_mask = masks[vector] & agent_mask
+                if fitting_mask and (
+                    not edges or (fitting_mask := self._exact_mask(fitting_mask, vector, floor, edges))
+                ):
+                    return fitting_mask
+                position -= 1
             else:
                 # The next one that can fit has less of the scarcer slots.
-                kept = short.bit_length()
-                place = bisect_left(order, vector >> kept << kept, 0, place) - 1
+                kept_shift = lacking_bits.bit_length()
+                position = bisect_left(vectors, vector >> kept_shift << kept_shift, 0, position) - 1
         return 0
 
     @staticmethod
     def _exact_mask(equal_mask: int, vector: int, floor_vector: int, edges: Edges) -> int:
         """Returns the agents with equal vectors that really have the requested exact amounts."""
-        for index, amount, shift in edges:
+        for slot_index, amount, shift in edges:
             if vector >> shift & _FIELD_MASK == floor_vector >> shift & _FIELD_MASK:
-                ranks_with_enough = [rank for rank in members(equal_mask) if index.free[rank] >= amount]
+                ranks_with_enough = [rank for rank in ranks_in_mask(equal_mask) if slot_index.free[rank] >= amount]
                 equal_mask = mask_of(ranks_with_enough, equal_mask.bit_length())
         return equal_mask
 

@@ -15,7 +15,7 @@ def scope_prefixes(scope: tuple[str, ...]) -> list[str]:
     return ["/".join(scope[: depth + 1]) for depth in range(len(scope))]
 
 
-def occupied(holdings: Iterable[tuple[tuple[str, ...], ResourceSlot]]) -> dict[str, ResourceSlot]:
+def occupied_by_scope(holdings: Iterable[tuple[tuple[str, ...], ResourceSlot]]) -> dict[str, ResourceSlot]:
     """Returns the total resource slots that each scope holds, including the slots of its narrower scopes."""
     totals: dict[str, ResourceSlot] = {}
     for scope, slots in holdings:
@@ -24,7 +24,7 @@ def occupied(holdings: Iterable[tuple[tuple[str, ...], ResourceSlot]]) -> dict[s
     return totals
 
 
-def decayed(
+def decay_averages(
     earlier_averages: Mapping[str, ResourceSlot],
     present_usage: Mapping[str, ResourceSlot],
     *,

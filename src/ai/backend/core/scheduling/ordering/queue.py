@@ -21,7 +21,7 @@ class Queue(Protocol):
 
     def __iter__(self) -> Iterator[QueuedSession]: ...
 
-    def placed(self, queued: QueuedSession, choice: EquivalenceClass) -> None: ...
+    def record_placement(self, queued_session: QueuedSession, choice: EquivalenceClass) -> None: ...
 
 
 Order = Callable[[Sequence[QueuedSession], Snapshot, ResourceSlot], Queue]
@@ -42,7 +42,7 @@ class StaticQueue:
     def __iter__(self) -> Iterator[QueuedSession]:
         return iter(self._queued)
 
-    def placed(self, queued: QueuedSession, choice: EquivalenceClass) -> None:
+    def record_placement(self, queued_session: QueuedSession, choice: EquivalenceClass) -> None:
         """Does nothing: the order is fixed."""
 
 
@@ -52,9 +52,13 @@ def fifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity:
 
 def lifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
     """Orders pending sessions, the youngest first."""
-    by_priority = groupby(queued_sessions, key=lambda entry: entry.session.priority)
+    grouped_sessions = groupby(queued_sessions, key=lambda entry: entry.session.priority)
     return StaticQueue(
-        [queued for _, sessions_of_priority in by_priority for queued in reversed(list(sessions_of_priority))]
+        [
+            queued_session
+            for _, sessions_of_priority in grouped_sessions
+            for queued_session in reversed(list(sessions_of_priority))
+        ]
     )
 
 
@@ -63,9 +67,9 @@ class _Scope:
 
     __slots__ = ("children", "heap", "name", "share", "used", "waiting", "weight")
 
-    def __init__(self, name: str, used: ResourceSlot, weight: float) -> None:
+    def __init__(self, name: str, used_slots: ResourceSlot, weight: float) -> None:
         self.name = name
-        self.used = {slot: float(quantity) for slot, quantity in used.items()}
+        self.used = {slot: float(quantity) for slot, quantity in used_slots.items()}
         self.weight = weight
         self.share = 0.0
         self.waiting: deque[QueuedSession] = deque()
@@ -94,11 +98,11 @@ class ShareQueue:
         self._root = _Scope("", ResourceSlot(), 1.0)
         self._last: EquivalenceClass | None = None
 
-    def _child(self, parent: _Scope, name: str) -> _Scope:
+    def _child_scope(self, parent: _Scope, name: str) -> _Scope:
         child = parent.children.get(name)
         if child is None:
-            used = self._used.get(name, ResourceSlot())
-            child = parent.children[name] = _Scope(name, used, max(self._weights.get(name, 1.0), 1e-9))
+            used_slots = self._used.get(name, ResourceSlot())
+            child = parent.children[name] = _Scope(name, used_slots, max(self._weights.get(name, 1.0), 1e-9))
             self._update_share(child)
         return child
 
@@ -113,22 +117,22 @@ class ShareQueue:
 
     def _order_sessions(self, queued_sessions: Iterable[QueuedSession]) -> Iterator[QueuedSession]:
         """Yields all sessions of one priority."""
-        for queued in queued_sessions:
+        for queued_session in queued_sessions:
             scope, name = self._root, ""
-            for path_part in self._path(queued.session):
+            for path_part in self._path(queued_session.session):
                 name = f"{name}/{path_part}" if name else path_part
-                scope = self._child(scope, name)
-            scope.waiting.append(queued)
+                scope = self._child_scope(scope, name)
+            scope.waiting.append(queued_session)
         self._build_heaps(self._root)
         root = self._root
         while root.heap or root.waiting:
             scope_path = [root]
             while scope_path[-1].heap:
                 scope_path.append(scope_path[-1].heap[0][2])
-            queued = scope_path[-1].waiting.popleft()
+            queued_session = scope_path[-1].waiting.popleft()
             self._last = None
-            yield queued
-            self._advance(scope_path, self._last)
+            yield queued_session
+            self._advance_queue(scope_path, self._last)
 
     def _build_heaps(self, scope: _Scope) -> bool:
         """Builds the heaps of scopes with pending sessions. Returns True if any session waits."""
@@ -136,11 +140,11 @@ class ShareQueue:
         heapify(scope.heap)
         return bool(scope.heap or scope.waiting)
 
-    def _advance(self, scope_path: Sequence[_Scope], choice: EquivalenceClass | None) -> None:
+    def _advance_queue(self, scope_path: Sequence[_Scope], choice: EquivalenceClass | None) -> None:
         if choice is not None:
-            gained = [(slot, float(q)) for slot, q in choice.total.items()]
+            gained_slots = [(slot, float(slot_quantity)) for slot, slot_quantity in choice.total.items()]
             for scope in scope_path[1:]:
-                for slot, quantity in gained:
+                for slot, quantity in gained_slots:
                     scope.used[slot] = scope.used.get(slot, 0.0) + quantity
                 self._update_share(scope)
         for parent, child in zip(reversed(scope_path[:-1]), reversed(scope_path[1:]), strict=True):
@@ -149,7 +153,7 @@ class ShareQueue:
             else:
                 heappop(parent.heap)
 
-    def placed(self, queued: QueuedSession, choice: EquivalenceClass) -> None:
+    def record_placement(self, queued_session: QueuedSession, choice: EquivalenceClass) -> None:
         self._last = choice
 
 

@@ -13,7 +13,7 @@ from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.core.scheduling.index.agent_state import can_allocate
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.equivalence import EquivalenceClass
-from ai.backend.core.scheduling.index.slot_index import members
+from ai.backend.core.scheduling.index.slot_index import ranks_in_mask
 
 
 class KernelAssignment(NamedTuple):
@@ -26,16 +26,16 @@ class KernelAssignment(NamedTuple):
 class EmptyAgents:
     """Tries kernels on copies of empty agents, without changing the index."""
 
-    def __init__(self, index: AgentIndex, *, repaired: bool = False) -> None:
+    def __init__(self, index: AgentIndex, *, is_repaired: bool = False) -> None:
         self._index = index
-        self._repaired = repaired
+        self._repaired = is_repaired
         self.used: dict[int, tuple[NodeAllocator, int]] = {}
         """The allocator and the number of kernels of each agent that has any, by its rank."""
 
     def _try_assign(self, rank: int, demand: Demand) -> bool:
         agent = self._index.agents[rank]
-        node_class = agent.node_class.repaired if self._repaired else agent.node_class
-        allocator, kernel_count = self.used.get(rank) or (node_class.without(agent.view.reserved), 0)
+        node_class = agent.node_class.repaired_class if self._repaired else agent.node_class
+        allocator, kernel_count = self.used.get(rank) or (node_class.allocator_without(agent.view.reserved), 0)
         kernel_limit = agent.view.kernel_limit
         if (kernel_limit is not None and kernel_count >= kernel_limit) or not can_allocate(allocator, demand.requests):
             return False
@@ -44,31 +44,31 @@ class EmptyAgents:
 
     def assign(self, demand: Demand, unused_ranks: Iterable[int]) -> bool:
         """Assigns one kernel to an agent in use, or else to the first of ``unused_ranks`` that accepts the kernel."""
-        has_kernels = [rank for rank in self.used if demand.supporting_mask >> rank & 1]
-        return any(self._try_assign(rank, demand) for rank in chain(has_kernels, unused_ranks))
+        used_ranks = [rank for rank in self.used if demand.supporting_mask >> rank & 1]
+        return any(self._try_assign(rank, demand) for rank in chain(used_ranks, unused_ranks))
 
 
-def fits_when_empty(index: AgentIndex, equivalence_class: EquivalenceClass, *, repaired: bool = False) -> bool:
+def fits_when_empty(index: AgentIndex, equivalence_class: EquivalenceClass, *, is_repaired: bool = False) -> bool:
     """Returns True if empty agents (optionally with every device healthy) can hold all kernels of a multi-node session.
 
     A session needs at most one agent for each kernel, so at most that many of each class, limit and reserve are tried.
     """
-    empty_agents = EmptyAgents(index, repaired=repaired)
-    few_ranks: set[int] = set()
+    empty_agents = EmptyAgents(index, is_repaired=is_repaired)
+    tried_ranks: set[int] = set()
     for mask in index.node_classes.values():
-        alike_counts: Counter[tuple[int | None, ResourceSlot]] = Counter()
-        for rank in members(mask):
+        count_of_kind: Counter[tuple[int | None, ResourceSlot]] = Counter()
+        for rank in ranks_in_mask(mask):
             view = index.agents[rank].view
             agent_kind = view.kernel_limit, view.reserved
-            alike_counts[agent_kind] += 1
-            if alike_counts[agent_kind] <= len(equivalence_class.parts):
-                few_ranks.add(rank)
-    rank_order = sorted(few_ranks)
+            count_of_kind[agent_kind] += 1
+            if count_of_kind[agent_kind] <= len(equivalence_class.parts):
+                tried_ranks.add(rank)
+    rank_order = sorted(tried_ranks)
     return all(
         empty_agents.assign(
-            demand, (other_rank for other_rank in rank_order if demand.supporting_mask >> other_rank & 1)
+            demand, (agent_rank for agent_rank in rank_order if demand.supporting_mask >> agent_rank & 1)
         )
-        for demand in (equivalence_class.parts[part_place] for part_place in equivalence_class.hardest)
+        for demand in (equivalence_class.parts[kernel_index] for kernel_index in equivalence_class.hardest)
     )
 
 
@@ -78,11 +78,11 @@ def closest_agents(index: AgentIndex, equivalence_class: EquivalenceClass, agent
     Returns None if impossible.
     """
     empty_agents = EmptyAgents(index)
-    for part_place in equivalence_class.hardest:
-        demand = equivalence_class.parts[part_place]
+    for kernel_index in equivalence_class.hardest:
+        demand = equivalence_class.parts[kernel_index]
         remaining_mask = index.capable_mask(demand) & agent_mask
 
-        def nearest(remaining_mask: int = remaining_mask, demand: Demand = demand) -> Iterable[int]:
+        def nearest_ranks(remaining_mask: int = remaining_mask, demand: Demand = demand) -> Iterable[int]:
             for rank in empty_agents.used:
                 remaining_mask &= ~(1 << rank)
             while remaining_mask:
@@ -90,6 +90,6 @@ def closest_agents(index: AgentIndex, equivalence_class: EquivalenceClass, agent
                 remaining_mask &= ~(1 << rank)
                 yield rank
 
-        if not empty_agents.assign(demand, nearest()):
+        if not empty_agents.assign(demand, nearest_ranks()):
             return None
     return list(empty_agents.used)

@@ -70,7 +70,7 @@ def least_fragmentation(index: AgentIndex, demand: Demand, agent_mask: int, _: R
     """Chooses the agent on which the least of the accelerators becomes unusable for typical requests."""
     if demand.gradient is None:
         demand.gradient = FragmentationGradient(demand.total, frozenset(demand.prepared_requests))
-    return demand.gradient.best(index.free_states, agent_mask)
+    return demand.gradient.best_rank(index.free_states, agent_mask)
 
 
 PLACEMENTS: Mapping[str, Placement] = {

@@ -36,9 +36,9 @@ class Arrangement(NamedTuple):
 
 def _location_masks(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask: int) -> Iterator[int]:
     open_masks = [demand.fitting_mask() & agent_mask for demand in dict.fromkeys(equivalence_class.parts)]
-    for places in index.places:
+    for mask_of_location in index.location_tables:
         counted_masks = []
-        for mask in places.values():
+        for mask in mask_of_location.values():
             fitting_masks = [fitting_mask & mask for fitting_mask in open_masks]
             if all(fitting_masks):
                 counted_masks.append((sum(map(int.bit_count, fitting_masks)), mask & agent_mask))
@@ -46,7 +46,7 @@ def _location_masks(index: AgentIndex, equivalence_class: EquivalenceClass, agen
     yield agent_mask
 
 
-def _whole_mask(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask: int) -> Iterator[int]:
+def _all_agents_mask(index: AgentIndex, equivalence_class: EquivalenceClass, agent_mask: int) -> Iterator[int]:
     yield agent_mask
 
 
@@ -62,24 +62,29 @@ def _mask_of_locations(masks: Mapping[tuple[str, ...], int], ranks: Sequence[int
 def _close_masks(index: AgentIndex, demand: Demand, agent_mask: int, assigned_ranks: Sequence[int]) -> Iterator[int]:
     """Yields masks of agents in the order of trial: agents nearest to the assigned agents first, all agents last."""
     nearby_masks = (
-        (_mask_of_locations(places, assigned_ranks) & agent_mask for places in index.places) if assigned_ranks else ()
+        (
+            _mask_of_locations(mask_of_location, assigned_ranks) & agent_mask
+            for mask_of_location in index.location_tables
+        )
+        if assigned_ranks
+        else ()
     )
     for region_mask in (*nearby_masks, agent_mask):
-        if index.places and (fitting_mask := demand.fitting_mask() & region_mask):
-            yield max((mask & fitting_mask for mask in index.places[0].values()), key=int.bit_count)
+        if index.location_tables and (fitting_mask := demand.fitting_mask() & region_mask):
+            yield max((mask & fitting_mask for mask in index.location_tables[0].values()), key=int.bit_count)
         yield region_mask
 
 
 def _apart_masks(index: AgentIndex, demand: Demand, agent_mask: int, assigned_ranks: Sequence[int]) -> Iterator[int]:
     """Yields masks of agents in the order of trial: agents farthest from the assigned agents first, all agents last."""
-    for places in reversed(index.places):
-        yield agent_mask & ~_mask_of_locations(places, assigned_ranks)
+    for mask_of_location in reversed(index.location_tables):
+        yield agent_mask & ~_mask_of_locations(mask_of_location, assigned_ranks)
     yield agent_mask & ~mask_of(assigned_ranks, index.size)
     yield agent_mask
 
 
 ARRANGEMENTS: Mapping[str, Arrangement] = {
     "topology": Arrangement(_location_masks, _close_masks),
-    "topology-spread": Arrangement(_whole_mask, _apart_masks),
+    "topology-spread": Arrangement(_all_agents_mask, _apart_masks),
 }
 """Arrangements by the name of the placement."""

@@ -35,7 +35,7 @@ _SOCKET_BUFFER_BYTES = 1024 * 1024
 
 
 class DataConnection(asyncio.BufferedProtocol):
-    """Represents one end of a data connection. ``first`` is the number of bytes that the peer sends first."""
+    """Represents one end of a data connection. ``first_bytes``: how many bytes the peer sends first."""
 
     def __init__(self, first_bytes: int, *, on_end: Callable[[DataConnection], object]) -> None:
         self._first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -118,9 +118,9 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._port is not None:
             self._port.end()
 
-    def _expect(self, size: int, take: Callable[[Any], None]) -> None:
+    def _expect(self, byte_count: int, on_bytes: Callable[[Any], None]) -> None:
         """Prepares to read the next bytes into a new buffer, which is passed on without a copy."""
-        self._buffer, self._filled, self._take = bytearray(size), 0, take
+        self._buffer, self._filled, self._take = bytearray(byte_count), 0, on_bytes
 
     def _take_first(self, data: bytes) -> None:
         self._expect(_FRAME_HEAD.size, self._take_head)
@@ -152,9 +152,9 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._port is not None and not self._port.deliver(data):
             self._cut_off("more than it may")
 
-    def _cut_off(self, offence: str) -> None:
+    def _cut_off(self, sent_text: str) -> None:
         if self._port is not None:
-            log.warning("the far side of a data connection sent %s; it is cut", offence)
+            log.warning("the far side of a data connection sent %s; it is cut", sent_text)
         self._ignore_frames()
         self.abort()
 
@@ -164,7 +164,7 @@ class DataConnection(asyncio.BufferedProtocol):
     def _watch_sending(self, earlier_bytes: int) -> None:
         """Aborts the connection if nothing of the pending data is sent in time."""
 
-        def check() -> None:
+        def check_progress() -> None:
             unsent_bytes = self._unsent_bytes()
             if unsent_bytes < earlier_bytes:
                 self._watch_sending(unsent_bytes)
@@ -172,7 +172,7 @@ class DataConnection(asyncio.BufferedProtocol):
                 self._cut_off("for room, and took nothing")
 
         self._stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(STALLED_S, check)
+        self._timer = asyncio.get_running_loop().call_later(STALLED_S, check_progress)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -183,11 +183,11 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._has_parted or self._transport is None or self._transport.is_closing():
             raise Unavailable("the connection was cut")
         if kind is Piece.DATA:
-            head = _FRAME_HEAD.pack(kind, len(body))
+            frame_head = _FRAME_HEAD.pack(kind, len(body))
             if len(body) < _MAX_COPIED_BYTES:
-                self._transport.write(head + body)
+                self._transport.write(frame_head + body)
             else:
-                self._transport.write(head)
+                self._transport.write(frame_head)
                 self._transport.write(body)
         else:
             self._transport.write(_FRAME_HEAD.pack(kind, body))

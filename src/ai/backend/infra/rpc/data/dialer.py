@@ -50,10 +50,10 @@ class DataDialer:
         if offer.path is None:
             return None
         try:
-            sock = await _connect(Path(offer.path))
+            sock = await _connect_socket(Path(offer.path))
         except (OSError, ValueError):  # another host, or another user
             return None
-        connection = self._connection()
+        connection = self._new_connection()
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
             return await self._handshake(connection, offer)
@@ -75,7 +75,7 @@ class DataDialer:
 
     async def _connect_by_tls(self, host: str, port: int, offer: DataOffer) -> DataConnection:
         """Connects by TLS. Raises OSError or TimeoutError."""
-        connection = self._connection()
+        connection = self._new_connection()
         async with asyncio.timeout(HANDSHAKE_S):
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=self._tls_context)
@@ -85,7 +85,7 @@ class DataDialer:
                 raise ConnectionError("another server answers there")
             return await self._handshake(connection, offer)
 
-    def _connection(self) -> DataConnection:
+    def _new_connection(self) -> DataConnection:
         return DataConnection(len(WELCOME), on_end=self._connections.discard)
 
     async def _handshake(self, connection: DataConnection, offer: DataOffer) -> DataConnection:
@@ -102,20 +102,20 @@ class DataDialer:
         return connection
 
 
-async def _connect(path: Path) -> socket.socket:
+async def _connect_socket(path: Path) -> socket.socket:
     """Connects to a unix socket of this user in a private directory. Raises OSError or ValueError."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder_fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        status = os.fstat(folder)
-        if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        folder_status = os.fstat(folder_fd)
+        if folder_status.st_uid != os.getuid() or folder_status.st_mode & 0o077:
             raise PermissionError(f"{path.parent} is open to others")
-        await asyncio.get_running_loop().sock_connect(sock, f"/proc/self/fd/{folder}/{path.name}")
+        await asyncio.get_running_loop().sock_connect(sock, f"/proc/self/fd/{folder_fd}/{path.name}")
         if user_of(sock) != os.getuid():
             raise PermissionError(f"{path} is another user's")
     except BaseException:
         sock.close()
         raise
     finally:
-        os.close(folder)
+        os.close(folder_fd)
     return sock

@@ -96,16 +96,16 @@ class DataServer:
     def _listen(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
         listener.setblocking(False)
         self._listeners.append(listener)
-        self._spawn(self._accept(listener, context), "data-accept")
+        self._start_task(self._accept(listener, context), "data-accept")
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
+    def _start_task(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        pending = PendingConnections(_MAX_PENDING, _MAX_PENDING_OF_ADDRESS)
+        pending_connections = PendingConnections(_MAX_PENDING, _MAX_PENDING_OF_ADDRESS)
         while True:
             try:
                 sock, address = await asyncio.get_running_loop().sock_accept(listener)
@@ -113,8 +113,8 @@ class DataServer:
                 log.warning("a data connection could not be accepted: %s", e)
                 await asyncio.sleep(0.1)  # out of file descriptors: some will be closed
                 continue
-            handshake = self._spawn(self._handshake(sock, context), "data-handshake")
-            pending.add(address[0] if context is not None else "", handshake)
+            handshake_task = self._start_task(self._handshake(sock, context), "data-handshake")
+            pending_connections.add(address[0] if context is not None else "", handshake_task)
             await asyncio.sleep(0)  # each has begun, and closes its socket when it is cut
 
     async def _handshake(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
@@ -150,14 +150,14 @@ def _listen_on(path: Path) -> socket.socket:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.parent.chmod(0o700)
     path.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder_fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        listener.bind(f"/proc/self/fd/{folder_fd}/{path.name}")
         listener.listen(128)
     except OSError:
         listener.close()
         raise
     finally:
-        os.close(folder)
+        os.close(folder_fd)
     return listener

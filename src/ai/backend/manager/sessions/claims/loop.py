@@ -11,7 +11,7 @@ from ai.backend.common.errors import BackendError, StaleVersion
 from ai.backend.common.ids import AgentId, DeviceId
 from ai.backend.common.states import AgentStatus, ClaimStatus
 from ai.backend.common.structs import replace
-from ai.backend.core.allocation.node import listed_devices
+from ai.backend.core.allocation.node import devices_by_id
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
@@ -140,7 +140,7 @@ class ClaimLoop(PeriodicLoop):
         """Returns a device of a claim that counts as removed, since its agent has not listed the device for long; else
         "". Plugins may list their devices some time after a restart.
         """
-        listed = listed_devices(self.devices.plugins_of(agent)).keys()
+        listed = devices_by_id(self.devices.plugins_of(agent)).keys()
         held = {DeviceId(device_id) for devices in claim.devices.values() for device_id in devices}
         missing = sorted(held - listed)
         if not missing:

@@ -10,7 +10,7 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.common.slots import ResourceSlot, parse_quantity
 from ai.backend.common.states import ClusterMode
-from ai.backend.core.allocation.sharing import unnamed_slots
+from ai.backend.core.allocation.sharing import anonymous_slots
 from ai.backend.core.allocation.variants import HOST_PLUGINS
 from ai.backend.manager.agents.capabilities import DeviceReader
 from ai.backend.manager.agents.model import Agent
@@ -107,7 +107,7 @@ def check_identity(devices: DeviceReader, agents: Sequence[Agent], slots: Resour
             for plugins in plugins_of_agent
             if any(slot.slot_name == name for plugin in plugins for device in plugin.devices for slot in device.slots)
         ]
-        if offering and all(unnamed_slots(plugins, [name]) for plugins in offering):
+        if offering and all(anonymous_slots(plugins, [name]) for plugins in offering):
             message = (
                 f"A claim cannot keep {name}: the nodes that have it count such devices only, and others choose which "
                 "one a session gets, so the next session of the claim would get another."

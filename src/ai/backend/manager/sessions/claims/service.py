@@ -11,7 +11,7 @@ from ai.backend.common.errors import Forbidden, NotFound, StaleVersion
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import AgentStatus, ClaimStatus
 from ai.backend.common.structs import replace
-from ai.backend.core.allocation.node import listed_devices
+from ai.backend.core.allocation.node import devices_by_id
 from ai.backend.core.lifecycle.claim import ClaimTrigger
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
@@ -142,7 +142,7 @@ class ClaimService:
             if agent is None or agent.status is not AgentStatus.ALIVE:
                 problems[claim.id] = "the node of its devices does not answer"
                 continue
-            listed = listed_devices(self.devices.plugins_of(agent))
+            listed = devices_by_id(self.devices.plugins_of(agent))
             for device_id in sorted({device_id for devices in claim.devices.values() for device_id in devices}):
                 device = listed.get(DeviceId(device_id))
                 if device is None:

@@ -31,11 +31,14 @@ class Alternatives(msgspec.Struct, frozen=True):
 
     def kernels_by(self, planned: Sequence[PlannedKernel]) -> list[Sequence[PlannedKernel]]:
         """Returns the planned kernels once for each alternative, or once in all if the alternatives name no amounts."""
-        amount_slots = amounts.named_slots(self.requests)
+        amount_slots = amounts.slots_with_amounts(self.requests)
         if not amount_slots:
             return [planned]
         return [
-            [replace(kernel, slots=amounts.slots_by(kernel.slots, request, amount_slots)) for kernel in planned]
+            [
+                replace(kernel, slots=amounts.slots_of_alternative(kernel.slots, request, amount_slots))
+                for kernel in planned
+            ]
             for request in self.requests
         ]
 
@@ -55,7 +58,7 @@ def check_alternatives(
     """
     texts = compiler.check(request.device_requests, _FIELD)
     requests = tuple(map(compiler.compile, texts))
-    amount_slots = amounts.named_slots(requests)
+    amount_slots = amounts.slots_with_amounts(requests)
     if amount_slots:
         _check_slots(requests, slot_types)
         asking = [not amount_slots.isdisjoint(kernel.slots.nonzero()) for kernel in planned]
@@ -63,7 +66,7 @@ def check_alternatives(
         plain = _plain_amounts(concerned, amount_slots)
         _check_contradictions(request, requests, plain)
         texts = tuple(
-            amounts.with_amounts(each, ResourceSlot({s: q for s, q in plain.items() if s not in each.amounts}))
+            amounts.add_amounts(each, ResourceSlot({s: q for s, q in plain.items() if s not in each.amounts}))
             if plain.keys() - each.amounts.keys()
             else text
             for each, text in zip(requests, texts, strict=True)
@@ -85,7 +88,7 @@ def check_alternatives(
 
 def _largest(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> ResourceSlot:
     """Returns slots that have, for each slot name, the largest amount that a device request or ``slots`` names."""
-    return amounts.largest(slots.nonzero() + requests[0].amounts, requests)
+    return amounts.largest_slots(slots.nonzero() + requests[0].amounts, requests)
 
 
 def _check_slots(requests: Sequence[DeviceRequest], slot_types: SlotTypes) -> None:
@@ -130,7 +133,7 @@ def _check_contradictions(
             raise InvalidInput(message, data={_FIELD: message, "config.resources": f"{name}: contradicts alternatives"})
     for number, each in enumerate(requests, 1):
         if not each.amounts and not plain:
-            names = ", ".join(sorted(amounts.named_slots(requests)))
+            names = ", ".join(sorted(amounts.slots_with_amounts(requests)))
             message = f"alternative {number} says no amount, and the resources have no {names}"
             raise InvalidInput(message, data={_FIELD: message})
 

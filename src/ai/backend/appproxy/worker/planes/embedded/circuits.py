@@ -68,7 +68,7 @@ class CircuitState:
 
         Routes that fail are used again where all others are excluded.
         """
-        ejected = self.breaker.ejected(len(self.circuit.route_info), now)
+        ejected = self.breaker.ejected_keys(len(self.circuit.route_info), now)
         return self.chooser.choose(self.in_flight, ejected | failed) or self.chooser.choose(self.in_flight, failed)
 
     def enter(self, connection: OpenConnection) -> None:

@@ -193,7 +193,7 @@ class ModelExchange(Exchange):
         pick, self._pick = self._pick, None
         if pick is not None:
             if not self._status:
-                self._endpoint.picker.answer(pick)
+                self._endpoint.picker.begin_response(pick)
             self._endpoint.end(pick)
 
     @property
@@ -221,7 +221,7 @@ class ModelExchange(Exchange):
         self._drop_body()
         self._first_byte_s = time.monotonic() - self._began
         if self._pick is not None:
-            self._endpoint.picker.answer(self._pick)
+            self._endpoint.picker.begin_response(self._pick)
         if self._model is not None and status < 400:
             self._reader = self._reader_of(self._model, headers)
         return super().on_response(status, headers, keep_alive=keep_alive)

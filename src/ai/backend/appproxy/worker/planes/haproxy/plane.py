@@ -346,7 +346,7 @@ class HaproxyPlane:
 
     async def _read(self) -> None:
         try:
-            self._uses = await self._api.uses()
+            self._uses = await self._api.read_uses()
         except BackendError as e:
             log.debug("haproxy cannot be observed: %s", e)
             return
