@@ -21,8 +21,8 @@ from ai.backend.manager.secrets.sealer import (
     add_key,
     keep_first_key,
     load_or_make_keys,
+    move_to_front,
     new_key,
-    put_first,
     read_keys,
     stamp_of,
 )
@@ -149,7 +149,7 @@ def test_keys_rotate_while_managers_run_and_none_meets_a_key_that_it_lacks(tmp_p
     old_id = first.newest_id()
     sealed = first.seal("secret", PLACE)
     new_id = add_key(path, is_standby=True).id
-    for work in (managers.copy, partial(put_first, path, new_id), managers.copy):
+    for work in (managers.copy, partial(move_to_front, path, new_id), managers.copy):
         managers.seconds += 1
         managers.open_each_others()
         work()
@@ -166,7 +166,7 @@ def test_keys_rotate_while_managers_run_and_none_meets_a_key_that_it_lacks(tmp_p
         with pytest.raises(InternalError, match=old_id):
             retired.open(sealed, PLACE)
     with pytest.raises(InvalidInput, match="has no key"):
-        put_first(path, old_id)
+        move_to_front(path, old_id)
 
 
 @pytest.mark.parametrize("content", ["", "abc", None])

@@ -17,14 +17,14 @@ from ai.backend.manager.artifacts.tables import registries
 from ai.backend.manager.identity import tables as identity_tables
 from ai.backend.manager.secrets.sealer import (
     Sealer,
-    opened,
-    opened_credentials,
-    opened_environ,
-    opened_totp,
-    sealed,
-    sealed_credentials,
-    sealed_environ,
-    sealed_totp,
+    open_credentials,
+    open_environ,
+    open_secret_key,
+    open_totp_key,
+    seal_credentials,
+    seal_environ,
+    seal_secret_key,
+    seal_totp_key,
 )
 from ai.backend.manager.sessions.tables import LIVE, sessions
 
@@ -81,7 +81,7 @@ async def seal_rows(database: Database, sealer: Sealer, others: Sequence[OtherSe
             row for row in s.execute(select(keys.access_key, keys.secret_key)) if not sealer.is_current(row.secret_key)
         ]
         for row in rows:
-            text = sealed(sealer, row.access_key, opened(sealer, row.access_key, row.secret_key))
+            text = seal_secret_key(sealer, row.access_key, open_secret_key(sealer, row.access_key, row.secret_key))
             unchanged = (keys.access_key == row.access_key) & (keys.secret_key == row.secret_key)
             s.execute(update(identity_tables.keypairs).where(unchanged).values(secret_key=text))
         own = len(rows) + _seal_totp(s, sealer) + _seal_registries(s, sealer) + _seal_environs(s, sealer)
@@ -94,7 +94,7 @@ def _seal_totp(s: Connection, sealer: Sealer) -> int:
     stored = s.execute(select(_DEVICES.c.user_id, _DEVICES.c.key)).all()
     rows = [row for row in stored if not sealer.is_current(row.key)]
     for row in rows:
-        text = sealed_totp(sealer, row.user_id, opened_totp(sealer, row.user_id, row.key))
+        text = seal_totp_key(sealer, row.user_id, open_totp_key(sealer, row.user_id, row.key))
         s.execute(update(_DEVICES).where(_DEVICES.c.user_id == row.user_id, _DEVICES.c.key == row.key).values(key=text))
     return len(rows)
 
@@ -104,8 +104,8 @@ def _seal_registries(s: Connection, sealer: Sealer) -> int:
     stored = s.execute(select(columns.id, columns.credentials)).all()
     rows = [row for row in stored if not all(map(sealer.is_current, row.credentials.values()))]
     for row in rows:
-        plain = opened_credentials(sealer, row.id, row.credentials)
-        text = sealed_credentials(sealer, row.id, plain)
+        plain = open_credentials(sealer, row.id, row.credentials)
+        text = seal_credentials(sealer, row.id, plain)
         s.execute(update(registries).where(columns.id == row.id).values(credentials=text))
     return len(rows)
 
@@ -117,7 +117,7 @@ def _seal_environs(s: Connection, sealer: Sealer) -> int:
     stored = s.execute(select(_SESSIONS.id, _SESSIONS.sealed_environ).where(LIVE)).all()
     rows = [row for row in stored if not all(map(sealer.is_current, row.sealed_environ.values()))]
     for row in rows:
-        values = {"sealed_environ": sealed_environ(sealer, opened_environ(sealer, row.sealed_environ))}
+        values = {"sealed_environ": seal_environ(sealer, open_environ(sealer, row.sealed_environ))}
         s.execute(update(sessions).where(_SESSIONS.id == row.id).values(values))
     return len(rows)
 
@@ -147,14 +147,14 @@ async def reissue(
         ]
         reissued = [(row.email, AccessKey(row.access_key), mint()) for row in lost]
         for _, access_key, secret in reissued:
-            values = {"secret_key": sealed(sealer, access_key, secret), "modified_at": at}
+            values = {"secret_key": seal_secret_key(sealer, access_key, secret), "modified_at": at}
             s.execute(update(identity_tables.keypairs).where(keys.access_key == access_key).values(values))
         for row in s.execute(select(registries.c.id, registries.c.credentials)).all():
             if any(sealer.missing_key_id(text) is not None for text in row.credentials.values()):
                 s.execute(update(registries).where(registries.c.id == row.id).values(credentials={}))
         for row in s.execute(select(_DEVICES.c.user_id, _DEVICES.c.key)).all():
             if sealer.missing_key_id(row.key) is not None:
-                text = sealed_totp(sealer, row.user_id, base64.b32encode(secrets.token_bytes(20)).decode())
+                text = seal_totp_key(sealer, row.user_id, base64.b32encode(secrets.token_bytes(20)).decode())
                 s.execute(update(_DEVICES).where(_DEVICES.c.user_id == row.user_id).values(key=text))
         for row in s.execute(select(_SESSIONS.id, _SESSIONS.sealed_environ).where(LIVE)).all():
             if any(sealer.missing_key_id(text) is not None for text in row.sealed_environ.values()):

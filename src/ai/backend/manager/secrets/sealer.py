@@ -133,13 +133,13 @@ class Sealer:
         parsed = _parse_sealed(stored)
         if parsed is None:
             return stored
-        key_id, text = parsed
+        key_id, encoded_text = parsed
         key = self._find_key(key_id)
         if key is None:
             raise InternalError(f"The key {key_id} that secrets were sealed with is not in the key file.")
         try:
-            data = base64.b64decode(text, validate=True)
-            nonce, ciphertext = data[:_NONCE_BYTES], data[_NONCE_BYTES:]
+            nonce_and_ciphertext = base64.b64decode(encoded_text, validate=True)
+            nonce, ciphertext = nonce_and_ciphertext[:_NONCE_BYTES], nonce_and_ciphertext[_NONCE_BYTES:]
             return _cipher(key, place).decrypt(nonce, ciphertext, _associated_data(key.id, place)).decode()
         except (InvalidTag, ValueError):
             raise InternalError("A sealed secret was damaged, or moved to another place.") from None
@@ -183,9 +183,9 @@ class Sealer:
 
 def _parse_sealed(stored: str) -> tuple[str, str] | None:
     """Returns the key id and the encoded text of a sealed secret, or None for plain text."""
-    cipher, _, rest = stored.partition(":")
-    key_id, _, text = rest.partition(":")
-    return (key_id, text) if cipher == CIPHER_PREFIX and text else None
+    cipher, _, key_id_and_text = stored.partition(":")
+    key_id, _, encoded_text = key_id_and_text.partition(":")
+    return (key_id, encoded_text) if cipher == CIPHER_PREFIX and encoded_text else None
 
 
 def _cipher(key: SealingKey, place: str) -> AESGCM:
@@ -199,46 +199,46 @@ def _associated_data(key_id: str, place: str) -> bytes:
     return f"{CIPHER_PREFIX}:{key_id}:{place}".encode()
 
 
-def sealed(sealer: Sealer, access_key: str, secret_key: str) -> str:
+def seal_secret_key(sealer: Sealer, access_key: str, secret_key: str) -> str:
     """Seals the secret key of a keypair so that it can be opened in the row of the keypair only."""
     return sealer.seal(secret_key, f"keypairs.secret_key:{access_key}")
 
 
-def opened(sealer: Sealer, access_key: str, stored: str) -> str:
+def open_secret_key(sealer: Sealer, access_key: str, stored: str) -> str:
     """Opens the sealed secret key of a keypair. Raises InternalError if the key that sealed it is missing."""
     return sealer.open(stored, f"keypairs.secret_key:{access_key}")
 
 
-def sealed_totp(sealer: Sealer, user_id: UUID, key: str) -> str:
+def seal_totp_key(sealer: Sealer, user_id: UUID, key: str) -> str:
     """Seals the key of a user's one-time passwords so that it can be opened in the user's row only."""
     return sealer.seal(key, f"totp_devices.key:{user_id}")
 
 
-def opened_totp(sealer: Sealer, user_id: UUID, stored: str) -> str:
+def open_totp_key(sealer: Sealer, user_id: UUID, stored: str) -> str:
     """Opens the sealed key of a user's one-time passwords. Raises InternalError if the key that sealed
     it is missing.
     """
     return sealer.open(stored, f"totp_devices.key:{user_id}")
 
 
-def sealed_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[str, str]) -> dict[str, str]:
+def seal_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[str, str]) -> dict[str, str]:
     """Seals the credentials of an artifact registry so that they can be opened in the registry's row only."""
     return {name: sealer.seal(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in credentials.items()}
 
 
-def opened_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, str]) -> dict[str, str]:
+def open_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, str]) -> dict[str, str]:
     """Opens the sealed credentials of an artifact registry. Raises InternalError if their key is missing."""
     return {name: sealer.open(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in stored.items()}
 
 
-def sealed_environ(sealer: Sealer, environ: Mapping[str, str]) -> dict[str, str]:
+def seal_environ(sealer: Sealer, environ: Mapping[str, str]) -> dict[str, str]:
     """Seals the values of environment variables, each for the name of its variable. The sealed values of an endpoint
     can thus be copied to the sessions of its replicas.
     """
     return {name: sealer.seal(text, f"{_ENVIRON_PLACE}:{name}") for name, text in environ.items()}
 
 
-def opened_environ(sealer: Sealer, stored: Mapping[str, str]) -> dict[str, str]:
+def open_environ(sealer: Sealer, stored: Mapping[str, str]) -> dict[str, str]:
     """Opens the sealed values of environment variables. Raises InternalError if their key is missing."""
     return {name: sealer.open(text, f"{_ENVIRON_PLACE}:{name}") for name, text in stored.items()}
 
@@ -261,13 +261,13 @@ def read_keys(path: Path) -> list[SealingKey]:
     if path.stat().st_mode & 0o077:
         raise InvalidInput(f"{path} must be for its owner only: chmod 600 {path}")
     keys = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        text = line.partition("#")[0].strip()
-        if not text:
+    for line_number, line in enumerate(path.read_text().splitlines(), 1):
+        key_text = line.partition("#")[0].strip()
+        if not key_text:
             continue
-        if not re.fullmatch(rf"[0-9a-fA-F]{{{2 * _KEY_BYTES}}}", text):
-            raise InvalidInput(f"{path}, line {number}: a key is {2 * _KEY_BYTES} hexadecimal digits")
-        keys.append(SealingKey(bytes.fromhex(text)))
+        if not re.fullmatch(rf"[0-9a-fA-F]{{{2 * _KEY_BYTES}}}", key_text):
+            raise InvalidInput(f"{path}, line {line_number}: a key is {2 * _KEY_BYTES} hexadecimal digits")
+        keys.append(SealingKey(bytes.fromhex(key_text)))
     if not keys:
         raise InvalidInput(f"{path} has no key")
     return keys
@@ -285,12 +285,12 @@ def add_key(path: Path, *, is_standby: bool = False) -> SealingKey:
     """Adds a new key before the existing keys, which still open secrets. A standby key is added after them, and opens
     what other managers seal with it. Raises as :func:`read_keys`.
     """
-    key, earlier = new_key(), read_keys(path) if path.exists() else []
-    _write_keys(path, [*earlier, key] if is_standby else [key, *earlier], replace=True)
+    key, existing_keys = new_key(), read_keys(path) if path.exists() else []
+    _write_keys(path, [*existing_keys, key] if is_standby else [key, *existing_keys], replace=True)
     return key
 
 
-def put_first(path: Path, key_id: str) -> None:
+def move_to_front(path: Path, key_id: str) -> None:
     """Moves the key ``key_id`` to the front of the key file, so that it seals new secrets. Raises InvalidInput if the
     file does not have it, and as :func:`read_keys`.
     """
@@ -315,17 +315,17 @@ def keep_first_key(path: Path) -> None:
 
 def _write_keys(path: Path, keys: Sequence[SealingKey], *, replace: bool) -> None:
     """Writes keys to a file atomically; an existing file is replaced only if ``replace`` is True."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
             file.writelines([_KEY_FILE_COMMENT, *(f"{key.secret.hex()}\n" for key in keys)])
             file.flush()
             os.fsync(file.fileno())
         if replace:
-            draft.replace(path)
+            temporary_path.replace(path)
         else:
             with suppress(FileExistsError):
-                path.hardlink_to(draft)
+                path.hardlink_to(temporary_path)
     finally:
-        draft.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)

@@ -82,15 +82,15 @@ class ServicePortsApi:
         """
         body = call.body
         request = request_of(body.app, body.port, body.envs, body.arguments)
-        started = await self._services.start(
+        started_service = await self._services.start(
             caller_of(call), call.params["s"], request, owner_access_key=call.owner_access_key
         )
-        state, access = started.state, started.access
-        view = {"name": state.name, "protocol": state.protocol, "status": state.status, **_offered_fields(state)}
+        state, access = started_service.state, started_service.access
+        reply = {"name": state.name, "protocol": state.protocol, "status": state.status, **_offered_fields(state)}
         if access is not None:
-            fields = {"token": access.token, "wsproxy_addr": access.wsproxy_addr, "wsproxy_error": access.reason}
-            view |= {name: text for name, text in fields.items() if text}
-        return view
+            access_fields = {"token": access.token, "wsproxy_addr": access.wsproxy_addr, "wsproxy_error": access.reason}
+            reply |= {name: text for name, text in access_fields.items() if text}
+        return reply
 
     @route("POST", "/session/{s}/shutdown-service", body=ShutdownServiceBody, max_body=MAX_BODY_BYTES)
     async def stop(self, call: Call[ShutdownServiceBody]) -> EmptyReply:

@@ -87,7 +87,7 @@ class AppProxiesApi:
             {
                 "url": state.url,
                 "resource_groups": list(state.resource_groups),
-                "workers": [_worker(each) for each in state.workers],
+                "workers": [_worker(worker) for worker in state.workers],
                 "problem": state.problem,
             }
             for state in states

@@ -51,7 +51,7 @@ class HttpCoordinators:
 
     async def sessions(self, coordinator: CoordinatorAddress) -> Sequence[SessionId]:
         reply = await self.call(coordinator, "GET", "/api/session")
-        return [SessionId(UUID(text)) for text in reply["session_ids"]]
+        return [SessionId(UUID(session_id)) for session_id in reply["session_ids"]]
 
     async def remove_sessions(self, coordinator: CoordinatorAddress, ids: Sequence[SessionId]) -> None:
         await self.call(coordinator, "DELETE", "/api/session/_/bulk", {"session_ids": list(ids)})

@@ -119,14 +119,14 @@ def _token_view(token: EndpointToken) -> View:
     }
 
 
-def _id(text: str | None, field: str) -> UUID | None:
+def _parse_id(text: str | None, field: str) -> UUID | None:
     try:
         return UUID(text) if text else None
     except ValueError:
         raise InvalidInput(f"{field} is a UUID.", data={field: "malformed"}) from None
 
 
-def _modification(props: View) -> ModifyService:
+def _modify_request(props: View) -> ModifyService:
     """Returns the request of ``props``. Raises InvalidInput."""
     values = {name: value for name, value in props.items() if value is not None}
     for name, field in (("replicas", "desired_session_count"), ("resource_slots", "resources")):
@@ -168,11 +168,11 @@ class ServingResolvers:
     ) -> View:
         if self._services is None:
             return {"items": [], "total_count": 0}
-        user_id = _id(user_uuid, "user_uuid")
+        user_id = _parse_id(user_uuid, "user_uuid")
         selection = EndpointQuery(
             **page_of(arguments, _ORDER_ALIASES),
             domain_name=domain_name,
-            group_id=_id(group_id, "group_id"),
+            group_id=_parse_id(group_id, "group_id"),
             access_key=access_key,
             user_id=UserId(user_id) if user_id is not None else None,
         )
@@ -213,6 +213,6 @@ class ServingResolvers:
         async def work() -> Service:
             if services is None:
                 raise NotFound("This installation has no model services.")
-            return await services.modify(context.caller, endpoint_id, _modification(props))
+            return await services.modify(context.caller, endpoint_id, _modify_request(props))
 
         return await run_mutation(info, "endpoint", str(endpoint_id), work, endpoint_view)

@@ -243,8 +243,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def current(self) -> Revision:
         """Returns the revision that is shown for the endpoint: the active revision, or the newest if none is active."""
-        active = (each for each in self.revisions if each.status is ServedRevisionStatus.ACTIVE)
-        return next(active, self.revisions[0])
+        active_revisions = (each for each in self.revisions if each.status is ServedRevisionStatus.ACTIVE)
+        return next(active_revisions, self.revisions[0])
 
     @property
     def live_replicas(self) -> tuple[Replica, ...]:

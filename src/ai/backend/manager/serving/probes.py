@@ -65,15 +65,15 @@ class AgentProbe:
         self._gateway = gateway
 
     async def probe(self, session: Session, replica: Replica, *, port: int, path: str, timeout_s: float) -> int:
-        return (await self._ask(session, port, path, timeout_s, max_bytes=None)).status
+        return (await self._send_get(session, port, path, timeout_s, max_bytes=None)).status
 
     async def read(self, session: Session, *, port: int, path: str, timeout_s: float, max_bytes: int) -> bytes:
-        response = await self._ask(session, port, path, timeout_s, max_bytes=max_bytes)
+        response = await self._send_get(session, port, path, timeout_s, max_bytes=max_bytes)
         if response.status != 200:
             raise Unavailable(f"it answers {path} by {response.status}")
         return bytes(response.body)
 
-    async def _ask(
+    async def _send_get(
         self, session: Session, port: int, path: str, timeout_s: float, *, max_bytes: int | None
     ) -> _ResponseReader:
         """Sends a GET to a replica and returns the head of the response, and its body if ``max_bytes`` is given."""
@@ -93,13 +93,13 @@ class AgentProbe:
         try:
             lines = (f"GET {path} HTTP/1.1", f"Host: localhost:{port}", "Accept: */*", "Connection: close", "", "")
             await stream.write("\r\n".join(lines).encode("ascii"))
-            response, received = _ResponseReader(), 0
+            response, received_bytes = _ResponseReader(), 0
             while not (response.has_head if max_bytes is None else response.is_complete):
                 data = await stream.read()
                 if not data:
                     break
-                received += len(data)
-                if received > _MAX_HEAD_BYTES + (max_bytes or 0):
+                received_bytes += len(data)
+                if received_bytes > _MAX_HEAD_BYTES + (max_bytes or 0):
                     raise Unavailable("its answer is too long")
                 response.feed(data)
             if not response.has_head:
@@ -110,7 +110,7 @@ class AgentProbe:
 
 
 @dataclass(slots=True)
-class _Record:
+class _ProbeRecord:
     """The results of the probes of one replica."""
 
     passes: int = 0
@@ -131,13 +131,13 @@ class Prober:
     probe: ReplicaProbe
     clock: Clock
     on_change: Callable[[], None]
-    _records: dict[SessionId, _Record] = field(default_factory=dict, init=False)
+    _records: dict[SessionId, _ProbeRecord] = field(default_factory=dict, init=False)
     _running: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def keep(self, ids: Iterable[SessionId]) -> None:
         """Drops the results and running probes of all replicas except these."""
-        kept = frozenset(ids)
-        for replica_id in [each for each in self._records if each not in kept]:
+        kept_ids = frozenset(ids)
+        for replica_id in [record_id for record_id in self._records if record_id not in kept_ids]:
             task = self._records.pop(replica_id).task
             if task is not None:
                 task.cancel()
@@ -157,8 +157,8 @@ class Prober:
         if record.failures < check.max_retries:
             return None
         if replica.status is ReplicaStatus.WARMING:
-            started = replica.started_at or replica.changed_at
-            is_late = (self.clock.now() - started).total_seconds() > check.initial_delay
+            started_at = replica.started_at or replica.changed_at
+            is_late = (self.clock.now() - started_at).total_seconds() > check.initial_delay
             return ProbeOutcome.NEVER_PASSED if is_late else None
         return ProbeOutcome.FAILED
 
@@ -166,16 +166,16 @@ class Prober:
         """Starts the probes whose interval has passed."""
         now = self.clock.monotonic()
         for replica, session, served in replicas:
-            record = self._records.setdefault(replica.id, _Record())
+            record = self._records.setdefault(replica.id, _ProbeRecord())
             if record.task is None and record.due_at <= now and len(self._running) < _MAX_PROBES_AT_ONCE:
                 task = asyncio.create_task(self._run(replica, session, served, record), name=f"probe {replica.id}")
                 record.task = task
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
 
-    async def _run(self, replica: Replica, session: Session, served: ServedModel, record: _Record) -> None:
+    async def _run(self, replica: Replica, session: Session, served: ServedModel, record: _ProbeRecord) -> None:
         check = served.health
-        before = self.outcome(replica, check)
+        old_outcome = self.outcome(replica, check)
         try:
             status = await self.probe.probe(
                 session, replica, port=port_of(served, replica.id), path=check.path, timeout_s=check.max_wait_time
@@ -194,7 +194,7 @@ class Prober:
         record.due_at = self.clock.monotonic() + (
             check.interval if is_ready else min(check.interval, _WARMING_INTERVAL_S)
         )
-        if self.outcome(replica, check) is not before:
+        if self.outcome(replica, check) is not old_outcome:
             self.on_change()
 
     async def finish_round(self) -> None:

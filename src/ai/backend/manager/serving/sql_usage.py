@@ -46,15 +46,15 @@ class SqlEndpointUsageStore:
             # The row is written before anything is read: of two managers that add the same reports, one waits here.
             _advance(conn, source, after, last)
             ids = {key.endpoint_id for key in use}
-            stored = set(conn.execute(select(_ENDPOINTS.c.id).where(_ENDPOINTS.c.id.in_(ids))).scalars())
+            stored_ids = set(conn.execute(select(_ENDPOINTS.c.id).where(_ENDPOINTS.c.id.in_(ids))).scalars())
             for key, sums in use.items():
-                if key.endpoint_id in stored:
+                if key.endpoint_id in stored_ids:
                     _add(conn, key, sums)
 
         await self._db.run_write(work)
 
     async def usage(self, query: UseQuery) -> UseReport:
-        group = _GROUPS[query.by]
+        group_column = _GROUPS[query.by]
         conditions = [_USAGE.c.hour >= query.since, _USAGE.c.hour < query.until]
         conditions += [
             column == value
@@ -66,15 +66,19 @@ class SqlEndpointUsageStore:
             if value is not None
         ]
         sums = [func.coalesce(func.sum(_USAGE.c[name]), 0).label(name) for name in _SUMMED]
-        of_owner = _USAGE.join(_ENDPOINTS, _ENDPOINTS.c.id == _USAGE.c.endpoint_id)
-        total = select(*sums).select_from(of_owner).where(*conditions)
+        usage_and_endpoints = _USAGE.join(_ENDPOINTS, _ENDPOINTS.c.id == _USAGE.c.endpoint_id)
+        total = select(*sums).select_from(usage_and_endpoints).where(*conditions)
         tokens = func.sum(_USAGE.c.prompt_tokens + _USAGE.c.output_tokens)
-        order: tuple[Any, ...] = (tokens.desc(), func.sum(_USAGE.c.requests).desc(), group)
+        order: tuple[Any, ...] = (tokens.desc(), func.sum(_USAGE.c.requests).desc(), group_column)
         if query.by in _IN_TIME_ORDER:
-            order = (group,)
+            order = (group_column,)
         name = func.min(_ENDPOINTS.c.name) if query.by is UseGrouping.ENDPOINT else null()
-        groups = select(group.label("key"), name.label("name"), *sums).select_from(of_owner).where(*conditions)
-        groups = groups.group_by(group).order_by(*order).limit(query.limit)
+        groups = (
+            select(group_column.label("key"), name.label("name"), *sums)
+            .select_from(usage_and_endpoints)
+            .where(*conditions)
+        )
+        groups = groups.group_by(group_column).order_by(*order).limit(query.limit)
 
         def work(conn: Connection) -> UseReport:
             rows = conn.execute(groups).all()
@@ -86,13 +90,13 @@ class SqlEndpointUsageStore:
         return await self._db.run_read(work)
 
     async def purge_usage(self, *, before_hour: int) -> int:
-        old = delete(_USAGE).where(_USAGE.c.hour < before_hour)
-        return int(await self._db.run_write(lambda conn: conn.execute(old).rowcount))
+        old_rows = delete(_USAGE).where(_USAGE.c.hour < before_hour)
+        return int(await self._db.run_write(lambda conn: conn.execute(old_rows).rowcount))
 
 
 def _advance(conn: Connection, source: str, after: int, last: int) -> None:
-    is_there = (_POSITIONS.c.source == source, _POSITIONS.c.last == after)
-    if conn.execute(update(_POSITIONS).where(*is_there).values(last=last)).rowcount:
+    is_at_position = (_POSITIONS.c.source == source, _POSITIONS.c.last == after)
+    if conn.execute(update(_POSITIONS).where(*is_at_position).values(last=last)).rowcount:
         return
     try:
         if after:
@@ -103,9 +107,9 @@ def _advance(conn: Connection, source: str, after: int, last: int) -> None:
 
 
 def _add(conn: Connection, key: UseKey, sums: UseSums) -> None:
-    row_id = uuid5(key.endpoint_id, "/".join(str(part) for part in key[1:]))
-    more = {name: _USAGE.c[name] + value for name, value in asdict(sums).items()}
-    if not conn.execute(update(_USAGE).where(_USAGE.c.id == row_id).values(more)).rowcount:
+    row_id = uuid5(key.endpoint_id, "/".join(str(key_part) for key_part in key[1:]))
+    increased_sums = {name: _USAGE.c[name] + value for name, value in asdict(sums).items()}
+    if not conn.execute(update(_USAGE).where(_USAGE.c.id == row_id).values(increased_sums)).rowcount:
         conn.execute(insert(_USAGE), {"id": row_id, **key._asdict(), **asdict(sums)})
 
 

@@ -40,7 +40,7 @@ class ServingStore(Protocol):
 
     async def get(self, endpoint_id: UUID) -> Service | None: ...
 
-    async def of_rule(self, rule_id: UUID) -> Service | None:
+    async def get_by_rule(self, rule_id: UUID) -> Service | None:
         """Returns the service to which a scaling rule belongs."""
         ...
 

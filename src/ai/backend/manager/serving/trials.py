@@ -48,41 +48,41 @@ class TrialService:
         """
         spec = await self.services.check(caller, request)
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
-        place = {"group": request.group, "domain": request.domain, "scaling_group": request.scaling_group}
+        tenant = {"group": request.group, "domain": request.domain, "scaling_group": request.scaling_group}
 
         async def run(progress: TaskProgress) -> str:
-            return await self._run(progress, owner, spec, place)
+            return await self._run(progress, owner, spec, tenant)
 
         return await self.tasks.start(caller, "service-try", run)
 
     async def _run(
-        self, progress: TaskProgress, owner: Caller, spec: RevisionSpec, place: dict[str, str | None]
+        self, progress: TaskProgress, owner: Caller, spec: RevisionSpec, tenant: dict[str, str | None]
     ) -> str:
         session_id, check = uuid4(), spec.served.health
         await progress.update(0, _STEPS, "the session is being created")
         try:
-            request = trial_request(spec, place, session_id)
+            request = trial_request(spec, tenant, session_id)
             # Its agent ends it after that time, should this manager be killed before.
             request = replace(request, batch_timeout_s=check.initial_delay + check.interval * check.max_retries + 60)
             await self.sessions.create(owner, request, call_id=session_id)
-            session = await self._until_running(SessionId(session_id))
+            session = await self._wait_until_running(SessionId(session_id))
             await progress.update(1, _STEPS, f"the session {session.name} runs; waiting for its server")
-            await self._until_healthy(progress, session, spec)
+            await self._wait_until_healthy(progress, session, spec)
             await progress.update(_STEPS, _STEPS, "the server answers")
         finally:
-            ending = SessionDestroyRequested(stimulus_id="end of a trial")
+            end_request = SessionDestroyRequested(stimulus_id="end of a trial")
             with suppress(BackendError):
-                await self.writer.apply(SessionId(session_id), ending, self.clock, point="commit-destroy")
+                await self.writer.apply(SessionId(session_id), end_request, self.clock, point="commit-destroy")
         return f"{spec.served.health.path} answered {spec.served.health.expected_status_code}: the model can be served"
 
-    async def _until_running(self, session_id: SessionId) -> Session:
+    async def _wait_until_running(self, session_id: SessionId) -> Session:
         session = await self.writer.wait_until(session_id, lambda each: each.has_started, timeout_s=_START_TIMEOUT_S)
         if session is None or session.status not in RUNNING_SESSION_STATUSES:
             reason = session.status_info if session is not None else "it did not start in time"
             raise WorkloadError(f"The session of the trial does not run: {reason or 'no reason given'}")
         return session
 
-    async def _until_healthy(self, progress: TaskProgress, session: Session, spec: RevisionSpec) -> None:
+    async def _wait_until_healthy(self, progress: TaskProgress, session: Session, spec: RevisionSpec) -> None:
         check, began_at = spec.served.health, self.clock.monotonic()
         replica = Replica(
             id=session.id,
@@ -92,7 +92,7 @@ class TrialService:
             changed_at=session.created_at,
         )
         while True:
-            problem = await self._problem(session, replica, spec)
+            problem = await self._probe_problem(session, replica, spec)
             if not problem:
                 return
             elapsed_s = self.clock.monotonic() - began_at
@@ -106,7 +106,7 @@ class TrialService:
                     f"The session of the trial has ended: {session.status_info or session.reason.value}"
                 )
 
-    async def _problem(self, session: Session, replica: Replica, spec: RevisionSpec) -> str:
+    async def _probe_problem(self, session: Session, replica: Replica, spec: RevisionSpec) -> str:
         """Probes a replica and returns why the probe fails, or an empty text if it passes."""
         check = spec.served.health
         try:

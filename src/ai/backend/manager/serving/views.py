@@ -84,7 +84,7 @@ def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -
     )
 
 
-def given_fields(body: msgspec.Struct) -> dict[str, Any]:
+def sent_fields(body: msgspec.Struct) -> dict[str, Any]:
     """Returns the fields of a body, except fields that were not sent and have no default."""
     values = {name: getattr(body, name) for name in body.__struct_fields__}
     return {name: value for name, value in values.items() if value is not msgspec.UNSET}
@@ -92,17 +92,17 @@ def given_fields(body: msgspec.Struct) -> dict[str, Any]:
 
 def modification_of(body: schemas.ModifyServiceBody) -> ModifyService:
     """Returns the change request of a body; a field that is null gets its default."""
-    given = given_fields(body)
-    revision = {name: given[name] for name in _REVISION_FIELDS if name in given}
-    cleared = [name for name, value in revision.items() if value is None]
-    revision |= {name: getattr(_PLAIN_REVISION, name) for name in cleared}
-    if "environ" in cleared:
+    sent_values = sent_fields(body)
+    revision = {name: sent_values[name] for name in _REVISION_FIELDS if name in sent_values}
+    cleared_names = [name for name, value in revision.items() if value is None]
+    revision |= {name: getattr(_PLAIN_REVISION, name) for name in cleared_names}
+    if "environ" in cleared_names:
         revision["sealed_environ"] = {}
     return ModifyService(
-        replicas=given.get("desired_session_count"),
-        name=given.get("name"),
-        open_to_public=given.get("open_to_public"),
-        policy=given.get("policy"),
+        replicas=sent_values.get("desired_session_count"),
+        name=sent_values.get("name"),
+        open_to_public=sent_values.get("open_to_public"),
+        policy=sent_values.get("policy"),
         revision=revision,
     )
 
@@ -285,29 +285,31 @@ def usage_reply(
     query: UseQuery, report: UseReport, now: datetime, revisions: Sequence[Revision] = ()
 ) -> schemas.UsageReply:
     """Returns the use of endpoints, with the numbers of the revisions concerned."""
-    numbers = {each.id: str(each.number) for each in revisions}
+    number_of_revision = {item.id: str(item.number) for item in revisions}
     return {
         "since": _hour_text(query.since),
         "until": _hour_text(query.until),
         "by": query.by,
         "groups": [
             {
-                "key": _key_text(query.by, each.key),
-                "name": numbers.get(each.key) if isinstance(each.key, UUID) and each.name is None else each.name,
-                **use_item(each.sums, _seconds(query, now, each.key)),
+                "key": _key_text(query.by, item.key),
+                "name": number_of_revision.get(item.key)
+                if isinstance(item.key, UUID) and item.name is None
+                else item.name,
+                **use_item(item.sums, _elapsed_s(query, now, item.key)),
             }
-            for each in report.groups
+            for item in report.groups
         ],
-        "total": use_item(report.total, _seconds(query, now)),
+        "total": use_item(report.total, _elapsed_s(query, now)),
     }
 
 
 def total_rate(query: UseQuery, report: UseReport, now: datetime) -> float:
     """Returns the tokens per second over the whole period of a report."""
-    return use_item(report.total, _seconds(query, now))["tokens_per_s"]
+    return use_item(report.total, _elapsed_s(query, now))["tokens_per_s"]
 
 
-def _seconds(query: UseQuery, now: datetime, key: str | int | UUID | None = None) -> float:
+def _elapsed_s(query: UseQuery, now: datetime, key: str | int | UUID | None = None) -> float:
     """Returns how many seconds of a period have passed until now, or of the hour or day of ``key`` in the period."""
     begin, end = query.since, query.until
     if isinstance(key, int):

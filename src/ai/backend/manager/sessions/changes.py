@@ -72,23 +72,28 @@ def callback_body(event: EventDraft, at: datetime) -> dict[str, Any]:
 
     Source: docs/decisions/0044; ``type``, ``event``, ``session_id`` and ``when`` are the published manager's.
     """
-    details = {name: event.payload[name] for name in _PAYLOAD_FIELDS if name in event.payload}
+    public_payload = {name: event.payload[name] for name in _PAYLOAD_FIELDS if name in event.payload}
     return {
         "type": "session_lifecycle",
         "event": event.name.removeprefix("session_"),
         "session_id": str(event.session_id),
         "when": at.isoformat(),
-        **details,
+        **public_payload,
     }
 
 
 def event_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> list[dict[str, Any]]:
     """Returns rows of the event table for new events of a session, without their ids."""
-    owner = {"access_key": session.access_key, "domain_name": session.domain_name, "group_id": session.group_id}
+    owner_fields = {"access_key": session.access_key, "domain_name": session.domain_name, "group_id": session.group_id}
     return [
-        {**owner, "user_id": session.user_id, "at": at}
-        | {"name": item.name, "session_id": item.session_id, "kernel_id": item.kernel_id, "payload": dict(item.payload)}
-        for item in drafts
+        {**owner_fields, "user_id": session.user_id, "at": at}
+        | {
+            "name": draft.name,
+            "session_id": draft.session_id,
+            "kernel_id": draft.kernel_id,
+            "payload": dict(draft.payload),
+        }
+        for draft in drafts
     ]
 
 
@@ -146,4 +151,4 @@ def slot_deltas(changes: Sequence[Change]) -> dict[AgentId, ResourceSlot]:
                 held_slots = kernel.holds
                 if kernel.agent is not None and len(held_slots):
                     deltas[kernel.agent] = deltas.get(kernel.agent, ResourceSlot()) + held_slots * sign
-    return {agent: nonzero for agent, delta in deltas.items() if len(nonzero := delta.nonzero())}
+    return {agent: changed_slots for agent, delta in deltas.items() if len(changed_slots := delta.nonzero())}

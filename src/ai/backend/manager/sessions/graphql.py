@@ -79,7 +79,7 @@ _MAIN_ROLE = "master"
 
 def session_view(session: Session, caller: Caller) -> View:
     agents = list(session.agent_ids) if is_permitted(caller, Operation.SEE_AGENTS) else []
-    occupying = slots_json(session.occupying_slots)
+    occupied_slots = slots_json(session.occupying_slots)
     is_by_owner = session.created_by == session.access_key
     creator_id = session.user_id if is_by_owner else None
     return {
@@ -103,8 +103,8 @@ def session_view(session: Session, caller: Caller) -> View:
         "claim": session.claim_name,
         "vfolder_mounts": session.mounts,
         "requested_slots": slots_json(session.requested_slots),
-        "occupying_slots": occupying,
-        "occupied_slots": occupying,
+        "occupying_slots": occupied_slots,
+        "occupied_slots": occupied_slots,
         "containers": [kernel_view(kernel, session, caller) for kernel in session.kernels],
         "session": session,  # for resolvers of this and other features
         "abusing_reports": [],

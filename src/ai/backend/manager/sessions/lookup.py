@@ -109,18 +109,23 @@ class SessionFinder:
             if session is not None and cached_session is None:
                 self._writer.cache([session])
             return session
-        matches = await self._store.find_live(owner.access_key, ref, limit=MAX_MATCHES)
-        if not matches and scope_of(viewer, Operation.SEE_SESSIONS) is not Scope.OWN:
-            matches = [
+        matching_sessions = await self._store.find_live(owner.access_key, ref, limit=MAX_MATCHES)
+        if not matching_sessions and scope_of(viewer, Operation.SEE_SESSIONS) is not Scope.OWN:
+            matching_sessions = [
                 session
                 for session in await self._store.find_live(None, ref, limit=MAX_MATCHES)
                 if sees(viewer, session)
             ]
-        if len(matches) > 1:
+        if len(matching_sessions) > 1:
             raise TooManySessionsMatched(
-                data={"matches": [{"id": str(s.id), "name": s.name, "status": s.status.value} for s in matches]}
+                data={
+                    "matches": [
+                        {"id": str(match.id), "name": match.name, "status": match.status.value}
+                        for match in matching_sessions
+                    ]
+                }
             )
-        return matches[0] if matches else await self._store.newest_named(owner.access_key, ref)
+        return matching_sessions[0] if matching_sessions else await self._store.newest_named(owner.access_key, ref)
 
     async def several(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[Session]:
         """Returns an owner's live session whose name or id is ``ref``; without one, those whose name or id starts with

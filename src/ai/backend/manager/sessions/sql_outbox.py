@@ -59,8 +59,10 @@ class SqlOutbox:
         return [Event(**row._mapping) for row in rows]
 
     async def events_of(self, session_id: SessionId, *, limit: int) -> list[Event]:
-        newest = select(tables.session_events).where(_EVENTS.session_id == session_id).order_by(_EVENTS.id.desc())
-        rows = await self._db.run_read(lambda conn: conn.execute(newest.limit(limit)).all())
+        newest_events = (
+            select(tables.session_events).where(_EVENTS.session_id == session_id).order_by(_EVENTS.id.desc())
+        )
+        rows = await self._db.run_read(lambda conn: conn.execute(newest_events.limit(limit)).all())
         return [Event(**row._mapping) for row in reversed(rows)]
 
     async def last_event_id(self) -> int:

@@ -53,16 +53,16 @@ def write_claims(conn: Connection, changes: Sequence[ClaimChange]) -> None:
         is_current = (_C.id == change.old.id, _C.version == change.old.version)
         if conn.execute(update(tables.device_claims).where(*is_current).values(values)).rowcount != 1:
             raise StaleVersion(f"claim {change.old.id} is not at version {change.old.version} any more")
-        if (span := _ended_span(change)) is not None:
-            conn.execute(insert(tables.claim_spans), span)
+        if (ended_span := _ended_span_row(change)) is not None:
+            conn.execute(insert(tables.claim_spans), ended_span)
         if change.new.status is ClaimStatus.DELETED:
-            sessions = select(_S.id).where(_IS_LIVE, _S.claim_id == change.old.id).limit(1)
-            if conn.execute(sessions).first() is not None:
+            live_sessions = select(_S.id).where(_IS_LIVE, _S.claim_id == change.old.id).limit(1)
+            if conn.execute(live_sessions).first() is not None:
                 raise StaleVersion(f"a session names the claim {change.old.id}")
             conn.execute(delete(tables.device_claims).where(_C.id == change.old.id))
 
 
-def _ended_span(change: ClaimChange) -> dict[str, Any] | None:
+def _ended_span_row(change: ClaimChange) -> dict[str, Any] | None:
     """Returns the row of an allocation that has ended, for reports of usage."""
     old = change.old
     if old.allocated_at is None or change.new.status.holds:
@@ -88,8 +88,8 @@ def held_claims(conn: Connection, agent_ids: Collection[AgentId] | None = None) 
 
 def occupied_by_claims(conn: Connection, *conditions: ColumnElement[bool]) -> ResourceSlot:
     """Returns the slots that claims hold."""
-    held = select(_C.occupied_slots).where(_IS_HELD, *conditions)
-    return sum(conn.execute(held).scalars(), ResourceSlot())
+    slots_query = select(_C.occupied_slots).where(_IS_HELD, *conditions)
+    return sum(conn.execute(slots_query).scalars(), ResourceSlot())
 
 
 class SqlClaims:
@@ -100,8 +100,10 @@ class SqlClaims:
     async def insert_claim(self, claim: Claim, *, max_claims: int | None) -> None:
         def work(conn: Connection) -> None:
             conn.execute(insert(tables.device_claims), _row(claim))
-            owned = select(func.count()).select_from(tables.device_claims).where(_C.access_key == claim.access_key)
-            if max_claims is not None and conn.execute(owned).scalar_one() > max_claims:
+            count_query = (
+                select(func.count()).select_from(tables.device_claims).where(_C.access_key == claim.access_key)
+            )
+            if max_claims is not None and conn.execute(count_query).scalar_one() > max_claims:
                 raise too_many_claims(max_claims)
 
         try:
@@ -133,12 +135,12 @@ class SqlClaims:
             conditions.append(_C.agent.in_(query.agents))
         if query.is_held:
             conditions.append(_IS_HELD)
-        page = select(tables.device_claims).where(*conditions).order_by(_C.created_at.desc(), _C.id)
-        counted = select(func.count()).select_from(tables.device_claims).where(*conditions)
+        page_query = select(tables.device_claims).where(*conditions).order_by(_C.created_at.desc(), _C.id)
+        count_query = select(func.count()).select_from(tables.device_claims).where(*conditions)
 
         def work(conn: Connection) -> Page[Claim]:
-            rows = conn.execute(page.limit(query.limit).offset(query.offset)).all()
-            return Page(items=[_claim(row) for row in rows], total_count=conn.execute(counted).scalar_one())
+            rows = conn.execute(page_query.limit(query.limit).offset(query.offset)).all()
+            return Page(items=[_claim(row) for row in rows], total_count=conn.execute(count_query).scalar_one())
 
         return await self._db.run_read(work)
 

@@ -74,14 +74,14 @@ class TerminateLoop(PeriodicLoop):
         for session in sessions:
             age_s = self._ages.of(session.id, session.status_changed)
             is_overdue = age_s > self.sessions.terminate_timeout_s
-            is_hopeless = age_s > 3 * self.sessions.terminate_timeout_s
+            is_far_overdue = age_s > 3 * self.sessions.terminate_timeout_s
             given_up_ids: set[KernelId] = set()
             for kernel in session.kernels:
                 if kernel.status is not KernelStatus.TERMINATING or kernel.agent is None:
                     continue
                 agent = agents.get(kernel.agent)
                 is_lost = agent is None or agent.status is not AgentStatus.ALIVE
-                if is_hopeless or (is_lost and age_s > self.agent_settings.abandon_terminating_s):
+                if is_far_overdue or (is_lost and age_s > self.agent_settings.abandon_terminating_s):
                     given_up_ids.add(kernel.id)
                     continue
                 target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
