@@ -61,7 +61,7 @@ class StorageProxies:
     async def settings(self) -> StorageSettings:
         """Returns the storage settings of the shared configuration, at most two seconds old."""
         if self._cached is None or time.monotonic() - self._cached[0] > _CONFIG_CACHE_S:
-            self._cached = time.monotonic(), _parse(await self._config.get_prefix("volumes"))
+            self._cached = time.monotonic(), _parse_settings(await self._config.get_prefix("volumes"))
         return self._cached[1]
 
     async def names(self) -> Sequence[str]:
@@ -84,7 +84,7 @@ class StorageProxies:
         the error of the proxy, or Unavailable.
         """
         status, reply_bytes = await self._request(proxy, method, path, body, timeout=timeout or _TIMEOUT)
-        return _decode(proxy, status, reply_bytes)
+        return _decode_reply(proxy, status, reply_bytes)
 
     async def fetch(self, proxy: str, path: str, body: Any, *, max_bytes: int) -> bytes:
         """Sends a POST to a proxy and returns the bytes of the reply. Raises as :meth:`ask`; LimitExceeded if there are
@@ -92,7 +92,7 @@ class StorageProxies:
         """
         status, reply_bytes = await self._request(proxy, "POST", path, body, limit=max_bytes + 1)
         if status != 200:
-            _decode(proxy, status, reply_bytes)
+            _decode_reply(proxy, status, reply_bytes)
             raise errors.Unavailable(f"The storage proxy {proxy} answers {status}.")
         if len(reply_bytes) > max_bytes:
             raise errors.LimitExceeded(f"The file is larger than {max_bytes} bytes.", data={"size": max_bytes})
@@ -127,8 +127,8 @@ class StorageProxies:
                 if limit < 0:
                     return response.status, await response.read()
                 received = bytearray()
-                while len(received) < limit and (part := await response.content.read(limit - len(received))):
-                    received += part
+                while len(received) < limit and (chunk := await response.content.read(limit - len(received))):
+                    received += chunk
                 return response.status, bytes(received)
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             raise errors.Unavailable(f"The storage proxy {proxy} does not answer: {str(e) or type(e).__name__}") from e
@@ -144,7 +144,7 @@ def problem_of(document: Mapping[str, Any], default: str) -> errors.BackendError
     return errors.from_wire(code or errors.Unavailable.code, message, details if isinstance(details, Mapping) else None)
 
 
-def _parse(entries: Mapping[str, str]) -> StorageSettings:
+def _parse_settings(entries: Mapping[str, str]) -> StorageSettings:
     settings_by_proxy: dict[str, dict[str, str]] = {}
     for config_key, config_value in entries.items():
         proxy_name, _, setting_name = config_key.removeprefix(_PROXIES_PREFIX).partition("/")
@@ -169,7 +169,7 @@ def _parse(entries: Mapping[str, str]) -> StorageSettings:
     return StorageSettings(proxies, entries.get(_DEFAULT_HOST_KEY), blocked)
 
 
-def _decode(proxy: str, status: int, reply_bytes: bytes) -> dict[str, Any]:
+def _decode_reply(proxy: str, status: int, reply_bytes: bytes) -> dict[str, Any]:
     try:
         decoded = msgspec.json.decode(reply_bytes) if reply_bytes else {}
     except msgspec.DecodeError:

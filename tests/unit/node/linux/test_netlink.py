@@ -8,11 +8,11 @@ import pytest
 from pyroute2 import IPBatch
 
 from ai.backend.node.linux import netlink_socket
-from ai.backend.node.linux.netlink import EVERYBODY, Route
+from ai.backend.node.linux.netlink import EVERYBODY, RouteSocket
 from ai.backend.node.network.overlay import mac_of
 
 
-class RecordingRoute(Route):
+class RecordingRoute(RouteSocket):
     """Encodes each request and sends none; every device has the number 7."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def test_broadcasts_go_to_many_and_an_address_to_one(route: RecordingRoute, hard
     ],
 )
 def test_only_devices_of_the_host_are_silent(
-    route: RecordingRoute, request_of: Callable[[Route], None], flags: str
+    route: RecordingRoute, request_of: Callable[[RouteSocket], None], flags: str
 ) -> None:
     request_of(route)
     kind, sent, body = route.sent()

@@ -138,7 +138,7 @@ class Loops:
                 self._dispatch(*await messages.get())
 
     def _dispatch(self, topic: str, payload: Any) -> None:
-        launched = self._writer.written(payload) if topic == LAUNCH and payload is not None else None
+        launched = self._writer.written_session(payload) if topic == LAUNCH and payload is not None else None
         if launched is not None:
             self.launch.push(launched)
         elif topic == TERMINATE and isinstance(payload, DestroyKernels):

@@ -113,7 +113,7 @@ class ScheduleLoop(PeriodicLoop):
             await self._reader.shares.sample()
         except BackendError as e:
             log.warning("could not store the usage for fair share: %s", e)
-        pending = await self.sessions.refreshed([SessionStatus.PENDING], self.writer.written)
+        pending = await self.sessions.refreshed([SessionStatus.PENDING], self.writer.written_session)
         now = self.clock.now()
         self.period_s = _SLOW_PASS_S
         groups: dict[str, list[Session]] = {}
@@ -193,7 +193,7 @@ class ScheduleLoop(PeriodicLoop):
         claimed = None
         if (claim := claims.of(session)) is not None:
             claimed, details = placed_claim(claim, placement, now)
-        change = advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=details)
+        change = advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placements=details)
         return replace(change, claim=claimed) if change is not None else None
 
     async def _with_networks(self, placed: list[Change], group: str) -> tuple[list[Change], list[Skip]]:

@@ -49,8 +49,8 @@ class RevisionBuilder:
     async def build(
         self, caller: Caller, owner: Caller, request: RevisionRequest, tenant: Mapping[str, str | None]
     ) -> tuple[RevisionSpec, Session]:
-        """Returns a revision, and a session like those that its replicas will have. ``place`` has ``group``, ``domain``
-        and ``scaling_group``.
+        """Returns a revision, and a session like those that its replicas will have. ``tenant`` has ``group``,
+        ``domain`` and ``scaling_group``.
 
         Raises InvalidInput, which names the field or the file; Forbidden; and as ``SessionFactory.build``.
         """

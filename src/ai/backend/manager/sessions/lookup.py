@@ -104,7 +104,7 @@ class SessionFinder:
     async def _find(self, viewer: Caller, owner: Caller, ref: str, *, may_be_recent: bool) -> Session | None:
         session_id = _as_session_id(ref)
         if session_id is not None:
-            cached_session = self._writer.recent(session_id) if may_be_recent else None
+            cached_session = self._writer.recent_session(session_id) if may_be_recent else None
             session = cached_session or await self._store.get(session_id)
             if session is not None and cached_session is None:
                 self._writer.cache([session])

@@ -52,8 +52,8 @@ def assign_network(
 ) -> tuple[int, SessionNetwork]:
     """Returns the number and the network of a session whose kernels have their agents.
 
-    ``agents`` are at least those of its kernels; ``taken`` are the networks of all live sessions. The search begins at
-    random, so that numbers that a lost agent still uses are not reused at once. Raises InsufficientResource if no
+    ``agents`` are at least those of its kernels; ``existing_networks`` are the networks of all live sessions. The search
+    begins at random, so that numbers that a lost agent still uses are not reused at once. Raises InsufficientResource if no
     numbers or addresses are free, or an agent does not support such networks any more.
     """
     placed_hosts = [(kernel.cluster_hostname, kernel.agent) for kernel in session.kernels if kernel.agent is not None]

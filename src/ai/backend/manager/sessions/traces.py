@@ -16,7 +16,7 @@ def trace_statuses(changes: Iterable[Change]) -> None:
     """
     if not is_tracing():
         return
-    current = current_traceparent()
+    current_trace = current_traceparent()
     for change in changes:
         old, new = change.old, change.new
         if old.status is new.status or new.trace is None:
@@ -35,6 +35,6 @@ def trace_statuses(changes: Iterable[Change]) -> None:
                 "backendai.reason": new.reason.value,
                 **({"backendai.agents": ",".join(agents)[:256]} if agents else {}),
             },
-            links=[change.cause, current],
+            links=[change.cause, current_trace],
             failure=new.reason.value if has_failed else None,
         )

@@ -115,44 +115,44 @@ def parse(content: Any) -> CdiSpecification:
         raise _invalid(str(e)) from None
     if not _KIND.fullmatch(specification.kind):
         raise _invalid(f"kind {specification.kind!r} is not vendor.com/class")
-    names = [device.name for device in specification.devices]
-    for name in names:
+    device_names = [device.name for device in specification.devices]
+    for name in device_names:
         if not _NAME.fullmatch(name):
             raise _invalid(f"{name!r} cannot be the name of a device")
-    if len(set(names)) != len(names):
+    if len(set(device_names)) != len(device_names):
         raise _invalid("a device is there twice")
-    version, needed = _version_of(specification.cdi_version), _needed_version(specification)
+    version, needed_version = _version_of(specification.cdi_version), _needed_version(specification)
     if version > NEWEST_VERSION:
         raise _invalid(f"cdiVersion {specification.cdi_version} is newer than {_text_of(NEWEST_VERSION)}")
-    if version < needed:
-        raise _invalid(f"cdiVersion {specification.cdi_version} is too low: its fields need {_text_of(needed)}")
+    if version < needed_version:
+        raise _invalid(f"cdiVersion {specification.cdi_version} is too low: its fields need {_text_of(needed_version)}")
     return specification
 
 
 def minimum_version(content: Mapping[str, Any]) -> str:
     """Returns the lowest version that has all fields of a decoded specification, whatever it says of its version.
     Raises InvalidInput as :func:`parse`."""
-    newest = {**content, "cdiVersion": _text_of(NEWEST_VERSION)}
-    return _text_of(_needed_version(parse(newest)))
+    newest_content = {**content, "cdiVersion": _text_of(NEWEST_VERSION)}
+    return _text_of(_needed_version(parse(newest_content)))
 
 
 def _needed_version(specification: CdiSpecification) -> tuple[int, ...]:
     edits = list(specification.all_edits())
     device_class = specification.kind.partition("/")[2]
-    rules = {
+    need_of_version = {
         (1, 1, 0): any(
-            one.net_devices
-            or (one.intel_rdt is not None and (one.intel_rdt.schemata or one.intel_rdt.enable_monitoring))
-            for one in edits
+            edit.net_devices
+            or (edit.intel_rdt is not None and (edit.intel_rdt.schemata or edit.intel_rdt.enable_monitoring))
+            for edit in edits
         ),
-        (0, 7, 0): any(one.additional_gids or one.intel_rdt is not None for one in edits),
+        (0, 7, 0): any(edit.additional_gids or edit.intel_rdt is not None for edit in edits),
         (0, 6, 0): bool(specification.annotations or any(device.annotations for device in specification.devices))
         or "." in device_class,
         (0, 5, 0): any(not device.name[0].isalpha() for device in specification.devices)
-        or any(node.host_path for one in edits for node in one.device_nodes),
-        (0, 4, 0): any(mount.type for one in edits for mount in one.mounts),
+        or any(node.host_path for edit in edits for node in edit.device_nodes),
+        (0, 4, 0): any(mount.type for edit in edits for mount in edit.mounts),
     }
-    return next((version for version, is_needed in rules.items() if is_needed), (0, 3, 0))
+    return next((version for version, is_needed in need_of_version.items() if is_needed), (0, 3, 0))
 
 
 def _version_of(text: str) -> tuple[int, ...]:

@@ -52,7 +52,7 @@ def decode(data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(data)
     except RecursionError:
-        return decoder.decode(_shallow(bytes(data)))
+        return decoder.decode(_empty_deepest_level(bytes(data)))
 
 
 def undecodable(data: bytes | msgspec.Raw, problem: msgspec.ValidationError) -> Undecodable | None:
@@ -67,18 +67,18 @@ def undecodable(data: bytes | msgspec.Raw, problem: msgspec.ValidationError) -> 
     return Undecodable(ObjectMeta(**fields), str(problem))
 
 
-def _shallow(data: bytes) -> bytes:
+def _empty_deepest_level(data: bytes) -> bytes:
     """Returns JSON in which the lists and objects of the deepest permitted level are emptied."""
-    kept: list[bytes] = []
-    depth = begin = 0
+    kept_parts: list[bytes] = []
+    depth = kept_start = 0
     for token in _TOKENS.finditer(data):
-        first = data[token.start()]
-        if first in b"[{":
+        first_byte = data[token.start()]
+        if first_byte in b"[{":
             depth += 1
             if depth == _MAX_DEPTH:
-                kept.append(data[begin : token.end()])
-        elif first in b"]}":
+                kept_parts.append(data[kept_start : token.end()])
+        elif first_byte in b"]}":
             if depth == _MAX_DEPTH:
-                begin = token.start()
+                kept_start = token.start()
             depth -= 1
-    return b"".join([*kept, data[begin:]])
+    return b"".join([*kept_parts, data[kept_start:]])

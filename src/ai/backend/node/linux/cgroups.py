@@ -126,11 +126,11 @@ class CgroupV1(CgroupDriver):
             entries_of_controller["cpuset"] = _entries_to_write(
                 ("cpuset.mems", memory_nodes, True), ("cpuset.cpus", _cpu_list_text(limits.cpuset), True)
             )
-        writes: dict[str, list[list[Any]]] = {}
+        entries_by_path: dict[str, list[list[Any]]] = {}
         for controller, entries in entries_of_controller.items():
             if controller in self.bases:
-                writes.setdefault(str(self.bases[controller] / name), []).extend(entries)
-        return [{"path": path, "join": "tasks", "writes": entries} for path, entries in writes.items()]
+                entries_by_path.setdefault(str(self.bases[controller] / name), []).extend(entries)
+        return [{"path": path, "join": "tasks", "writes": entries} for path, entries in entries_by_path.items()]
 
     def usage(self, files: GroupFiles) -> Usage:
         cpu_ns, io_text = files.number("cpuacct.usage"), files.read("blkio.throttle.io_service_bytes_recursive")
@@ -168,13 +168,13 @@ class CgroupV2(CgroupDriver):
                 ("cpuset.mems", (cpu_list and _cpu_list_text(limits.memory_nodes)) or None, True),
             ),
         }
-        writes = [
+        written_entries = [
             entry
             for controller, entries in entries_of_controller.items()
             if controller in self.controllers
             for entry in entries
         ]
-        return [{"path": str(self.base / name), "join": "cgroup.procs", "writes": writes}]
+        return [{"path": str(self.base / name), "join": "cgroup.procs", "writes": written_entries}]
 
     def usage(self, files: GroupFiles) -> Usage:
         cpu_us, io_text = files.field("cpu.stat", b"usage_usec"), files.read("io.stat")
@@ -247,7 +247,7 @@ class GroupFiles:
         directories = self._groups.paths
         likely_index = _likely_group_index.get(name, 0)
         for index in sorted(range(len(directories)), key=lambda index: index != likely_index):
-            text = content(f"{directories[index]}/{name}")
+            text = read_content(f"{directories[index]}/{name}")
             if text is not None:
                 _likely_group_index[name] = index
                 return text
@@ -273,7 +273,7 @@ class GroupFiles:
         return int(field_text) if field_text.isdigit() else None
 
 
-def content(path: str) -> bytes | None:
+def read_content(path: str) -> bytes | None:
     """Returns the content of a file of /proc or of a control group; None if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -160,13 +160,13 @@ def _address_and_prefix(address: str, mark: int) -> tuple[str, int]:
 
 
 def _selector(policy: _Policy, mark: int) -> dict[str, Any]:
-    (target, target_bits), (source, source_bits) = (
+    (target_address, target_bits), (source_address, source_bits) = (
         _address_and_prefix(policy.target, mark),
         _address_and_prefix(policy.source, mark),
     )
     return {
-        "sel_daddr": target,
-        "sel_saddr": source,
+        "sel_daddr": target_address,
+        "sel_saddr": source_address,
         "sel_dport": policy.port,
         "sel_dport_mask": 0xFFFF,
         "sel_family": socket.AF_INET,
@@ -204,7 +204,7 @@ class Ipsec(AbstractContextManager["Ipsec"]):
         """Adds an encryption state. Raises FileExistsError if the state exists."""
         key = state.key[:_KEY_BYTES]
         cipher = {"name": _CIPHER_NAME, "key_bits": 8 * len(key), "check_bits": _AUTHENTICATION_BITS, "key": key}
-        window = {"bitmap_words": _WINDOW_PACKETS // 32, "packets": _WINDOW_PACKETS}
+        replay_window = {"bitmap_words": _WINDOW_PACKETS // 32, "packets": _WINDOW_PACKETS}
         message = self._library.StateMessage()
         message.update(self._library.NO_LIFETIME_LIMITS)
         message.update(
@@ -215,7 +215,7 @@ class Ipsec(AbstractContextManager["Ipsec"]):
             reqid=self.mark,
             family=socket.AF_INET,
             flags=_EXTENDED_NUMBERS_FLAG,
-            attrs=[("XFRMA_ALG_AEAD", cipher), ("XFRMA_REPLAY_ESN_VAL", window)],
+            attrs=[("XFRMA_ALG_AEAD", cipher), ("XFRMA_REPLAY_ESN_VAL", replay_window)],
         )
         self._request(self._library.NEW_STATE, message, self._library.ONLY_NEW_FLAGS)
 

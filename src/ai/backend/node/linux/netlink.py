@@ -11,7 +11,7 @@ EVERYBODY = "00:00:00:00:00:00"
 _STATIC_STATE_MASK, _SELF_FLAG = 0xC0, 0x02  # permanent and never asked for; an entry of the device itself
 
 
-class Route:
+class RouteSocket:
     """Sends requests about network devices over a socket of one thread and its network namespace. Methods raise
     OSError.
     """

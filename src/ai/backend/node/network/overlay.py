@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDeferred, CreationDenied
-from ai.backend.node.linux.netlink import EVERYBODY, Route
+from ai.backend.node.linux.netlink import EVERYBODY, RouteSocket
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import Overlay
 
@@ -79,7 +79,7 @@ def why_no_overlays(name: str, *, within_node: bool = False) -> str:
     """
     trial_vni = 1 + int(sha256(name.encode()).hexdigest()[:5], 16)
     try:
-        with Route() as route:
+        with RouteSocket() as route:
             try:
                 route.add_vxlan(name, trial_vni, "127.0.0.1", _PROBE_PORT, _PROBE_MTU)
                 if within_node and not route.has_no_shortcut(name):
@@ -101,7 +101,7 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
         CreationDenied: a peer is on this node, and this kernel does not lead there.
     """
     alias = f"{mark} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
-    with Route() as route:
+    with RouteSocket() as route:
         existing = route.links().get(name)
         if existing is not None and existing != alias:
             route.remove(name)
@@ -128,6 +128,6 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
 
 def marked(mark: str) -> dict[str, str]:
     """Maps each network device whose alias begins with the mark to the alias's second word. Raises OSError."""
-    with Route() as route:
+    with RouteSocket() as route:
         links = route.links().items()
     return {name: alias.removeprefix(mark).partition(" ")[0] for name, alias in links if alias.startswith(mark)}

@@ -32,7 +32,7 @@ from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationA
 from ai.backend.manager.sessions.claims.model import bind_claim
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.store import SessionStore
-from ai.backend.manager.sessions.transitions import advance, deferred, fold, with_health
+from ai.backend.manager.sessions.transitions import advance, combine_changes, with_health, with_retry_delay
 from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class ObservationService:
         }
         sessions: dict[KernelId, Session] = {}
         if not reload and not self.is_shared:  # with several managers, cached copies may be stale
-            cached_sessions = {kernel_id: self.writer.recent_of_kernel(kernel_id) for kernel_id in kernel_ids}
+            cached_sessions = {kernel_id: self.writer.recent_session_of_kernel(kernel_id) for kernel_id in kernel_ids}
             sessions = {kernel_id: session for kernel_id, session in cached_sessions.items() if session is not None}
         uncached_ids = kernel_ids - sessions.keys()
         if uncached_ids:
@@ -154,7 +154,7 @@ class ObservationService:
             current_session = earlier_change.new if earlier_change is not None else session
             change = _observed_change(agent, kernel_id, observation, current_session, now)
             if change is not None:
-                changes[session.id] = fold(earlier_change, change) if earlier_change is not None else change
+                changes[session.id] = combine_changes(earlier_change, change) if earlier_change is not None else change
         return list(changes.values())
 
     async def _with_claims(self, changes: list[Change]) -> list[Change]:
@@ -233,7 +233,7 @@ def _observed_change(
     if change is None:
         return Change(old=session, new=detailed_session, events=health_events) if detailed_session != session else None
     complete_change = replace(change, old=session, events=(*change.events, *health_events), cause=observed.trace)
-    return deferred(complete_change, observed.retry_after_s, now)
+    return with_retry_delay(complete_change, observed.retry_after_s, now)
 
 
 def _hook_troubles(observed: KernelObservation) -> dict[str, dict[str, Any]]:

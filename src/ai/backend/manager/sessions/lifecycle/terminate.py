@@ -110,7 +110,7 @@ class TerminateLoop(PeriodicLoop):
                 kernel_id=str(target.kernel_id), attempt=target.attempt, reason=reason, forced=forced
             )
             crash_point("before-agent-destroy")
-            session = self.writer.recent_of_kernel(target.kernel_id)
+            session = self.writer.recent_session_of_kernel(target.kernel_id)
             trace, session_id = (session.trace, session.id) if session is not None else (None, None)
             with bind_log_context(session_id=session_id), child_span("kernel destroy", parent=trace):
                 try:
