@@ -134,19 +134,19 @@ class StorageProxies:
             raise errors.Unavailable(f"The storage proxy {proxy} does not answer: {str(e) or type(e).__name__}") from e
 
 
-def problem_of(document: Mapping[str, Any], default: str) -> errors.BackendError:
-    """Returns the error that a problem document describes; without a message in the document, ``default`` is the
-    message.
+def problem_of(document: Mapping[str, Any], default_message: str) -> errors.BackendError:
+    """Returns the error that a problem document describes; without a message in the document, its
+    message is ``default_message``.
     """
     code = str(document.get("type", "")).rpartition("/")[2]
-    message = str(document.get("detail") or document.get("title") or default)
+    message = str(document.get("detail") or document.get("title") or default_message)
     details = document.get("data")
     return errors.from_wire(code or errors.Unavailable.code, message, details if isinstance(details, Mapping) else None)
 
 
-def _parse_settings(entries: Mapping[str, str]) -> StorageSettings:
+def _parse_settings(config_values: Mapping[str, str]) -> StorageSettings:
     settings_by_proxy: dict[str, dict[str, str]] = {}
-    for config_key, config_value in entries.items():
+    for config_key, config_value in config_values.items():
         proxy_name, _, setting_name = config_key.removeprefix(_PROXIES_PREFIX).partition("/")
         if config_key.startswith(_PROXIES_PREFIX) and setting_name:
             settings_by_proxy.setdefault(proxy_name, {})[setting_name] = config_value
@@ -163,10 +163,10 @@ def _parse_settings(entries: Mapping[str, str]) -> StorageSettings:
     }
     blocked = {
         config_key.removeprefix(_BLOCKED_PREFIX): frozenset(config_value.replace(",", " ").split())
-        for config_key, config_value in entries.items()
+        for config_key, config_value in config_values.items()
         if config_key.startswith(_BLOCKED_PREFIX)
     }
-    return StorageSettings(proxies, entries.get(_DEFAULT_HOST_KEY), blocked)
+    return StorageSettings(proxies, config_values.get(_DEFAULT_HOST_KEY), blocked)
 
 
 def _decode_reply(proxy: str, status: int, reply_bytes: bytes) -> dict[str, Any]:

@@ -130,7 +130,9 @@ class Managers:
         self.files[1].parent.mkdir()
         self.copy()
         self.sealers = [
-            Sealer(read_keys(f), reload=partial(read_keys, f), stamp=partial(stamp_of, f), clock=lambda: self.seconds)
+            Sealer(
+                read_keys(f), reload=partial(read_keys, f), file_stamp=partial(stamp_of, f), clock=lambda: self.seconds
+            )
             for f in self.files
         ]
 
@@ -188,7 +190,7 @@ def test_a_key_file_that_cannot_be_read_changes_nothing(tmp_path: Path, content:
 
 def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
     looks = []
-    sealer = Sealer([OLD], reload=lambda: [NEW], stamp=lambda: looks.append(1), clock=lambda: 0.5)
+    sealer = Sealer([OLD], reload=lambda: [NEW], file_stamp=lambda: looks.append(1), clock=lambda: 0.5)
     for _ in range(100):
         sealer.seal("secret", PLACE)
     assert len(looks) == 1

@@ -82,9 +82,9 @@ async def test_reports_are_added_once(scene: Scene) -> None:
 
 async def test_a_manager_that_lost_its_lead_adds_nothing_twice(scene: Scene) -> None:
     key, sums = UseKey(ENDPOINT, HOUR, "", None, None, None), UseSums(requests=1)
-    await scene.store.add("source", after=0, last=7, use={key: sums})
+    await scene.store.add("source", after_number=0, last_number=7, use={key: sums})
     with pytest.raises(StaleVersion):
-        await scene.store.add("source", after=0, last=7, use={key: sums})
+        await scene.store.add("source", after_number=0, last_number=7, use={key: sums})
     assert (await scene.report()).total.requests == 1
 
 

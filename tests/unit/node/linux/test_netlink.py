@@ -58,7 +58,7 @@ def test_a_tunnel_is_made_without_learning(route: RecordingRoute) -> None:
 
 @pytest.mark.parametrize(("hardware", "flags"), [(EVERYBODY, 0xC05), ("02:42:0a:d6:00:05", 0x505)])
 def test_broadcasts_go_to_many_and_an_address_to_one(route: RecordingRoute, hardware: str, flags: int) -> None:
-    route.add_place("bai0", hardware, "192.0.2.9", 4789)
+    route.add_forwarding_entry("bai0", hardware, "192.0.2.9", 4789)
     kind, sent, body = route.sent()
     assert (kind, sent) == (28, flags), "RTM_NEWNEIGH, acknowledged, create and append or replace"
     assert body[:12].hex() == "0700000007000000c0000200", "AF_BRIDGE, the device, static and of the device itself"

@@ -13,7 +13,7 @@ from ai.backend.manager.secrets.sealer import Sealer
 log = logging.getLogger(__name__)
 _REGISTRIES_PREFIX = "config/docker/registry"
 _PASSWORD_KEY = re.compile(rf"{_REGISTRIES_PREFIX}/[^/]+/password")
-_SEALING_PLACE = f"{_REGISTRIES_PREFIX}:password"
+_SEALING_LOCATION = f"{_REGISTRIES_PREFIX}:password"
 """The one sealing place of all keys of the shared configuration, because `mgr etcd move-subtree` may move keys."""
 
 
@@ -57,7 +57,7 @@ class SealedConfigStore:
         if not self._opens or not _PASSWORD_KEY.fullmatch(key):
             return value
         try:
-            return self._sealer.open(value, _SEALING_PLACE)
+            return self._sealer.open(value, _SEALING_LOCATION)
         except InternalError as e:  # one password must not block the other registries
             log.error("%s cannot be opened: %s", key, e.message)
             return ""
@@ -65,7 +65,7 @@ class SealedConfigStore:
     def _seal_password(self, key: str, value: str) -> str:
         if not value or not _PASSWORD_KEY.fullmatch(key) or self._sealer.is_sealed(value):
             return value
-        return self._sealer.seal(value, _SEALING_PLACE)
+        return self._sealer.seal(value, _SEALING_LOCATION)
 
 
 async def _registry_passwords(store: ConfigStore) -> dict[str, str]:
@@ -91,7 +91,7 @@ async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
     if stale_passwords:
         await store.put_many(
             {
-                key: sealer.seal(sealer.open(password, _SEALING_PLACE), _SEALING_PLACE)
+                key: sealer.seal(sealer.open(password, _SEALING_LOCATION), _SEALING_LOCATION)
                 for key, password in stale_passwords.items()
             }
         )

@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 CIPHER_PREFIX = "gcm1"
 """AES-256-GCM. Each place has a key of its own, and header and place are authenticated with the ciphertext."""
 _NONCE_BYTES, _KEY_BYTES = 12, 32
-_CREDENTIALS_PLACE = "artifact_registries.credentials"
-_ENVIRON_PLACE = "environ"
+_CREDENTIALS_LOCATION = "artifact_registries.credentials"
+_ENVIRON_LOCATION = "environ"
 _CHECK_S = 1.0
 _KEY_FILE_COMMENT = "# Opens the secrets in the manager's database. Keep a copy apart from copies of the database.\n"
 
@@ -69,13 +69,13 @@ class Sealer:
         keys: Sequence[SealingKey] = (),
         *,
         reload: Callable[[], Sequence[SealingKey]] | None = None,
-        stamp: Callable[[], object] | None = None,
+        file_stamp: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._newest_key = keys[0] if keys else None
         self._keys = {key.id: key for key in keys}
-        self._reload, self._stamp, self._clock = reload, stamp, clock
-        self._seen_stamp = stamp() if stamp is not None else None
+        self._reload, self._stamp, self._clock = reload, file_stamp, clock
+        self._seen_stamp = file_stamp() if file_stamp is not None else None
         self._checked_at = clock()
         self._missing_ids: set[str] = set()
         self._process_key = new_key()
@@ -85,9 +85,9 @@ class Sealer:
         """Returns the key that seals new secrets, or None if there is no key."""
         if self._stamp is not None and self._clock() - self._checked_at >= _CHECK_S:
             self._checked_at = self._clock()
-            stamp = self._stamp()
-            if stamp != self._seen_stamp:
-                self._seen_stamp = stamp
+            file_stamp = self._stamp()
+            if file_stamp != self._seen_stamp:
+                self._seen_stamp = file_stamp
                 self._load()
         return self._newest_key
 
@@ -117,55 +117,55 @@ class Sealer:
         key = self._find_key(key_id) if key_id else None
         return (key or self._newest or self._process_key).derive(b"purpose " + purpose)
 
-    def seal(self, secret: str, place: str) -> str:
+    def seal(self, secret: str, location: str) -> str:
         """Encrypts a secret for one place (table, column, row): it opens there only, so rows cannot be swapped."""
         key = self._newest
         if key is None:
             return secret
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        ciphertext = _cipher(key, place).encrypt(nonce, secret.encode(), _associated_data(key.id, place))
+        ciphertext = _cipher(key, location).encrypt(nonce, secret.encode(), _associated_data(key.id, location))
         return f"{CIPHER_PREFIX}:{key.id}:{base64.b64encode(nonce + ciphertext).decode()}"
 
-    def open(self, stored: str, place: str) -> str:
+    def open(self, stored_text: str, location: str) -> str:
         """Decrypts a stored secret, and returns plain text unchanged. Raises InternalError if its key is missing, or it
         was changed, or sealed for another place.
         """
-        parsed = _parse_sealed(stored)
-        if parsed is None:
-            return stored
-        key_id, encoded_text = parsed
+        key_id_and_text = _parse_sealed(stored_text)
+        if key_id_and_text is None:
+            return stored_text
+        key_id, encoded_text = key_id_and_text
         key = self._find_key(key_id)
         if key is None:
             raise InternalError(f"The key {key_id} that secrets were sealed with is not in the key file.")
         try:
             nonce_and_ciphertext = base64.b64decode(encoded_text, validate=True)
             nonce, ciphertext = nonce_and_ciphertext[:_NONCE_BYTES], nonce_and_ciphertext[_NONCE_BYTES:]
-            return _cipher(key, place).decrypt(nonce, ciphertext, _associated_data(key.id, place)).decode()
+            return _cipher(key, location).decrypt(nonce, ciphertext, _associated_data(key.id, location)).decode()
         except (InvalidTag, ValueError):
             raise InternalError("A sealed secret was damaged, or moved to another place.") from None
 
-    def keyed_digests(self, text: str, place: str) -> list[str]:
+    def keyed_digests(self, text: str, location: str) -> list[str]:
         """Returns digests that recognize a text, but with which nobody can test a guess without the keys.
 
         There is one under each key, newest first. The last is the text itself, as it is stored without a key.
         """
-        message = f"{place}\0{text}".encode()
+        message = f"{location}\0{text}".encode()
         digests = [hmac.digest(key.derive(b"mark"), message, "sha256").hex() for key in self._keys.values()]
         return [*digests, text]
 
-    def is_sealed(self, stored: str) -> bool:
+    def is_sealed(self, stored_text: str) -> bool:
         """Returns True if a text is sealed with a key that this sealer has."""
-        parsed = _parse_sealed(stored)
-        return parsed is not None and self._find_key(parsed[0]) is not None
+        key_id_and_text = _parse_sealed(stored_text)
+        return key_id_and_text is not None and self._find_key(key_id_and_text[0]) is not None
 
-    def is_current(self, stored: str) -> bool:
+    def is_current(self, stored_text: str) -> bool:
         """Returns True if a text is sealed with the newest key."""
-        return self._newest is None or stored.startswith(f"{CIPHER_PREFIX}:{self._newest.id}:")
+        return self._newest is None or stored_text.startswith(f"{CIPHER_PREFIX}:{self._newest.id}:")
 
-    def missing_key_id(self, stored: str) -> str | None:
+    def missing_key_id(self, stored_text: str) -> str | None:
         """Returns the id of the key that sealed a text, if this sealer does not have the key."""
-        parsed = _parse_sealed(stored)
-        return parsed[0] if parsed is not None and parsed[0] not in self._keys else None
+        key_id_and_text = _parse_sealed(stored_text)
+        return key_id_and_text[0] if key_id_and_text is not None and key_id_and_text[0] not in self._keys else None
 
     def _find_key(self, key_id: str) -> SealingKey | None:
         """Returns the key of an id; the key file is read again once for a missing key, and whenever the
@@ -181,22 +181,22 @@ class Sealer:
         return self._keys.get(key_id)
 
 
-def _parse_sealed(stored: str) -> tuple[str, str] | None:
+def _parse_sealed(stored_text: str) -> tuple[str, str] | None:
     """Returns the key id and the encoded text of a sealed secret, or None for plain text."""
-    cipher, _, key_id_and_text = stored.partition(":")
+    cipher, _, key_id_and_text = stored_text.partition(":")
     key_id, _, encoded_text = key_id_and_text.partition(":")
     return (key_id, encoded_text) if cipher == CIPHER_PREFIX and encoded_text else None
 
 
-def _cipher(key: SealingKey, place: str) -> AESGCM:
+def _cipher(key: SealingKey, location: str) -> AESGCM:
     """Returns the cipher that seals the secrets of one place. Random nonces allow 2**32 secrets a key, so each place
     has its own.
     """
-    return AESGCM(key.derive(b"seal " + place.encode()))
+    return AESGCM(key.derive(b"seal " + location.encode()))
 
 
-def _associated_data(key_id: str, place: str) -> bytes:
-    return f"{CIPHER_PREFIX}:{key_id}:{place}".encode()
+def _associated_data(key_id: str, location: str) -> bytes:
+    return f"{CIPHER_PREFIX}:{key_id}:{location}".encode()
 
 
 def seal_secret_key(sealer: Sealer, access_key: str, secret_key: str) -> str:
@@ -204,9 +204,9 @@ def seal_secret_key(sealer: Sealer, access_key: str, secret_key: str) -> str:
     return sealer.seal(secret_key, f"keypairs.secret_key:{access_key}")
 
 
-def open_secret_key(sealer: Sealer, access_key: str, stored: str) -> str:
+def open_secret_key(sealer: Sealer, access_key: str, stored_text: str) -> str:
     """Opens the sealed secret key of a keypair. Raises InternalError if the key that sealed it is missing."""
-    return sealer.open(stored, f"keypairs.secret_key:{access_key}")
+    return sealer.open(stored_text, f"keypairs.secret_key:{access_key}")
 
 
 def seal_totp_key(sealer: Sealer, user_id: UUID, key: str) -> str:
@@ -214,33 +214,37 @@ def seal_totp_key(sealer: Sealer, user_id: UUID, key: str) -> str:
     return sealer.seal(key, f"totp_devices.key:{user_id}")
 
 
-def open_totp_key(sealer: Sealer, user_id: UUID, stored: str) -> str:
+def open_totp_key(sealer: Sealer, user_id: UUID, stored_text: str) -> str:
     """Opens the sealed key of a user's one-time passwords. Raises InternalError if the key that sealed
     it is missing.
     """
-    return sealer.open(stored, f"totp_devices.key:{user_id}")
+    return sealer.open(stored_text, f"totp_devices.key:{user_id}")
 
 
 def seal_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[str, str]) -> dict[str, str]:
     """Seals the credentials of an artifact registry so that they can be opened in the registry's row only."""
-    return {name: sealer.seal(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in credentials.items()}
+    return {
+        name: sealer.seal(text, f"{_CREDENTIALS_LOCATION}:{registry_id}:{name}") for name, text in credentials.items()
+    }
 
 
-def open_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, str]) -> dict[str, str]:
+def open_credentials(sealer: Sealer, registry_id: UUID, sealed_values: Mapping[str, str]) -> dict[str, str]:
     """Opens the sealed credentials of an artifact registry. Raises InternalError if their key is missing."""
-    return {name: sealer.open(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in stored.items()}
+    return {
+        name: sealer.open(text, f"{_CREDENTIALS_LOCATION}:{registry_id}:{name}") for name, text in sealed_values.items()
+    }
 
 
 def seal_environ(sealer: Sealer, environ: Mapping[str, str]) -> dict[str, str]:
     """Seals the values of environment variables, each for the name of its variable. The sealed values of an endpoint
     can thus be copied to the sessions of its replicas.
     """
-    return {name: sealer.seal(text, f"{_ENVIRON_PLACE}:{name}") for name, text in environ.items()}
+    return {name: sealer.seal(text, f"{_ENVIRON_LOCATION}:{name}") for name, text in environ.items()}
 
 
-def open_environ(sealer: Sealer, stored: Mapping[str, str]) -> dict[str, str]:
+def open_environ(sealer: Sealer, sealed_values: Mapping[str, str]) -> dict[str, str]:
     """Opens the sealed values of environment variables. Raises InternalError if their key is missing."""
-    return {name: sealer.open(text, f"{_ENVIRON_PLACE}:{name}") for name, text in stored.items()}
+    return {name: sealer.open(text, f"{_ENVIRON_LOCATION}:{name}") for name, text in sealed_values.items()}
 
 
 # ---- the key file ----

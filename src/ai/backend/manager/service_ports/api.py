@@ -38,7 +38,7 @@ class ShutdownServiceBody(Schema, frozen=True):
 
 
 class StartedService(TypedDict):
-    """A service that listens; what it takes is there if it is not empty (wire contract 2.1)."""
+    """A service that listens. Lists of allowed arguments and variables are absent if they are empty (contract 2.1)."""
 
     name: str
     protocol: str
@@ -52,7 +52,7 @@ class StartedService(TypedDict):
 
 
 class ServiceItem(TypedDict):
-    """A service of a session; the other fields are there while the session runs."""
+    """A service of a session; only ``name``, ``protocol`` and ``ports`` are present if the session does not run."""
 
     name: str
     protocol: str

@@ -103,7 +103,7 @@ class AppProxiesApi:
 
     @route("DELETE", "/resource/app-proxies/circuits/{circuit_id}", query=CircuitQuery)
     async def remove(self, call: Call[Nothing, CircuitQuery]) -> EmptyReply:
-        """Removes a circuit: whoever uses the app through it is cut off, and opens it again."""
+        """Removes a circuit and disconnects its users, who may open the app again."""
         circuit_id = call.params["circuit_id"]
         await self._app_proxies.remove_circuit(caller_of(call), call.query.scaling_group, circuit_id)
         return {}

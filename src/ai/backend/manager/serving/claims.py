@@ -14,8 +14,8 @@ from ai.backend.common.serving import ServedRevisionStatus
 from ai.backend.core.serving.model import RolloutKind, RolloutPolicy
 from ai.backend.manager.serving.model import Endpoint, Revision, Service, ServingChange
 
-_TARGETS = frozenset({ServedRevisionStatus.PENDING, ServedRevisionStatus.ROLLING_OUT})
-_LIVE = _TARGETS | {ServedRevisionStatus.ACTIVE}
+_TARGET_STATUSES = frozenset({ServedRevisionStatus.PENDING, ServedRevisionStatus.ROLLING_OUT})
+_LIVE_STATUSES = _TARGET_STATUSES | {ServedRevisionStatus.ACTIVE}
 
 
 class ClaimSharing(Protocol):
@@ -27,7 +27,7 @@ class ClaimSharing(Protocol):
         """
 
 
-class _Cause(StrEnum):
+class _SharingCause(StrEnum):
     REPLICAS = "replicas"
     ROLL_OUT = "roll-out"
 
@@ -56,7 +56,7 @@ class ReplicaClaims(msgspec.Struct, frozen=True):
                 f"Sessions use the claim {claim_name} in turn, "
                 f"since not all agents let them share whole devices of {slot}."
             )
-            if cause is _Cause.REPLICAS:
+            if cause is _SharingCause.REPLICAS:
                 message = f"{explanation} {endpoint.name} has one replica at most, by hand and by autoscaling."
                 raise InvalidInput(message, data={"desired_session_count": "several replicas not with this claim"})
             message = (
@@ -72,23 +72,27 @@ class ReplicaClaims(msgspec.Struct, frozen=True):
         await self.check(change.endpoint, [*change.revisions, *unchanged_revisions], service)
 
 
-def _claims_needed_at_once(endpoint: Endpoint, revisions: Iterable[Revision]) -> frozenset[tuple[str, _Cause]]:
+def _claims_needed_at_once(endpoint: Endpoint, revisions: Iterable[Revision]) -> frozenset[tuple[str, _SharingCause]]:
     """Returns the claims that several replicas of an endpoint may need at once, each with the cause."""
-    live_revisions = [revision for revision in revisions if revision.status in _LIVE and revision.spec.claim]
+    live_revisions = [revision for revision in revisions if revision.status in _LIVE_STATUSES and revision.spec.claim]
     max_replicas = max(endpoint.desired, endpoint.scaling.max_replicas if endpoint.scaling is not None else 0)
     claims_of_replicas = {
-        (str(revision.spec.claim), _Cause.REPLICAS) for revision in live_revisions if max_replicas > 1
+        (str(revision.spec.claim), _SharingCause.REPLICAS) for revision in live_revisions if max_replicas > 1
     }
     active_claims = {
         revision.spec.claim for revision in live_revisions if revision.status is ServedRevisionStatus.ACTIVE
     }
-    target_claims = [str(revision.spec.claim) for revision in live_revisions if revision.status in _TARGETS]
+    target_claims = [str(revision.spec.claim) for revision in live_revisions if revision.status in _TARGET_STATUSES]
     shared_claims = set(target_claims) & active_claims | {
         claim_name for claim_name in target_claims if target_claims.count(claim_name) > 1
     }
     return frozenset(
         claims_of_replicas
-        | {(str(claim_name), _Cause.ROLL_OUT) for claim_name in shared_claims if not _is_in_turn(endpoint.policy)}
+        | {
+            (str(claim_name), _SharingCause.ROLL_OUT)
+            for claim_name in shared_claims
+            if not _is_in_turn(endpoint.policy)
+        }
     )
 
 

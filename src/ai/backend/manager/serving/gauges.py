@@ -190,8 +190,8 @@ class PrometheusReader:
             async with self._http.post(
                 f"{self._url}/api/v1/query", data={"query": query}, allow_redirects=False
             ) as response:
-                raw = await _read_whole(response.content)
-            values = values_of(msgspec.json.decode(raw, type=dict[str, Any]))
+                reply_bytes = await _read_whole(response.content)
+            values = values_of(msgspec.json.decode(reply_bytes, type=dict[str, Any]))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, TypeError, LookupError) as e:
             raise Unavailable(f"Prometheus does not answer: {str(e) or type(e).__name__}") from None
         return sum(values) if values else None
@@ -318,5 +318,5 @@ def keys_of(service: Service) -> list[MetricKey]:
     policy = service.endpoint.scaling
     if policy is None:
         return []
-    target = [policy.target.key] if policy.target is not None else []
-    return list(dict.fromkeys([*(each.rule.key for each in service.rules), *target]))
+    target_policy = [policy.target.key] if policy.target is not None else []
+    return list(dict.fromkeys([*(each.rule.key for each in service.rules), *target_policy]))

@@ -142,7 +142,7 @@ def _modify_request(props: View) -> ModifyService:
 
 
 class ServingResolvers:
-    """Answers the GraphQL fields of endpoints; ``services`` is None where there are none."""
+    """Answers the GraphQL fields of endpoints; ``services`` is None if the manager has no model services."""
 
     def __init__(self, services: ServingService | None) -> None:
         self._services = services

@@ -22,12 +22,12 @@ def _enum_name(value: str) -> str:
     return value.upper().replace("-", "_")
 
 
-def rule_view(stored: AutoscalingRule) -> View:
+def rule_view(stored_rule: AutoscalingRule) -> View:
     """Returns a rule as a node. ``cooldown_seconds`` of published clients is a whole number."""
-    item: View = {**rule_item(stored)}
+    item: View = {**rule_item(stored_rule)}
     item |= {name: _enum_name(item[name]) for name in _ENUMS}
-    item |= {"row_id": stored.id, "endpoint": stored.endpoint_id, "created_at": stored.created_at}
-    return item | {"cooldown_seconds": round(stored.rule.cooldown_s)}
+    item |= {"row_id": stored_rule.id, "endpoint": stored_rule.endpoint_id, "created_at": stored_rule.created_at}
+    return item | {"cooldown_seconds": round(stored_rule.rule.cooldown_s)}
 
 
 def _changed_fields(props: View) -> View:

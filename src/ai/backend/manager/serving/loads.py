@@ -43,8 +43,8 @@ _WAIT_S = 2.0
 _MAX_SAMPLES = 2_048
 _TOKENS_S = 30.0
 """Seconds over which the rate of tokens is averaged, since tokens of an answer are counted at its end."""
-_ROLLED_OUT = frozenset({ServedRevisionStatus.PENDING, ServedRevisionStatus.ROLLING_OUT})
-_MOVING = _ROLLED_OUT | {ServedRevisionStatus.ROLLING_BACK}
+_PENDING_STATUSES = frozenset({ServedRevisionStatus.PENDING, ServedRevisionStatus.ROLLING_OUT})
+_MOVING_STATUSES = _PENDING_STATUSES | {ServedRevisionStatus.ROLLING_BACK}
 
 
 class _LoadReport(msgspec.Struct, frozen=True):
@@ -168,7 +168,7 @@ class Autoscaler:
             in_flight=sum(load.in_flight.values()) if load is not None and endpoint.desired else 0,
             last_request_at=newest_report.load.last_used if newest_report is not None else None,
             since=reports_since if is_fresh else now,
-            is_rolling_out=any(each.status in _MOVING for each in service.revisions),
+            is_rolling_out=any(each.status in _MOVING_STATUSES for each in service.revisions),
             state=memory.state,
         )
 

@@ -63,7 +63,7 @@ from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
-_PROBED = frozenset({ReplicaStatus.WARMING, ReplicaStatus.READY, ReplicaStatus.UNHEALTHY})
+_PROBED_STATUSES = frozenset({ReplicaStatus.WARMING, ReplicaStatus.READY, ReplicaStatus.UNHEALTHY})
 _MAX_STEPS = 16
 """The maximum number of changes of one endpoint in one round; further changes follow in the next round."""
 _MAX_AT_ONCE = 16
@@ -256,7 +256,7 @@ class ServingLoop(PeriodicLoop):
         routed_replicas: list[Replica] = []
         for replica in service.live_replicas:
             session = sessions.get(replica.id)
-            is_due = replica.status in _PROBED and replica.route is None
+            is_due = replica.status in _PROBED_STATUSES and replica.route is None
             if not is_due or session is None or session.status not in RUNNING_SESSION_STATUSES:
                 continue
             try:
@@ -317,7 +317,11 @@ class ServingLoop(PeriodicLoop):
         outcomes: dict[SessionId, ProbeOutcome] = {}
         for replica in service.live_replicas:
             session = sessions.get(replica.id)
-            if replica.status not in _PROBED or session is None or session.status not in RUNNING_SESSION_STATUSES:
+            if (
+                replica.status not in _PROBED_STATUSES
+                or session is None
+                or session.status not in RUNNING_SESSION_STATUSES
+            ):
                 continue
             server = service.revision(replica.revision_id).spec.served
             replicas_to_probe.append((replica, session, server))
@@ -331,14 +335,16 @@ class ServingLoop(PeriodicLoop):
         """Returns the answers of the old and the new revision since the roll-out began, if a guard evaluates the
         roll-out.
         """
-        target = next((each for each in service.revisions if each.status is ServedRevisionStatus.ROLLING_OUT), None)
-        if target is None or service.endpoint.policy.guard is None:
+        target_revision = next(
+            (each for each in service.revisions if each.status is ServedRevisionStatus.ROLLING_OUT), None
+        )
+        if target_revision is None or service.endpoint.policy.guard is None:
             return {}
         self._samples.ask()
         compared_statuses = (ServedRevisionStatus.ROLLING_OUT, ServedRevisionStatus.ACTIVE)
         revision_ids = [each.id for each in service.revisions if each.status in compared_statuses]
         now = self._clock.now().timestamp()
-        return self._samples.of(revision_ids, target.changed_at.timestamp(), now)
+        return self._samples.sum_since(revision_ids, target_revision.changed_at.timestamp(), now)
 
     async def _in_flight(self, service: Service) -> Mapping[UUID, int]:
         """Returns the number of open requests of draining replicas, if the app proxy reports it."""

@@ -19,13 +19,15 @@ class MemoryEndpointUsageStore:
         self._positions: dict[str, int] = {}
         self._use: dict[UseKey, UseSums] = {}
 
-    async def position(self, source: str) -> int:
-        return self._positions.get(source, 0)
+    async def position(self, coordinator_id: str) -> int:
+        return self._positions.get(coordinator_id, 0)
 
-    async def add(self, source: str, *, after: int, last: int, use: Mapping[UseKey, UseSums]) -> None:
-        if self._positions.get(source, 0) != after:
-            raise StaleVersion(f"the use that {source} reported after {after} was added meanwhile")
-        self._positions[source] = last
+    async def add(
+        self, coordinator_id: str, *, after_number: int, last_number: int, use: Mapping[UseKey, UseSums]
+    ) -> None:
+        if self._positions.get(coordinator_id, 0) != after_number:
+            raise StaleVersion(f"the use that {coordinator_id} reported after {after_number} was added meanwhile")
+        self._positions[coordinator_id] = last_number
         for key, sums in use.items():
             if await self._serving.get(key.endpoint_id) is not None:
                 self._use[key] = self._use.get(key, UseSums()) + sums

@@ -49,8 +49,10 @@ from ai.backend.manager.sessions.model import Session
 
 R, V = ReplicaStatus, ServedRevisionStatus
 _HELD_REQUESTS = 100
-_ROUTED = frozenset({R.READY, R.DRAINING})
-_PUBLISHED_FIRST = frozenset({ReplicaTrigger.END_REQUESTED, ReplicaTrigger.DRAINED, ReplicaTrigger.DRAIN_TIMED_OUT})
+_ROUTED_STATUSES = frozenset({R.READY, R.DRAINING})
+_TRIGGERS_AFTER_PUBLICATION = frozenset(
+    {ReplicaTrigger.END_REQUESTED, ReplicaTrigger.DRAINED, ReplicaTrigger.DRAIN_TIMED_OUT}
+)
 """Triggers that end the service of a replica, and wait until the coordinator has the present routes."""
 
 
@@ -83,7 +85,7 @@ def routes_of(service: Service) -> list[RouteInfo]:
     requests.
     """
     revisions = {revision.id: revision for revision in service.revisions}
-    routed_replicas = [each for each in service.replicas if each.status in _ROUTED]
+    routed_replicas = [each for each in service.replicas if each.status in _ROUTED_STATUSES]
     is_weighed = any(revisions[each.revision_id].weight > 0 for each in routed_replicas if each.status is R.READY)
     routes = []
     for each in routed_replicas:
@@ -106,8 +108,10 @@ def routes_of(service: Service) -> list[RouteInfo]:
 
 
 def serving_of(service: Service) -> ServingOptions:
-    """Returns the options by which the worker of the app proxy serves an endpoint. They wait for a replica while one is
-    wanted, or where the first of them starts one.
+    """Returns the options by which the worker of the app proxy serves an endpoint.
+
+    The worker holds requests while the endpoint has no replica, if replicas are desired or if a request may start the
+    first one.
     """
     endpoint = service.endpoint
     served_revisions = [each for each in service.revisions if each.weight > 0] or [service.current]
@@ -141,9 +145,9 @@ def is_published(service: Service) -> bool:
     return not endpoint.published and not routes_of(service) and not waits_for_requests
 
 
-def next_change(service: Service, seen: Observation, now: datetime, ids: IdGenerator) -> ServingChange | None:
+def next_change(service: Service, observation: Observation, now: datetime, ids: IdGenerator) -> ServingChange | None:
     """Returns the next change of a service, or None if nothing is to change."""
-    return _Round(service, seen, now, ids).run()
+    return _Round(service, observation, now, ids).run()
 
 
 def destroyed_change(service: Service, now: datetime) -> ServingChange:
@@ -183,8 +187,8 @@ def _event(
 class _Round:
     """Collects the parts of one change of a service."""
 
-    def __init__(self, service: Service, seen: Observation, now: datetime, ids: IdGenerator) -> None:
-        self._service, self._seen, self._now, self._ids = service, seen, now, ids
+    def __init__(self, service: Service, observation: Observation, now: datetime, ids: IdGenerator) -> None:
+        self._service, self._seen, self._now, self._ids = service, observation, now, ids
         self._endpoint = service.endpoint
         self._replicas = {each.id: each for each in service.replicas}
         self._revisions = {each.id: each for each in service.revisions}
@@ -300,7 +304,7 @@ class _Round:
         decision, endpoint = self._seen.scaling, self._endpoint
         if decision is None or decision.reason is None or decision.desired == endpoint.desired:
             return
-        note = ScalingNote(
+        scaling_note = ScalingNote(
             at=self._now,
             before=endpoint.desired,
             desired=decision.desired,
@@ -309,7 +313,7 @@ class _Round:
             inputs=decision.inputs,
             triggered=decision.triggered,
         )
-        self._endpoint = replace(endpoint, desired=decision.desired, scaled=note)
+        self._endpoint = replace(endpoint, desired=decision.desired, scaled=scaling_note)
         for rule_id in decision.triggered:
             rule = self._rules[rule_id]
             triggered_rule = replace(rule.rule, last_triggered_at=self._now.timestamp())
@@ -400,9 +404,9 @@ class _Round:
         A replica that serves waits until the coordinator has the routes of its replacement. A draining replica waits
         until the coordinator knows that it drains. Replicas of an endpoint that is being destroyed do not wait.
         """
-        is_routed = replica.status in _ROUTED
+        is_routed = replica.status in _ROUTED_STATUSES
         is_leaving = self._endpoint.status is EndpointStatus.DESTROYING
-        if is_routed and trigger in _PUBLISHED_FIRST and not self._is_published and not is_leaving:
+        if is_routed and trigger in _TRIGGERS_AFTER_PUBLICATION and not self._is_published and not is_leaving:
             return
         self._step_replica(replica, trigger, reason)
 

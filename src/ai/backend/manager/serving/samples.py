@@ -63,7 +63,7 @@ class RevisionSamples:
             if not sums_by_time:
                 del self._sums[revision]
 
-    def of(self, revision_ids: Collection[UUID], since: float, now: float) -> dict[UUID, RevisionSample]:
+    def sum_since(self, revision_ids: Collection[UUID], since: float, now: float) -> dict[UUID, RevisionSample]:
         """Returns the sums of the answers of these revisions since a moment, at most since the start of the window."""
         window_start = max(since, now - WINDOW_S)
         return {

@@ -41,8 +41,8 @@ class ScalingService(msgspec.Struct, frozen=True):
             endpoint = with_requested_change(service.endpoint, now)
             new_fields = dict(changes)
             if new_fields.get("target") is not None:
-                target = msgspec.structs.asdict(new_fields["target"])
-                new_fields["target"] = TargetPolicy(source=target.pop("metric_source"), **target)
+                target_fields = msgspec.structs.asdict(new_fields["target"])
+                new_fields["target"] = TargetPolicy(source=target_fields.pop("metric_source"), **target_fields)
             policy = replace(endpoint.scaling or self._initial_policy(endpoint), **new_fields)
             self._check(policy)
             # Bounds hold at once: nothing waits for a load.
@@ -134,11 +134,11 @@ class ScalingService(msgspec.Struct, frozen=True):
         if not 0 <= policy.min_replicas <= policy.max_replicas <= allowed_replicas:
             message = f"min_replicas is at most max_replicas, which is at most {allowed_replicas}."
             raise InvalidInput(message, data={"max_replicas": "out of range"})
-        target = policy.target
-        if target is None:
+        target_policy = policy.target
+        if target_policy is None:
             return
-        self._check_metric(target.source, target.metric)
-        if target.panic_s > target.stable_s:
+        self._check_metric(target_policy.source, target_policy.metric)
+        if target_policy.panic_s > target_policy.stable_s:
             raise InvalidInput("panic_s is at most stable_s.", data={"target.panic_s": "out of range"})
 
     def _check_rule(self, rule: ScalingRule) -> None:

@@ -314,16 +314,20 @@ class ServingService:
 
         def change(service: Service, now: datetime) -> ServingChange:
             cancellable_statuses = (ServedRevisionStatus.ROLLING_OUT, ServedRevisionStatus.PENDING)
-            target = next((each for each in service.revisions if each.status in cancellable_statuses), None)
-            if target is None:
+            rolling_revision = next((each for each in service.revisions if each.status in cancellable_statuses), None)
+            if rolling_revision is None:
                 raise Conflict("No revision is being rolled out.", data={"status": "no roll-out"})
-            state = Served(target.status, target.reason)
+            state = Served(rolling_revision.status, rolling_revision.reason)
             new_state, _, _ = step_revision(state, RevisionTrigger.CANCEL_REQUESTED, stimulus_id=caller.stimulus_id)
-            target = replace(target, status=new_state.status, reason=new_state.reason, changed_at=now)
+            rolling_revision = replace(
+                rolling_revision, status=new_state.status, reason=new_state.reason, changed_at=now
+            )
             endpoint = with_requested_change(service.endpoint, now)
-            event = event_of(endpoint, now, f"revision {target.number}", {"by": caller.access_key}, served=new_state)
+            event = event_of(
+                endpoint, now, f"revision {rolling_revision.number}", {"by": caller.access_key}, served=new_state
+            )
             return ServingChange(
-                version=service.endpoint.version, endpoint=endpoint, revisions=[target], events=[event]
+                version=service.endpoint.version, endpoint=endpoint, revisions=[rolling_revision], events=[event]
             )
 
         return await self.apply(caller, ref, change)
@@ -334,20 +338,22 @@ class ServingService:
 
         def change(service: Service, now: datetime) -> ServingChange:
             rolling = ServedRevisionStatus.ROLLING_OUT
-            target = next((each for each in service.revisions if each.status is rolling), None)
+            rolling_revision = next((each for each in service.revisions if each.status is rolling), None)
             policy = service.endpoint.policy
-            has_step = target is not None and (
-                target.step < len(policy.steps) if policy.kind is RolloutKind.CANARY else target.step == 1
+            has_step = rolling_revision is not None and (
+                rolling_revision.step < len(policy.steps)
+                if policy.kind is RolloutKind.CANARY
+                else rolling_revision.step == 1
             )
-            if target is None or not has_step:
+            if rolling_revision is None or not has_step:
                 raise Conflict("No step of a roll-out can be ended now.", data={"status": "no step"})
-            target = replace(target, step=target.step + 1, step_since=now)
+            rolling_revision = replace(rolling_revision, step=rolling_revision.step + 1, step_since=now)
             endpoint = with_requested_change(service.endpoint, now)
-            data = {"by": caller.access_key, "step": target.step}
-            state = Served(target.status, target.reason)
-            event = event_of(endpoint, now, f"revision {target.number}", data, served=state)
+            data = {"by": caller.access_key, "step": rolling_revision.step}
+            state = Served(rolling_revision.status, rolling_revision.reason)
+            event = event_of(endpoint, now, f"revision {rolling_revision.number}", data, served=state)
             return ServingChange(
-                version=service.endpoint.version, endpoint=endpoint, revisions=[target], events=[event]
+                version=service.endpoint.version, endpoint=endpoint, revisions=[rolling_revision], events=[event]
             )
 
         return await self.apply(caller, ref, change)

@@ -37,14 +37,16 @@ class SqlEndpointUsageStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def position(self, source: str) -> int:
-        rows = await self._db.fetch(select(_POSITIONS.c.last).where(_POSITIONS.c.source == source))
+    async def position(self, coordinator_id: str) -> int:
+        rows = await self._db.fetch(select(_POSITIONS.c.last).where(_POSITIONS.c.source == coordinator_id))
         return int(rows[0].last) if rows else 0
 
-    async def add(self, source: str, *, after: int, last: int, use: Mapping[UseKey, UseSums]) -> None:
+    async def add(
+        self, coordinator_id: str, *, after_number: int, last_number: int, use: Mapping[UseKey, UseSums]
+    ) -> None:
         def work(conn: Connection) -> None:
             # The row is written before anything is read: of two managers that add the same reports, one waits here.
-            _advance(conn, source, after, last)
+            _advance(conn, coordinator_id, after_number, last_number)
             ids = {key.endpoint_id for key in use}
             stored_ids = set(conn.execute(select(_ENDPOINTS.c.id).where(_ENDPOINTS.c.id.in_(ids))).scalars())
             for key, sums in use.items():
@@ -94,16 +96,16 @@ class SqlEndpointUsageStore:
         return int(await self._db.run_write(lambda conn: conn.execute(old_rows).rowcount))
 
 
-def _advance(conn: Connection, source: str, after: int, last: int) -> None:
-    is_at_position = (_POSITIONS.c.source == source, _POSITIONS.c.last == after)
-    if conn.execute(update(_POSITIONS).where(*is_at_position).values(last=last)).rowcount:
+def _advance(conn: Connection, coordinator_id: str, after_number: int, last_number: int) -> None:
+    is_at_position = (_POSITIONS.c.source == coordinator_id, _POSITIONS.c.last == after_number)
+    if conn.execute(update(_POSITIONS).where(*is_at_position).values(last=last_number)).rowcount:
         return
     try:
-        if after:
-            raise StaleVersion(f"the use that {source} reported after {after} was added meanwhile")
-        conn.execute(insert(_POSITIONS), {"source": source, "last": last})
+        if after_number:
+            raise StaleVersion(f"the use that {coordinator_id} reported after {after_number} was added meanwhile")
+        conn.execute(insert(_POSITIONS), {"source": coordinator_id, "last": last_number})
     except IntegrityError:
-        raise StaleVersion(f"the use that {source} reported was added meanwhile") from None
+        raise StaleVersion(f"the use that {coordinator_id} reported was added meanwhile") from None
 
 
 def _add(conn: Connection, key: UseKey, sums: UseSums) -> None:

@@ -81,17 +81,19 @@ class UsageLoop(PeriodicLoop):
     async def _collect(self, coordinator: CoordinatorAddress, endpoint_ids: Collection[UUID]) -> None:
         # A coordinator that was set up anew counts its reports from 1 again, and has another certificate.
         coordinator_identity = f"{coordinator.url} {await self._coordinators.authority(coordinator)}"
-        source_digest = hashlib.sha256(coordinator_identity.encode()).hexdigest()
-        after = await self._store.position(source_digest)
+        coordinator_id = hashlib.sha256(coordinator_identity.encode()).hexdigest()
+        last_stored_id = await self._store.position(coordinator_id)
         for _ in range(_MAX_PAGES):
-            rows = await self._coordinators.usage(coordinator, after=after, limit=_ROWS)
+            rows = await self._coordinators.usage(coordinator, after=last_stored_id, limit=_ROWS)
             if not rows:
                 return
             last_row_id = max(row.id for row in rows)
-            await self._store.add(source_digest, after=after, last=last_row_id, use=sum_usage(rows, endpoint_ids))
+            await self._store.add(
+                coordinator_id, after_number=last_stored_id, last_number=last_row_id, use=sum_usage(rows, endpoint_ids)
+            )
             served_usage = [row.usage for row in rows if row.usage.endpoint in endpoint_ids]
             self._samples.record(served_usage, self._clock.now().timestamp())
-            after = last_row_id
+            last_stored_id = last_row_id
 
 
 def sum_usage(rows: Iterable[UsageRow], endpoint_ids: Collection[UUID]) -> dict[UseKey, UseSums]:

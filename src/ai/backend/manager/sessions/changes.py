@@ -67,7 +67,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
 
 
-def callback_body(event: EventDraft, at: datetime) -> dict[str, Any]:
+def callback_body(event: EventDraft, happened_at: datetime) -> dict[str, Any]:
     """Returns the body of the webhook of an event, without facts that only the owner may know.
 
     Source: docs/decisions/0044; ``type``, ``event``, ``session_id`` and ``when`` are the published manager's.
@@ -77,16 +77,16 @@ def callback_body(event: EventDraft, at: datetime) -> dict[str, Any]:
         "type": "session_lifecycle",
         "event": event.name.removeprefix("session_"),
         "session_id": str(event.session_id),
-        "when": at.isoformat(),
+        "when": happened_at.isoformat(),
         **public_payload,
     }
 
 
-def event_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> list[dict[str, Any]]:
+def event_rows(session: Session, drafts: Iterable[EventDraft], happened_at: datetime) -> list[dict[str, Any]]:
     """Returns rows of the event table for new events of a session, without their ids."""
     owner_fields = {"access_key": session.access_key, "domain_name": session.domain_name, "group_id": session.group_id}
     return [
-        {**owner_fields, "user_id": session.user_id, "at": at}
+        {**owner_fields, "user_id": session.user_id, "at": happened_at}
         | {
             "name": draft.name,
             "session_id": draft.session_id,
@@ -97,12 +97,12 @@ def event_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> 
     ]
 
 
-def webhook_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> list[dict[str, Any]]:
+def webhook_rows(session: Session, drafts: Iterable[EventDraft], happened_at: datetime) -> list[dict[str, Any]]:
     """Returns rows, without ids, of the webhook table for those new events that change the session's status."""
     shared_fields = {"session_id": session.id, "access_key": session.access_key, "url": session.callback_url}
     shared_fields["trace"] = session.trace
     return [
-        {**shared_fields, "body": callback_body(draft, at), "attempts": 0, "due_at": at}
+        {**shared_fields, "body": callback_body(draft, happened_at), "attempts": 0, "due_at": happened_at}
         for draft in drafts
         if draft.kernel_id is None and session.callback_url
     ]

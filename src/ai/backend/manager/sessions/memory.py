@@ -32,7 +32,7 @@ from ai.backend.manager.sessions.changes import (
     webhook_rows,
 )
 from ai.backend.manager.sessions.claims.memory import MemoryClaims
-from ai.backend.manager.sessions.claims.model import Claim, as_occupancy, no_such_claim, own_devices
+from ai.backend.manager.sessions.claims.model import Claim, as_occupancy, no_such_claim, without_claim_devices
 from ai.backend.manager.sessions.store import UNLIMITED
 
 
@@ -181,12 +181,12 @@ class MemorySessionStore(MemoryClaims):
             moved_agents[agent_id] = replace(agent, occupied_slots=occupied_slots)
         return moved_agents
 
-    def _add_events(self, session: model.Session, drafts: Sequence[EventDraft], at: datetime) -> None:
+    def _add_events(self, session: model.Session, drafts: Sequence[EventDraft], happened_at: datetime) -> None:
         memory = self._memory
-        for row in webhook_rows(session, drafts, at):
+        for row in webhook_rows(session, drafts, happened_at):
             memory.callback_id += 1
             memory.callbacks[memory.callback_id] = Webhook(id=memory.callback_id, **row)
-        for row in event_rows(session, drafts, at):
+        for row in event_rows(session, drafts, happened_at):
             memory.event_id += 1
             memory.events.append(Event(id=memory.event_id, **row))
 
@@ -222,7 +222,7 @@ class MemorySessionStore(MemoryClaims):
         )
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], model.Session | None]
+        self, statuses: Collection[SessionStatus], find_cached: Callable[[SessionId], model.Session | None]
     ) -> list[model.Session]:
         return await self.by_status(statuses)
 
@@ -251,7 +251,7 @@ class MemorySessionStore(MemoryClaims):
             if kernel.agent in agent_ids and kernel.agent is not None and kernel.status in HOLDING
         ]
         claims = [claim for claim in self._memory.claims.values() if claim.agent in agent_ids]
-        return [*map(own_devices, kernels), *map(as_occupancy, claims)]
+        return [*map(without_claim_devices, kernels), *map(as_occupancy, claims)]
 
     async def search(self, query: model.SessionQuery) -> Page[model.Session]:
         sessions = [

@@ -29,7 +29,7 @@ STARTED_OVER = "started_over"
 """Key of a session's ``status_data``: how often it was preempted and started over, and its attempts by then."""
 
 
-def line_between(first: ids.AgentId, second: ids.AgentId) -> str:
+def connection_name_of(first: ids.AgentId, second: ids.AgentId) -> str:
     """Returns the name of the connection between two agents, which does not depend on the order of the agents."""
     return " ".join(sorted((first, second)))
 
@@ -50,7 +50,7 @@ class SessionNetwork(msgspec.Struct, frozen=True, kw_only=True):
         mtu: the largest packet in it.
         addresses, places: the address and the agent of each kernel, by host name.
         encrypted: True if traffic between agents is encrypted.
-        lines: the nonce of each encrypted line, by :func:`line_between`; empty without encryption.
+        lines: the nonce of each encrypted line, by :func:`connection_name_of`; empty without encryption.
         key_id: of the key from which its secrets are derived; newer keys do not change it.
     """
 

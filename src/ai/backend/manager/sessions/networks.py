@@ -17,7 +17,7 @@ from ai.backend.common.states import ClusterMode
 from ai.backend.common.wire.agent import OverlayInfo, UnderlayPeer
 from ai.backend.manager.agents.capabilities import is_encrypted
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.sessions.model import Kernel, NetworkNode, Session, SessionNetwork, line_between
+from ai.backend.manager.sessions.model import Kernel, NetworkNode, Session, SessionNetwork, connection_name_of
 from ai.backend.manager.sessions.settings import SessionSettings
 
 Derive = Callable[[bytes, str], bytes]
@@ -52,9 +52,9 @@ def assign_network(
 ) -> tuple[int, SessionNetwork]:
     """Returns the number and the network of a session whose kernels have their agents.
 
-    ``agents`` are at least those of its kernels; ``existing_networks`` are the networks of all live sessions. The search
-    begins at random, so that numbers that a lost agent still uses are not reused at once. Raises InsufficientResource if no
-    numbers or addresses are free, or an agent does not support such networks any more.
+    ``agents`` are at least those of its kernels; ``existing_networks`` are the networks of all live sessions. The
+    search begins at random, so that numbers that a lost agent still uses are not reused at once. Raises
+    InsufficientResource if no numbers or addresses are free, or an agent does not support such networks any more.
     """
     placed_hosts = [(kernel.cluster_hostname, kernel.agent) for kernel in session.kernels if kernel.agent is not None]
     member_agents = list(dict.fromkeys(agent for _, agent in placed_hosts))
@@ -103,7 +103,7 @@ def _connection_nonces(
     existing_nonces = {
         connection_name: nonce for _, network in existing_networks for connection_name, nonce in network.lines.items()
     }
-    connection_names = (line_between(*agent_pair) for agent_pair in combinations(member_agents, 2))
+    connection_names = (connection_name_of(*agent_pair) for agent_pair in combinations(member_agents, 2))
     return {
         connection_name: existing_nonces.get(connection_name) or f"{key_id}:{rng.getrandbits(64):016x}"
         for connection_name in connection_names
@@ -156,7 +156,7 @@ def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInf
     def key(source: AgentId, target: AgentId) -> bytes:
         if not network.encrypted:
             return b""
-        nonce = network.lines.get(line_between(source, target), "")
+        nonce = network.lines.get(connection_name_of(source, target), "")
         return derive(f"underlay {source} {target} {nonce}".encode(), nonce.partition(":")[0])
 
     return OverlayInfo(

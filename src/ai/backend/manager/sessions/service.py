@@ -177,7 +177,7 @@ class SessionService:
         """
         return await self.store.count_by_status(await self._restrict_query(caller, query))
 
-    async def of_kernel(self, caller: Caller, kernel_id: KernelId) -> model.Session | None:
+    async def session_of_kernel(self, caller: Caller, kernel_id: KernelId) -> model.Session | None:
         """Returns the session of a kernel with live statistics, or None if the caller may not see the session."""
         sessions = await self.store.of_kernels([kernel_id])
         return next((with_live_statistics(session, self.stats) for session in sessions if sees(caller, session)), None)

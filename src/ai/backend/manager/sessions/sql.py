@@ -42,7 +42,7 @@ from ai.backend.manager.query.model import Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 from ai.backend.manager.sessions import model, tables
 from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck, claim_changes, slot_deltas
-from ai.backend.manager.sessions.claims.model import as_occupancy, own_devices
+from ai.backend.manager.sessions.claims.model import as_occupancy, without_claim_devices
 from ai.backend.manager.sessions.claims.sql import (
     SqlClaims,
     check_named_claims,
@@ -113,40 +113,54 @@ def _conditions(query: model.SessionQuery) -> list[ColumnElement[bool]]:
 
 
 def _sessions_where(*conditions: ColumnElement[bool] | TextClause) -> Select[Any]:
-    return select(tables.sessions).where(*conditions).order_by(_S.created_at, _S.id)
+    return select(tables.sessions).where(*conditions).order_by(_SESSION.created_at, _SESSION.id)
 
 
 def _select_held() -> Select[Any]:
-    renamed_columns = _K.id.label("kernel_id"), _K.occupied_slots.label("slots")
-    detail_columns = _K.session_id, _K.agent, _S.access_key, _K.status, _K.status_changed, _K.attempt, _K.devices
-    kernels_query = select(*renamed_columns, *detail_columns, _S.device_requests, _S.claim_id).join(
-        tables.sessions, _S.id == _K.session_id
+    renamed_columns = _KERNEL.id.label("kernel_id"), _KERNEL.occupied_slots.label("slots")
+    detail_columns = (
+        _KERNEL.session_id,
+        _KERNEL.agent,
+        _SESSION.access_key,
+        _KERNEL.status,
+        _KERNEL.status_changed,
+        _KERNEL.attempt,
+        _KERNEL.devices,
     )
-    return kernels_query.where(IsOneOf(_K.agent, "agents"), is_any(_K.status, HOLDING))
+    kernels_query = select(*renamed_columns, *detail_columns, _SESSION.device_requests, _SESSION.claim_id).join(
+        tables.sessions, _SESSION.id == _KERNEL.session_id
+    )
+    return kernels_query.where(IsOneOf(_KERNEL.agent, "agents"), is_any(_KERNEL.status, HOLDING))
 
 
-_S, _K = tables.sessions.c, tables.kernels.c
-_IS_OWNED = _S.access_key == parameter(_S.access_key)
+_SESSION, _KERNEL = tables.sessions.c, tables.kernels.c
+_IS_OWNED = _SESSION.access_key == parameter(_SESSION.access_key)
 _INSERT_SESSION, _INSERT_KERNEL = insertion(tables.sessions, _SESSION_FIELDS), insertion(tables.kernels, _KERNEL_FIELDS)
-_KERNELS_OF = Prepared(select(tables.kernels).where(IsOneOf(_K.session_id, "ids")).order_by(_K.local_rank))
-_BY_ID = Prepared(_sessions_where(_S.id == parameter(_S.id)))
-_BY_IDS = Prepared(_sessions_where(IsOneOf(_S.id, "ids")))
-_BY_STATUS = Prepared(_sessions_where(IsOneOf(_S.status, "statuses")))
-_VERSIONS = Prepared(select(_S.id, _S.version).where(IsOneOf(_S.status, "statuses")).order_by(_S.created_at, _S.id))
-_OF_KERNELS = Prepared(_sessions_where(_S.id.in_(select(_K.session_id).where(IsOneOf(_K.id, "kernel_ids")))))
-_IS_NAMED = _S.name == parameter(_S.name)
+_KERNELS_OF = Prepared(select(tables.kernels).where(IsOneOf(_KERNEL.session_id, "ids")).order_by(_KERNEL.local_rank))
+_BY_ID = Prepared(_sessions_where(_SESSION.id == parameter(_SESSION.id)))
+_BY_IDS = Prepared(_sessions_where(IsOneOf(_SESSION.id, "ids")))
+_BY_STATUS = Prepared(_sessions_where(IsOneOf(_SESSION.status, "statuses")))
+_VERSIONS = Prepared(
+    select(_SESSION.id, _SESSION.version)
+    .where(IsOneOf(_SESSION.status, "statuses"))
+    .order_by(_SESSION.created_at, _SESSION.id)
+)
+_OF_KERNELS = Prepared(
+    _sessions_where(_SESSION.id.in_(select(_KERNEL.session_id).where(IsOneOf(_KERNEL.id, "kernel_ids"))))
+)
+_IS_NAMED = _SESSION.name == parameter(_SESSION.name)
 _LIVE_NAMED = Prepared(_sessions_where(tables.LIVE, _IS_OWNED, _IS_NAMED))
 _NEWEST_NAMED = Prepared(
-    select(tables.sessions).where(_IS_OWNED, _IS_NAMED).order_by(_S.created_at.desc(), _S.id).limit(1)
+    select(tables.sessions).where(_IS_OWNED, _IS_NAMED).order_by(_SESSION.created_at.desc(), _SESSION.id).limit(1)
 )
 _HELD = Prepared(_select_held())
 _KEY = identity_tables.keypairs.c.access_key
 _LOCK_OWNER = Prepared(select(_KEY).where(parameter(_KEY) == _KEY).with_for_update())
 _COUNT_LIVE = Prepared(select(func.count().label("live")).select_from(tables.sessions).where(tables.LIVE, _IS_OWNED))
 _PENDING_OF_OWNER = Prepared(
-    select(_S.id, _K.requested_slots)
-    .join(tables.kernels, _K.session_id == _S.id)
-    .where(_IS_OWNED, _S.status == SessionStatus.PENDING)
+    select(_SESSION.id, _KERNEL.requested_slots)
+    .join(tables.kernels, _KERNEL.session_id == _SESSION.id)
+    .where(_IS_OWNED, _SESSION.status == SessionStatus.PENDING)
 )
 
 
@@ -360,14 +374,14 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
         return await self._read(_BY_STATUS, {"statuses": statuses})
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], model.Session | None]
+        self, statuses: Collection[SessionStatus], find_cached: Callable[[SessionId], model.Session | None]
     ) -> list[model.Session]:
         def work(conn: Connection) -> list[model.Session]:
             versions = dict(_VERSIONS.all(conn, {"statuses": statuses}))
             session_of_id = {
                 stored_id: cached_session
                 for stored_id, version in versions.items()
-                if (cached_session := cached(stored_id)) is not None and cached_session.version == version
+                if (cached_session := find_cached(stored_id)) is not None and cached_session.version == version
             }
             if missing_ids := [session_id for session_id in versions if session_id not in session_of_id]:
                 loaded_sessions = _load(conn, _BY_IDS.all(conn, {"ids": missing_ids}))
@@ -387,7 +401,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
         def work(conn: Connection) -> list[KernelOccupancy]:
             kernels = [KernelOccupancy(**row._mapping) for row in _HELD.all(conn, {"agents": agent_ids})]
             claims = held_claims(conn, agent_ids)
-            return [*map(own_devices, kernels), *map(as_occupancy, claims)]
+            return [*map(without_claim_devices, kernels), *map(as_occupancy, claims)]
 
         return await self._db.run_read(work)
 

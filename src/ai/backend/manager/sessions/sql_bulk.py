@@ -35,10 +35,10 @@ def check_versions(conn: Connection, versions: Mapping[Any, int]) -> None:
             raise StaleVersion(f"session {session_id} is not at version {version} any more")
 
 
-def update_many(conn: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
+def update_many(conn: Connection, table: Any, values_of_rows: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
     """Sets columns of rows by their id; rows in which the same columns change share a statement."""
     rows_by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row_id, values in changed:
+    for row_id, values in values_of_rows:
         row = {f"new_{name}": value for name, value in values.items()}
         rows_by_columns.setdefault(tuple(sorted(values)), []).append({**row, "id": row_id})
     for column_names, rows in rows_by_columns.items():

@@ -103,12 +103,16 @@ def _start_over(session: Session) -> Session:
     return replace(session, started_at=None, not_before=None, status_data=status_data)
 
 
-def _status_info(old: Session | Kernel, state: SessionState | KernelState) -> str | None:
+def _status_info(old_object: Session | Kernel, new_state: SessionState | KernelState) -> str | None:
     """Returns the text for ``status_info``: the new reason, or the stored text if status and reason did not change."""
-    is_changed = (state.status, state.reason) != (old.status, old.reason)
-    if is_changed and state.status == "RUNNING" and state.reason is KernelEventReason.RESTARTING:
+    is_changed = (new_state.status, new_state.reason) != (old_object.status, old_object.reason)
+    if is_changed and new_state.status == "RUNNING" and new_state.reason is KernelEventReason.RESTARTING:
         return None  # the restart is over
-    return state.reason.value if is_changed and state.reason is not KernelEventReason.UNKNOWN else old.status_info
+    return (
+        new_state.reason.value
+        if is_changed and new_state.reason is not KernelEventReason.UNKNOWN
+        else old_object.status_info
+    )
 
 
 def _merge_kernel(

@@ -90,8 +90,8 @@ class SessionWriter:
     def cache(self, sessions: Iterable[Session]) -> None:
         """Caches sessions that were just read from the store."""
         for session in sessions:
-            cached = self.written_session(session.id)
-            if cached is None or cached.version <= session.version:
+            cached_session = self.written_session(session.id)
+            if cached_session is None or cached_session.version <= session.version:
                 self._cache(session)
 
     def _cache(self, session: Session) -> None:

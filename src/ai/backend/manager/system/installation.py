@@ -64,7 +64,7 @@ def _printable_value(key: str, value: Any) -> Any:
     """
     if isinstance(value, SecretStr):
         return HIDDEN if value.get_secret_value() else ""
-    if any(word in key.lower() for word in _SECRET_WORDS):
+    if any(secret_word in key.lower() for secret_word in _SECRET_WORDS):
         return HIDDEN if value not in (None, "", [], {}) and not isinstance(value, bool | int | float) else value
     if isinstance(value, dict | list):
         return _printable_items(value)

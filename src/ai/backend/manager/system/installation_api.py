@@ -44,7 +44,7 @@ class PermissionsReply(TypedDict):
 
 
 class InstallationApi:
-    """Routes by which operators see what holds."""
+    """Routes by which operators read the settings in force and the permissions of roles."""
 
     problems = (Forbidden,)
 

@@ -36,7 +36,9 @@ def merge_rights(host_maps: Iterable[Mapping[str, Any]]) -> HostRights:
     for permissions_of_host in host_maps:
         for host, permissions in permissions_of_host.items():
             granted_permissions = frozenset(
-                _PERMISSION_OF_WORD[word] for word in permissions if word in _PERMISSION_OF_WORD
+                _PERMISSION_OF_WORD[permission_word]
+                for permission_word in permissions
+                if permission_word in _PERMISSION_OF_WORD
             )
             merged_rights[host] = merged_rights.get(host, frozenset()) | granted_permissions
     return merged_rights

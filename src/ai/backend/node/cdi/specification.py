@@ -112,28 +112,30 @@ def parse(content: Any) -> CdiSpecification:
     try:
         specification = msgspec.convert(content, CdiSpecification)
     except msgspec.ValidationError as e:
-        raise _invalid(str(e)) from None
+        raise _invalid_error(str(e)) from None
     if not _KIND.fullmatch(specification.kind):
-        raise _invalid(f"kind {specification.kind!r} is not vendor.com/class")
+        raise _invalid_error(f"kind {specification.kind!r} is not vendor.com/class")
     device_names = [device.name for device in specification.devices]
     for name in device_names:
         if not _NAME.fullmatch(name):
-            raise _invalid(f"{name!r} cannot be the name of a device")
+            raise _invalid_error(f"{name!r} cannot be the name of a device")
     if len(set(device_names)) != len(device_names):
-        raise _invalid("a device is there twice")
+        raise _invalid_error("a device is there twice")
     version, needed_version = _version_of(specification.cdi_version), _needed_version(specification)
     if version > NEWEST_VERSION:
-        raise _invalid(f"cdiVersion {specification.cdi_version} is newer than {_text_of(NEWEST_VERSION)}")
+        raise _invalid_error(f"cdiVersion {specification.cdi_version} is newer than {_version_text(NEWEST_VERSION)}")
     if version < needed_version:
-        raise _invalid(f"cdiVersion {specification.cdi_version} is too low: its fields need {_text_of(needed_version)}")
+        raise _invalid_error(
+            f"cdiVersion {specification.cdi_version} is too low: its fields need {_version_text(needed_version)}"
+        )
     return specification
 
 
 def minimum_version(content: Mapping[str, Any]) -> str:
     """Returns the lowest version that has all fields of a decoded specification, whatever it says of its version.
     Raises InvalidInput as :func:`parse`."""
-    newest_content = {**content, "cdiVersion": _text_of(NEWEST_VERSION)}
-    return _text_of(_needed_version(parse(newest_content)))
+    newest_content = {**content, "cdiVersion": _version_text(NEWEST_VERSION)}
+    return _version_text(_needed_version(parse(newest_content)))
 
 
 def _needed_version(specification: CdiSpecification) -> tuple[int, ...]:
@@ -158,13 +160,13 @@ def _needed_version(specification: CdiSpecification) -> tuple[int, ...]:
 def _version_of(text: str) -> tuple[int, ...]:
     match = _VERSION.fullmatch(text)
     if match is None:
-        raise _invalid(f"cdiVersion {text!r} is not MAJOR.MINOR.PATCH")
-    return tuple(int(part) for part in match.groups())
+        raise _invalid_error(f"cdiVersion {text!r} is not MAJOR.MINOR.PATCH")
+    return tuple(int(number_text) for number_text in match.groups())
 
 
-def _text_of(version: tuple[int, ...]) -> str:
+def _version_text(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def _invalid(problem: str) -> InvalidInput:
+def _invalid_error(problem: str) -> InvalidInput:
     return InvalidInput(f"no valid CDI specification: {problem[:_MAX_TEXT]}")

@@ -87,14 +87,14 @@ def path_of(resource: Resource[Any], namespace: str = "", name: str = "", subres
 
     Raises InvalidInput for a name that would leave its place in the path.
     """
-    parts = [resource.root]
-    for part in (namespace, name, subresource):
-        if part in (".", "..") or "/" in part or "%" in part or "?" in part or "#" in part:
-            raise InvalidInput(f"{part[:253]!r} is no name of an object", data={"name": "malformed"})
+    segments = [resource.root]
+    for segment in (namespace, name, subresource):
+        if segment in (".", "..") or "/" in segment or "%" in segment or "?" in segment or "#" in segment:
+            raise InvalidInput(f"{segment[:253]!r} is no name of an object", data={"name": "malformed"})
     if namespace and resource.is_namespaced:
-        parts += ["namespaces", namespace]
-    parts.append(resource.plural)
-    return "/".join([*parts, *(part for part in (name, subresource) if part)])
+        segments += ["namespaces", namespace]
+    segments.append(resource.plural)
+    return "/".join([*segments, *(segment for segment in (name, subresource) if segment)])
 
 
 class KubeApi:
@@ -185,7 +185,7 @@ class KubeApi:
         """Returns all objects and the version of the list. An object that does not fit the projection is returned as
         Undecodable.
         """
-        query = {"limit": str(_PAGE), **selectors(label_selector, field_selector)}
+        query = {"limit": str(_PAGE), **selector_query(label_selector, field_selector)}
         objects: list[ObjectT | Undecodable] = []
         while True:
             body = await self.request("GET", path_of(resource, namespace), query=query)
@@ -417,7 +417,7 @@ class KubeApi:
         )
 
 
-def selectors(label_selector: str, field_selector: str) -> dict[str, str]:
+def selector_query(label_selector: str, field_selector: str) -> dict[str, str]:
     """Returns the query of a list or watch of some of the objects; an empty selector selects all."""
     values = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {key: value for key, value in values.items() if value}

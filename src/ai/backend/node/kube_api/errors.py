@@ -161,7 +161,7 @@ def refusal_of(status: Status, *, http_status: int, retry_after: str = "", reque
     message = status.message or f"the API server answered {code}"
     error = error_class(f"{request_text}: {message}" if request_text else message, data=data)
     error.status, error.reason = code, status.reason
-    error.retry_after_s = _seconds(retry_after) or min(float(details.retry_after_seconds), MAX_WAIT_S)
+    error.retry_after_s = _retry_after_s(retry_after) or min(float(details.retry_after_seconds), MAX_WAIT_S)
     if isinstance(error, RequestDenied) and denial is not None:
         error.denial = denial
     return error
@@ -174,7 +174,7 @@ def _denial_of(status: Status) -> Denial:
     return Denial.PERMISSION if is_permission else Denial.ADMISSION
 
 
-def _seconds(retry_after: str) -> float:
+def _retry_after_s(retry_after: str) -> float:
     try:
         return min(max(float(retry_after), 0.0), MAX_WAIT_S)
     except ValueError:  # a date, or nothing

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Generic
 
 from ai.backend.common.errors import BackendError, DeadlineExceeded
-from ai.backend.node.kube_api.client import KubeApi, path_of, selectors
+from ai.backend.node.kube_api.client import KubeApi, path_of, selector_query
 from ai.backend.node.kube_api.decoding import Undecodable
 from ai.backend.node.kube_api.errors import NotServed, ObjectInvalid, VersionExpired
 from ai.backend.node.kube_api.resources import ObjectT, Resource
@@ -177,7 +177,7 @@ class Reflector(Generic[ObjectT]):
             "watch": "true",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(self._rng.randint(_MIN_WATCH_S, _MAX_WATCH_S)),
-            **selectors(self._labels, self._fields),
+            **selector_query(self._labels, self._fields),
             **start_query,
         }
         decoder = WatchDecoder(self._resource.type)

@@ -133,13 +133,13 @@ class CgroupV1(CgroupDriver):
         return [{"path": path, "join": "tasks", "writes": entries} for path, entries in entries_by_path.items()]
 
     def usage(self, files: GroupFiles) -> Usage:
-        cpu_ns, io_text = files.number("cpuacct.usage"), files.read("blkio.throttle.io_service_bytes_recursive")
+        cpu_ns, io_text = files.read_number("cpuacct.usage"), files.read("blkio.throttle.io_service_bytes_recursive")
         return Usage(
             cpu_used_ms=None if cpu_ns is None else cpu_ns / 1e6,
-            memory=files.memory("memory.usage_in_bytes", b"total_inactive_file"),
+            memory=files.read_memory_bytes("memory.usage_in_bytes", b"total_inactive_file"),
             io_read=_sum_of_blkio(io_text, b"Read"),
             io_write=_sum_of_blkio(io_text, b"Write"),
-            pids=files.number("pids.current"),
+            pids=files.read_number("pids.current"),
         )
 
 
@@ -177,13 +177,13 @@ class CgroupV2(CgroupDriver):
         return [{"path": str(self.base / name), "join": "cgroup.procs", "writes": written_entries}]
 
     def usage(self, files: GroupFiles) -> Usage:
-        cpu_us, io_text = files.field("cpu.stat", b"usage_usec"), files.read("io.stat")
+        cpu_us, io_text = files.read_field("cpu.stat", b"usage_usec"), files.read("io.stat")
         return Usage(
             cpu_used_ms=None if cpu_us is None else cpu_us / 1e3,
-            memory=files.memory("memory.current", b"inactive_file"),
+            memory=files.read_memory_bytes("memory.current", b"inactive_file"),
             io_read=_sum_of_io_stat(io_text, b"rbytes"),
             io_write=_sum_of_io_stat(io_text, b"wbytes"),
-            pids=files.number("pids.current"),
+            pids=files.read_number("pids.current"),
         )
 
 
@@ -253,17 +253,19 @@ class GroupFiles:
                 return text
         return None
 
-    def number(self, name: str) -> int | None:
+    def read_number(self, name: str) -> int | None:
         """Returns the only number in a control group's file."""
         text = (self.read(name) or b"").strip()
         return int(text) if text.isdigit() else None
 
-    def memory(self, name: str, inactive_field: bytes) -> int | None:
+    def read_memory_bytes(self, name: str, inactive_field: bytes) -> int | None:
         """Returns the memory in use without inactive pages of files, which the kernel takes back at need."""
-        used_bytes = self.number(name)
-        return None if used_bytes is None else max(0, used_bytes - (self.field("memory.stat", inactive_field) or 0))
+        used_bytes = self.read_number(name)
+        return (
+            None if used_bytes is None else max(0, used_bytes - (self.read_field("memory.stat", inactive_field) or 0))
+        )
 
-    def field(self, name: str, field_name: bytes) -> int | None:
+    def read_field(self, name: str, field_name: bytes) -> int | None:
         """Returns the number after a key, which begins a line of a control group's file."""
         text = b"\n" + (self.read(name) or b"")
         start_offset = text.find(b"\n" + field_name + b" ")

@@ -1,4 +1,4 @@
-"""Secures UDP ports between nodes by IPsec: only peers may send, and with keys all is encrypted (ESP, AES-128-GCM).
+"""Secures UDP ports between nodes by IPsec: only peers may send, encrypted if there is a key (ESP, AES-128-GCM).
 
 The states and policies of an agent in the Linux kernel have its mark (the ``reqid``), by which it finds them after a
 restart. A port with a line is closed to all but its peers, at every address of this node, and nothing is forwarded to a
@@ -67,7 +67,7 @@ def why_no_ipsec(mark: int) -> str:
 
 
 def apply(mark: int, lines: Collection[SecuredLine]) -> None:
-    """Secures exactly ``lines``, and removes other security of this mark. Idempotent. Raises OSError.
+    """Secures exactly ``lines``, and removes other IPsec states and policies of this mark. Idempotent. Raises OSError.
 
     When it returns, lines with keys pass encrypted packets only, and only peers reach the ports. Raises FileExistsError
     if another agent encrypts for a peer's port.
@@ -82,7 +82,7 @@ def apply(mark: int, lines: Collection[SecuredLine]) -> None:
         kernel_policies = ipsec.policies()
         for policy in sorted(policies.difference(kernel_policies), key=lambda policy: policy.rule):
             ipsec.set_policy(
-                policy, is_update=any(policy.slot == kernel_policy.slot for kernel_policy in kernel_policies)
+                policy, is_update=any(policy.identity == kernel_policy.identity for kernel_policy in kernel_policies)
             )
         for policy in ipsec.policies():
             if policy not in policies:
@@ -126,7 +126,7 @@ class _Policy(msgspec.Struct, frozen=True):
     rule: _Rule = _Rule.ENCRYPT
 
     @property
-    def slot(self) -> tuple[object, ...]:
+    def identity(self) -> tuple[object, ...]:
         """The fields that identify a policy: the kernel has one policy for each combination."""
         return self.direction, self.source, self.target, self.port
 

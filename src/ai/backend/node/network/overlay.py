@@ -82,7 +82,7 @@ def why_no_overlays(name: str, *, within_node: bool = False) -> str:
         with RouteSocket() as route:
             try:
                 route.add_vxlan(name, trial_vni, "127.0.0.1", _PROBE_PORT, _PROBE_MTU)
-                if within_node and not route.has_no_shortcut(name):
+                if within_node and not route.has_no_local_bypass(name):
                     return _NO_SHORTCUT_REASON
             finally:
                 route.remove(name)
@@ -111,15 +111,17 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
                 route.add_vxlan(name, overlay.vni, *overlay.local, overlay.mtu)
             except FileExistsError:
                 raise CreationDeferred(f"another network here has the number {overlay.vni}") from None
-            if any(peer[0] == overlay.local[0] for peer in overlay.peers.values()) and not route.has_no_shortcut(name):
+            if any(peer[0] == overlay.local[0] for peer in overlay.peers.values()) and not route.has_no_local_bypass(
+                name
+            ):
                 route.remove(name)
                 raise CreationDenied(_NO_SHORTCUT_REASON)
             route.set_alias(name, alias)
             crash_point("network.made")
         for peer in dict.fromkeys(overlay.peers.values()):
-            route.add_place(name, EVERYBODY, *peer)
+            route.add_forwarding_entry(name, EVERYBODY, *peer)
         for host, peer in overlay.peers.items():
-            route.add_place(name, mac_of(overlay.addresses[host]), *peer)
+            route.add_forwarding_entry(name, mac_of(overlay.addresses[host]), *peer)
         isolate_from_host(name)
         if bridge:
             route.set_master(name, bridge)

@@ -75,7 +75,7 @@ class ClaimFactory(msgspec.Struct, frozen=True):
             raise NotFound(f"The resource group {candidates.resource_group} has no agents.")
         kernel_choices = [
             [replace(kernel, image=Image(name="the claim", architecture=architecture)) for kernel in kernels]
-            for kernels in alternatives.kernels_by(planned_kernels)
+            for kernels in alternatives.kernels_of_alternatives(planned_kernels)
             for architecture in architectures
         ]
         await factory.checker.check_fits(session_request, kernel_choices, candidates)

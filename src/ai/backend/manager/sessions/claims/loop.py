@@ -27,7 +27,7 @@ from ai.backend.manager.topics import SCHEDULE
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
-_ALL = 1_000_000
+_MAX_CLAIMS = 1_000_000
 _OWNERS_EVERY_S = 60.0
 
 
@@ -50,7 +50,7 @@ class ClaimLoop(PeriodicLoop):
     _owners_at: float = field(default=float("-inf"), init=False)
 
     async def once(self) -> None:
-        claims = (await self.store.claims(ClaimQuery(limit=_ALL))).items
+        claims = (await self.store.claims(ClaimQuery(limit=_MAX_CLAIMS))).items
         if not claims:
             self._missing_since.clear()
             return
@@ -61,7 +61,7 @@ class ClaimLoop(PeriodicLoop):
         orphan_ids, locked_out_ids = await self._ids_without_owner(claims)
         held_ids = {claim.id for claim in claims if claim.status.holds}
         self._missing_since = {
-            claim_id: since for claim_id, since in self._missing_since.items() if claim_id in held_ids
+            claim_id: missing_since for claim_id, missing_since in self._missing_since.items() if claim_id in held_ids
         }
         for claim in claims:
             change = self._due_change(

@@ -115,7 +115,7 @@ class ClaimQuery(ListQuery, frozen=True, kw_only=True):
     is_held: bool = False
 
 
-_RETURNED: dict[str, Any] = {
+_RETURNED_FIELDS: dict[str, Any] = {
     "agent": None,
     "occupied_slots": ResourceSlot(),
     "devices": {},
@@ -143,7 +143,7 @@ def advance(
         if not claim.status.holds:
             changes |= {"allocated_at": now, "status_info": None}
     elif claim.status.holds:
-        changes |= {**_RETURNED, "status_info": info}
+        changes |= {**_RETURNED_FIELDS, "status_info": info}
     return ClaimChange(old=claim, new=replace(claim, **changes))
 
 
@@ -183,7 +183,7 @@ def too_many_claims(limit: int) -> LimitExceeded:
     return LimitExceeded(f"Your policy allows {limit} device claims.", data={"claims": limit})
 
 
-def own_devices(occupancy: KernelOccupancy) -> KernelOccupancy:
+def without_claim_devices(occupancy: KernelOccupancy) -> KernelOccupancy:
     """Returns a kernel's occupancy without the devices of its claim, whose slots are not the kernel's."""
     if occupancy.claim_id is None:
         return occupancy

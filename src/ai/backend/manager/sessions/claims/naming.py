@@ -115,7 +115,7 @@ def check_identity(devices: DeviceReader, agents: Sequence[Agent], slots: Resour
             raise InvalidInput(message, data={field: f"{name}: devices without an identity"})
 
 
-def own_slots(slots: ResourceSlot, claim: Claim, image: Image) -> ResourceSlot:
+def without_accelerators(slots: ResourceSlot, claim: Claim, image: Image) -> ResourceSlot:
     """Returns a kernel's slots without the accelerators, since the claim of its session provides the accelerators.
     Raises InvalidInput if the image needs more than that.
     """

@@ -30,12 +30,12 @@ from ai.backend.manager.sessions.claims.model import (
 from ai.backend.manager.sessions.sql_bulk import move_slots
 
 _FIELDS = tuple(field for field in Claim.__struct_fields__)
-_C, _S = tables.device_claims.c, tables.sessions.c
-_IS_HELD = _C.agent.is_not(None)
-_IS_LIVE = _S.status.in_(LIVE_SESSION_STATUSES)  # one by one, so that the index of statuses is searched
+_CLAIM, _SESSION = tables.device_claims.c, tables.sessions.c
+_IS_HELD = _CLAIM.agent.is_not(None)
+_IS_LIVE = _SESSION.status.in_(LIVE_SESSION_STATUSES)  # one by one, so that the index of statuses is searched
 
 _HELD = Prepared(select(tables.device_claims).where(_IS_HELD))
-_HELD_ON = Prepared(select(tables.device_claims).where(IsOneOf(_C.agent, "agents")))
+_HELD_ON = Prepared(select(tables.device_claims).where(IsOneOf(_CLAIM.agent, "agents")))
 
 
 def _row(claim: Claim) -> dict[str, Any]:
@@ -50,32 +50,32 @@ def write_claims(conn: Connection, changes: Sequence[ClaimChange]) -> None:
     """Updates claims in the caller's transaction. The caller updates the slots of agents. Raises StaleVersion."""
     for change in changes:
         values = {**_row(change.new), "version": change.old.version + 1}
-        is_current = (_C.id == change.old.id, _C.version == change.old.version)
+        is_current = (_CLAIM.id == change.old.id, _CLAIM.version == change.old.version)
         if conn.execute(update(tables.device_claims).where(*is_current).values(values)).rowcount != 1:
             raise StaleVersion(f"claim {change.old.id} is not at version {change.old.version} any more")
         if (ended_span := _ended_span_row(change)) is not None:
             conn.execute(insert(tables.claim_spans), ended_span)
         if change.new.status is ClaimStatus.DELETED:
-            live_sessions = select(_S.id).where(_IS_LIVE, _S.claim_id == change.old.id).limit(1)
+            live_sessions = select(_SESSION.id).where(_IS_LIVE, _SESSION.claim_id == change.old.id).limit(1)
             if conn.execute(live_sessions).first() is not None:
                 raise StaleVersion(f"a session names the claim {change.old.id}")
-            conn.execute(delete(tables.device_claims).where(_C.id == change.old.id))
+            conn.execute(delete(tables.device_claims).where(_CLAIM.id == change.old.id))
 
 
 def _ended_span_row(change: ClaimChange) -> dict[str, Any] | None:
     """Returns the row of an allocation that has ended, for reports of usage."""
-    old = change.old
-    if old.allocated_at is None or change.new.status.holds:
+    old_claim = change.old
+    if old_claim.allocated_at is None or change.new.status.holds:
         return None
-    owner = {name: getattr(old, name) for name in ("domain_name", "group_id", "group_name", "user_id")}
-    ended_at = max(change.new.status_changed, old.allocated_at)
-    times = {"started_at": old.allocated_at, "terminated_at": ended_at}
-    return {**owner, **times, "claim_id": old.id, "slots": old.occupied_slots}
+    owner_fields = {name: getattr(old_claim, name) for name in ("domain_name", "group_id", "group_name", "user_id")}
+    ended_at = max(change.new.status_changed, old_claim.allocated_at)
+    span_times = {"started_at": old_claim.allocated_at, "terminated_at": ended_at}
+    return {**owner_fields, **span_times, "claim_id": old_claim.id, "slots": old_claim.occupied_slots}
 
 
 def check_named_claims(conn: Connection, claim_ids: Collection[UUID]) -> None:
     """Raises NotFound if one of these claims does not exist or is being deleted, and locks the rows of the claims."""
-    rows = conn.execute(select(_C.id, _C.is_deleting).where(_C.id.in_(claim_ids)).with_for_update()).all()
+    rows = conn.execute(select(_CLAIM.id, _CLAIM.is_deleting).where(_CLAIM.id.in_(claim_ids)).with_for_update()).all()
     if {row.id for row in rows if not row.is_deleting} != set(claim_ids):
         raise no_such_claim()
 
@@ -88,7 +88,7 @@ def held_claims(conn: Connection, agent_ids: Collection[AgentId] | None = None) 
 
 def occupied_by_claims(conn: Connection, *conditions: ColumnElement[bool]) -> ResourceSlot:
     """Returns the slots that claims hold."""
-    slots_query = select(_C.occupied_slots).where(_IS_HELD, *conditions)
+    slots_query = select(_CLAIM.occupied_slots).where(_IS_HELD, *conditions)
     return sum(conn.execute(slots_query).scalars(), ResourceSlot())
 
 
@@ -101,7 +101,7 @@ class SqlClaims:
         def work(conn: Connection) -> None:
             conn.execute(insert(tables.device_claims), _row(claim))
             count_query = (
-                select(func.count()).select_from(tables.device_claims).where(_C.access_key == claim.access_key)
+                select(func.count()).select_from(tables.device_claims).where(_CLAIM.access_key == claim.access_key)
             )
             if max_claims is not None and conn.execute(count_query).scalar_one() > max_claims:
                 raise too_many_claims(max_claims)
@@ -122,20 +122,20 @@ class SqlClaims:
         conditions: list[ColumnElement[bool]] = [
             column == value
             for column, value in (
-                (_C.user_id, query.user_id),
-                (_C.group_id, query.group_id),
-                (_C.domain_name, query.domain_name),
-                (_C.name, query.name),
+                (_CLAIM.user_id, query.user_id),
+                (_CLAIM.group_id, query.group_id),
+                (_CLAIM.domain_name, query.domain_name),
+                (_CLAIM.name, query.name),
             )
             if value is not None
         ]
         if query.ids is not None:
-            conditions.append(_C.id.in_(query.ids))
+            conditions.append(_CLAIM.id.in_(query.ids))
         if query.agents is not None:
-            conditions.append(_C.agent.in_(query.agents))
+            conditions.append(_CLAIM.agent.in_(query.agents))
         if query.is_held:
             conditions.append(_IS_HELD)
-        page_query = select(tables.device_claims).where(*conditions).order_by(_C.created_at.desc(), _C.id)
+        page_query = select(tables.device_claims).where(*conditions).order_by(_CLAIM.created_at.desc(), _CLAIM.id)
         count_query = select(func.count()).select_from(tables.device_claims).where(*conditions)
 
         def work(conn: Connection) -> Page[Claim]:
@@ -147,7 +147,7 @@ class SqlClaims:
     async def claims_by_id(self, claim_ids: Collection[UUID]) -> list[Claim]:
         if not claim_ids:
             return []
-        query = select(tables.device_claims).where(_C.id.in_(claim_ids))
+        query = select(tables.device_claims).where(_CLAIM.id.in_(claim_ids))
         return await self._db.run_read(lambda conn: [_claim(row) for row in conn.execute(query).all()])
 
     async def claims_on(self, agent_id: AgentId) -> list[Claim]:
@@ -157,9 +157,9 @@ class SqlClaims:
         if not claim_ids:
             return []
         query = (
-            select(_S.claim_id, _S.id, _S.name, _S.status)
-            .where(_IS_LIVE, _S.claim_id.in_(claim_ids))
-            .order_by(_S.created_at, _S.id)
+            select(_SESSION.claim_id, _SESSION.id, _SESSION.name, _SESSION.status)
+            .where(_IS_LIVE, _SESSION.claim_id.in_(claim_ids))
+            .order_by(_SESSION.created_at, _SESSION.id)
         )
         rows = await self._db.run_read(lambda conn: conn.execute(query).all())
         return [ClaimUser(claim_id=row.claim_id, session_id=row.id, name=row.name, status=row.status) for row in rows]

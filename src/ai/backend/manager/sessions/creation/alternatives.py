@@ -23,13 +23,13 @@ _FIELD = "config.device_requests"
 
 
 class Alternatives(msgspec.Struct, frozen=True):
-    """The device requests of a session. Each of them says an amount of every slot of which one of them says one, but of
-    those that neither it nor ``resources`` request."""
+    """Holds the distinct device requests of a session, compiled and as texts. If one request names an amount of a slot,
+    all requests name an amount of this slot, except requests that do not need the slot."""
 
     requests: tuple[DeviceRequest, ...] = ()
     texts: tuple[str, ...] = ()
 
-    def kernels_by(self, planned_kernels: Sequence[PlannedKernel]) -> list[Sequence[PlannedKernel]]:
+    def kernels_of_alternatives(self, planned_kernels: Sequence[PlannedKernel]) -> list[Sequence[PlannedKernel]]:
         """Returns the planned kernels once for each alternative, or once in all if the alternatives name no amounts."""
         amount_slots = amounts.named_slots(self.requests)
         if not amount_slots:

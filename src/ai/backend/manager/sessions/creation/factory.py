@@ -30,7 +30,7 @@ from ai.backend.manager.images.model import Image
 from ai.backend.manager.images.service import ImageService, merge_images, resolve_image
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.sessions.claims.model import Claim
-from ai.backend.manager.sessions.claims.naming import ClaimNaming, own_slots
+from ai.backend.manager.sessions.claims.naming import ClaimNaming, without_accelerators
 from ai.backend.manager.sessions.creation import feasibility
 from ai.backend.manager.sessions.creation import request as checks
 from ai.backend.manager.sessions.creation.alternatives import check_alternatives
@@ -92,9 +92,10 @@ class SessionFactory:
         planned_kernels = await self._plan_kernels(owner, request, image, slots, candidates)
         if claim is not None:
             self._naming.check(request, claim, candidates.agents)
-            slots = own_slots(slots, claim, image)
+            slots = without_accelerators(slots, claim, image)
             planned_kernels = tuple(
-                replace(kernel, slots=own_slots(kernel.slots, claim, kernel.image)) for kernel in planned_kernels
+                replace(kernel, slots=without_accelerators(kernel.slots, claim, kernel.image))
+                for kernel in planned_kernels
             )
         alternatives, slots, planned_kernels = check_alternatives(
             request, slots, planned_kernels, self.request_compiler, self.slots.slot_types
@@ -105,7 +106,7 @@ class SessionFactory:
                 request.runtime_class, candidates, planned_kernels, self.devices, has_folders=bool(mounts)
             )
         limits = await self._check_policy(owner, request, planned_kernels)
-        await self.checker.check_fits(request, alternatives.kernels_by(planned_kernels), candidates)
+        await self.checker.check_fits(request, alternatives.kernels_of_alternatives(planned_kernels), candidates)
         bootstrap_script = await self.dotfiles.bootstrap_script_of(
             owner, candidates.domain, candidates.group.id, request.bootstrap_script, mounts
         )
@@ -177,11 +178,11 @@ class SessionFactory:
         claim = await self._naming.find(user_id, group_id, name)
         return self._naming.unshared_slot(claim, await self.agents.agents(scaling_group=claim.scaling_group))
 
-    def _build_environ(self, owner: Caller, requested: Mapping[str, str]) -> dict[str, str]:
+    def _build_environ(self, owner: Caller, requested_variables: Mapping[str, str]) -> dict[str, str]:
         """Returns the checked environment of a session. An administrator's setting of the owner, not the request,
         decides if the session's user may become root.
         """
-        environ = dict(checks.check_environ(requested, max_bytes=self.settings.max_environ_bytes))
+        environ = dict(checks.check_environ(requested_variables, max_bytes=self.settings.max_environ_bytes))
         environ.pop(_SUDO_VARIABLE, None)
         return {**environ, _SUDO_VARIABLE: "1"} if owner.sudo_session_enabled else environ
 

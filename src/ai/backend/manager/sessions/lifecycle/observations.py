@@ -212,31 +212,31 @@ class ObservationService:
 
 
 def _observed_change(
-    agent: AgentId, kernel_id: KernelId, observed: KernelObservation, session: Session, now: datetime
+    agent: AgentId, kernel_id: KernelId, observation: KernelObservation, session: Session, now: datetime
 ) -> Change | None:
     kernel = next((kernel for kernel in session.kernels if kernel.id == kernel_id), None)
-    if kernel is None or kernel.agent != agent or kernel.attempt != observed.attempt:
+    if kernel is None or kernel.agent != agent or kernel.attempt != observation.attempt:
         return None
-    detailed_session = _with_details(session, kernel, observed)
+    detailed_session = _with_details(session, kernel, observation)
     health_events: tuple[EventDraft, ...] = ()
-    if observed.unhealthy_devices is not None:
-        detailed_session, health_events = with_health(detailed_session, kernel_id, observed.unhealthy_devices)
+    if observation.unhealthy_devices is not None:
+        detailed_session, health_events = with_health(detailed_session, kernel_id, observation.unhealthy_devices)
     event = KernelObserved(
         kernel_id=kernel_id,
-        attempt=observed.attempt,
-        status=observed.status,
-        reason=observed.reason,
-        exit_code=observed.exit_code,
-        stimulus_id=f"report {observed.seq} of {agent}",
+        attempt=observation.attempt,
+        status=observation.status,
+        reason=observation.reason,
+        exit_code=observation.exit_code,
+        stimulus_id=f"report {observation.seq} of {agent}",
     )
     change = advance(detailed_session, event, now=now)
     if change is None:
         return Change(old=session, new=detailed_session, events=health_events) if detailed_session != session else None
-    complete_change = replace(change, old=session, events=(*change.events, *health_events), cause=observed.trace)
-    return with_retry_delay(complete_change, observed.retry_after_s, now)
+    complete_change = replace(change, old=session, events=(*change.events, *health_events), cause=observation.trace)
+    return with_retry_delay(complete_change, observation.retry_after_s, now)
 
 
-def _hook_troubles(observed: KernelObservation) -> dict[str, dict[str, Any]]:
+def _hook_troubles(observation: KernelObservation) -> dict[str, dict[str, Any]]:
     """Returns the latest fault of each hook, by plugin and method."""
     return {
         f"{trouble.plugin}.{trouble.method}"[:200]: {
@@ -244,24 +244,24 @@ def _hook_troubles(observed: KernelObservation) -> dict[str, dict[str, Any]]:
             "message": trouble.message[:500],
             "since": trouble.since,
         }
-        for trouble in observed.hook_troubles[:100]
+        for trouble in observation.hook_troubles[:100]
     }
 
 
-def _with_details(session: Session, kernel: Kernel, observed: KernelObservation) -> Session:
+def _with_details(session: Session, kernel: Kernel, observation: KernelObservation) -> Session:
     """Returns the session with the details that an agent observed of a kernel, except the kernel's status."""
     details: dict[str, Any] = {
-        "container_id": observed.workload_id,
-        "devices": observed.devices,
-        "attached_devices": observed.attached_devices,
-        "service_ports": tuple(observed.service_ports) if observed.service_ports is not None else None,
-        "last_stat": observed.last_stat,
+        "container_id": observation.workload_id,
+        "devices": observation.devices,
+        "attached_devices": observation.attached_devices,
+        "service_ports": tuple(observation.service_ports) if observation.service_ports is not None else None,
+        "last_stat": observation.last_stat,
     }
     status_data = dict(kernel.status_data)
-    if observed.message:
-        status_data["message"] = observed.message[:2000]
-    if observed.hook_troubles:
-        status_data["hooks"] = {**status_data.get("hooks", {}), **_hook_troubles(observed)}
+    if observation.message:
+        status_data["message"] = observation.message[:2000]
+    if observation.hook_troubles:
+        status_data["hooks"] = {**status_data.get("hooks", {}), **_hook_troubles(observation)}
     details["status_data"] = status_data
     changed_details = {
         name: value for name, value in details.items() if value is not None and getattr(kernel, name) != value
@@ -275,7 +275,7 @@ def _with_details(session: Session, kernel: Kernel, observed: KernelObservation)
             changed_kernel if session_kernel.id == kernel.id else session_kernel for session_kernel in session.kernels
         ),
     )
-    if observed.message and (observed.status.is_final or observed.status == "PENDING"):
-        error = {"kernel": str(kernel.id), "reason": observed.reason.value, "message": observed.message[:2000]}
+    if observation.message and (observation.status.is_final or observation.status == "PENDING"):
+        error = {"kernel": str(kernel.id), "reason": observation.reason.value, "message": observation.message[:2000]}
         detailed_session = replace(detailed_session, status_data={**session.status_data, "error": error})
     return detailed_session

@@ -51,7 +51,7 @@ class KernelReconciler:
         monotonic time of the first of them that lacked a kernel."""
 
     async def compare(
-        self, agent_id: AgentId, reported: Sequence[KernelPresence], epoch: int, observed: int | None
+        self, agent_id: AgentId, reported_kernels: Sequence[KernelPresence], epoch: int, observed_seq: int | None
     ) -> PresenceDifferences:
         """Fails stored kernels that two reports lacked, and returns how the reported kernels differ from the stored
         ones. It returns reported kernels that the agent should not have, and kernels whose start the manager has not
@@ -64,13 +64,13 @@ class KernelReconciler:
             del self._earlier_epochs[agent_id]
         stored_kernels = [occupancy for occupancy in await self._store.held([agent_id]) if not occupancy.is_claim]
         expected_kernels = {str(occupancy.kernel_id): occupancy for occupancy in stored_kernels}
-        present_ids = {presence.kernel_id for presence in reported}
+        present_ids = {presence.kernel_id for presence in reported_kernels}
         missing_attempts = {
             (expected_kernel.kernel_id, expected_kernel.attempt)
             for name, expected_kernel in expected_kernels.items()
             if name not in present_ids and self._should_exist(expected_kernel)
         }
-        if missing_attempts and not await self._is_up_to_date(agent_id, epoch, observed):
+        if missing_attempts and not await self._is_up_to_date(agent_id, epoch, observed_seq):
             missing_attempts = self._missing.get(agent_id, set())
             twice_missing: set[tuple[KernelId, int]] = set()
         else:
@@ -84,20 +84,20 @@ class KernelReconciler:
             await self._fail_missing(session_id, agent_id, attempts)
         suspected_kernels = [
             reported_kernel
-            for reported_kernel in reported
+            for reported_kernel in reported_kernels
             if not reported_kernel.status.is_final
             and not _may_be_reported(expected_kernels.get(reported_kernel.kernel_id), reported_kernel)
         ]
-        for presence in reported:
+        for presence in reported_kernels:
             stored_kernel = expected_kernels.get(presence.kernel_id)
             if stored_kernel is not None and stored_kernel.attempt < presence.attempt and not presence.status.is_final:
                 await self._raise_attempt(stored_kernel, presence.attempt)
         return PresenceDifferences(
             unknown=await self._orphans(agent_id, suspected_kernels) if suspected_kernels else [],
-            unobserved=self._twice_unobserved(agent_id, reported, expected_kernels),
+            unobserved=self._twice_unobserved(agent_id, reported_kernels, expected_kernels),
         )
 
-    async def _is_up_to_date(self, agent_id: AgentId, epoch: int, observed: int | None) -> bool:
+    async def _is_up_to_date(self, agent_id: AgentId, epoch: int, observed_seq: int | None) -> bool:
         """Returns False for a report that is older than the applied observations of its agent.
 
         Reports of an earlier epoch are of a dead process, or of an agent without its earlier data, whose epochs have
@@ -107,18 +107,21 @@ class KernelReconciler:
         if ack is None or epoch > ack.epoch:
             return True
         if epoch == ack.epoch:
-            return observed is None or observed >= ack.seq
+            return observed_seq is None or observed_seq >= ack.seq
         now = self._clock.monotonic()
         earlier_epoch, first_seen_s = self._earlier_epochs.setdefault(agent_id, (epoch, now))
         return earlier_epoch == epoch and now - first_seen_s > self._settings.heartbeat_timeout_s
 
     def _twice_unobserved(
-        self, agent_id: AgentId, reported: Sequence[KernelPresence], expected_kernels: Mapping[str, KernelOccupancy]
+        self,
+        agent_id: AgentId,
+        reported_kernels: Sequence[KernelPresence],
+        expected_kernels: Mapping[str, KernelOccupancy],
     ) -> list[KernelPresence]:
         """Returns kernels that run by this and the last report, although their stored status is before RUNNING."""
         unobserved_kernels = {
             (presence.kernel_id, presence.attempt): presence
-            for presence in reported
+            for presence in reported_kernels
             if presence.status is KernelStatus.RUNNING
             and (occupancy := expected_kernels.get(presence.kernel_id)) is not None
             and occupancy.status in _BEFORE_RUNNING

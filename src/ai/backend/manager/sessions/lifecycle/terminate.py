@@ -54,7 +54,7 @@ class TerminateLoop(PeriodicLoop):
 
     def push(self, effect: DestroyKernels) -> None:
         """Sends the requests to end kernels now."""
-        self._record_sent(effect.targets)
+        self._record_sent_targets(effect.targets)
         task = asyncio.create_task(self._destroy(effect.targets, effect.reason, forced=effect.forced))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -64,7 +64,9 @@ class TerminateLoop(PeriodicLoop):
 
     async def once(self) -> None:
         resend_before_s = self.clock.monotonic() - _RESEND_S
-        self._sent = {target: sent_at_s for target, sent_at_s in self._sent.items() if sent_at_s > resend_before_s}
+        self._sent = {
+            kernel_target: sent_at_s for kernel_target, sent_at_s in self._sent.items() if sent_at_s > resend_before_s
+        }
         sessions = await self.store.by_status([SessionStatus.TERMINATING])
         if not sessions:
             return
@@ -80,19 +82,19 @@ class TerminateLoop(PeriodicLoop):
                 if kernel.status is not KernelStatus.TERMINATING or kernel.agent is None:
                     continue
                 agent = agents.get(kernel.agent)
-                is_lost = agent is None or agent.status is not AgentStatus.ALIVE
-                if is_far_overdue or (is_lost and age_s > self.agent_settings.abandon_terminating_s):
+                is_agent_lost = agent is None or agent.status is not AgentStatus.ALIVE
+                if is_far_overdue or (is_agent_lost and age_s > self.agent_settings.abandon_terminating_s):
                     given_up_ids.add(kernel.id)
                     continue
-                target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
-                if not is_lost and target not in self._sent:
-                    self._record_sent([target])
-                    requests.append(self._destroy([target], session.reason, forced=is_overdue))
+                kernel_target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
+                if not is_agent_lost and kernel_target not in self._sent:
+                    self._record_sent_targets([kernel_target])
+                    requests.append(self._destroy([kernel_target], session.reason, forced=is_overdue))
             if given_up_ids:
                 requests.append(self._abandon(session.id, frozenset(given_up_ids)))
         await asyncio.gather(*requests)
 
-    def _record_sent(self, targets: Iterable[KernelTarget]) -> None:
+    def _record_sent_targets(self, targets: Iterable[KernelTarget]) -> None:
         now = self.clock.monotonic()
         self._sent.update((target, now) for target in targets)
 
