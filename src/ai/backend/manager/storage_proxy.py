@@ -67,8 +67,8 @@ class StorageProxies:
     async def names(self) -> Sequence[str]:
         """Returns the names of all proxies, reachable or not, with the proxy of the default volume first."""
         settings = await self.settings()
-        default = (settings.default_host or "").partition(":")[0]
-        return sorted(settings.proxies, key=lambda name: (name != default, name))
+        default_proxy = (settings.default_host or "").partition(":")[0]
+        return sorted(settings.proxies, key=lambda name: (name != default_proxy, name))
 
     async def proxy(self, name: str) -> ProxySettings:
         """Returns the settings of a proxy. Raises VolumeNotFound."""
@@ -126,10 +126,12 @@ class StorageProxies:
             ) as response:
                 if limit < 0:
                     return response.status, await response.read()
-                received = bytearray()
-                while len(received) < limit and (chunk := await response.content.read(limit - len(received))):
-                    received += chunk
-                return response.status, bytes(received)
+                received_bytes = bytearray()
+                while len(received_bytes) < limit and (
+                    chunk := await response.content.read(limit - len(received_bytes))
+                ):
+                    received_bytes += chunk
+                return response.status, bytes(received_bytes)
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             raise errors.Unavailable(f"The storage proxy {proxy} does not answer: {str(e) or type(e).__name__}") from e
 
@@ -161,26 +163,26 @@ def _parse_settings(config_values: Mapping[str, str]) -> StorageSettings:
         for proxy_name, proxy_settings in settings_by_proxy.items()
         if proxy_settings.get("manager_api")
     }
-    blocked = {
+    blocked_operations = {
         config_key.removeprefix(_BLOCKED_PREFIX): frozenset(config_value.replace(",", " ").split())
         for config_key, config_value in config_values.items()
         if config_key.startswith(_BLOCKED_PREFIX)
     }
-    return StorageSettings(proxies, config_values.get(_DEFAULT_HOST_KEY), blocked)
+    return StorageSettings(proxies, config_values.get(_DEFAULT_HOST_KEY), blocked_operations)
 
 
 def _decode_reply(proxy: str, status: int, reply_bytes: bytes) -> dict[str, Any]:
     try:
-        decoded = msgspec.json.decode(reply_bytes) if reply_bytes else {}
+        reply_document = msgspec.json.decode(reply_bytes) if reply_bytes else {}
     except msgspec.DecodeError:
-        decoded = None
-    if not isinstance(decoded, dict):
+        reply_document = None
+    if not isinstance(reply_document, dict):
         raise errors.Unavailable(f"The storage proxy {proxy} answers {status} with something that is no JSON object.")
-    if status < 400 or "results" in decoded:
-        return decoded
-    if status >= 500 and not decoded.get("type"):
+    if status < 400 or "results" in reply_document:
+        return reply_document
+    if status >= 500 and not reply_document.get("type"):
         raise errors.Unavailable(f"The storage proxy {proxy} answers {status}.")
-    error = problem_of(decoded, f"The storage proxy {proxy} answers {status}.")
+    error = problem_of(reply_document, f"The storage proxy {proxy} answers {status}.")
     if type(error) in (errors.AuthenticationFailed, errors.Forbidden):  # other refusals have codes of their own
         raise errors.Unavailable(f"The storage proxy {proxy} does not take our secret.")
     raise error

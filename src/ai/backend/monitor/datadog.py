@@ -45,8 +45,8 @@ class DatadogMonitor(AbstractStatsMonitor):
         with self._client as batch:
             for statistic in statistics:
                 tags = [f"{name}:{value}" for name, value in statistic.labels.items()]
-                send = batch.increment if statistic.kind == "counter" else batch.gauge
-                send(statistic.name, statistic.value, tags=tags)
+                send_metric = batch.increment if statistic.kind == "counter" else batch.gauge
+                send_metric(statistic.name, statistic.value, tags=tags)
 
     def close(self, timeout_s: float) -> None:
         self._client.close_socket()

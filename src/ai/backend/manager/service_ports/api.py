@@ -85,10 +85,14 @@ class ServicePortsApi:
         started_service = await self._services.start(
             caller_of(call), call.params["s"], request, owner_access_key=call.owner_access_key
         )
-        state, access = started_service.state, started_service.access
+        state, app_access = started_service.state, started_service.access
         reply = {"name": state.name, "protocol": state.protocol, "status": state.status, **_offered_fields(state)}
-        if access is not None:
-            access_fields = {"token": access.token, "wsproxy_addr": access.wsproxy_addr, "wsproxy_error": access.reason}
+        if app_access is not None:
+            access_fields = {
+                "token": app_access.token,
+                "wsproxy_addr": app_access.wsproxy_addr,
+                "wsproxy_error": app_access.reason,
+            }
             reply |= {name: text for name, text in access_fields.items() if text}
         return reply
 

@@ -71,13 +71,13 @@ class ServicePorts:
         """
         session, agent = await self.running(caller, ref, owner_access_key)
         state = await start_service(session, agent, request)
-        access = None
+        app_access = None
         declared_service = next((dict(port) for port in session.service_ports if port.get("name") == state.name), {})
         if state.ports and not is_private(declared_service):
             ports = [int(port_number) for port_number in declared_service.get("container_ports") or state.ports]
             port = choose_port(state, ports, request.port)
-            access = await self._app_proxies.permit(session, agent, request.app, port)
-        return StartedService(state=state, access=access)
+            app_access = await self._app_proxies.permit(session, agent, request.app, port)
+        return StartedService(state=state, access=app_access)
 
     async def stop(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> None:
         """Stops a service, or does nothing if the service does not run. Raises as :meth:`start`."""

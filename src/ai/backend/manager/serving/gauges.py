@@ -143,11 +143,11 @@ class KernelReader(msgspec.Struct, frozen=True):
         return _sum_readings(self._read_session(session, names) for _, session in _ready_replicas(service, sessions))
 
     def _read_session(self, session: Session, names: Collection[str]) -> dict[str, float]:
-        stat = with_live_statistics(session, self.stats).main.live_stat or {}
+        live_stat = with_live_statistics(session, self.stats).main.live_stat or {}
         values = {}
         for name in names:
             try:
-                value = float(stat[name]["current"])
+                value = float(live_stat[name]["current"])
             except (KeyError, TypeError, ValueError, OverflowError):
                 continue
             if math.isfinite(value):
@@ -252,21 +252,26 @@ class Gauges:
         keys = [key for key in keys_of(service) if key[0] in self.readers]
         if not keys:
             return
-        gathered, now = self._gathered.setdefault(service.endpoint.id, _GatheredSamples()), self.clock.monotonic()
-        if gathered.task is None and gathered.due_at <= now:
-            gathered.due_at = now + PERIOD_S
-            reading = self._read(gathered, service, sessions, keys)
-            gathered.task = asyncio.create_task(reading, name=f"gauges of endpoint {service.endpoint.id}")
+        gathered_samples, now = (
+            self._gathered.setdefault(service.endpoint.id, _GatheredSamples()),
+            self.clock.monotonic(),
+        )
+        if gathered_samples.task is None and gathered_samples.due_at <= now:
+            gathered_samples.due_at = now + PERIOD_S
+            reading = self._read(gathered_samples, service, sessions, keys)
+            gathered_samples.task = asyncio.create_task(reading, name=f"gauges of endpoint {service.endpoint.id}")
 
     async def _read(
         self,
-        gathered: _GatheredSamples,
+        gathered_samples: _GatheredSamples,
         service: Service,
         sessions: Mapping[SessionId, Session],
         keys: Collection[MetricKey],
     ) -> None:
         try:
-            gathered.samples = {key: samples for key, samples in gathered.samples.items() if key in keys}
+            gathered_samples.samples = {
+                key: samples for key, samples in gathered_samples.samples.items() if key in keys
+            }
             for source, reader in self.readers.items():
                 metric_names = {name for source_of_key, name in keys if source_of_key is source}
                 readings = (
@@ -276,10 +281,10 @@ class Gauges:
                 )
                 now = self.clock.now().timestamp()
                 for name, reading in readings.items():
-                    samples = gathered.samples.setdefault((source, name), deque(maxlen=_MAX_SAMPLES))
+                    samples = gathered_samples.samples.setdefault((source, name), deque(maxlen=_MAX_SAMPLES))
                     samples.append(Sample(at=now, total=reading.total, replicas=reading.replicas))
         finally:
-            gathered.task = None
+            gathered_samples.task = None
 
     async def _read_or_log(
         self, source: MetricSource, reading: Awaitable[Mapping[str, Reading]]
@@ -294,8 +299,8 @@ class Gauges:
 
     def samples(self, endpoint_id: UUID, key: MetricKey) -> list[Sample]:
         """Returns the kept samples of a metric of an endpoint, the oldest first."""
-        gathered = self._gathered.get(endpoint_id)
-        return list(gathered.samples.get(key, ())) if gathered is not None else []
+        gathered_samples = self._gathered.get(endpoint_id)
+        return list(gathered_samples.samples.get(key, ())) if gathered_samples is not None else []
 
     async def finish_round(self) -> None:
         """Waits until the present readings have ended."""

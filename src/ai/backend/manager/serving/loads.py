@@ -104,9 +104,9 @@ class Autoscaler:
         endpoints except these.
         """
         now = self._clock.now().timestamp()
-        memories = self._memories
+        histories = self._memories
         self.gauges.keep(endpoint_ids)
-        self._memories = {key: memories.get(key) or _LoadHistory(since=now) for key in endpoint_ids}
+        self._memories = {key: histories.get(key) or _LoadHistory(since=now) for key in endpoint_ids}
         for coordinator in set(coordinators):
             if coordinator not in self._asked:
                 task = asyncio.create_task(self._request_loads(coordinator), name=f"loads of {coordinator.url}")
@@ -133,28 +133,28 @@ class Autoscaler:
         self._versions[coordinator] = reply.version
         now = self._clock.now().timestamp()
         for load in reply.loads:
-            memory = self._memories.get(load.endpoint_id)
-            if memory is not None:
-                _record(memory, load, now)
+            load_history = self._memories.get(load.endpoint_id)
+            if load_history is not None:
+                _record(load_history, load, now)
         # A coordinator that does not wait is asked again by the next round, and not at once.
         if reply.version != version or self._clock.monotonic() - started_at >= _WAIT_S / 2:
             self.on_change()
 
     def decide(self, service: Service) -> ScalingDecision | None:
         """Decides the number of replicas of a service, or returns None if the service is not scaled by its load."""
-        policy, memory = service.endpoint.scaling, self._memories.get(service.endpoint.id)
-        if policy is None or memory is None:
+        policy, load_history = service.endpoint.scaling, self._memories.get(service.endpoint.id)
+        if policy is None or load_history is None:
             return None
         policy = replace(policy, rules=tuple(each.rule for each in service.rules))
-        decision = decide_scale(policy, self._scaling_input(service, policy, memory))
-        memory.state = decision.state
+        decision = decide_scale(policy, self._scaling_input(service, policy, load_history))
+        load_history.state = decision.state
         return decision
 
-    def _scaling_input(self, service: Service, policy: ScalingPolicy, memory: _LoadHistory) -> ScalingInput:
+    def _scaling_input(self, service: Service, policy: ScalingPolicy, load_history: _LoadHistory) -> ScalingInput:
         endpoint, now = service.endpoint, self._clock.now().timestamp()
-        newest_report = memory.reports[-1] if memory.reports else None
+        newest_report = load_history.reports[-1] if load_history.reports else None
         is_fresh = newest_report is not None and now - newest_report.at <= policy.max_age_s
-        reports_since = max(memory.since, endpoint.created_at.timestamp(), endpoint.changed_at.timestamp())
+        reports_since = max(load_history.since, endpoint.created_at.timestamp(), endpoint.changed_at.timestamp())
         if endpoint.scaled is not None:
             reports_since = max(reports_since, endpoint.scaled.at.timestamp())
         load = newest_report.load if newest_report is not None and is_fresh else None
@@ -162,17 +162,17 @@ class Autoscaler:
             now=now,
             desired=endpoint.desired,
             ready=sum(each.status is ReplicaStatus.READY for each in service.replicas),
-            metrics={key: self._samples(key, service, memory) for key in keys_of(service)},
+            metrics={key: self._samples(key, service, load_history) for key in keys_of(service)},
             queued=load.queued if load is not None else 0,
             # At zero replicas only what waits asks for one: what is open ends at the replicas that drain.
             in_flight=sum(load.in_flight.values()) if load is not None and endpoint.desired else 0,
             last_request_at=newest_report.load.last_used if newest_report is not None else None,
             since=reports_since if is_fresh else now,
             is_rolling_out=any(each.status in _MOVING_STATUSES for each in service.revisions),
-            state=memory.state,
+            state=load_history.state,
         )
 
-    def _samples(self, key: MetricKey, service: Service, memory: _LoadHistory) -> list[Sample]:
+    def _samples(self, key: MetricKey, service: Service, load_history: _LoadHistory) -> list[Sample]:
         source, metric = key
         if source is not MetricSource.PROXY:
             return self.gauges.samples(service.endpoint.id, key)
@@ -180,12 +180,13 @@ class Autoscaler:
             return []
         ready_replicas = sum(each.status is ReplicaStatus.READY for each in service.replicas)
         return [
-            Sample(at=each.at, total=each.value(metric), replicas=max(1, ready_replicas)) for each in memory.reports
+            Sample(at=each.at, total=each.value(metric), replicas=max(1, ready_replicas))
+            for each in load_history.reports
         ]
 
 
-def _record(memory: _LoadHistory, load: EndpointLoad, now: float) -> None:
-    reports = memory.reports
+def _record(load_history: _LoadHistory, load: EndpointLoad, now: float) -> None:
+    reports = load_history.reports
     requests_per_s = tokens_per_s = 0.0
     if reports:
         requests_per_s = _rate(load.requests - reports[-1].load.requests, now - reports[-1].at)

@@ -135,10 +135,10 @@ class ServingLoop(PeriodicLoop):
 
     async def stop(self) -> None:
         """Cancels the work in progress; the next leader continues it."""
-        drivers = list(self._drivers.values())
-        for driver in drivers:
-            driver.cancel()
-        await asyncio.gather(*drivers, return_exceptions=True)
+        driver_tasks = list(self._drivers.values())
+        for driver_task in driver_tasks:
+            driver_task.cancel()
+        await asyncio.gather(*driver_tasks, return_exceptions=True)
         await self._autoscaler.stop()
         await self._prober.stop()
 

@@ -91,8 +91,15 @@ class AgentProbe:
         agent = self._gateway.agent(session.main.agent)
         stream = await agent.open_port(OpenPort(kernel_id=str(session.main.id), port=port))
         try:
-            lines = (f"GET {path} HTTP/1.1", f"Host: localhost:{port}", "Accept: */*", "Connection: close", "", "")
-            await stream.write("\r\n".join(lines).encode("ascii"))
+            request_lines = (
+                f"GET {path} HTTP/1.1",
+                f"Host: localhost:{port}",
+                "Accept: */*",
+                "Connection: close",
+                "",
+                "",
+            )
+            await stream.write("\r\n".join(request_lines).encode("ascii"))
             response, received_bytes = _ResponseReader(), 0
             while not (response.has_head if max_bytes is None else response.is_complete):
                 data = await stream.read()
@@ -144,57 +151,65 @@ class Prober:
 
     def error_of(self, replica_id: SessionId) -> str:
         """Returns why the last probe of a replica failed, or an empty text if it passed."""
-        record = self._records.get(replica_id)
-        return record.last_error if record is not None else ""
+        probe_record = self._records.get(replica_id)
+        return probe_record.last_error if probe_record is not None else ""
 
-    def outcome(self, replica: Replica, check: HealthCheck) -> ProbeOutcome | None:
+    def outcome(self, replica: Replica, health_check: HealthCheck) -> ProbeOutcome | None:
         """Returns the outcome of the probes of a replica, or None if too few probes have passed or failed."""
-        record = self._records.get(replica.id)
-        if record is None:
+        probe_record = self._records.get(replica.id)
+        if probe_record is None:
             return None
-        if record.passes >= (_PASSES_UNTIL_READY if replica.status is ReplicaStatus.WARMING else 1):
+        if probe_record.passes >= (_PASSES_UNTIL_READY if replica.status is ReplicaStatus.WARMING else 1):
             return ProbeOutcome.PASSED
-        if record.failures < check.max_retries:
+        if probe_record.failures < health_check.max_retries:
             return None
         if replica.status is ReplicaStatus.WARMING:
             started_at = replica.started_at or replica.changed_at
-            is_late = (self.clock.now() - started_at).total_seconds() > check.initial_delay
+            is_late = (self.clock.now() - started_at).total_seconds() > health_check.initial_delay
             return ProbeOutcome.NEVER_PASSED if is_late else None
         return ProbeOutcome.FAILED
 
     def begin_due(self, replicas: Iterable[tuple[Replica, Session, ServedModel]]) -> None:
         """Starts the probes whose interval has passed."""
         now = self.clock.monotonic()
-        for replica, session, served in replicas:
-            record = self._records.setdefault(replica.id, _ProbeRecord())
-            if record.task is None and record.due_at <= now and len(self._running) < _MAX_PROBES_AT_ONCE:
-                task = asyncio.create_task(self._run(replica, session, served, record), name=f"probe {replica.id}")
-                record.task = task
+        for replica, session, server in replicas:
+            probe_record = self._records.setdefault(replica.id, _ProbeRecord())
+            if probe_record.task is None and probe_record.due_at <= now and len(self._running) < _MAX_PROBES_AT_ONCE:
+                task = asyncio.create_task(
+                    self._run(replica, session, server, probe_record), name=f"probe {replica.id}"
+                )
+                probe_record.task = task
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
 
-    async def _run(self, replica: Replica, session: Session, served: ServedModel, record: _ProbeRecord) -> None:
-        check = served.health
-        old_outcome = self.outcome(replica, check)
+    async def _run(self, replica: Replica, session: Session, server: ServedModel, probe_record: _ProbeRecord) -> None:
+        health_check = server.health
+        old_outcome = self.outcome(replica, health_check)
         try:
             status = await self.probe.probe(
-                session, replica, port=port_of(served, replica.id), path=check.path, timeout_s=check.max_wait_time
+                session,
+                replica,
+                port=port_of(server, replica.id),
+                path=health_check.path,
+                timeout_s=health_check.max_wait_time,
             )
-            problem = "" if status == check.expected_status_code else f"{check.path} answers {status}"
+            problem = "" if status == health_check.expected_status_code else f"{health_check.path} answers {status}"
         except BackendError as e:
             problem = e.message
         except Exception as e:  # the probe of one replica must not end those of others
             log.exception("the probe of replica %s failed", replica.id)
             problem = str(e)
         finally:
-            record.task = None
-        record.last_error = problem
-        record.passes, record.failures = (0, record.failures + 1) if problem else (record.passes + 1, 0)
-        is_ready = replica.status is ReplicaStatus.READY
-        record.due_at = self.clock.monotonic() + (
-            check.interval if is_ready else min(check.interval, _WARMING_INTERVAL_S)
+            probe_record.task = None
+        probe_record.last_error = problem
+        probe_record.passes, probe_record.failures = (
+            (0, probe_record.failures + 1) if problem else (probe_record.passes + 1, 0)
         )
-        if self.outcome(replica, check) is not old_outcome:
+        is_ready = replica.status is ReplicaStatus.READY
+        probe_record.due_at = self.clock.monotonic() + (
+            health_check.interval if is_ready else min(health_check.interval, _WARMING_INTERVAL_S)
+        )
+        if self.outcome(replica, health_check) is not old_outcome:
             self.on_change()
 
     async def finish_round(self) -> None:

@@ -55,15 +55,15 @@ class RevisionBuilder:
         Raises InvalidInput, which names the field or the file; Forbidden; and as ``SessionFactory.build``.
         """
         variant = variant_named(request.runtime_variant)
-        destination = check_target(request.model, request.model_mount_destination)
+        mount_destination = check_target(request.model, request.model_mount_destination)
         request = replace(
             request,
-            model_mount_destination=destination,
+            model_mount_destination=mount_destination,
             claim=request.claim or None,
             variant_requirements=tuple(request.variant_requirements),
             device_requests=tuple(request.device_requests),
         )
-        served = await self._served_model(owner, request, variant)
+        served_model = await self._served_model(owner, request, variant)
         environ, sealed_variables = self._split_environ(request, variant)
         spec = RevisionSpec(
             **{name: getattr(request, name) for name in SESSION_FIELDS},
@@ -71,9 +71,9 @@ class RevisionBuilder:
             model_version=request.model_version,
             model_definition_path=request.model_definition_path,
             model_name=request.model_name,
-            model_mount_destination=destination,
+            model_mount_destination=mount_destination,
             runtime_variant=request.runtime_variant,
-            served=served,
+            served=served_model,
             environ=environ,
             sealed_environ=sealed_variables,
             resources={name: str(value) for name, value in (request.resources or {}).items()},
@@ -82,7 +82,7 @@ class RevisionBuilder:
         )
         session, _ = await self.factory.build(caller, owner, trial_request(spec, tenant))
         if session.vfolder_mounts and not is_artifact(spec.model):
-            mount = next(each for each in session.vfolder_mounts if each.target == destination)
+            mount = next(each for each in session.vfolder_mounts if each.target == mount_destination)
             spec = replace(spec, model=str(mount.folder_id))
         return spec, session
 
@@ -104,10 +104,10 @@ class RevisionBuilder:
 
     async def _served_model(self, owner: Caller, request: RevisionRequest, variant: RuntimeVariant) -> ServedModel:
         definition = await self._definition(owner, request)
-        destination, command = request.model_mount_destination, request.startup_command
+        mount_destination, command = request.model_mount_destination, request.startup_command
         if definition is not None and command is None:
             file, content = definition
-            return read_definition(content, file=file, mount_destination=destination, name=request.model_name)
+            return read_definition(content, file=file, mount_destination=mount_destination, name=request.model_name)
         if command is not None and not command.strip():
             raise InvalidInput("startup_command is empty.", data={"startup_command": "empty"})
         name = (
@@ -115,7 +115,9 @@ class RevisionBuilder:
             or posixpath.basename(request.model.removeprefix("artifact:").partition("@")[0])
             or "model"
         )
-        return variant_service(variant, name=name, mount_destination=destination, command=command, port=request.port)
+        return variant_service(
+            variant, name=name, mount_destination=mount_destination, command=command, port=request.port
+        )
 
     async def _definition(self, owner: Caller, request: RevisionRequest) -> tuple[str, bytes] | None:
         """Returns the name and bytes of the definition in the model folder, or None if the folder has none. A

@@ -167,7 +167,7 @@ class ServingService:
             changed_policy = msgspec.convert({**msgspec.to_builtins(policy), **changes}, RolloutPolicy)
         except msgspec.ValidationError as e:
             raise InvalidInput(f"policy: {e}", data={"policy": "malformed"}) from None
-        counts = (
+        policy_counts = (
             changed_policy.max_surge,
             changed_policy.max_unavailable,
             changed_policy.max_failures,
@@ -184,7 +184,7 @@ class ServingService:
             ),
             *(changed_policy.deadline_s, changed_policy.start_timeout_s, changed_policy.max_backoff_s),
         )
-        is_in_range = all(0 <= count <= _MAX_POLICY_COUNT for count in counts)
+        is_in_range = all(0 <= count <= _MAX_POLICY_COUNT for count in policy_counts)
         if not is_in_range or not all(0 <= time_s <= _MAX_POLICY_S for time_s in times_s):
             raise InvalidInput("policy: a number is out of range", data={"policy": "out of range"})
         return changed_policy
@@ -337,8 +337,8 @@ class ServingService:
         that can be ended."""
 
         def change(service: Service, now: datetime) -> ServingChange:
-            rolling = ServedRevisionStatus.ROLLING_OUT
-            rolling_revision = next((each for each in service.revisions if each.status is rolling), None)
+            rolling_statuses = ServedRevisionStatus.ROLLING_OUT
+            rolling_revision = next((each for each in service.revisions if each.status is rolling_statuses), None)
             policy = service.endpoint.policy
             has_step = rolling_revision is not None and (
                 rolling_revision.step < len(policy.steps)

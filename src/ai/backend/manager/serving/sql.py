@@ -111,9 +111,9 @@ class SqlServingStore:
         def work(conn: Connection) -> Page[Service]:
             total = conn.execute(select(func.count()).select_from(_ENDPOINTS).where(*conditions)).scalar_one()
             selection = select(columns.id).where(*conditions).order_by(*order).limit(query.limit).offset(query.offset)
-            ids = list(conn.execute(selection).scalars())
-            service_of_id = {service.endpoint.id: service for service in _load(conn, [columns.id.in_(ids)])}
-            return Page(items=[service_of_id[endpoint_id] for endpoint_id in ids], total_count=total)
+            endpoint_ids = list(conn.execute(selection).scalars())
+            service_of_id = {service.endpoint.id: service for service in _load(conn, [columns.id.in_(endpoint_ids)])}
+            return Page(items=[service_of_id[endpoint_id] for endpoint_id in endpoint_ids], total_count=total)
 
         return await self._db.run_read(work)
 
@@ -203,10 +203,10 @@ def _load(conn: Connection, conditions: Sequence[ColumnElement[bool]]) -> list[S
     ]
     if not endpoints:
         return []
-    ids = select(_ENDPOINTS.c.id).where(*conditions)
-    revisions = _rows_by_endpoint(conn, _REVISIONS, ids, _REVISIONS.c.number.desc())
-    replicas = _rows_by_endpoint(conn, _REPLICAS, ids, _REPLICAS.c.created_at)
-    rules = _rows_by_endpoint(conn, _RULES, ids, _RULES.c.created_at)
+    endpoint_ids = select(_ENDPOINTS.c.id).where(*conditions)
+    revisions = _rows_by_endpoint(conn, _REVISIONS, endpoint_ids, _REVISIONS.c.number.desc())
+    replicas = _rows_by_endpoint(conn, _REPLICAS, endpoint_ids, _REPLICAS.c.created_at)
+    rules = _rows_by_endpoint(conn, _RULES, endpoint_ids, _RULES.c.created_at)
     return [
         Service(
             endpoint=endpoint,
@@ -218,9 +218,9 @@ def _load(conn: Connection, conditions: Sequence[ColumnElement[bool]]) -> list[S
     ]
 
 
-def _rows_by_endpoint(conn: Connection, table: Table, ids: Any, order: Any) -> dict[UUID, list[Row[Any]]]:
+def _rows_by_endpoint(conn: Connection, table: Table, endpoint_ids: Any, order: Any) -> dict[UUID, list[Row[Any]]]:
     rows: dict[UUID, list[Row[Any]]] = defaultdict(list)
-    for row in conn.execute(select(table).where(table.c.endpoint_id.in_(ids)).order_by(order, table.c.id)):
+    for row in conn.execute(select(table).where(table.c.endpoint_id.in_(endpoint_ids)).order_by(order, table.c.id)):
         rows[row.endpoint_id].append(row)
     return rows
 

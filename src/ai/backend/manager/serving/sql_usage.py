@@ -47,8 +47,8 @@ class SqlEndpointUsageStore:
         def work(conn: Connection) -> None:
             # The row is written before anything is read: of two managers that add the same reports, one waits here.
             _advance(conn, coordinator_id, after_number, last_number)
-            ids = {key.endpoint_id for key in use}
-            stored_ids = set(conn.execute(select(_ENDPOINTS.c.id).where(_ENDPOINTS.c.id.in_(ids))).scalars())
+            endpoint_ids = {key.endpoint_id for key in use}
+            stored_ids = set(conn.execute(select(_ENDPOINTS.c.id).where(_ENDPOINTS.c.id.in_(endpoint_ids))).scalars())
             for key, sums in use.items():
                 if key.endpoint_id in stored_ids:
                     _add(conn, key, sums)

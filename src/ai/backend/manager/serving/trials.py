@@ -58,12 +58,15 @@ class TrialService:
     async def _run(
         self, progress: TaskProgress, owner: Caller, spec: RevisionSpec, tenant: dict[str, str | None]
     ) -> str:
-        session_id, check = uuid4(), spec.served.health
+        session_id, health_check = uuid4(), spec.served.health
         await progress.update(0, _STEPS, "the session is being created")
         try:
             request = trial_request(spec, tenant, session_id)
             # Its agent ends it after that time, should this manager be killed before.
-            request = replace(request, batch_timeout_s=check.initial_delay + check.interval * check.max_retries + 60)
+            request = replace(
+                request,
+                batch_timeout_s=health_check.initial_delay + health_check.interval * health_check.max_retries + 60,
+            )
             await self.sessions.create(owner, request, call_id=session_id)
             session = await self._wait_until_running(SessionId(session_id))
             await progress.update(1, _STEPS, f"the session {session.name} runs; waiting for its server")
@@ -83,7 +86,7 @@ class TrialService:
         return session
 
     async def _wait_until_healthy(self, progress: TaskProgress, session: Session, spec: RevisionSpec) -> None:
-        check, began_at = spec.served.health, self.clock.monotonic()
+        health_check, began_at = spec.served.health, self.clock.monotonic()
         replica = Replica(
             id=session.id,
             endpoint_id=UUID(int=0),
@@ -96,7 +99,7 @@ class TrialService:
             if not problem:
                 return
             elapsed_s = self.clock.monotonic() - began_at
-            if elapsed_s > check.initial_delay + check.interval * check.max_retries:
+            if elapsed_s > health_check.initial_delay + health_check.interval * health_check.max_retries:
                 raise Unavailable(f"The server of the trial does not answer: {problem}")
             await progress.update(2, _STEPS, f"not yet: {problem}")
             await asyncio.sleep(_PROBE_PAUSE_S)
@@ -108,11 +111,15 @@ class TrialService:
 
     async def _probe_problem(self, session: Session, replica: Replica, spec: RevisionSpec) -> str:
         """Probes a replica and returns why the probe fails, or an empty text if it passes."""
-        check = spec.served.health
+        health_check = spec.served.health
         try:
             status = await self.probe.probe(
-                session, replica, port=port_of(spec.served, session.id), path=check.path, timeout_s=check.max_wait_time
+                session,
+                replica,
+                port=port_of(spec.served, session.id),
+                path=health_check.path,
+                timeout_s=health_check.max_wait_time,
             )
         except BackendError as e:
             return e.message
-        return "" if status == check.expected_status_code else f"{check.path} answers {status}"
+        return "" if status == health_check.expected_status_code else f"{health_check.path} answers {status}"

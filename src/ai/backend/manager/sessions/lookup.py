@@ -44,12 +44,12 @@ def _is_permitted(caller: Caller, operation: Operation, session: Session) -> boo
 
 def with_live_statistics(session: Session, metrics: LiveMetrics) -> Session:
     """Returns the session with the latest statistics and the queries that have not been written yet."""
-    queries = metrics.queries_of(session.id)
+    query_count = metrics.queries_of(session.id)
     stats = [metrics.of_kernel(kernel.id) for kernel in session.kernels]
-    if not queries and not any(stats):
+    if not query_count and not any(stats):
         return session
     kernels = tuple(replace(kernel, live_stat=stat) for kernel, stat in zip(session.kernels, stats, strict=True))
-    return replace(session, kernels=kernels, num_queries=session.num_queries + queries)
+    return replace(session, kernels=kernels, num_queries=session.num_queries + query_count)
 
 
 class LiveSlotUse:

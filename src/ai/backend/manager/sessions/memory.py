@@ -274,8 +274,8 @@ class MemorySessionStore(MemoryClaims):
     async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime]]:
         statuses: dict[SessionStatus, tuple[int, datetime]] = {}
         for session in self._live:
-            count, oldest = statuses.get(session.status, (0, session.starts_at or session.status_changed))
-            statuses[session.status] = count + 1, min(oldest, session.starts_at or session.status_changed)
+            count, oldest_since = statuses.get(session.status, (0, session.starts_at or session.status_changed))
+            statuses[session.status] = count + 1, min(oldest_since, session.starts_at or session.status_changed)
         return statuses
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:

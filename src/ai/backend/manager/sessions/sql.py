@@ -450,10 +450,14 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
     async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime]]:
         cols = tables.sessions.c
         status_since = func.coalesce(cols.starts_at, cols.status_changed)
-        oldest = func.min(status_since, type_=cols.status_changed.type)
+        oldest_since = func.min(status_since, type_=cols.status_changed.type)
         # Named one by one, so that the index of statuses is searched and no ended session is read.
         living_statuses = [status for status in SessionStatus if not status.is_final]
-        query = select(cols.status, func.count(), oldest).where(cols.status.in_(living_statuses)).group_by(cols.status)
+        query = (
+            select(cols.status, func.count(), oldest_since)
+            .where(cols.status.in_(living_statuses))
+            .group_by(cols.status)
+        )
         return await self._db.run_read(
             lambda conn: {
                 SessionStatus(status): (count, status_since) for status, count, status_since in conn.execute(query)

@@ -59,8 +59,10 @@ def move_slots(conn: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None
         ]
         if exceeded_slots:  # kernels may still hold slots of failed devices
             query = select(_AGENTS.devices).where(_AGENTS.id == agent_id)
-            withheld = withheld_slots(conn.execute(query).scalar_one())
-            exceeded_slots = [name for name in exceeded_slots if occupied_slots[name] > capacity[name] + withheld[name]]
+            withheld_amounts = withheld_slots(conn.execute(query).scalar_one())
+            exceeded_slots = [
+                name for name in exceeded_slots if occupied_slots[name] > capacity[name] + withheld_amounts[name]
+            ]
         if exceeded_slots:
             raise InsufficientResource(f"agent {agent_id} does not have as much free")
         changed_agents.append((agent_id, {"occupied_slots": occupied_slots}))

@@ -154,9 +154,9 @@ class SessionWriter:
                 self._forget(change.old.id)
             raise
         crash_point(f"after-{point}")
-        saved = [replace(change.new, version=change.old.version + 1) for change in changes]
+        saved_sessions = [replace(change.new, version=change.old.version + 1) for change in changes]
         trace_statuses(changes)
-        for session in saved:
+        for session in saved_sessions:
             self._cache(session)
             self._notify_waiters(session)
             if session.status.is_final:
@@ -171,7 +171,7 @@ class SessionWriter:
             self.bus.publish(CLAIM)
         for change in changes:
             self._execute(change.commands)
-        return saved
+        return saved_sessions
 
     def _execute(self, commands: Iterable[Command]) -> None:
         """Publishes commands to the loops that call the agents."""

@@ -87,11 +87,11 @@ class FolderScope(msgspec.Struct, frozen=True):
         """Returns the operations that the caller may perform on a host. If ``group_id`` is a model store, its
         permissions are added.
         """
-        allowed = self.rights.get(host, frozenset())
+        allowed_permissions = self.rights.get(host, frozenset())
         if group_id is not None and group_id in self.stores:
-            allowed |= self.stores[group_id].get(host, frozenset())
+            allowed_permissions |= self.stores[group_id].get(host, frozenset())
         blocked_words = self.blocked.get(host, frozenset())
-        return frozenset(permission for permission in allowed if permission.value not in blocked_words)
+        return frozenset(permission for permission in allowed_permissions if permission.value not in blocked_words)
 
 
 class FolderScopes:

@@ -96,22 +96,26 @@ def _with_edits(
                 continue
             cdi_mount = Mount(source=mount.host_path, target=mount.container_path, read_only="ro" in mount.options)
             _set_once(mounts, mount.container_path, cdi_mount, "mount", name)
-        for node in edit.device_nodes:
-            source = node.host_path or node.path
-            devices[node.path] = DeviceMapping(source=source, target=node.path, permissions=node.permissions or "rw")
-    groups = dict.fromkeys([*config.extra_gids, *(gid for edit in edits for gid in edit.additional_gids)])
-    edited = replace(
+        for device_node in edit.device_nodes:
+            source = device_node.host_path or device_node.path
+            devices[device_node.path] = DeviceMapping(
+                source=source, target=device_node.path, permissions=device_node.permissions or "rw"
+            )
+    group_ids = dict.fromkeys([*config.extra_gids, *(gid for edit in edits for gid in edit.additional_gids)])
+    edited_config = replace(
         config,
         env_vars=variables,
         mounts=tuple(mount for _, mount in sorted(mounts.items())),
         devices=tuple(devices.values()),
-        extra_gids=tuple(groups),
+        extra_gids=tuple(group_ids),
     )
     try:
-        check_config(replace(edited, mounts=tuple(mount for mount in edited.mounts if mount not in config.mounts)))
+        check_config(
+            replace(edited_config, mounts=tuple(mount for mount in edited_config.mounts if mount not in config.mounts))
+        )
     except ValueError as e:
         raise CreationDenied(f"the CDI device {name!r}: {e}", data={"field": "devices", "key": name}) from None
-    return edited
+    return edited_config
 
 
 def _set_once(values: dict[str, T], key: str, value: T, kind: str, name: str) -> None:

@@ -201,8 +201,8 @@ class KubeApi:
         """Creates an object. Raises ObjectExists, RequestDenied, ObjectInvalid among others."""
         manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         query = {"dryRun": "All"} if dry_run else {}
-        answer = await self.request("POST", path_of(resource, namespace), query=query, body=manifest)
-        return _decode_answer(answer, resource.type)
+        answer_body = await self.request("POST", path_of(resource, namespace), query=query, body=manifest)
+        return _decode_answer(answer_body, resource.type)
 
     async def replace(
         self,
@@ -216,8 +216,8 @@ class KubeApi:
         ObjectConflict.
         """
         manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
-        answer = await self.request("PUT", path_of(resource, namespace, name, subresource), body=manifest)
-        return _decode_answer(answer, resource.type)
+        answer_body = await self.request("PUT", path_of(resource, namespace, name, subresource), body=manifest)
+        return _decode_answer(answer_body, resource.type)
 
     async def patch(
         self,
@@ -252,14 +252,14 @@ class KubeApi:
         ObjectConflict."""
         metadata = {**body.get("metadata", {}), "name": name}
         manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
-        answer = await self.request(
+        answer_body = await self.request(
             "PATCH",
             path_of(resource, namespace, name, subresource),
             query={"fieldManager": manager, "force": "true" if force else "false"},
             body=manifest,
             content_type=_PATCH_TYPES["apply"],
         )
-        return _decode_answer(answer, resource.type)
+        return _decode_answer(answer_body, resource.type)
 
     async def delete(
         self,

@@ -144,8 +144,8 @@ class Election:
         if lease is None:
             await self._api.create(LEASES, {"metadata": metadata, "spec": spec}, self._namespace)
             return
-        condition = {"resourceVersion": lease.metadata.resource_version, "uid": lease.metadata.uid}
-        await self._api.patch(LEASES, self._name, {"metadata": condition, "spec": spec}, self._namespace)
+        precondition = {"resourceVersion": lease.metadata.resource_version, "uid": lease.metadata.uid}
+        await self._api.patch(LEASES, self._name, {"metadata": precondition, "spec": spec}, self._namespace)
 
     async def _release(self) -> None:
         """Gives the Lease back, so that the next holder need not wait for its end."""
@@ -156,8 +156,8 @@ class Election:
             async with asyncio.timeout(self._retry_s):
                 lease = await self._api.get(LEASES, self._name, self._namespace)
                 if lease.spec.holder_identity == self._identity:
-                    condition = {"resourceVersion": lease.metadata.resource_version}
-                    body = {"metadata": condition, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+                    precondition = {"resourceVersion": lease.metadata.resource_version}
+                    body = {"metadata": precondition, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
                     await self._api.patch(LEASES, self._name, body, self._namespace)
         except (BackendError, TimeoutError) as e:
             log.info("the lease %s/%s is left to end by itself: %s", self._namespace, self._name, e)

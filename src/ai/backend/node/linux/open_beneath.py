@@ -72,8 +72,8 @@ def make_mount_point(directory: str, path_below: str, owner: Sequence[int] | Non
     """
     directory_fd = os.open(directory, WALK)
     try:
-        *parents, name = path_below.split("/")
-        parent_fd = make_directories(directory_fd, [*parents, name] if is_directory else parents, owner)
+        *parent_names, name = path_below.split("/")
+        parent_fd = make_directories(directory_fd, [*parent_names, name] if is_directory else parent_names, owner)
         if is_directory:
             return parent_fd
         try:

@@ -121,7 +121,12 @@ class ClaimFactory(msgspec.Struct, frozen=True):
 
 def _check_amounts(slots: ResourceSlot, policy: ResourcePolicy | None) -> None:
     """Raises LimitExceeded if a claim alone exceeds the limits that its owner's policy sets for slots."""
-    excess = next((name for name in sorted(slots) if policy is not None and slots[name] > policy.limit_of(name)), None)
-    if policy is not None and excess is not None:
-        message = f"Your policy allows {policy.limit_of(excess)} of {excess} in all; the claim needs {slots[excess]}."
-        raise LimitExceeded(message, data={"resources": f"{excess}: more than your policy allows"})
+    exceeded_slot = next(
+        (name for name in sorted(slots) if policy is not None and slots[name] > policy.limit_of(name)), None
+    )
+    if policy is not None and exceeded_slot is not None:
+        message = (
+            f"Your policy allows {policy.limit_of(exceeded_slot)} of {exceeded_slot} in all; "
+            f"the claim needs {slots[exceeded_slot]}."
+        )
+        raise LimitExceeded(message, data={"resources": f"{exceeded_slot}: more than your policy allows"})

@@ -92,7 +92,10 @@ class ClaimNaming(msgspec.Struct, frozen=True):
             }
             for name, quantity in claim.requested_slots.items():
                 offered_sizes = {amount for slot_name, amount in offered_amounts if slot_name == name}
-                if any((name, size) not in shareable_amounts or quantity % size for size in offered_sizes):
+                if any(
+                    (name, offered_size) not in shareable_amounts or quantity % offered_size
+                    for offered_size in offered_sizes
+                ):
                     return name
         return None
 
@@ -119,8 +122,8 @@ def without_accelerators(slots: ResourceSlot, claim: Claim, image: Image) -> Res
     """Returns a kernel's slots without the accelerators, since the claim of its session provides the accelerators.
     Raises InvalidInput if the image needs more than that.
     """
-    for name, minimum in image.min_slots.items():
-        if name not in HOST_PLUGINS and minimum > claim.requested_slots[name]:
-            message = f"The image {image.name} needs at least {minimum} of {name}, and the claim has less."
+    for name, minimum_amount in image.min_slots.items():
+        if name not in HOST_PLUGINS and minimum_amount > claim.requested_slots[name]:
+            message = f"The image {image.name} needs at least {minimum_amount} of {name}, and the claim has less."
             raise InvalidInput(message, data={_FIELD: f"{name}: below the minimum of the image"})
     return ResourceSlot({name: quantity for name, quantity in slots.items() if name in HOST_PLUGINS})

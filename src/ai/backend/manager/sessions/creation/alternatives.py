@@ -143,10 +143,10 @@ def _check_contradictions(
         ):
             message = f"the resources ask for {format_quantity(plain_amounts[name])} {name}, which no alternative takes"
             raise InvalidInput(message, data={_FIELD: message, "config.resources": f"{name}: contradicts alternatives"})
-    for number, alternative in enumerate(requests, 1):
+    for alternative_number, alternative in enumerate(requests, 1):
         if not alternative.amounts and not plain_amounts:
             slot_names = ", ".join(sorted(amounts.named_slots(requests)))
-            message = f"alternative {number} says no amount, and the resources have no {slot_names}"
+            message = f"alternative {alternative_number} says no amount, and the resources have no {slot_names}"
             raise InvalidInput(message, data={_FIELD: message})
 
 
@@ -155,11 +155,11 @@ def _check_image(
 ) -> None:
     for kernel in kernels:
         for name in amount_slots:
-            minimum = kernel.image.min_slots[SlotName(name)]
-            for number, alternative in enumerate(requests, 1):
-                if alternative.amounts[name] < minimum:
+            minimum_amount = kernel.image.min_slots[SlotName(name)]
+            for alternative_number, alternative in enumerate(requests, 1):
+                if alternative.amounts[name] < minimum_amount:
                     message = (
-                        f"alternative {number}: the image {kernel.image.name} needs at least "
-                        f"{format_quantity(minimum)} of {name}"
+                        f"alternative {alternative_number}: the image {kernel.image.name} needs at least "
+                        f"{format_quantity(minimum_amount)} of {name}"
                     )
                     raise InvalidInput(message, data={_FIELD: message})

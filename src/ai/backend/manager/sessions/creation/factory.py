@@ -267,13 +267,15 @@ class SessionFactory:
             limit = policy.max_containers_per_session
             raise LimitExceeded(f"Your policy allows {limit} kernels in a session.", data={"clusterSize": limit})
         needed_slots = sum((kernel.slots for kernel in planned_kernels), ResourceSlot())
-        excess = next((name for name in sorted(needed_slots) if needed_slots[name] > policy.limit_of(name)), None)
-        if excess is not None:
+        exceeded_slot = next(
+            (name for name in sorted(needed_slots) if needed_slots[name] > policy.limit_of(name)), None
+        )
+        if exceeded_slot is not None:
             message = (
-                f"Your policy allows {policy.limit_of(excess)} of {excess} in all; "
-                f"the session needs {needed_slots[excess]}."
+                f"Your policy allows {policy.limit_of(exceeded_slot)} of {exceeded_slot} in all; "
+                f"the session needs {needed_slots[exceeded_slot]}."
             )
-            raise LimitExceeded(message, data={"config.resources": f"{excess}: more than your policy allows"})
+            raise LimitExceeded(message, data={"config.resources": f"{exceeded_slot}: more than your policy allows"})
         return limits
 
     async def limits_of(self, owner: Caller) -> OwnerLimits:

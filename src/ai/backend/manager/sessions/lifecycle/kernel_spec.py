@@ -44,7 +44,9 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
         "BACKENDAI_SESSION_NAME": session.name,
         "BACKENDAI_ACCESS_KEY": session.access_key,
         "BACKENDAI_CLUSTER_SIZE": str(session.cluster_size),
-        "BACKENDAI_CLUSTER_REPLICAS": ",".join(f"{role}:{count}" for role, count in _kernels_per_role(session).items()),
+        "BACKENDAI_CLUSTER_REPLICAS": ",".join(
+            f"{role}:{kernel_count}" for role, kernel_count in _kernels_per_role(session).items()
+        ),
         "BACKENDAI_CLUSTER_HOSTS": ",".join(kernel.cluster_hostname for kernel in session.kernels),
         "BACKENDAI_KERNEL_ID": str(kernel.id),
         "BACKENDAI_KERNEL_IMAGE": kernel.image,

@@ -144,10 +144,10 @@ class LaunchLoop(PeriodicLoop):
             if session.claim_id is not None and claim is None:
                 return errors.InsufficientResource(f"the claim {session.claim_name} has no devices on {agent_id}")
             secrets = self.open_environ(session.sealed_environ)
-            specs = [kernel_spec(session, kernel, files, self.derive, secrets, claim) for kernel in kernels]
-            request = CreateKernels(kernels=specs)
+            kernel_specs = [kernel_spec(session, kernel, files, self.derive, secrets, claim) for kernel in kernels]
+            request = CreateKernels(kernels=kernel_specs)
             if self.image_pulls is not None:
-                request = await self.image_pulls.request(specs)
+                request = await self.image_pulls.request(kernel_specs)
             if kept_claims:
                 devices = {
                     str(kept_claim.id): {

@@ -107,18 +107,20 @@ class TerminateLoop(PeriodicLoop):
             log.warning("kernels of session %s could not be given up: %s", session_id, e)
 
     async def _destroy(self, targets: Sequence[KernelTarget], reason: KernelEventReason, *, forced: bool) -> None:
-        for target in targets:
+        for kernel_target in targets:
             request = DestroyKernel(
-                kernel_id=str(target.kernel_id), attempt=target.attempt, reason=reason, forced=forced
+                kernel_id=str(kernel_target.kernel_id), attempt=kernel_target.attempt, reason=reason, forced=forced
             )
             crash_point("before-agent-destroy")
-            session = self.writer.recent_session_of_kernel(target.kernel_id)
+            session = self.writer.recent_session_of_kernel(kernel_target.kernel_id)
             trace, session_id = (session.trace, session.id) if session is not None else (None, None)
             with bind_log_context(session_id=session_id), child_span("kernel destroy", parent=trace):
                 try:
-                    await self.gateway.agent(target.agent_id).destroy_kernel(request)
+                    await self.gateway.agent(kernel_target.agent_id).destroy_kernel(request)
                 except Unavailable:
                     continue  # sent again by the next round, or given up with its agent
                 except BackendError as e:
-                    log.warning("agent %s does not end kernel %s: %s", target.agent_id, target.kernel_id, e)
+                    log.warning(
+                        "agent %s does not end kernel %s: %s", kernel_target.agent_id, kernel_target.kernel_id, e
+                    )
             crash_point("after-agent-destroy")
