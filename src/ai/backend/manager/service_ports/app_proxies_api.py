@@ -40,7 +40,7 @@ class Worker(TypedDict):
 
 
 class AppProxy(TypedDict):
-    """``problem`` says why the workers are not known; empty if they are."""
+    """An app proxy; ``problem`` says why its workers are unknown, and is empty if they are known."""
 
     url: str
     resource_groups: list[str]
@@ -53,7 +53,7 @@ class AppProxiesReply(TypedDict):
 
 
 class CircuitItem(TypedDict):
-    """``place``: the port or the subdomain where browsers come in; ``user_id`` is null where everybody may."""
+    """A circuit; ``place`` is its port or subdomain, and ``user_id`` is null if everybody may use it."""
 
     id: str
     app: str

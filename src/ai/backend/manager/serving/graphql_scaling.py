@@ -124,5 +124,5 @@ class ScalingResolvers:
 
 
 def _new_rule_fields(values: View) -> View:
-    """Returns the fields of a new rule: bounds that are not given are none."""
+    """Returns the fields of a new rule: bounds that are not given are None."""
     return {"min_replicas": None, "max_replicas": None, **values}

@@ -235,7 +235,7 @@ class Groups(Sequence[Group]):
 
 
 class GroupFiles:
-    """Reads a file from the control group of a workload that has it. No descriptor stays open: a node has too many."""
+    """Reads files of a workload's control groups, and keeps no descriptor open, since a node has too many groups."""
 
     __slots__ = ("_groups",)
 

@@ -89,7 +89,7 @@ class RouteSocket:
         raise OSError(errno.EADDRNOTAVAIL, f"no network device here has the address {address}")
 
     def add_child(self, parent: str, name: str, namespace_fd: int, hardware: str = "") -> None:
-        """Adds a device in another network namespace on top of ``parent``. Children reach each other alone."""
+        """Adds a device in another network namespace on top of ``parent``. Children reach only each other."""
         address = {"address": hardware} if hardware else {}
         link = self._index_of(parent)
         self._send_link_request(
