@@ -210,9 +210,9 @@ class ServingResolvers:
     async def modify_endpoint(self, info: Info, endpoint_id: UUID, props: View) -> View:
         context, services = context_of(info), self._services
 
-        async def work() -> Service:
+        async def modify() -> Service:
             if services is None:
                 raise NotFound("This installation has no model services.")
             return await services.modify(context.caller, endpoint_id, _modify_request(props))
 
-        return await run_mutation(info, "endpoint", str(endpoint_id), work, endpoint_view)
+        return await run_mutation(info, "endpoint", str(endpoint_id), modify, endpoint_view)

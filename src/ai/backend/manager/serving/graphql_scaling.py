@@ -87,31 +87,31 @@ class ScalingResolvers:
 
     @mutation("create_endpoint_auto_scaling_rule_node")
     async def create(self, info: Info, endpoint: str, props: View) -> View:
-        async def work() -> AutoscalingRule:
+        async def create_rule() -> AutoscalingRule:
             scaling = self._require_scaling()
             return await scaling.add_rule(
                 context_of(info).caller, _parse_id(endpoint, "endpoint"), _new_rule_fields(_changed_fields(props))
             )
 
-        return await run_mutation(info, "rule", endpoint, work, rule_view)
+        return await run_mutation(info, "rule", endpoint, create_rule, rule_view)
 
     @mutation("modify_endpoint_auto_scaling_rule_node")
     async def modify(self, info: Info, id: str, props: View) -> View:  # noqa: A002  # the argument's name
-        async def work() -> AutoscalingRule:
+        async def modify_rule() -> AutoscalingRule:
             scaling, caller = self._require_scaling(), context_of(info).caller
             rule = await self._get_rule(scaling, info, _parse_id(id, "rule"))
             return await scaling.modify_rule(caller, rule.endpoint_id, rule.id, _changed_fields(props))
 
-        return await run_mutation(info, "rule", id, work, rule_view)
+        return await run_mutation(info, "rule", id, modify_rule, rule_view)
 
     @mutation("delete_endpoint_auto_scaling_rule_node")
     async def delete(self, info: Info, id: str) -> View:  # noqa: A002  # the argument's name
-        async def work() -> None:
+        async def delete_rule() -> None:
             scaling, caller = self._require_scaling(), context_of(info).caller
             rule = await self._get_rule(scaling, info, _parse_id(id, "rule"))
             await scaling.remove_rule(caller, rule.endpoint_id, rule.id)
 
-        return await run_mutation(info, "rule", id, work)
+        return await run_mutation(info, "rule", id, delete_rule)
 
     def _require_scaling(self) -> ScalingService:
         if self._scaling is None:

@@ -158,8 +158,9 @@ class TargetBody(Schema, frozen=True):
 
 
 class ScalingBody(Schema, frozen=True):
-    """Settings of autoscaling; an absent field is not changed, and has at first its default. With ``min_replicas`` 0 the
-    endpoint has no replica after ``idle_s`` seconds without a request, and the next request starts one. A ``target`` of null ends it.
+    """Settings of autoscaling; an absent field is not changed, and has at first its default. With ``min_replicas`` 0
+    the endpoint has no replica after ``idle_s`` seconds without a request, and the next request starts one. A null
+    ``target`` ends autoscaling by a target.
     ``down_delay_s``: for so long the largest number that was advised counts."""
 
     min_replicas: _Count | msgspec.UnsetType = msgspec.UNSET

@@ -49,7 +49,7 @@ class SqlServingStore:
     async def insert(self, service: Service, event: ServingEvent, *, limit: int) -> None:
         endpoint = service.endpoint
 
-        def work(conn: Connection) -> None:
+        def transact(conn: Connection) -> None:
             is_own = (_ENDPOINTS.c.user_id == endpoint.user_id, _ENDPOINTS.c.active_name.is_not(None))
             if conn.execute(select(func.count()).select_from(_ENDPOINTS).where(*is_own)).scalar_one() >= limit:
                 raise too_many_endpoints(limit)
@@ -57,14 +57,14 @@ class SqlServingStore:
             _write(conn, service.revisions, service.replicas, service.rules, [event])
 
         try:
-            await self._db.run_write(work)
+            await self._db.run_write(transact)
         except IntegrityError:
             raise name_taken(endpoint.name) from None
 
     async def save(self, change: ServingChange) -> None:
         endpoint = change.endpoint
 
-        def work(conn: Connection) -> None:
+        def transact(conn: Connection) -> None:
             is_unchanged = (_ENDPOINTS.c.id == endpoint.id, _ENDPOINTS.c.version == change.version)
             row = {**row_of(endpoint), "version": change.version + 1}
             if conn.execute(update(_ENDPOINTS).where(*is_unchanged).values(row)).rowcount == 0:
@@ -74,7 +74,7 @@ class SqlServingStore:
                     conn.execute(delete(table).where(table.c.id.in_(change.dropped)))
             _write(conn, change.revisions, change.replicas, change.rules, change.events)
 
-        await self._db.run_write(work)
+        await self._db.run_write(transact)
 
     async def get(self, endpoint_id: UUID) -> Service | None:
         services = await self._db.run_read(lambda conn: _load(conn, [_ENDPOINTS.c.id == endpoint_id]))
@@ -108,14 +108,14 @@ class SqlServingStore:
         default_order = (columns.created_at.desc(), columns.id)
         order = compile_order(_ENDPOINTS, query.order, default_order, hidden=_HIDDEN_FIELDS)
 
-        def work(conn: Connection) -> Page[Service]:
+        def transact(conn: Connection) -> Page[Service]:
             total = conn.execute(select(func.count()).select_from(_ENDPOINTS).where(*conditions)).scalar_one()
             selection = select(columns.id).where(*conditions).order_by(*order).limit(query.limit).offset(query.offset)
             endpoint_ids = list(conn.execute(selection).scalars())
             service_of_id = {service.endpoint.id: service for service in _load(conn, [columns.id.in_(endpoint_ids)])}
             return Page(items=[service_of_id[endpoint_id] for endpoint_id in endpoint_ids], total_count=total)
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def history(self, endpoint_id: UUID, *, limit: int, offset: int = 0) -> list[ServingEvent]:
         events_of_endpoint = select(_EVENTS).where(_EVENTS.c.endpoint_id == endpoint_id)
@@ -129,15 +129,15 @@ class SqlServingStore:
         is_of_endpoint = _TOKENS.c.endpoint_id == endpoint_id
         page = select(_TOKENS).where(is_of_endpoint).order_by(_TOKENS.c.created_at.desc(), _TOKENS.c.id)
 
-        def work(conn: Connection) -> Page[EndpointToken]:
+        def transact(conn: Connection) -> Page[EndpointToken]:
             total = conn.execute(select(func.count()).select_from(_TOKENS).where(is_of_endpoint)).scalar_one()
             rows = conn.execute(page.limit(limit).offset(offset))
             return Page(items=[EndpointToken(**row._mapping) for row in rows], total_count=total)
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def purge(self, *, before: datetime) -> int:
-        def work(conn: Connection) -> int:
+        def transact(conn: Connection) -> int:
             is_purgeable = (_ENDPOINTS.c.status == EndpointStatus.DESTROYED, _ENDPOINTS.c.destroyed_at < before)
             ended_endpoints = select(_ENDPOINTS.c.id).where(*is_purgeable)
             for table in (_REVISIONS, _REPLICAS, _RULES, _TOKENS, _EVENTS, tables.endpoint_usage):
@@ -145,7 +145,7 @@ class SqlServingStore:
             conn.execute(delete(_ENDPOINTS).where(*is_purgeable))
             return int(conn.execute(delete(_EVENTS).where(_EVENTS.c.at < before)).rowcount)
 
-        return await self._db.run_write(work)
+        return await self._db.run_write(transact)
 
 
 def _write(

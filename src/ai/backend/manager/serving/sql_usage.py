@@ -44,7 +44,7 @@ class SqlEndpointUsageStore:
     async def add(
         self, coordinator_id: str, *, after_number: int, last_number: int, use: Mapping[UseKey, UseSums]
     ) -> None:
-        def work(conn: Connection) -> None:
+        def transact(conn: Connection) -> None:
             # The row is written before anything is read: of two managers that add the same reports, one waits here.
             _advance(conn, coordinator_id, after_number, last_number)
             endpoint_ids = {key.endpoint_id for key in use}
@@ -53,7 +53,7 @@ class SqlEndpointUsageStore:
                 if key.endpoint_id in stored_ids:
                     _add(conn, key, sums)
 
-        await self._db.run_write(work)
+        await self._db.run_write(transact)
 
     async def usage(self, query: UseQuery) -> UseReport:
         group_column = _GROUPS[query.by]
@@ -82,14 +82,14 @@ class SqlEndpointUsageStore:
         )
         groups = groups.group_by(group_column).order_by(*order).limit(query.limit)
 
-        def work(conn: Connection) -> UseReport:
+        def transact(conn: Connection) -> UseReport:
             rows = conn.execute(groups).all()
             return UseReport(
                 groups=[UseGroup(key=row.key, name=row.name, sums=_sums_of(row)) for row in rows],
                 total=_sums_of(conn.execute(total).one()),
             )
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def purge_usage(self, *, before_hour: int) -> int:
         old_rows = delete(_USAGE).where(_USAGE.c.hour < before_hour)

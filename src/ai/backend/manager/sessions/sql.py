@@ -229,7 +229,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
     async def _insert_all(
         self, batch: Sequence[_NewSession], prepare: Callable[[Connection], None] = lambda _: None
     ) -> None:
-        def work(conn: Connection) -> None:
+        def transact(conn: Connection) -> None:
             prepare(conn)
             if claim_ids := {
                 new_session.session.claim_id for new_session in batch if new_session.session.claim_id is not None
@@ -259,7 +259,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
                     checked_owners.append((new_session.session.access_key, new_session.limits))
                     self._check_limits(conn, new_session.session, new_session.limits)
 
-        await self._db.run_write(work)
+        await self._db.run_write(transact)
 
     @staticmethod
     def _check_limits(conn: Connection, session: model.Session, limits: model.OwnerLimits) -> None:
@@ -277,7 +277,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
         try:
 
-            def work(conn: Connection) -> None:
+            def transact(conn: Connection) -> None:
                 self._write(conn, changes)
                 write_claims(conn, claim_changes(changes))
                 move_slots(conn, slot_deltas(changes))
@@ -285,7 +285,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
                 if ack is not None:
                     acknowledge(conn, ack)
 
-            await self._db.run_write(work)
+            await self._db.run_write(transact)
         except IntegrityError as e:
             if any(change.new.vni is not None and change.new.vni != change.old.vni for change in changes):
                 raise StaleVersion("another session has the same network number") from e
@@ -376,7 +376,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
     async def refreshed(
         self, statuses: Collection[SessionStatus], find_cached: Callable[[SessionId], model.Session | None]
     ) -> list[model.Session]:
-        def work(conn: Connection) -> list[model.Session]:
+        def transact(conn: Connection) -> list[model.Session]:
             versions = dict(_VERSIONS.all(conn, {"statuses": statuses}))
             session_of_id = {
                 stored_id: cached_session
@@ -388,7 +388,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
                 session_of_id.update((session.id, session) for session in loaded_sessions)
             return [session_of_id[session_id] for session_id in versions]
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[model.Session]:
         return await self._read(_OF_KERNELS, {"kernel_ids": kernel_ids})
@@ -398,12 +398,12 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
         return await self._select(tables.LIVE, tables.sessions.c.id.in_(session_ids))
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
-        def work(conn: Connection) -> list[KernelOccupancy]:
+        def transact(conn: Connection) -> list[KernelOccupancy]:
             kernels = [KernelOccupancy(**row._mapping) for row in _HELD.all(conn, {"agents": agent_ids})]
             claims = held_claims(conn, agent_ids)
             return [*map(without_claim_devices, kernels), *map(as_occupancy, claims)]
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def workloads(self) -> list[model.KernelWorkload]:
         kernel, session = tables.kernels.c, tables.sessions.c
@@ -427,14 +427,14 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
             conditions.append(cols.status.in_(query.statuses))
         order = compile_order(tables.sessions, query.order, (cols.created_at.desc(), cols.id.asc()), hidden=_HIDDEN)
 
-        def work(conn: Connection) -> Page[model.Session]:
+        def transact(conn: Connection) -> Page[model.Session]:
             matching_rows: Select[Any] = select(literal_column("1")).select_from(tables.sessions).where(*conditions)
             counted_rows = matching_rows.limit(query.offset + query.limit + MAX_COUNTED).subquery()
             total = conn.execute(select(func.count()).select_from(counted_rows)).scalar_one()
             page = select(tables.sessions).where(*conditions).order_by(*order).limit(query.limit).offset(query.offset)
             return Page(items=_load(conn, conn.execute(page).all()), total_count=total)
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def count_by_status(self, query: model.SessionQuery) -> Mapping[str, int]:
         counted_rows = select(tables.sessions.c.status).where(*_conditions(query)).limit(MAX_COUNTED).subquery()
@@ -497,7 +497,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
         cols = tables.sessions.c
 
-        def work(conn: Connection) -> None:
+        def transact(conn: Connection) -> None:
             for session_id, count in queries.items():
                 conn.execute(
                     update(tables.sessions).where(cols.id == session_id).values(num_queries=cols.num_queries + count)
@@ -507,12 +507,12 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
                     update(tables.kernels).where(tables.kernels.c.id == kernel_id).values(last_stat=dict(stat))
                 )
 
-        await self._db.run_write(work)
+        await self._db.run_write(transact)
 
     async def audit(self) -> model.SlotAudit:
         cols = tables.kernels.c
 
-        def work(conn: Connection) -> model.SlotAudit:
+        def transact(conn: Connection) -> model.SlotAudit:
             agents = conn.execute(select(agents_tables.agents.c.id, agents_tables.agents.c.occupied_slots)).all()
             is_occupying = cols.agent.is_not(None) & cols.status.in_(HOLDING)
             counted_slots: dict[str, ResourceSlot] = {}
@@ -534,4 +534,4 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
             }
             return model.SlotAudit(drift=drift, orphans=tuple(KernelId(kernel_id) for kernel_id in orphans))
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)

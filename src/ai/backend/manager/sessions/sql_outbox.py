@@ -85,21 +85,21 @@ class SqlOutbox:
         await self._db.run_write(lambda conn: conn.execute(query))
 
     async def put_log(self, kernel_id: KernelId, tail: bytes) -> None:
-        def work(conn: Connection) -> None:
+        def transact(conn: Connection) -> None:
             conn.execute(delete(tables.kernel_logs).where(tables.kernel_logs.c.kernel_id == kernel_id))
             conn.execute(insert(tables.kernel_logs), {"kernel_id": kernel_id, "tail": tail})
 
-        await self._db.run_write(work)
+        await self._db.run_write(transact)
 
     async def get_log(self, kernel_id: KernelId) -> bytes | None:
         query = select(tables.kernel_logs.c.tail).where(tables.kernel_logs.c.kernel_id == kernel_id)
         return await self._db.run_read(lambda conn: conn.execute(query).scalar_one_or_none())
 
     async def purge(self, *, before: datetime) -> int:
-        def work(conn: Connection) -> int:
+        def transact(conn: Connection) -> int:
             removed_events = conn.execute(delete(tables.session_events).where(tables.session_events.c.at < before))
             stale_kernel_ids = select(tables.kernels.c.id).where(tables.kernels.c.terminated_at < before)
             conn.execute(delete(tables.kernel_logs).where(tables.kernel_logs.c.kernel_id.in_(stale_kernel_ids)))
             return int(removed_events.rowcount)
 
-        return await self._db.run_write(work)
+        return await self._db.run_write(transact)

@@ -24,7 +24,7 @@ class SqlUsageStore:
     async def used(self, query: UsageQuery, *, after: Cursor | None = None, limit: int = 1_000) -> Sequence[UsedKernel]:
         has_ended = after is None or after.terminated_at is not None
 
-        def work(conn: Connection) -> list[UsedKernel]:
+        def transact(conn: Connection) -> list[UsedKernel]:
             rows: list[Row[Any]] = []
             if has_ended:
                 rows += conn.execute(_select_ended(query, after).limit(limit)).all()
@@ -34,7 +34,7 @@ class SqlUsageStore:
                 ).all()
             return [UsedKernel(**row._mapping) for row in rows]
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def claimed(self, query: UsageQuery) -> Sequence[UsedClaim]:
         span_columns, claim_columns = sessions_tables.claim_spans.c, sessions_tables.device_claims.c
@@ -47,7 +47,7 @@ class SqlUsageStore:
             null().label("terminated_at"),
         )
 
-        def work(conn: Connection) -> list[UsedClaim]:
+        def transact(conn: Connection) -> list[UsedClaim]:
             ended_in_period = ended_query.where(
                 span_columns.started_at < query.end,
                 span_columns.terminated_at >= query.start,
@@ -59,7 +59,7 @@ class SqlUsageStore:
             rows = [*conn.execute(ended_in_period).all(), *conn.execute(held_in_period).all()]
             return [UsedClaim(**row._mapping) for row in rows]
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
 
 def _owner_conditions(columns: Any, query: UsageQuery) -> list[ColumnElement[bool]]:

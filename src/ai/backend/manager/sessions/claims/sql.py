@@ -98,7 +98,7 @@ class SqlClaims:
     _db: Database
 
     async def insert_claim(self, claim: Claim, *, max_claims: int | None) -> None:
-        def work(conn: Connection) -> None:
+        def transact(conn: Connection) -> None:
             conn.execute(insert(tables.device_claims), _row(claim))
             count_query = (
                 select(func.count()).select_from(tables.device_claims).where(_CLAIM.access_key == claim.access_key)
@@ -107,16 +107,16 @@ class SqlClaims:
                 raise too_many_claims(max_claims)
 
         try:
-            await self._db.run_write(work)
+            await self._db.run_write(transact)
         except IntegrityError as e:
             raise claim_exists(claim.name) from e
 
     async def save_claims(self, changes: Sequence[ClaimChange]) -> None:
-        def work(conn: Connection) -> None:
+        def transact(conn: Connection) -> None:
             write_claims(conn, changes)
             move_slots(conn, claim_deltas(changes))
 
-        await self._db.run_write(work)
+        await self._db.run_write(transact)
 
     async def claims(self, query: ClaimQuery) -> Page[Claim]:
         conditions: list[ColumnElement[bool]] = [
@@ -138,11 +138,11 @@ class SqlClaims:
         page_query = select(tables.device_claims).where(*conditions).order_by(_CLAIM.created_at.desc(), _CLAIM.id)
         count_query = select(func.count()).select_from(tables.device_claims).where(*conditions)
 
-        def work(conn: Connection) -> Page[Claim]:
+        def transact(conn: Connection) -> Page[Claim]:
             rows = conn.execute(page_query.limit(query.limit).offset(query.offset)).all()
             return Page(items=[_claim(row) for row in rows], total_count=conn.execute(count_query).scalar_one())
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def claims_by_id(self, claim_ids: Collection[UUID]) -> list[Claim]:
         if not claim_ids:
