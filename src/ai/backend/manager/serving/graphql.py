@@ -31,7 +31,7 @@ _ROUTE_STATUSES = {
     ReplicaStatus.TERMINATED: "TERMINATED",
 }
 """The status of a replica -> the one of a routing of published clients."""
-_STAGES = {EndpointStatus.DESTROYING: "destroying", EndpointStatus.DESTROYED: "destroyed"}
+_STAGE_OF_STATUS = {EndpointStatus.DESTROYING: "destroying", EndpointStatus.DESTROYED: "destroyed"}
 _ORDER_ALIASES = {"endpoint_id": "id", "project": "group_id", "replicas": "desired", "desired_session_count": "desired"}
 
 
@@ -89,7 +89,7 @@ def endpoint_view(service: Service) -> View:
         "created_at": endpoint.created_at,
         "destroyed_at": endpoint.destroyed_at,
         "retries": sum(each.failures for each in service.revisions),
-        "lifecycle_stage": _STAGES.get(endpoint.status, "created"),
+        "lifecycle_stage": _STAGE_OF_STATUS.get(endpoint.status, "created"),
         "routings": [routing_view(service, each) for each in service.live_replicas],
         "revisions": [
             {

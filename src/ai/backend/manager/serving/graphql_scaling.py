@@ -15,7 +15,7 @@ from ai.backend.manager.serving.model import AutoscalingRule
 from ai.backend.manager.serving.scaling import ScalingService, no_rule
 from ai.backend.manager.serving.views import rule_item
 
-_ENUMS = ("metric_source", "comparator")
+_ENUM_FIELDS = ("metric_source", "comparator")
 
 
 def _enum_name(value: str) -> str:
@@ -25,7 +25,7 @@ def _enum_name(value: str) -> str:
 def rule_view(stored_rule: AutoscalingRule) -> View:
     """Returns a rule as a node. ``cooldown_seconds`` of published clients is a whole number."""
     item: View = {**rule_item(stored_rule)}
-    item |= {name: _enum_name(item[name]) for name in _ENUMS}
+    item |= {name: _enum_name(item[name]) for name in _ENUM_FIELDS}
     item |= {"row_id": stored_rule.id, "endpoint": stored_rule.endpoint_id, "created_at": stored_rule.created_at}
     return item | {"cooldown_seconds": round(stored_rule.rule.cooldown_s)}
 

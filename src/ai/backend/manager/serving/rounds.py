@@ -147,7 +147,7 @@ def is_published(service: Service) -> bool:
 
 def next_change(service: Service, observation: Observation, now: datetime, ids: IdGenerator) -> ServingChange | None:
     """Returns the next change of a service, or None if nothing is to change."""
-    return _Round(service, observation, now, ids).run()
+    return _ChangeBuilder(service, observation, now, ids).run()
 
 
 def destroyed_change(service: Service, now: datetime) -> ServingChange:
@@ -184,7 +184,7 @@ def _event(
     )
 
 
-class _Round:
+class _ChangeBuilder:
     """Collects the parts of one change of a service."""
 
     def __init__(self, service: Service, observation: Observation, now: datetime, ids: IdGenerator) -> None:

@@ -22,7 +22,7 @@ MAX_RULES = 32
 """The maximum number of scaling rules of one endpoint."""
 _MAX_THRESHOLD = 1e15
 _METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:.-]*")
-_SUBJECT = "autoscaling"
+_EVENT_SUBJECT = "autoscaling"
 _RULE_FIELDS = {"metric_source": "source", "metric_name": "metric", "cooldown_seconds": "cooldown_s"}
 """Maps fields of the API to fields of :class:`ScalingRule`, where their names differ."""
 
@@ -182,7 +182,7 @@ class ScalingService(msgspec.Struct, frozen=True):
         self, caller: Caller, endpoint: Endpoint, now: datetime, values: Mapping[str, Any]
     ) -> ServingChange:
         data = {"by": caller.access_key, **msgspec.to_builtins(dict(values))}
-        event = event_of(endpoint, now, _SUBJECT, data, reason="changed")
+        event = event_of(endpoint, now, _EVENT_SUBJECT, data, reason="changed")
         return ServingChange(version=endpoint.version, endpoint=endpoint, events=[event])
 
     def _change_of_rule(

@@ -16,9 +16,9 @@ from ai.backend.manager.serving import tables
 from ai.backend.manager.serving.model import UseGroup, UseGrouping, UseKey, UseQuery, UseReport, UseSums
 
 _ENDPOINTS, _USAGE, _POSITIONS = tables.endpoints, tables.endpoint_usage, tables.endpoint_usage_positions
-_SUMMED = tuple(field for field in UseSums.__struct_fields__)
+_SUM_FIELDS = tuple(field for field in UseSums.__struct_fields__)
 _HOURS_PER_DAY = 24
-_GROUPS: Mapping[UseGrouping, ColumnElement[Any]] = {
+_COLUMN_OF_GROUPING: Mapping[UseGrouping, ColumnElement[Any]] = {
     UseGrouping.ENDPOINT: _USAGE.c.endpoint_id,
     UseGrouping.TOKEN: _USAGE.c.token,
     UseGrouping.USER: _USAGE.c.user_id,
@@ -56,7 +56,7 @@ class SqlEndpointUsageStore:
         await self._db.run_write(transact)
 
     async def usage(self, query: UseQuery) -> UseReport:
-        group_column = _GROUPS[query.by]
+        group_column = _COLUMN_OF_GROUPING[query.by]
         conditions = [_USAGE.c.hour >= query.since, _USAGE.c.hour < query.until]
         conditions += [
             column == value
@@ -67,7 +67,7 @@ class SqlEndpointUsageStore:
             )
             if value is not None
         ]
-        sums = [func.coalesce(func.sum(_USAGE.c[name]), 0).label(name) for name in _SUMMED]
+        sums = [func.coalesce(func.sum(_USAGE.c[name]), 0).label(name) for name in _SUM_FIELDS]
         usage_and_endpoints = _USAGE.join(_ENDPOINTS, _ENDPOINTS.c.id == _USAGE.c.endpoint_id)
         total = select(*sums).select_from(usage_and_endpoints).where(*conditions)
         tokens = func.sum(_USAGE.c.prompt_tokens + _USAGE.c.output_tokens)
@@ -116,4 +116,4 @@ def _add(conn: Connection, key: UseKey, sums: UseSums) -> None:
 
 
 def _sums_of(row: Row[Any]) -> UseSums:
-    return UseSums(**{name: int(row._mapping[name]) for name in _SUMMED})
+    return UseSums(**{name: int(row._mapping[name]) for name in _SUM_FIELDS})

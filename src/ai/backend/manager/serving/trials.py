@@ -25,7 +25,7 @@ from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
 
-_STEPS = 3
+_PROGRESS_STEPS = 3
 _PROBE_PAUSE_S = 1.0
 _START_TIMEOUT_S = 1800.0
 
@@ -59,7 +59,7 @@ class TrialService:
         self, progress: TaskProgress, owner: Caller, spec: RevisionSpec, tenant: dict[str, str | None]
     ) -> str:
         session_id, health_check = uuid4(), spec.served.health
-        await progress.update(0, _STEPS, "the session is being created")
+        await progress.update(0, _PROGRESS_STEPS, "the session is being created")
         try:
             request = trial_request(spec, tenant, session_id)
             # Its agent ends it after that time, should this manager be killed before.
@@ -69,9 +69,9 @@ class TrialService:
             )
             await self.sessions.create(owner, request, call_id=session_id)
             session = await self._wait_until_running(SessionId(session_id))
-            await progress.update(1, _STEPS, f"the session {session.name} runs; waiting for its server")
+            await progress.update(1, _PROGRESS_STEPS, f"the session {session.name} runs; waiting for its server")
             await self._wait_until_healthy(progress, session, spec)
-            await progress.update(_STEPS, _STEPS, "the server answers")
+            await progress.update(_PROGRESS_STEPS, _PROGRESS_STEPS, "the server answers")
         finally:
             end_request = SessionDestroyRequested(stimulus_id="end of a trial")
             with suppress(BackendError):
@@ -101,7 +101,7 @@ class TrialService:
             elapsed_s = self.clock.monotonic() - began_at
             if elapsed_s > health_check.initial_delay + health_check.interval * health_check.max_retries:
                 raise Unavailable(f"The server of the trial does not answer: {problem}")
-            await progress.update(2, _STEPS, f"not yet: {problem}")
+            await progress.update(2, _PROGRESS_STEPS, f"not yet: {problem}")
             await asyncio.sleep(_PROBE_PAUSE_S)
             session = await self.writer.load(session.id)
             if session.status not in RUNNING_SESSION_STATUSES:

@@ -32,7 +32,7 @@ _MINUTES_PER_HOUR = 60
 _HOURS_PER_DAY = 24
 _MAX_HOURS = 400 * _HOURS_PER_DAY
 _DEFAULT_HOURS = 30 * _HOURS_PER_DAY
-_ROWS = 5_000
+_ROWS_PER_PAGE = 5_000
 _MAX_PAGES = 20
 """The maximum number of pages that one round reads from one coordinator; the next round continues."""
 
@@ -84,7 +84,7 @@ class UsageLoop(PeriodicLoop):
         coordinator_id = hashlib.sha256(coordinator_identity.encode()).hexdigest()
         last_stored_id = await self._store.position(coordinator_id)
         for _ in range(_MAX_PAGES):
-            rows = await self._coordinators.usage(coordinator, after=last_stored_id, limit=_ROWS)
+            rows = await self._coordinators.usage(coordinator, after=last_stored_id, limit=_ROWS_PER_PAGE)
             if not rows:
                 return
             last_row_id = max(row.id for row in rows)

@@ -60,7 +60,7 @@ _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KER
 _SESSION_COLUMNS, _KERNEL_COLUMNS = tables.sessions.c.keys(), tables.kernels.c.keys()
 MAX_COUNTED = 10_000
 """The maximum number of sessions after a page that the total of the page counts (docs/decisions/0255)."""
-_HIDDEN = frozenset({"environ", "sealed_environ", "network", "bootstrap_script", "callback_url", "version"})
+_HIDDEN_FIELDS = frozenset({"environ", "sealed_environ", "network", "bootstrap_script", "callback_url", "version"})
 
 
 def _kernel_row(kernel: model.Kernel) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _equality_conditions(query: model.SessionQuery, *columns: ColumnElement[Any]
 def _conditions(query: model.SessionQuery) -> list[ColumnElement[bool]]:
     """Returns the SQL conditions of a query, except the condition on statuses."""
     cols = tables.sessions.c
-    conditions = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN)
+    conditions = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN_FIELDS)
     return [*conditions, *_equality_conditions(query, cols.access_key, cols.domain_name, cols.group_id)]
 
 
@@ -140,7 +140,7 @@ _KERNELS_OF = Prepared(select(tables.kernels).where(IsOneOf(_KERNEL.session_id, 
 _BY_ID = Prepared(_sessions_where(_SESSION.id == parameter(_SESSION.id)))
 _BY_IDS = Prepared(_sessions_where(IsOneOf(_SESSION.id, "ids")))
 _BY_STATUS = Prepared(_sessions_where(IsOneOf(_SESSION.status, "statuses")))
-_VERSIONS = Prepared(
+_SELECT_VERSIONS = Prepared(
     select(_SESSION.id, _SESSION.version)
     .where(IsOneOf(_SESSION.status, "statuses"))
     .order_by(_SESSION.created_at, _SESSION.id)
@@ -153,9 +153,9 @@ _LIVE_NAMED = Prepared(_sessions_where(tables.LIVE, _IS_OWNED, _IS_NAMED))
 _NEWEST_NAMED = Prepared(
     select(tables.sessions).where(_IS_OWNED, _IS_NAMED).order_by(_SESSION.created_at.desc(), _SESSION.id).limit(1)
 )
-_HELD = Prepared(_select_held())
-_KEY = identity_tables.keypairs.c.access_key
-_LOCK_OWNER = Prepared(select(_KEY).where(parameter(_KEY) == _KEY).with_for_update())
+_SELECT_HELD = Prepared(_select_held())
+_ACCESS_KEY = identity_tables.keypairs.c.access_key
+_LOCK_OWNER = Prepared(select(_ACCESS_KEY).where(parameter(_ACCESS_KEY) == _ACCESS_KEY).with_for_update())
 _COUNT_LIVE = Prepared(select(func.count().label("live")).select_from(tables.sessions).where(tables.LIVE, _IS_OWNED))
 _PENDING_OF_OWNER = Prepared(
     select(_SESSION.id, _KERNEL.requested_slots)
@@ -377,7 +377,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
         self, statuses: Collection[SessionStatus], find_cached: Callable[[SessionId], model.Session | None]
     ) -> list[model.Session]:
         def transact(conn: Connection) -> list[model.Session]:
-            versions = dict(_VERSIONS.all(conn, {"statuses": statuses}))
+            versions = dict(_SELECT_VERSIONS.all(conn, {"statuses": statuses}))
             session_of_id = {
                 stored_id: cached_session
                 for stored_id, version in versions.items()
@@ -399,7 +399,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
         def transact(conn: Connection) -> list[KernelOccupancy]:
-            kernels = [KernelOccupancy(**row._mapping) for row in _HELD.all(conn, {"agents": agent_ids})]
+            kernels = [KernelOccupancy(**row._mapping) for row in _SELECT_HELD.all(conn, {"agents": agent_ids})]
             claims = held_claims(conn, agent_ids)
             return [*map(without_claim_devices, kernels), *map(as_occupancy, claims)]
 
@@ -425,7 +425,9 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
         conditions = _conditions(query)
         if query.statuses is not None:
             conditions.append(cols.status.in_(query.statuses))
-        order = compile_order(tables.sessions, query.order, (cols.created_at.desc(), cols.id.asc()), hidden=_HIDDEN)
+        order = compile_order(
+            tables.sessions, query.order, (cols.created_at.desc(), cols.id.asc()), hidden=_HIDDEN_FIELDS
+        )
 
         def transact(conn: Connection) -> Page[model.Session]:
             matching_rows: Select[Any] = select(literal_column("1")).select_from(tables.sessions).where(*conditions)

@@ -19,7 +19,7 @@ SessionEvents: TypeAlias = tuple[Session, Sequence[EventDraft], datetime]
 """A session, its events, and their time."""
 
 _ACKS, _EVENTS = tables.agent_acks.c, tables.session_events.c
-_ACKED = Prepared(select(tables.agent_acks).where(_ACKS.agent_id == parameter(_ACKS.agent_id)))
+_SELECT_ACK = Prepared(select(tables.agent_acks).where(_ACKS.agent_id == parameter(_ACKS.agent_id)))
 _EVENTS_AFTER = Prepared(
     select(tables.session_events)
     .where(_EVENTS.id > parameter(_EVENTS.id))
@@ -51,7 +51,7 @@ class SqlOutbox:
         self._db = database
 
     async def acked(self, agent_id: AgentId) -> ObservationAck | None:
-        rows = await self._db.fetch(_ACKED, {"agent_id": agent_id})
+        rows = await self._db.fetch(_SELECT_ACK, {"agent_id": agent_id})
         return ObservationAck(**rows[0]._mapping) if rows else None
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:

@@ -23,11 +23,13 @@ NEWEST_VERSION = (1, 1, 0)
 _MAX_TEXT = 300
 
 
-class _Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+class _SpecificationPart(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
     pass
 
 
-class DeviceNode(_Value, frozen=True, kw_only=True):
+class DeviceNode(_SpecificationPart, frozen=True, kw_only=True):
     """Describes a device file at ``path`` in the container. It is made from ``host_path``, by default the same path."""
 
     path: str
@@ -41,14 +43,14 @@ class DeviceNode(_Value, frozen=True, kw_only=True):
     gid: int | None = None
 
 
-class BindMount(_Value, frozen=True, kw_only=True):
+class BindMount(_SpecificationPart, frozen=True, kw_only=True):
     host_path: str
     container_path: str
     type: str = ""
     options: tuple[str, ...] = ()
 
 
-class Hook(_Value, frozen=True, kw_only=True):
+class Hook(_SpecificationPart, frozen=True, kw_only=True):
     """Describes a program that an OCI runtime executes around the start of a container."""
 
     hook_name: str
@@ -58,7 +60,7 @@ class Hook(_Value, frozen=True, kw_only=True):
     timeout: int | None = None
 
 
-class IntelRdt(_Value, frozen=True, kw_only=True):
+class IntelRdt(_SpecificationPart, frozen=True, kw_only=True):
     clos_id: str = msgspec.field(default="", name="closID")
     l3_cache_schema: str = ""
     mem_bw_schema: str = ""
@@ -68,12 +70,12 @@ class IntelRdt(_Value, frozen=True, kw_only=True):
     enable_mbm: bool = msgspec.field(default=False, name="enableMBM")
 
 
-class NetDevice(_Value, frozen=True, kw_only=True):
+class NetDevice(_SpecificationPart, frozen=True, kw_only=True):
     host_interface_name: str
     name: str
 
 
-class ContainerEdits(_Value, frozen=True, kw_only=True):
+class ContainerEdits(_SpecificationPart, frozen=True, kw_only=True):
     """Holds the changes that a device makes to a container."""
 
     env: tuple[str, ...] = ()
@@ -85,13 +87,13 @@ class ContainerEdits(_Value, frozen=True, kw_only=True):
     net_devices: tuple[NetDevice, ...] = ()
 
 
-class CdiDevice(_Value, frozen=True, kw_only=True):
+class CdiDevice(_SpecificationPart, frozen=True, kw_only=True):
     name: str
     annotations: Mapping[str, str] = {}
     container_edits: ContainerEdits
 
 
-class CdiSpecification(_Value, frozen=True, kw_only=True):
+class CdiSpecification(_SpecificationPart, frozen=True, kw_only=True):
     """Holds one specification file: the devices of one kind, and the edits that all of them share."""
 
     cdi_version: str

@@ -13,13 +13,13 @@ from typing import Any
 
 from ai.backend.node.cdi.specification import minimum_version, parse
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def file_prefix(agent_id: str) -> str:
     """Returns the beginning of the names of an agent's files."""
     digest = hashlib.sha256(agent_id.encode()).hexdigest()[:8]  # two ids may differ in unsafe characters alone
-    return f"backend.ai-{_UNSAFE.sub('_', agent_id)}-{digest}-"
+    return f"backend.ai-{_UNSAFE_CHARACTER.sub('_', agent_id)}-{digest}-"
 
 
 def write_specification(directory: Path, agent_id: str, plugin_key: str, content: Mapping[str, Any]) -> frozenset[str]:
@@ -50,13 +50,13 @@ def remove_specification(directory: Path, agent_id: str, plugin_key: str) -> Non
 
 
 def _path_of(directory: Path, agent_id: str, plugin_key: str) -> Path:
-    return directory / f"{file_prefix(agent_id)}{_UNSAFE.sub('_', plugin_key)}.json"
+    return directory / f"{file_prefix(agent_id)}{_UNSAFE_CHARACTER.sub('_', plugin_key)}.json"
 
 
 def remove_others(directory: Path, agent_id: str, kept_keys: Collection[str]) -> list[Path]:
     """Removes the agent's specifications of all plugins but ``kept_keys``, and returns the removed files."""
     name_prefix = file_prefix(agent_id)
-    kept_names = {f"{name_prefix}{_UNSAFE.sub('_', key)}.json" for key in kept_keys}
+    kept_names = {f"{name_prefix}{_UNSAFE_CHARACTER.sub('_', key)}.json" for key in kept_keys}
     removed_files = []
     try:
         own_files = [path for path in directory.iterdir() if path.name.startswith(name_prefix)]

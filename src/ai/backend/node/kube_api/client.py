@@ -40,7 +40,7 @@ _SLOW_S = 5.0
 _MAX_BUSY_RETRIES = 5
 """How often a request is sent again that a busy server has refused to begin."""
 _BUSY_WAIT_S = 1.0
-_PAGE = 500
+_PAGE_OBJECTS = 500
 _REQUEST_CONNECTIONS = 128
 _WATCH_CONNECTIONS = 64
 _CHUNK_BYTES = 1 << 16
@@ -185,7 +185,7 @@ class KubeApi:
         """Returns all objects and the version of the list. An object that does not fit the projection is returned as
         Undecodable.
         """
-        query = {"limit": str(_PAGE), **selector_query(label_selector, field_selector)}
+        query = {"limit": str(_PAGE_OBJECTS), **selector_query(label_selector, field_selector)}
         objects: list[ObjectT | Undecodable] = []
         while True:
             body = await self.request("GET", path_of(resource, namespace), query=query)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-_DECREASE = 0.7
+_DECREASE_FACTOR = 0.7
 _DECREASE_PAUSE_S = 1.0
 """The seconds after a decrease of the limit in which refusals do not decrease it again."""
 
@@ -78,4 +78,4 @@ class ConcurrencyLimit:
         now = asyncio.get_running_loop().time()
         if now - self._decreased_at >= _DECREASE_PAUSE_S:
             self._decreased_at = now
-            self._limit = max(self._minimum, self._limit * _DECREASE)
+            self._limit = max(self._minimum, self._limit * _DECREASE_FACTOR)

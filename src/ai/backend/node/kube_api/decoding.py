@@ -14,7 +14,7 @@ _MAX_DEPTH = 100
 """The depth of JSON below which no projection reads. The server takes JSON of 10,000 levels, as the opaque parameters
 of a user's claim.
 """
-_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]')
+_TOKEN_PATTERN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]')
 
 
 class _Identity(Part, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class _Named(Part, frozen=True, kw_only=True):
     metadata: _Identity
 
 
-_NAMED = msgspec.json.Decoder(_Named)
+_NAMED_DECODER = msgspec.json.Decoder(_Named)
 
 
 class Undecodable(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def undecodable(data: bytes | msgspec.Raw, problem: msgspec.ValidationError) -> 
     object.
     """
     try:
-        metadata = decode(data, _NAMED).metadata
+        metadata = decode(data, _NAMED_DECODER).metadata
     except msgspec.MsgspecError:
         return None
     fields: dict[str, Any] = {name: getattr(metadata, name) for name in metadata.__struct_fields__}
@@ -71,7 +71,7 @@ def _empty_deepest_level(data: bytes) -> bytes:
     """Returns JSON in which the lists and objects of the deepest permitted level are emptied."""
     kept_parts: list[bytes] = []
     depth = kept_start = 0
-    for token in _TOKENS.finditer(data):
+    for token in _TOKEN_PATTERN.finditer(data):
         first_byte = data[token.start()]
         if first_byte in b"[{":
             depth += 1

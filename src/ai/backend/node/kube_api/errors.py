@@ -119,7 +119,7 @@ class NotServed(ApiRefusal, InternalError):
     """Raised when the server does not know the method or the format (405, 406, 415)."""
 
 
-_CLASSES: dict[int, type[ApiRefusal]] = {
+_CLASS_OF_CODE: dict[int, type[ApiRefusal]] = {
     HTTPStatus.BAD_REQUEST: ObjectInvalid,
     HTTPStatus.UNPROCESSABLE_ENTITY: ObjectInvalid,
     HTTPStatus.UNAUTHORIZED: CredentialsRefused,
@@ -146,7 +146,7 @@ def refusal_of(status: Status, *, http_status: int, retry_after: str = "", reque
         request_text: verb and object, put before the message.
     """
     code = http_status or status.code
-    error_class = _CLASSES.get(code, ServerFailed if code >= HTTPStatus.INTERNAL_SERVER_ERROR else NotServed)
+    error_class = _CLASS_OF_CODE.get(code, ServerFailed if code >= HTTPStatus.INTERNAL_SERVER_ERROR else NotServed)
     denial = _denial_of(status) if error_class is RequestDenied else None
     if status.reason in _EXPIRED_REASONS or _TOO_LARGE_VERSION in status.message:
         error_class = VersionExpired

@@ -27,8 +27,8 @@ class _Frame(msgspec.Struct):
     object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-_FRAMES = msgspec.json.Decoder(_Frame)
-_STATUSES = msgspec.json.Decoder(Status)
+_FRAME_DECODER = msgspec.json.Decoder(_Frame)
+_STATUS_DECODER = msgspec.json.Decoder(Status)
 _OBJECTS = msgspec.json.Decoder(KubeObject)
 
 
@@ -86,9 +86,9 @@ class WatchDecoder(Generic[ObjectT]):
         ERROR, whose object is a Status, and Unavailable for what is no event.
         """
         try:
-            frame = decode(line, _FRAMES)
+            frame = decode(line, _FRAME_DECODER)
             if frame.type == "ERROR":
-                raise refusal_of(decode(frame.object, _STATUSES), http_status=0, request_text="watch")
+                raise refusal_of(decode(frame.object, _STATUS_DECODER), http_status=0, request_text="watch")
             if frame.type == "BOOKMARK":
                 return WatchEvent("BOOKMARK", self._type(metadata=decode(frame.object, _OBJECTS).metadata))
             if problem is not None and (obj := undecodable(frame.object, problem)) is not None:

@@ -22,7 +22,7 @@ from ai.backend.manager.sessions.model import CreateSession
 _FIELD = "config.claim"
 
 
-class ClaimNaming(msgspec.Struct, frozen=True):
+class ClaimLookup(msgspec.Struct, frozen=True):
     """Finds the claims that sessions of an owner name, and checks that a session may use one."""
 
     store: ClaimStore

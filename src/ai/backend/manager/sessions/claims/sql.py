@@ -29,21 +29,21 @@ from ai.backend.manager.sessions.claims.model import (
 )
 from ai.backend.manager.sessions.sql_bulk import move_slots
 
-_FIELDS = tuple(field for field in Claim.__struct_fields__)
+_CLAIM_FIELDS = tuple(field for field in Claim.__struct_fields__)
 _CLAIM, _SESSION = tables.device_claims.c, tables.sessions.c
 _IS_HELD = _CLAIM.agent.is_not(None)
 _IS_LIVE = _SESSION.status.in_(LIVE_SESSION_STATUSES)  # one by one, so that the index of statuses is searched
 
-_HELD = Prepared(select(tables.device_claims).where(_IS_HELD))
-_HELD_ON = Prepared(select(tables.device_claims).where(IsOneOf(_CLAIM.agent, "agents")))
+_SELECT_HELD = Prepared(select(tables.device_claims).where(_IS_HELD))
+_SELECT_ON_AGENTS = Prepared(select(tables.device_claims).where(IsOneOf(_CLAIM.agent, "agents")))
 
 
 def _row(claim: Claim) -> dict[str, Any]:
-    return {name: getattr(claim, name) for name in _FIELDS}
+    return {name: getattr(claim, name) for name in _CLAIM_FIELDS}
 
 
 def _claim(row: Any) -> Claim:
-    return Claim(**{name: getattr(row, name) for name in _FIELDS})
+    return Claim(**{name: getattr(row, name) for name in _CLAIM_FIELDS})
 
 
 def write_claims(conn: Connection, changes: Sequence[ClaimChange]) -> None:
@@ -82,7 +82,7 @@ def check_named_claims(conn: Connection, claim_ids: Collection[UUID]) -> None:
 
 def held_claims(conn: Connection, agent_ids: Collection[AgentId] | None = None) -> list[Claim]:
     """Returns the claims that hold devices of the given agents, or of all agents if ``agent_ids`` is None."""
-    rows = _HELD.all(conn) if agent_ids is None else _HELD_ON.all(conn, {"agents": agent_ids})
+    rows = _SELECT_HELD.all(conn) if agent_ids is None else _SELECT_ON_AGENTS.all(conn, {"agents": agent_ids})
     return [_claim(row) for row in rows]
 
 

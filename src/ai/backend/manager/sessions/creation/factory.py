@@ -30,7 +30,7 @@ from ai.backend.manager.images.model import Image
 from ai.backend.manager.images.service import ImageService, merge_images, resolve_image
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.sessions.claims.model import Claim
-from ai.backend.manager.sessions.claims.naming import ClaimNaming, without_accelerators
+from ai.backend.manager.sessions.claims.naming import ClaimLookup, without_accelerators
 from ai.backend.manager.sessions.creation import feasibility
 from ai.backend.manager.sessions.creation import request as checks
 from ai.backend.manager.sessions.creation.alternatives import check_alternatives
@@ -70,7 +70,7 @@ class SessionFactory:
 
     def __post_init__(self) -> None:
         self.checker = feasibility.FeasibilityChecker(self.identities, self.resource_groups, self.agents, self.devices)
-        self._naming = ClaimNaming(self.sessions, self.devices)
+        self._naming = ClaimLookup(self.sessions, self.devices)
 
     async def build(
         self, caller: Caller, owner: Caller, request: CreateSession, session_id: SessionId | None = None

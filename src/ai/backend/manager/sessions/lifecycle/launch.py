@@ -42,18 +42,24 @@ from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 
-_PERMANENT = errors.CreationDenied, errors.UnsupportedResource, errors.InvalidInput, errors.NotFound, errors.PluginError
+_PERMANENT_ERRORS = (
+    errors.CreationDenied,
+    errors.UnsupportedResource,
+    errors.InvalidInput,
+    errors.NotFound,
+    errors.PluginError,
+)
 """Errors of an agent after which a second try to create the kernel would fail again. Any other one sends the session
 back to the scheduler, a few times.
 """
-_REQUIREMENTS = "requirements"
+_REQUIREMENTS_KEY = "requirements"
 """The key in the data of UnsupportedResource that says that no device meets the session's requirements any more. The
 session goes back to the scheduler.
 """
-_CAUSE = "launch loop"
+_STIMULUS_ID = "launch loop"
 _FIRST_REPORT_S = 0.1
 """How long the first report of an agent that has accepted a session is awaited."""
-_LAUNCHABLE = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
+_LAUNCHABLE_STATUSES = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
 
 
 @dataclass(eq=False, repr=False)
@@ -82,7 +88,7 @@ class LaunchLoop(PeriodicLoop):
         task.add_done_callback(lambda _: self._running.pop(session.id, None))
 
     async def once(self) -> None:
-        for session in await self.store.by_status(_LAUNCHABLE):
+        for session in await self.store.by_status(_LAUNCHABLE_STATUSES):
             self.writer.cache([session])
             self.push(session)
 
@@ -172,7 +178,7 @@ class LaunchLoop(PeriodicLoop):
         def make_change(session: Session) -> Change | None:
             if session.status is not SessionStatus.SCHEDULED or not _same_attempts(session, attempts):
                 return None
-            return advance(session, SessionDispatched(stimulus_id=_CAUSE), now=self.clock.now())
+            return advance(session, SessionDispatched(stimulus_id=_STIMULUS_ID), now=self.clock.now())
 
         # An agent that starts at once has its observations on the way: one write less on the path to RUNNING.
         reported_session = await self.writer.wait_until(
@@ -193,7 +199,7 @@ class LaunchLoop(PeriodicLoop):
             (
                 agent
                 for agent, refusal in refusals.items()
-                if isinstance(refusal, _PERMANENT) and _REQUIREMENTS not in refusal.data
+                if isinstance(refusal, _PERMANENT_ERRORS) and _REQUIREMENTS_KEY not in refusal.data
             ),
             None,
         )
@@ -203,7 +209,7 @@ class LaunchLoop(PeriodicLoop):
         worst_error = refusals[worst_agent]
         reason = KernelEventReason.CREATION_DENIED if denying_agent is not None else KernelEventReason.CREATION_DEFERRED
         event = SessionCreationFailed(
-            kernel_ids=failed_ids, reason=reason, retryable=denying_agent is None, stimulus_id=_CAUSE
+            kernel_ids=failed_ids, reason=reason, retryable=denying_agent is None, stimulus_id=_STIMULUS_ID
         )
         now = self.clock.now()
 
