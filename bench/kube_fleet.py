@@ -24,7 +24,7 @@ from tools.kube.cluster import Cluster, ClusterOptions, running_cluster
 
 from ai.backend.infra.retry import Backoff
 from ai.backend.node.kube_api.client import KubeApi
-from ai.backend.node.kube_api.configuration import from_kubeconfig
+from ai.backend.node.kube_api.configuration import read_kubeconfig
 from ai.backend.node.kube_api.objects import Node
 from ai.backend.node.kube_api.resources import NODES
 from ai.backend.runtime.kubernetes.certificates import make_certificate
@@ -61,7 +61,7 @@ class Fleet:
 
     def api(self, kind: type[ApiT]) -> ApiT:
         """Returns a client with all rights, which the caller closes."""
-        return kind(from_kubeconfig(self.cluster.kubeconfig), lambda: Backoff(0.1, 2.0, jitter=0.5))
+        return kind(read_kubeconfig(self.cluster.kubeconfig), lambda: Backoff(0.1, 2.0, jitter=0.5))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ import msgspec
 from ai.backend.infra.process.memory import collect_rarely
 from ai.backend.infra.retry import Backoff
 from ai.backend.node.kube_api.client import KubeApi
-from ai.backend.node.kube_api.configuration import from_kubeconfig
+from ai.backend.node.kube_api.configuration import read_kubeconfig
 from ai.backend.node.kube_api.objects import Pod
 from ai.backend.node.kube_api.reflector import Reflector
 from ai.backend.node.kube_api.resources import PODS
@@ -185,7 +185,7 @@ class Swarm:
 
 async def run(settings: SwarmSettings) -> None:
     """Plays until it is cancelled."""
-    api = KubeApi(from_kubeconfig(Path(settings.kubeconfig)), lambda: Backoff(0.1, 2.0, jitter=0.5))
+    api = KubeApi(read_kubeconfig(Path(settings.kubeconfig)), lambda: Backoff(0.1, 2.0, jitter=0.5))
     try:
         keys = json.loads(await api.request("GET", "/openid/v1/jwks"))
         issuer = json.loads(await api.request("GET", "/.well-known/openid-configuration"))["issuer"]

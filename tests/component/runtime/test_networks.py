@@ -24,7 +24,7 @@ import pytest
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.structs import replace
-from ai.backend.node.linux.netlink import Route
+from ai.backend.node.linux.netlink import RouteSocket
 from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, WorkloadKey, WorkloadSpec
 from ai.backend.plugin.testing.runtime.suite import Talk
@@ -157,7 +157,7 @@ async def test_a_network_that_is_gone_is_told_as_the_reason(tmp_path: Path) -> N
 
 
 def remove_device(name: str) -> None:
-    with Route() as route:
+    with RouteSocket() as route:
         route.remove(name)
 
 

@@ -19,7 +19,7 @@ from ai.backend.manager.composition.stores import FEATURE_SECRETS, Stores
 from ai.backend.manager.identity.model import MAX_PASSWORD_HISTORY, Keypair, SignInRecord, TotpDevice, User
 from ai.backend.manager.identity.store import KeypairSecret
 from ai.backend.manager.maintenance.sql import missing_keys, reissue_secrets, seal_rows
-from ai.backend.manager.secrets.sealer import Sealer, new_key, opened_environ, sealed_environ
+from ai.backend.manager.secrets.sealer import Sealer, new_key, open_environ, seal_environ
 from ai.backend.manager.serving.service import event_of
 from tests.contract.store.builders import ended, make_session
 from tests.support.migrated import migrated
@@ -124,7 +124,7 @@ async def test_keys_are_sealed_anew_and_lost_ones_are_no_open_door(database: Dat
 async def test_variables_of_revisions_and_sessions_are_sealed_anew(database: Database, stores: Stores) -> None:
     """Variables of ended sessions stay as they are, since nobody opens them."""
     plain = {"NGC_API_KEY": "nvapi-planted"}
-    old = sealed_environ(Sealer([OLD]), plain)
+    old = seal_environ(Sealer([OLD]), plain)
     live, over = (make_session(name, sealed_environ=old) for name in ("live", "over"))
     for session in (live, over):
         await stores.sessions.insert(session, events=[])
@@ -146,7 +146,7 @@ async def test_variables_of_revisions_and_sessions_are_sealed_anew(database: Dat
     both = Sealer([NEW, OLD])
     await seal_rows(database, both, FEATURE_SECRETS)
     assert [f":{NEW.id}:" in each["NGC_API_KEY"] for each in await stored()] == [True, True, False]
-    assert [opened_environ(both, each) for each in await stored()] == [plain] * 3
+    assert [open_environ(both, each) for each in await stored()] == [plain] * 3
     other = Sealer([new_key()])
     assert await missing_keys(database, other, FEATURE_SECRETS) == {NEW.id}
     await reissue_secrets(database, other, lambda: "x" * 48, at=NOW, other_secrets=FEATURE_SECRETS)

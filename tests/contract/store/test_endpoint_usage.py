@@ -46,8 +46,13 @@ class EndpointUsageContract:
 
     async def test_adds_and_sums_up(self, usage: EndpointUsageStore) -> None:
         first = {key(47, "a", USER): UseSums(requests=2, prompt_tokens=3), key(48): UseSums(requests=1, errors=1)}
-        await usage.add("c", after=0, last=5, use=first)
-        await usage.add("c", after=5, last=9, use={key(47, "a", USER): UseSums(requests=1, output_tokens=4, busy_ms=2)})
+        await usage.add("c", after_number=0, last_number=5, use=first)
+        await usage.add(
+            "c",
+            after_number=5,
+            last_number=9,
+            use={key(47, "a", USER): UseSums(requests=1, output_tokens=4, busy_ms=2)},
+        )
         assert await usage.position("c") == 9
         assert await usage.position("another") == 0
         report = await usage.usage(ALL)
@@ -64,14 +69,16 @@ class EndpointUsageContract:
 
     async def test_a_report_is_added_once(self, usage: EndpointUsageStore) -> None:
         for after in (0, 3):
-            await usage.add("c", after=after, last=after + 3, use={key(1): UseSums(requests=1)})
+            await usage.add("c", after_number=after, last_number=after + 3, use={key(1): UseSums(requests=1)})
         for after in (0, 3, 7):
             with pytest.raises(StaleVersion):
-                await usage.add("c", after=after, last=after + 3, use={key(1): UseSums(requests=1)})
+                await usage.add("c", after_number=after, last_number=after + 3, use={key(1): UseSums(requests=1)})
         assert (await usage.usage(ALL)).total.requests == 2
 
     async def test_selects_by_period_owner_and_endpoint(self, usage: EndpointUsageStore) -> None:
-        await usage.add("c", after=0, last=1, use={key(hour): UseSums(requests=1) for hour in (10, 11, 12)})
+        await usage.add(
+            "c", after_number=0, last_number=1, use={key(hour): UseSums(requests=1) for hour in (10, 11, 12)}
+        )
         expected = {
             replace(ALL, since=11, until=12): 1,
             replace(ALL, user_id=OWNER.user_id, domain_name=OWNER.domain_name): 3,
@@ -82,12 +89,12 @@ class EndpointUsageContract:
             assert (await usage.usage(query)).total.requests == requests
 
     async def test_use_of_unknown_endpoints_is_dropped(self, usage: EndpointUsageStore) -> None:
-        await usage.add("c", after=0, last=1, use={key(1, endpoint=uuid4()): UseSums(requests=1)})
+        await usage.add("c", after_number=0, last_number=1, use={key(1, endpoint=uuid4()): UseSums(requests=1)})
         assert (await usage.usage(ALL)).groups == []
         assert await usage.position("c") == 1
 
     async def test_purges_earlier_hours(self, usage: EndpointUsageStore) -> None:
-        await usage.add("c", after=0, last=1, use={key(hour): UseSums(requests=1) for hour in (1, 2, 3)})
+        await usage.add("c", after_number=0, last_number=1, use={key(hour): UseSums(requests=1) for hour in (1, 2, 3)})
         assert await usage.purge_usage(before_hour=3) == 2
         assert (await usage.usage(ALL)).total.requests == 1
 

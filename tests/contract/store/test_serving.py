@@ -122,13 +122,13 @@ class ServingStoreContract:
         await store.save(ServingChange(version=1, endpoint=endpoint, rules=[stored_rule]))
         stored = await store.get(endpoint.id)
         assert stored == replace(service, endpoint=replace(endpoint, version=2), rules=(stored_rule,))
-        assert await store.of_rule(rule_id) == stored
-        assert await store.of_rule(uuid4()) is None
+        assert await store.get_by_rule(rule_id) == stored
+        assert await store.get_by_rule(uuid4()) is None
         await store.save(ServingChange(version=2, endpoint=endpoint, dropped=[rule_id]))
         stored = await store.get(endpoint.id)
         assert stored is not None
         assert stored.rules == ()
-        assert await store.of_rule(rule_id) is None
+        assert await store.get_by_rule(rule_id) is None
 
     async def test_one_of_two_writers_is_stale_and_writes_nothing(self, store: ServingStore) -> None:
         service = service_named("mine")

@@ -10,7 +10,7 @@ from pathlib import Path
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.infra.retry import Backoff
 from ai.backend.node.kube_api.client import KubeApi
-from ai.backend.node.kube_api.configuration import from_kubeconfig
+from ai.backend.node.kube_api.configuration import read_kubeconfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.runtime.kubernetes.cluster import ClusterConnection
 from ai.backend.runtime.kubernetes.runtime import KubernetesRuntime
@@ -20,7 +20,7 @@ NODE, IMAGE = "node", "docker.io/base/python:1"
 
 
 async def main(kubeconfig: str, settings: str, directory: str, kernel_id: str, session_id: str) -> None:
-    api = KubeApi(from_kubeconfig(Path(kubeconfig)), lambda: Backoff(0.1, 2.0))
+    api = KubeApi(read_kubeconfig(Path(kubeconfig)), lambda: Backoff(0.1, 2.0))
     connection = ClusterConnection(KubernetesRuntimeSettings.model_validate_json(settings), api, Path(directory))
     runtime = KubernetesRuntime(connection, NODE)
     await runtime.setup()

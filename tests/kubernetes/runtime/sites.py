@@ -18,7 +18,7 @@ from tools.runner_image import RUNNER_IMAGE, write_runner_image
 
 from ai.backend.infra.retry import Backoff
 from ai.backend.node.kube_api.client import KubeApi
-from ai.backend.node.kube_api.configuration import from_kubeconfig
+from ai.backend.node.kube_api.configuration import read_kubeconfig
 from ai.backend.runtime.kubernetes.cluster import ClusterConnection
 from ai.backend.runtime.kubernetes.runtime import KubernetesRuntime
 from ai.backend.runtime.kubernetes.settings import KubernetesRuntimeSettings
@@ -51,7 +51,7 @@ class OpenRuntime:
 
 
 def open_runtime(settings: KubernetesRuntimeSettings, cluster: Cluster, directory: Path) -> OpenRuntime:
-    api = KubeApi(from_kubeconfig(cluster.kubeconfig), lambda: Backoff(0.1, 2.0, jitter=0.5))
+    api = KubeApi(read_kubeconfig(cluster.kubeconfig), lambda: Backoff(0.1, 2.0, jitter=0.5))
     connection = ClusterConnection(settings, api, directory)
     return OpenRuntime(settings, cluster, directory, api, connection, KubernetesRuntime(connection, NODE_NAME))
 

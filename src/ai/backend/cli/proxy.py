@@ -49,9 +49,9 @@ async def proxy(api: AsyncSession, bind: str, port: int) -> int:
             await web.TCPSite(runner, bind, port).start()
         except OSError as error:
             raise click.ClickException(f"cannot listen on {bind}:{port}: {error.strerror or error}") from None
-        host, chosen_port = runner.addresses[0][:2]
+        host, choose_port = runner.addresses[0][:2]
         shown_host = f"[{host}]" if ":" in host else host
-        url = f"http://{shown_host}:{chosen_port}"
+        url = f"http://{shown_host}:{choose_port}"
         screen.result({"url": url}, f"{url} is {api.config.endpoint} with your keypair, until you press Ctrl-C")
         sys.stdout.flush()
         await asyncio.Event().wait()

@@ -61,14 +61,14 @@ class StorageProxies:
     async def settings(self) -> StorageSettings:
         """Returns the storage settings of the shared configuration, at most two seconds old."""
         if self._cached is None or time.monotonic() - self._cached[0] > _CONFIG_CACHE_S:
-            self._cached = time.monotonic(), _parse(await self._config.get_prefix("volumes"))
+            self._cached = time.monotonic(), _parse_settings(await self._config.get_prefix("volumes"))
         return self._cached[1]
 
     async def names(self) -> Sequence[str]:
         """Returns the names of all proxies, reachable or not, with the proxy of the default volume first."""
         settings = await self.settings()
-        default = (settings.default_host or "").partition(":")[0]
-        return sorted(settings.proxies, key=lambda name: (name != default, name))
+        default_proxy = (settings.default_host or "").partition(":")[0]
+        return sorted(settings.proxies, key=lambda name: (name != default_proxy, name))
 
     async def proxy(self, name: str) -> ProxySettings:
         """Returns the settings of a proxy. Raises VolumeNotFound."""
@@ -84,7 +84,7 @@ class StorageProxies:
         the error of the proxy, or Unavailable.
         """
         status, reply_bytes = await self._request(proxy, method, path, body, timeout=timeout or _TIMEOUT)
-        return _decode(proxy, status, reply_bytes)
+        return _decode_reply(proxy, status, reply_bytes)
 
     async def fetch(self, proxy: str, path: str, body: Any, *, max_bytes: int) -> bytes:
         """Sends a POST to a proxy and returns the bytes of the reply. Raises as :meth:`ask`; LimitExceeded if there are
@@ -92,7 +92,7 @@ class StorageProxies:
         """
         status, reply_bytes = await self._request(proxy, "POST", path, body, limit=max_bytes + 1)
         if status != 200:
-            _decode(proxy, status, reply_bytes)
+            _decode_reply(proxy, status, reply_bytes)
             raise errors.Unavailable(f"The storage proxy {proxy} answers {status}.")
         if len(reply_bytes) > max_bytes:
             raise errors.LimitExceeded(f"The file is larger than {max_bytes} bytes.", data={"size": max_bytes})
@@ -126,27 +126,29 @@ class StorageProxies:
             ) as response:
                 if limit < 0:
                     return response.status, await response.read()
-                received = bytearray()
-                while len(received) < limit and (part := await response.content.read(limit - len(received))):
-                    received += part
-                return response.status, bytes(received)
+                received_bytes = bytearray()
+                while len(received_bytes) < limit and (
+                    chunk := await response.content.read(limit - len(received_bytes))
+                ):
+                    received_bytes += chunk
+                return response.status, bytes(received_bytes)
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             raise errors.Unavailable(f"The storage proxy {proxy} does not answer: {str(e) or type(e).__name__}") from e
 
 
-def problem_of(document: Mapping[str, Any], default: str) -> errors.BackendError:
-    """Returns the error that a problem document describes; without a message in the document, ``default`` is the
-    message.
+def problem_of(document: Mapping[str, Any], default_message: str) -> errors.BackendError:
+    """Returns the error that a problem document describes; without a message in the document, its
+    message is ``default_message``.
     """
     code = str(document.get("type", "")).rpartition("/")[2]
-    message = str(document.get("detail") or document.get("title") or default)
+    message = str(document.get("detail") or document.get("title") or default_message)
     details = document.get("data")
     return errors.from_wire(code or errors.Unavailable.code, message, details if isinstance(details, Mapping) else None)
 
 
-def _parse(entries: Mapping[str, str]) -> StorageSettings:
+def _parse_settings(config_values: Mapping[str, str]) -> StorageSettings:
     settings_by_proxy: dict[str, dict[str, str]] = {}
-    for config_key, config_value in entries.items():
+    for config_key, config_value in config_values.items():
         proxy_name, _, setting_name = config_key.removeprefix(_PROXIES_PREFIX).partition("/")
         if config_key.startswith(_PROXIES_PREFIX) and setting_name:
             settings_by_proxy.setdefault(proxy_name, {})[setting_name] = config_value
@@ -161,26 +163,26 @@ def _parse(entries: Mapping[str, str]) -> StorageSettings:
         for proxy_name, proxy_settings in settings_by_proxy.items()
         if proxy_settings.get("manager_api")
     }
-    blocked = {
+    blocked_operations = {
         config_key.removeprefix(_BLOCKED_PREFIX): frozenset(config_value.replace(",", " ").split())
-        for config_key, config_value in entries.items()
+        for config_key, config_value in config_values.items()
         if config_key.startswith(_BLOCKED_PREFIX)
     }
-    return StorageSettings(proxies, entries.get(_DEFAULT_HOST_KEY), blocked)
+    return StorageSettings(proxies, config_values.get(_DEFAULT_HOST_KEY), blocked_operations)
 
 
-def _decode(proxy: str, status: int, reply_bytes: bytes) -> dict[str, Any]:
+def _decode_reply(proxy: str, status: int, reply_bytes: bytes) -> dict[str, Any]:
     try:
-        decoded = msgspec.json.decode(reply_bytes) if reply_bytes else {}
+        reply_document = msgspec.json.decode(reply_bytes) if reply_bytes else {}
     except msgspec.DecodeError:
-        decoded = None
-    if not isinstance(decoded, dict):
+        reply_document = None
+    if not isinstance(reply_document, dict):
         raise errors.Unavailable(f"The storage proxy {proxy} answers {status} with something that is no JSON object.")
-    if status < 400 or "results" in decoded:
-        return decoded
-    if status >= 500 and not decoded.get("type"):
+    if status < 400 or "results" in reply_document:
+        return reply_document
+    if status >= 500 and not reply_document.get("type"):
         raise errors.Unavailable(f"The storage proxy {proxy} answers {status}.")
-    error = problem_of(decoded, f"The storage proxy {proxy} answers {status}.")
+    error = problem_of(reply_document, f"The storage proxy {proxy} answers {status}.")
     if type(error) in (errors.AuthenticationFailed, errors.Forbidden):  # other refusals have codes of their own
         raise errors.Unavailable(f"The storage proxy {proxy} does not take our secret.")
     raise error

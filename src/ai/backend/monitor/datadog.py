@@ -43,10 +43,10 @@ class DatadogMonitor(AbstractStatsMonitor):
 
     def report(self, statistics: Sequence[Statistic]) -> None:
         with self._client as batch:
-            for one in statistics:
-                tags = [f"{name}:{value}" for name, value in one.labels.items()]
-                send = batch.increment if one.kind == "counter" else batch.gauge
-                send(one.name, one.value, tags=tags)
+            for statistic in statistics:
+                tags = [f"{name}:{value}" for name, value in statistic.labels.items()]
+                send_metric = batch.increment if statistic.kind == "counter" else batch.gauge
+                send_metric(statistic.name, statistic.value, tags=tags)
 
     def close(self, timeout_s: float) -> None:
         self._client.close_socket()

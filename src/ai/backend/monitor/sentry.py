@@ -54,7 +54,7 @@ class SentryMonitor(AbstractErrorMonitor):
 
 def _event_of(error: ErrorReport) -> dict[str, Any]:
     """Returns an event of Sentry. Events of one template and type of exception are one issue there."""
-    kinds = [failure.type for failure in error.failures]
+    exception_types = [failure.type for failure in error.failures]
     return {
         "timestamp": error.at,
         "level": "fatal" if error.level == "critical" else "error",
@@ -62,7 +62,7 @@ def _event_of(error: ErrorReport) -> dict[str, Any]:
         "logentry": {"message": error.template, "formatted": error.message},
         "tags": {"daemon": error.daemon, **error.ids},
         "exception": {"values": [_exception_of(failure) for failure in error.failures]},
-        "fingerprint": [error.logger, error.template, *kinds],
+        "fingerprint": [error.logger, error.template, *exception_types],
     }
 
 

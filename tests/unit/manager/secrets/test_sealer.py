@@ -21,8 +21,8 @@ from ai.backend.manager.secrets.sealer import (
     add_key,
     keep_first_key,
     load_or_make_keys,
+    move_to_front,
     new_key,
-    put_first,
     read_keys,
     stamp_of,
 )
@@ -130,7 +130,9 @@ class Managers:
         self.files[1].parent.mkdir()
         self.copy()
         self.sealers = [
-            Sealer(read_keys(f), reload=partial(read_keys, f), stamp=partial(stamp_of, f), clock=lambda: self.seconds)
+            Sealer(
+                read_keys(f), reload=partial(read_keys, f), file_stamp=partial(stamp_of, f), clock=lambda: self.seconds
+            )
             for f in self.files
         ]
 
@@ -149,7 +151,7 @@ def test_keys_rotate_while_managers_run_and_none_meets_a_key_that_it_lacks(tmp_p
     old_id = first.newest_id()
     sealed = first.seal("secret", PLACE)
     new_id = add_key(path, is_standby=True).id
-    for work in (managers.copy, partial(put_first, path, new_id), managers.copy):
+    for work in (managers.copy, partial(move_to_front, path, new_id), managers.copy):
         managers.seconds += 1
         managers.open_each_others()
         work()
@@ -166,7 +168,7 @@ def test_keys_rotate_while_managers_run_and_none_meets_a_key_that_it_lacks(tmp_p
         with pytest.raises(InternalError, match=old_id):
             retired.open(sealed, PLACE)
     with pytest.raises(InvalidInput, match="has no key"):
-        put_first(path, old_id)
+        move_to_front(path, old_id)
 
 
 @pytest.mark.parametrize("content", ["", "abc", None])
@@ -188,7 +190,7 @@ def test_a_key_file_that_cannot_be_read_changes_nothing(tmp_path: Path, content:
 
 def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
     looks = []
-    sealer = Sealer([OLD], reload=lambda: [NEW], stamp=lambda: looks.append(1), clock=lambda: 0.5)
+    sealer = Sealer([OLD], reload=lambda: [NEW], file_stamp=lambda: looks.append(1), clock=lambda: 0.5)
     for _ in range(100):
         sealer.seal("secret", PLACE)
     assert len(looks) == 1

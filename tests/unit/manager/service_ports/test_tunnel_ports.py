@@ -6,7 +6,7 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput, NotSupported
 from ai.backend.common.wire.execution import ServiceState
-from ai.backend.manager.service_ports.service import chosen_port
+from ai.backend.manager.service_ports.service import choose_port
 
 
 def state(*ports: int) -> ServiceState:
@@ -23,12 +23,12 @@ def state(*ports: int) -> ServiceState:
     ],
 )
 def test_by_its_place_among_the_declared(ports: tuple[int, ...], wanted: int | None, chosen: int) -> None:
-    assert chosen_port(state(*ports), [8080, 8090], wanted) == chosen
+    assert choose_port(state(*ports), [8080, 8090], wanted) == chosen
 
 
 def test_what_it_does_not_have() -> None:
     with pytest.raises(InvalidInput) as caught:
-        chosen_port(state(8080, 8090), [8080, 8090], 8081)
+        choose_port(state(8080, 8090), [8080, 8090], 8081)
     assert caught.value.data == {"port": 8081, "ports": [8080, 8090]}
     with pytest.raises(NotSupported):
-        chosen_port(state(), [8080], None)
+        choose_port(state(), [8080], None)

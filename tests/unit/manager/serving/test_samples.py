@@ -23,7 +23,7 @@ def test_reports_of_tokens_and_replicas_are_summed_up_by_revision() -> None:
     samples.record([report(NEW, requests=9, output_tokens=60, busy_ms=2_000, first_bytes=quick)], NOW)
     samples.record([report(NEW, requests=1, errors=1, output_tokens=40, busy_ms=2_000, first_bytes=slow)], NOW + 1)
     samples.record([report(None, requests=5)], NOW + 1)
-    seen = samples.of([OLD, NEW], NOW - 1, NOW + 2)
+    seen = samples.sum_since([OLD, NEW], NOW - 1, NOW + 2)
     assert seen[OLD] == RevisionSample()
     assert seen[NEW] == RevisionSample(requests=10, errors=1, ttft_p90_s=FIRST_BYTE_BOUNDS_S[0], tokens_per_s=25.0)
 
@@ -32,13 +32,13 @@ def test_the_window_begins_with_the_roll_out_and_is_of_some_minutes() -> None:
     samples = RevisionSamples()
     for second in (0, 10, 20):
         samples.record([report(NEW, requests=1)], NOW + second)
-    assert samples.of([NEW], NOW + 5, NOW + 30)[NEW].requests == 2
-    assert samples.of([NEW], NOW - 5, NOW + WINDOW_S + 15)[NEW].requests == 1
+    assert samples.sum_since([NEW], NOW + 5, NOW + 30)[NEW].requests == 2
+    assert samples.sum_since([NEW], NOW - 5, NOW + WINDOW_S + 15)[NEW].requests == 1
     samples.record([report(NEW, at=NOW + 2 * WINDOW_S, requests=7)], NOW + 2 * WINDOW_S)
-    assert samples.of([NEW], 0.0, NOW + 2 * WINDOW_S)[NEW].requests == 7
+    assert samples.sum_since([NEW], 0.0, NOW + 2 * WINDOW_S)[NEW].requests == 7
 
 
 def test_reports_that_a_manager_missed_are_not_of_this_window() -> None:
     samples = RevisionSamples()
     samples.record([report(NEW, at=NOW - 3_600, requests=100, errors=100)], NOW)
-    assert samples.of([NEW], 0.0, NOW)[NEW] == RevisionSample()
+    assert samples.sum_since([NEW], 0.0, NOW)[NEW] == RevisionSample()

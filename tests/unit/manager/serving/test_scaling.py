@@ -229,12 +229,12 @@ async def test_rules_are_of_their_endpoint_and_bounded() -> None:
     service: Service = await world.service()
     assert service.endpoint.scaling is not None
     assert service.endpoint.scaling.min_replicas == 0
-    assert (await autoscaling.of_rule(OWNER, rule.id)).endpoint.name == "my-service"
+    assert (await autoscaling.get_by_rule(OWNER, rule.id)).endpoint.name == "my-service"
     for caller, error in ((STRANGER, NotFound), (MONITOR, Forbidden)):
         with pytest.raises(error):
             await autoscaling.remove_rule(caller, service.endpoint.id, rule.id)
     with pytest.raises(NotFound, match="no rule"):
-        await autoscaling.of_rule(STRANGER, rule.id)
+        await autoscaling.get_by_rule(STRANGER, rule.id)
     for _ in range(MAX_RULES - 1):
         await autoscaling.add_rule(OWNER, "my-service", RULE)
     with pytest.raises(LimitExceeded):

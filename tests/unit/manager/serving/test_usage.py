@@ -60,7 +60,7 @@ class Scene:
         return self.service.query(since=None, until=None, by=by, limit=100)
 
     async def report(self, by: UseGrouping = UseGrouping.DAY) -> UseReport:
-        return (await self.service.of_endpoint(OWNER, str(ENDPOINT), self.query(by)))[1]
+        return (await self.service.endpoint_report(OWNER, str(ENDPOINT), self.query(by)))[1]
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ async def test_reports_are_added_once(scene: Scene) -> None:
 
 async def test_a_manager_that_lost_its_lead_adds_nothing_twice(scene: Scene) -> None:
     key, sums = UseKey(ENDPOINT, HOUR, "", None, None, None), UseSums(requests=1)
-    await scene.store.add("source", after=0, last=7, use={key: sums})
+    await scene.store.add("source", after_number=0, last_number=7, use={key: sums})
     with pytest.raises(StaleVersion):
-        await scene.store.add("source", after=0, last=7, use={key: sums})
+        await scene.store.add("source", after_number=0, last_number=7, use={key: sums})
     assert (await scene.report()).total.requests == 1
 
 
@@ -123,7 +123,7 @@ async def test_use_is_summed_up_by_each_grouping(scene: Scene) -> None:
     ]
     for by, key in ((UseGrouping.USER, user), (UseGrouping.REVISION, revision), (UseGrouping.REPLICA, replica)):
         assert {each.key for each in (await scene.report(by)).groups} == {key, None}
-    [group] = (await scene.service.of_all(OWNER, scene.query(UseGrouping.ENDPOINT))).groups
+    [group] = (await scene.service.total_report(OWNER, scene.query(UseGrouping.ENDPOINT))).groups
     assert (group.key, group.name, group.sums.requests) == (ENDPOINT, "my-service", 3)
 
 
@@ -138,7 +138,7 @@ async def test_tokens_by_the_second_are_those_of_the_time_that_is_over(scene: Sc
     await scene.loop.once()
 
     async def rates(query: UseQuery) -> list[float]:
-        reply = usage_reply(query, (await scene.service.of_endpoint(OWNER, str(ENDPOINT), query))[1], now)
+        reply = usage_reply(query, (await scene.service.endpoint_report(OWNER, str(ENDPOINT), query))[1], now)
         return [*(each["tokens_per_s"] for each in reply["groups"]), reply["total"]["tokens_per_s"]]
 
     since = (hour - 1) * HOUR_S
@@ -154,10 +154,10 @@ async def test_others_see_nothing(scene: Scene) -> None:
     scene.world.reports = [report(1)]
     await scene.loop.once()
     with pytest.raises(NotFound):
-        await scene.service.of_endpoint(STRANGER, str(ENDPOINT), scene.query())
-    assert (await scene.service.of_all(STRANGER, scene.query())).total == UseSums()
+        await scene.service.endpoint_report(STRANGER, str(ENDPOINT), scene.query())
+    assert (await scene.service.total_report(STRANGER, scene.query())).total == UseSums()
     elsewhere = replace(STRANGER, domain_name=DomainName("other"), is_admin=True)
-    assert (await scene.service.of_all(elsewhere, scene.query())).total == UseSums()
+    assert (await scene.service.total_report(elsewhere, scene.query())).total == UseSums()
 
 
 async def test_old_use_is_deleted(scene: Scene) -> None:

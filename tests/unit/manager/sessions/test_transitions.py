@@ -24,7 +24,7 @@ from ai.backend.core.lifecycle.events import (
 )
 from ai.backend.manager.sessions.changes import slot_deltas
 from ai.backend.manager.sessions.model import STARTED_OVER, Session
-from ai.backend.manager.sessions.transitions import advance, fold, with_largest_amounts
+from ai.backend.manager.sessions.transitions import advance, combine_changes, with_largest_amounts
 from tests.contract.store.builders import NOW, SLOTS, make_session
 
 LATER = NOW + timedelta(seconds=7)
@@ -75,7 +75,7 @@ def test_running_and_ending_leave_times_and_nothing_held() -> None:
     assert change.new.main.occupied_slots == ResourceSlot()
     assert (change.new.terminated_at, change.new.main.exit_code) == (LATER, 0)
     assert change.events[-1].name == "session_terminated"
-    whole = fold(asked, change)
+    whole = combine_changes(asked, change)
     assert (whole.old, whole.new, len(whole.events)) == (running, change.new, len(asked.events) + len(change.events))
 
 
@@ -184,7 +184,7 @@ def test_a_kernel_requests_what_was_placed_until_it_waits_again() -> None:
     )
     session = replace(session, device_requests=texts, kernels=kernels)
     placed = {session.main.id: {"requested_slots": least}}
-    change = advance(session, scheduled(session), now=LATER, placed=placed)
+    change = advance(session, scheduled(session), now=LATER, placements=placed)
     assert change is not None
     assert slot_deltas([change]) == {AGENT: least + host}
     assert [(k.requested_slots, k.occupied_slots) for k in change.new.kernels] == [(least, least), (host, host)]

@@ -43,10 +43,10 @@ def test_of_those_that_run_only_some_are_kept_and_where_all_are(monkeypatch: pyt
     first, *others = running
     writer.cache([*moving, first])
     for session in others:
-        assert writer.recent(first.id) is first  # who is asked for stays
+        assert writer.recent_session(first.id) is first  # who is asked for stays
         writer.cache([session])
-    assert [s for s in moving if writer.recent(s.id) is None] == []
-    kept = [s for s in running if writer.recent(s.id) is not None]
+    assert [s for s in moving if writer.recent_session(s.id) is None] == []
+    kept = [s for s in running if writer.recent_session(s.id) is not None]
     assert kept == [first, *running[-len(kept) + 1 :]]
     assert len(kept) < 100
     gone = running[1].main
@@ -61,7 +61,7 @@ def test_of_those_that_run_only_some_are_kept_and_where_all_are(monkeypatch: pyt
     writer.cache([replace(waiting[0], kernels=(replace(waiting[0].main, agent=None),))])
     assert not writer.is_on(waiting[0].main.id, AGENT)
     writer.cache(running)
-    assert writer.recent_of_kernel(gone.id) is None
+    assert writer.recent_session_of_kernel(gone.id) is None
     assert writer.is_on(gone.id, AGENT)
     assert not writer.is_on(gone.id, AgentId("agent-2"))
     writer.cache([replace(running[1], status=SessionStatus.TERMINATED)])

@@ -220,7 +220,7 @@ async def test_a_greedy_user_does_not_keep_others_from_reports() -> None:
     with pytest.raises(RateLimitExceeded, match="for others"):
         await service.own_timeline(caller(UserRole.USER, 5))
     assert busy.at_work == 2
-    running.append(asyncio.create_task(service.of_month(admins[0], "202601", None)))
+    running.append(asyncio.create_task(service.month_usage(admins[0], "202601", None)))
     await asyncio.sleep(0)
     assert busy.at_work == 3, "administrators have a limit of their own"
     with pytest.raises(RateLimitExceeded, match="for you"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ai.backend.common.errors import CreationDenied
-from ai.backend.node.cdi.application import applied
+from ai.backend.node.cdi.application import apply_cdi_edits
 from ai.backend.node.cdi.registry import CdiRegistry
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 
@@ -40,7 +40,7 @@ def test_every_edit_that_a_runtime_can_apply_is_applied(tmp_path: Path) -> None:
         "env": ["NPU_HOME=/opt/npu"],
     }
     before = WorkloadConfig(devices=(DeviceMapping(source="/dev/zero", target="/dev/other"), BY_NAME), extra_gids=(7,))
-    config = applied(before, registry(tmp_path, edits, common), visible_folders=("/usr",))
+    config = apply_cdi_edits(before, registry(tmp_path, edits, common), visible_folders=("/usr",))
     assert config == WorkloadConfig(
         devices=(
             DeviceMapping(source="/dev/zero", target="/dev/other"),
@@ -58,7 +58,7 @@ def test_every_edit_that_a_runtime_can_apply_is_applied(tmp_path: Path) -> None:
 
 def test_two_devices_of_a_file_share_its_common_edits(tmp_path: Path) -> None:
     both = WorkloadConfig(devices=(BY_NAME, DeviceMapping(source="", cdi_name="acme.com/npu=n1")))
-    config = applied(both, registry(tmp_path, {"deviceNodes": [{"path": "/dev/npu"}]}, {"env": ["A=1"]}))
+    config = apply_cdi_edits(both, registry(tmp_path, {"deviceNodes": [{"path": "/dev/npu"}]}, {"env": ["A=1"]}))
     assert (config.env_vars, len(config.devices)) == ({"A": "1"}, 1)
 
 
@@ -73,11 +73,11 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_hooks_and_the_like_are_refused_or_the_device_file_is_taken(tmp_path: Path, kind: str) -> None:
     found = registry(tmp_path, {kind: REFUSED[kind]})
-    assert applied(WorkloadConfig(devices=(BY_BOTH,)), found).devices == (
+    assert apply_cdi_edits(WorkloadConfig(devices=(BY_BOTH,)), found).devices == (
         DeviceMapping(source="/dev/null", target="/dev/npu0"),
     )
     with pytest.raises(CreationDenied, match="what this runtime does not apply") as denied:
-        applied(WorkloadConfig(devices=(BY_NAME,)), found)
+        apply_cdi_edits(WorkloadConfig(devices=(BY_NAME,)), found)
     assert denied.value.data == {"field": "devices", "key": NAME}
 
 
@@ -85,9 +85,9 @@ def test_a_name_that_nothing_describes_is_denied_by_name(tmp_path: Path) -> None
     with pytest.raises(
         CreationDenied, match=f"in {tmp_path} describes '{NAME}', and it names no device file"
     ) as denied:
-        applied(WorkloadConfig(devices=(BY_NAME,)), CdiRegistry([tmp_path]))
+        apply_cdi_edits(WorkloadConfig(devices=(BY_NAME,)), CdiRegistry([tmp_path]))
     assert denied.value.data == {"field": "devices", "key": NAME}
-    assert applied(WorkloadConfig(devices=(BY_BOTH,)), CdiRegistry([tmp_path])).devices[0].cdi_name is None
+    assert apply_cdi_edits(WorkloadConfig(devices=(BY_BOTH,)), CdiRegistry([tmp_path])).devices[0].cdi_name is None
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_a_name_that_nothing_describes_is_denied_by_name(tmp_path: Path) -> None
 )
 def test_edits_obey_the_rules_of_plugins(tmp_path: Path, edits: dict[str, Any], problem: str) -> None:
     with pytest.raises(CreationDenied, match=problem):
-        applied(WorkloadConfig(devices=(BY_NAME,), env_vars={"SET": "1"}), registry(tmp_path, edits))
+        apply_cdi_edits(WorkloadConfig(devices=(BY_NAME,), env_vars={"SET": "1"}), registry(tmp_path, edits))

@@ -25,7 +25,7 @@ async def test_no_more_than_the_limit_run_and_the_others_in_their_order() -> Non
 
 async def test_success_at_the_limit_raises_it_and_refusal_lowers_it_once() -> None:
     limit = ConcurrencyLimit(initial=10, maximum=12)
-    limit.succeeded()
+    limit.record_success()
     assert limit.limit == 10  # it was not used up
     async with asyncio.TaskGroup() as group:
         released = asyncio.Event()
@@ -38,10 +38,10 @@ async def test_success_at_the_limit_raises_it_and_refusal_lowers_it_once() -> No
             group.create_task(hold())
         await asyncio.sleep(0)
         for _ in range(100):
-            limit.succeeded()
+            limit.record_success()
         assert limit.limit == 12
-        limit.congested()
-        limit.congested()
+        limit.record_overload()
+        limit.record_overload()
         assert limit.limit == 8
         released.set()
     assert limit.active == 0

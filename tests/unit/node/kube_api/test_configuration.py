@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.node.kube_api.configuration import Token, from_kubeconfig, in_cluster
+from ai.backend.node.kube_api.configuration import Token, address_in_pod, read_kubeconfig
 
 
 def written(path: Path, user: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None) -> Path:
@@ -33,7 +33,7 @@ def test_a_context_with_embedded_and_named_files(tmp_path: Path) -> None:
         "client-key-data": base64.b64encode(b"KEY").decode(),
     }
     path = written(tmp_path / "config", user, {"certificate-authority": "ca.pem", "tls-server-name": "kube"})
-    address = from_kubeconfig(path)
+    address = read_kubeconfig(path)
     assert address.server == "https://10.0.0.1:6443"
     assert (address.authority, address.certificate, address.key) == ("CA", "CERT", "KEY")
     assert (address.namespace, address.server_name, address.is_verified) == ("ours", "kube", True)
@@ -42,7 +42,7 @@ def test_a_context_with_embedded_and_named_files(tmp_path: Path) -> None:
 
 def test_a_token_file_is_beside_the_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc\n")
-    address = from_kubeconfig(written(tmp_path / "config", {"tokenFile": "token"}))
+    address = read_kubeconfig(written(tmp_path / "config", {"tokenFile": "token"}))
     assert address.token.current() == "abc"
 
 
@@ -59,12 +59,12 @@ def test_a_token_file_is_beside_the_kubeconfig(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_used_is_named(tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
-        from_kubeconfig(written(tmp_path / "config", user, cluster))
+        read_kubeconfig(written(tmp_path / "config", user, cluster))
 
 
 def test_a_context_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no context 'y'; it has x"):
-        from_kubeconfig(written(tmp_path / "config"), "y")
+        read_kubeconfig(written(tmp_path / "config"), "y")
 
 
 @pytest.mark.parametrize("text", ["[1]", "clusters: 7", "{", "\0"])
@@ -72,21 +72,21 @@ def test_a_file_of_another_kind(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(InvalidInput, match="is no kubeconfig"):
-        from_kubeconfig(path)
+        read_kubeconfig(path)
 
 
 def test_inside_of_a_pod(tmp_path: Path) -> None:
     for name, text in {"ca.crt": "CA", "namespace": "ours\n", "token": "t1"}.items():
         (tmp_path / name).write_text(text)
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
-    address = in_cluster(tmp_path, environ)
+    address = address_in_pod(tmp_path, environ)
     assert address.server == "https://[fd00::1]:443"
     assert (address.namespace, address.token.current()) == ("ours", "t1")
 
 
 def test_outside_of_a_pod(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="name a kubeconfig file"):
-        in_cluster(tmp_path, {})
+        address_in_pod(tmp_path, {})
 
 
 def test_a_token_is_read_again_after_a_minute_or_when_it_is_refused(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def status(code: int, reason: str, message: str = "it says so", **details: objec
     ],
 )
 def test_each_status_has_its_error(code: int, reason: str, cls: type[Exception]) -> None:
-    error = refusal_of(parse_status(status(code, reason)), http_status=code, what="POST pods")
+    error = refusal_of(parse_status(status(code, reason)), http_status=code, request_text="POST pods")
     assert isinstance(error, cls)
     assert (error.status, error.reason) == (code, reason)
     assert str(error) == "POST pods: it says so"

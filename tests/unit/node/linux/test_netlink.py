@@ -8,11 +8,11 @@ import pytest
 from pyroute2 import IPBatch
 
 from ai.backend.node.linux import netlink_socket
-from ai.backend.node.linux.netlink import EVERYBODY, Route
+from ai.backend.node.linux.netlink import EVERYBODY, RouteSocket
 from ai.backend.node.network.overlay import mac_of
 
 
-class RecordingRoute(Route):
+class RecordingRoute(RouteSocket):
     """Encodes each request and sends none; every device has the number 7."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ def test_a_tunnel_is_made_without_learning(route: RecordingRoute) -> None:
 
 @pytest.mark.parametrize(("hardware", "flags"), [(EVERYBODY, 0xC05), ("02:42:0a:d6:00:05", 0x505)])
 def test_broadcasts_go_to_many_and_an_address_to_one(route: RecordingRoute, hardware: str, flags: int) -> None:
-    route.add_place("bai0", hardware, "192.0.2.9", 4789)
+    route.add_forwarding_entry("bai0", hardware, "192.0.2.9", 4789)
     kind, sent, body = route.sent()
     assert (kind, sent) == (28, flags), "RTM_NEWNEIGH, acknowledged, create and append or replace"
     assert body[:12].hex() == "0700000007000000c0000200", "AF_BRIDGE, the device, static and of the device itself"
@@ -77,7 +77,7 @@ def test_broadcasts_go_to_many_and_an_address_to_one(route: RecordingRoute, hard
     ],
 )
 def test_only_devices_of_the_host_are_silent(
-    route: RecordingRoute, request_of: Callable[[Route], None], flags: str
+    route: RecordingRoute, request_of: Callable[[RouteSocket], None], flags: str
 ) -> None:
     request_of(route)
     kind, sent, body = route.sent()

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.node.linux import ipsec
-from ai.backend.node.linux.netlink import Route
+from ai.backend.node.linux.netlink import RouteSocket
 from ai.backend.node.network import overlay
 from ai.backend.plugin.runtime import RuntimeInfo
 
@@ -28,7 +28,7 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
     if not address:
         return OverlayReport(why_not="no route leads to other nodes: set `underlay.address`")
     try:
-        with Route() as route:
+        with RouteSocket() as route:
             mtu = route.mtu_at(address)
     except OSError as error:
         return OverlayReport(why_not=f"{error.strerror or error}: set `underlay.address`")

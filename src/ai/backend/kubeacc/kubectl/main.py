@@ -21,7 +21,7 @@ from ai.backend.kubeacc.crd.objects import ACCELERATORS, OPERATIONS, Accelerator
 from ai.backend.kubeacc.crd.vocabulary import DrainMode, PowerState
 from ai.backend.kubeacc.kubectl import views
 from ai.backend.node.kube_api.client import KubeApi
-from ai.backend.node.kube_api.configuration import from_kubeconfig
+from ai.backend.node.kube_api.configuration import read_kubeconfig
 from ai.backend.node.kube_api.decoding import Undecodable
 from ai.backend.node.kube_api.resources import ObjectT, Resource
 
@@ -46,7 +46,7 @@ class Session:
 
     @property
     def namespace(self) -> str:
-        return self._namespace or from_kubeconfig(_kubeconfig(), self._context_name).namespace
+        return self._namespace or read_kubeconfig(_kubeconfig(), self._context_name).namespace
 
     def run(self, send_requests: Callable[[KubeApi], Awaitable[T]]) -> T:
         """Runs requests. An error of the cluster is printed as one line."""

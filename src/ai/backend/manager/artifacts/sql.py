@@ -49,7 +49,7 @@ from ai.backend.manager.artifacts.sql_viewers import has_viewer, is_open_to, nam
 from ai.backend.manager.artifacts.tables import artifacts, registries, revisions, session_artifacts
 from ai.backend.manager.folders.model import FolderMount, MountKind
 from ai.backend.manager.query.model import Page
-from ai.backend.manager.secrets.sealer import Sealer, opened_credentials, sealed_credentials
+from ai.backend.manager.secrets.sealer import Sealer, open_credentials, seal_credentials
 
 
 def _new_value(column: Column[Any]) -> BindParameter[Any]:
@@ -261,7 +261,7 @@ class SqlArtifactStore:
         return replace(row, registry=self._opened_registry(row.registry))
 
     def _opened_registry(self, registry: ArtifactRegistry) -> ArtifactRegistry:
-        credentials = opened_credentials(self._sealer, registry.id, registry.credentials)
+        credentials = open_credentials(self._sealer, registry.id, registry.credentials)
         return replace(registry, credentials=credentials)
 
     async def registries(self, *, viewer: Viewer | None = None) -> Sequence[ArtifactRegistry]:
@@ -273,13 +273,13 @@ class SqlArtifactStore:
         return [self._opened_registry(ArtifactRegistry(**row._mapping)) for row in rows]
 
     async def add_registry(self, registry: ArtifactRegistry) -> None:
-        sealed_values = sealed_credentials(self._sealer, registry.id, registry.credentials)
+        sealed_values = seal_credentials(self._sealer, registry.id, registry.credentials)
         row = {**asdict(registry), "credentials": sealed_values}
         await self._db.run_write(lambda s: add_row(s, registries, row, "registry"))
 
     async def change_registry(self, registry_id: RegistryId, **values: Any) -> None:
         if "credentials" in values:
-            values["credentials"] = sealed_credentials(self._sealer, registry_id, values["credentials"])
+            values["credentials"] = seal_credentials(self._sealer, registry_id, values["credentials"])
         query = update(registries).where(registries.c.id == registry_id).values(values)
         await self._db.run_write(lambda s: s.execute(query))
 

@@ -15,7 +15,7 @@ import click
 from ai.backend.infra.config_store import GLOBAL, ConfigScope, ConfigStore, ScopeKind
 from ai.backend.manager.commands.running import read_json, run_on_config
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.system.configuration import flattened, nested
+from ai.backend.manager.system.configuration import flatten_value, nest_values
 
 _SCOPE_KINDS = {"global": ScopeKind.GLOBAL, "sgroup": ScopeKind.RESOURCE_GROUP, "node": ScopeKind.NODE}
 
@@ -52,7 +52,7 @@ def get(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -
     """Print the value of KEY."""
     if prefix:
         values = run_on_config(settings, lambda store: store.get_prefix(key.rstrip("/"), scopes=(scope,)))
-        click.echo(json.dumps(nested(key, values), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(nest_values(key, values), indent=2, ensure_ascii=False))
         return
     value = run_on_config(settings, lambda store: store.get(key, scopes=(scope,)))
     if value is None:
@@ -82,7 +82,7 @@ def put_json(settings: ManagerSettings, key: str, file: Path, scope: ConfigScope
         raise click.ClickException(f"{file} holds no JSON object")
 
     async def put_values(store: ConfigStore) -> int:
-        flat_values = dict(flattened(key, json_value))
+        flat_values = dict(flatten_value(key, json_value))
         if flat_values:
             await store.put_many(flat_values, scope=scope)
         return len(flat_values)

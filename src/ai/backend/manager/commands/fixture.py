@@ -23,7 +23,7 @@ from ai.backend.manager.commands.running import read_json, run_on_database
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import metadata
-from ai.backend.manager.secrets.sealer import sealed
+from ai.backend.manager.secrets.sealer import seal_secret_key
 
 _LINK_COLUMNS = {
     "sgroups_for_domains": ("domain", "domain"),
@@ -64,7 +64,7 @@ def populate(settings: ManagerSettings, file: Path, overwrite: bool) -> None:
         summary_lines = []
         for name, rows in tables.items():
             if not name.startswith("__"):
-                writer = _TableWriter(conn, name, lambda key, secret: sealed(sealer, key, secret))
+                writer = _TableWriter(conn, name, lambda key, secret: seal_secret_key(sealer, key, secret))
                 counts = [writer.put(row, overwrite=overwrite, only_update=only_update) for row in rows]
                 summary_lines.append(f"{name}: {counts.count('new')} new, {counts.count('changed')} changed")
         return summary_lines

@@ -13,7 +13,7 @@ from ai.backend.manager.composition.stores import FEATURE_SECRETS
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.maintenance import sql
 from ai.backend.manager.secrets.config import forget_lost, seal_config
-from ai.backend.manager.secrets.sealer import add_key, keep_first_key, put_first
+from ai.backend.manager.secrets.sealer import add_key, keep_first_key, move_to_front
 
 
 @click.group("secrets")
@@ -40,7 +40,7 @@ def new_key(settings: ManagerSettings, standby: bool) -> None:
 def use_key(settings: ManagerSettings, key_id: str) -> None:
     """Seal with the key KEY_ID of the key file from now on; the others go on opening."""
     with reported_errors():
-        put_first(secrets_file(settings), key_id)
+        move_to_front(secrets_file(settings), key_id)
     click.echo(f"{secrets_file(settings)} begins with the key {key_id}")
 
 

@@ -55,7 +55,7 @@ def sealer_of(settings: ManagerSettings) -> Sealer:
     malformed or readable by others, OSError if it can be neither read nor created.
     """
     path = secrets_file(settings)
-    return Sealer(load_or_make_keys(path), reload=lambda: read_keys(path), stamp=lambda: stamp_of(path))
+    return Sealer(load_or_make_keys(path), reload=lambda: read_keys(path), file_stamp=lambda: stamp_of(path))
 
 
 def settings_of_process(settings: ManagerSettings, number: int) -> ManagerSettings:

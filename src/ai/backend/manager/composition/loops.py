@@ -16,7 +16,7 @@ from ai.backend.manager.events.webhook_loop import WebhookLoop
 from ai.backend.manager.idle.loop import IdleLoop
 from ai.backend.manager.maintenance.loop import RetentionLoop
 from ai.backend.manager.scheduling.loop import ScheduleLoop
-from ai.backend.manager.secrets.sealer import opened_environ
+from ai.backend.manager.secrets.sealer import open_environ
 from ai.backend.manager.sessions.claims.loop import ClaimLoop
 from ai.backend.manager.sessions.lifecycle.launch import LaunchLoop
 from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
@@ -45,7 +45,7 @@ class Loops:
             services.dotfiles,
             images.pulls if images is not None else None,
             services.sealer.derive,
-            partial(opened_environ, services.sealer),
+            partial(open_environ, services.sealer),
         )
         self.schedule = ScheduleLoop(
             stores.sessions,
@@ -138,7 +138,7 @@ class Loops:
                 self._dispatch(*await messages.get())
 
     def _dispatch(self, topic: str, payload: Any) -> None:
-        launched_session = self._writer.written(payload) if topic == LAUNCH and payload is not None else None
+        launched_session = self._writer.written_session(payload) if topic == LAUNCH and payload is not None else None
         if launched_session is not None:
             self.launch.push(launched_session)
         elif topic == TERMINATE and isinstance(payload, DestroyKernels):

@@ -16,7 +16,7 @@ from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.folders.model import FolderAccess, FolderRow
 from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.folders.transitions import FolderTransitions
-from ai.backend.manager.volumes.permissions import FolderScope, FolderScopes, require
+from ai.backend.manager.volumes.permissions import FolderScope, FolderScopes, require_permission
 
 READY_STATUSES = frozenset({FolderStatus.READY})
 ANY_STATUS = frozenset(FolderStatus) - {FolderStatus.DELETE_COMPLETE}
@@ -88,7 +88,7 @@ class FolderFinder:
     async def administered(self, caller: Caller, *, name: str | None = None) -> list[FolderAccess]:
         """Returns the folders of groups that the caller administrates but is no member of, oldest first."""
         scope = await self._scopes.of(caller)
-        other_groups = await self._scopes.administered(caller) - scope.all_groups
+        other_groups = await self._scopes.administered_groups(caller) - scope.all_groups
         rows = await self._store.accessible(caller.user_id, other_groups, name=name) if other_groups else []
         rows = [row for row in rows if row.folder.group_id in other_groups]
         scopes = {group: await self._scopes.of(caller, group) for group in {row.folder.group_id for row in rows}}
@@ -144,7 +144,7 @@ class FolderFinder:
         if to_write and not access.permission.writes:
             raise Forbidden(f"You may only read {access.folder.name!r}.", data={"permission": access.permission.value})
         if needs is not None:
-            require(access.allowed, needs, access.folder.host)
+            require_permission(access.allowed, needs, access.folder.host)
         return access
 
 

@@ -57,7 +57,7 @@ from ai.backend.manager.query.model import Condition, ListQuery, Page
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
 from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import Volume
-from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderScopes, require
+from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderScopes, require_permission
 
 _NOT_DELETED = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
 _MAX_CONCURRENT_USAGE_CALLS = 4
@@ -115,7 +115,7 @@ class FolderService:
             raise NotFound("This cluster has no storage host.", data={"host": "none"})
         scope = await self._scopes.of(caller, group.id if group is not None else None)
         if request.unmanaged_path is not None:
-            require(scope.allowed(host), HostPermission.CREATE, host)
+            require_permission(scope.allowed(host), HostPermission.CREATE, host)
             request = replace(request, unmanaged_path=self._unmanaged.check(caller, request.unmanaged_path))
         else:
             await self._check_host(scope, host)
@@ -179,7 +179,7 @@ class FolderService:
 
     async def _check_host(self, scope: FolderScope, host: str) -> None:
         parse_host(host)
-        require(scope.allowed(host), HostPermission.CREATE, host)
+        require_permission(scope.allowed(host), HostPermission.CREATE, host)
         volumes = await self._volumes.volumes()
         if host not in volumes:
             await self._volumes.volume_health(host)  # raises Unavailable if the proxy is only silent

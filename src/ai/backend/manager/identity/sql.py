@@ -48,7 +48,7 @@ from ai.backend.manager.identity.sql_users import KEYPAIR_QUERY, SqlUserStore, k
 from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
-from ai.backend.manager.secrets.sealer import opened
+from ai.backend.manager.secrets.sealer import open_secret_key
 
 _HIDDEN_USER_COLUMNS = frozenset({"password"})
 _HIDDEN_KEYPAIR_COLUMNS = frozenset({"secret_key"})
@@ -356,7 +356,7 @@ class SqlIdentityStore(SqlUserStore):
                 **{name: getattr(row, name) for name in _CALLER_FIELDS},
                 administered=frozenset(administered_row.group_id for administered_row in administered_rows),
             ),
-            secret_key=opened(self._sealer, row.access_key, row.secret_key),
+            secret_key=open_secret_key(self._sealer, row.access_key, row.secret_key),
             is_active=_is_active(row),
             ssh_public_key=row.ssh_public_key,
             key_networks=row.key_networks,

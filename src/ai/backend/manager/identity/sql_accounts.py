@@ -14,7 +14,7 @@ from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.identity import tables
 from ai.backend.manager.identity.model import SignInRecord, TotpDevice
 from ai.backend.manager.query.model import Page
-from ai.backend.manager.secrets.sealer import Sealer, opened_totp, sealed_totp
+from ai.backend.manager.secrets.sealer import Sealer, open_totp_key, seal_totp_key
 
 _DEVICE_COLUMNS = tables.totp_devices.c
 _CODE_COLUMNS = tables.recovery_codes.c
@@ -34,7 +34,7 @@ class SqlAccountStore:
         query = select(tables.totp_devices, count.scalar_subquery().label("code_count"))
         for row in await self._db.fetch(query.where(_DEVICE_COLUMNS.user_id == user_id)):
             return TotpDevice(
-                key=opened_totp(self._sealer, user_id, row.key),
+                key=open_totp_key(self._sealer, user_id, row.key),
                 is_active=row.is_active,
                 created_at=row.created_at,
                 recovery_codes=row.code_count,
@@ -44,7 +44,7 @@ class SqlAccountStore:
     async def put_totp(self, user_id: UserId, device: TotpDevice) -> bool:
         row = {
             "user_id": user_id,
-            "key": sealed_totp(self._sealer, user_id, device.key),
+            "key": seal_totp_key(self._sealer, user_id, device.key),
             "is_active": False,
             "created_at": device.created_at,
             "last_step": 0,

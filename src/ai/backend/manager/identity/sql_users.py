@@ -18,7 +18,7 @@ from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.identity import tables
 from ai.backend.manager.identity.model import MAX_PASSWORD_HISTORY, GroupRef, Keypair, User
 from ai.backend.manager.identity.store import KeypairSecret
-from ai.backend.manager.secrets.sealer import Sealer, sealed
+from ai.backend.manager.secrets.sealer import Sealer, seal_secret_key
 
 T = TypeVar("T")
 RemovalStep = Callable[[Connection, str, Collection[str]], None]
@@ -62,7 +62,7 @@ def keypair_of(row: Row[Any]) -> Keypair:
 def keypair_row(sealer: Sealer, pair: KeypairSecret) -> dict[str, Any]:
     """Returns the row of a keypair, with its secret sealed."""
     row = row_of(pair.keypair, without=("user_email", "user_full_name", "concurrency_used"))
-    return {**row, "secret_key": sealed(sealer, pair.keypair.access_key, pair.secret_key)}
+    return {**row, "secret_key": seal_secret_key(sealer, pair.keypair.access_key, pair.secret_key)}
 
 
 def _count_admins(s: Connection) -> int:
@@ -187,7 +187,7 @@ class SqlUserStore:
         return await self._db.run_read(work)
 
     async def rotate_keypair(self, access_key: AccessKey, secret_key: str, *, at: datetime) -> bool:
-        values = {"secret_key": sealed(self._sealer, access_key, secret_key), "modified_at": at}
+        values = {"secret_key": seal_secret_key(self._sealer, access_key, secret_key), "modified_at": at}
         statement = update(tables.keypairs).where(tables.keypairs.c.access_key == access_key).values(values)
         return bool(await self._db.run_write(lambda s: s.execute(statement).rowcount))
 

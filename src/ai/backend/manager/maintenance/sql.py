@@ -17,14 +17,14 @@ from ai.backend.manager.artifacts.tables import registries
 from ai.backend.manager.identity import tables as identity_tables
 from ai.backend.manager.secrets.sealer import (
     Sealer,
-    opened,
-    opened_credentials,
-    opened_environ,
-    opened_totp,
-    sealed,
-    sealed_credentials,
-    sealed_environ,
-    sealed_totp,
+    open_credentials,
+    open_environ,
+    open_secret_key,
+    open_totp_key,
+    seal_credentials,
+    seal_environ,
+    seal_secret_key,
+    seal_totp_key,
 )
 from ai.backend.manager.sessions.tables import LIVE, sessions
 
@@ -81,7 +81,9 @@ async def seal_rows(database: Database, sealer: Sealer, other_secrets: Sequence[
             row for row in s.execute(select(keys.access_key, keys.secret_key)) if not sealer.is_current(row.secret_key)
         ]
         for row in rows:
-            sealed_text = sealed(sealer, row.access_key, opened(sealer, row.access_key, row.secret_key))
+            sealed_text = seal_secret_key(
+                sealer, row.access_key, open_secret_key(sealer, row.access_key, row.secret_key)
+            )
             is_unchanged = (keys.access_key == row.access_key) & (keys.secret_key == row.secret_key)
             s.execute(update(identity_tables.keypairs).where(is_unchanged).values(secret_key=sealed_text))
         changed_count = len(rows) + _seal_totp(s, sealer) + _seal_registries(s, sealer) + _seal_environs(s, sealer)
@@ -94,7 +96,7 @@ def _seal_totp(s: Connection, sealer: Sealer) -> int:
     device_rows = s.execute(select(_DEVICE_TABLE.c.user_id, _DEVICE_TABLE.c.key)).all()
     outdated_rows = [row for row in device_rows if not sealer.is_current(row.key)]
     for row in outdated_rows:
-        sealed_text = sealed_totp(sealer, row.user_id, opened_totp(sealer, row.user_id, row.key))
+        sealed_text = seal_totp_key(sealer, row.user_id, open_totp_key(sealer, row.user_id, row.key))
         s.execute(
             update(_DEVICE_TABLE)
             .where(_DEVICE_TABLE.c.user_id == row.user_id, _DEVICE_TABLE.c.key == row.key)
@@ -108,8 +110,8 @@ def _seal_registries(s: Connection, sealer: Sealer) -> int:
     registry_rows = s.execute(select(columns.id, columns.credentials)).all()
     outdated_rows = [row for row in registry_rows if not all(map(sealer.is_current, row.credentials.values()))]
     for row in outdated_rows:
-        plain_credentials = opened_credentials(sealer, row.id, row.credentials)
-        sealed_text = sealed_credentials(sealer, row.id, plain_credentials)
+        plain_credentials = open_credentials(sealer, row.id, row.credentials)
+        sealed_text = seal_credentials(sealer, row.id, plain_credentials)
         s.execute(update(registries).where(columns.id == row.id).values(credentials=sealed_text))
     return len(outdated_rows)
 
@@ -121,7 +123,7 @@ def _seal_environs(s: Connection, sealer: Sealer) -> int:
     session_rows = s.execute(select(_SESSION_COLUMNS.id, _SESSION_COLUMNS.sealed_environ).where(LIVE)).all()
     outdated_rows = [row for row in session_rows if not all(map(sealer.is_current, row.sealed_environ.values()))]
     for row in outdated_rows:
-        values = {"sealed_environ": sealed_environ(sealer, opened_environ(sealer, row.sealed_environ))}
+        values = {"sealed_environ": seal_environ(sealer, open_environ(sealer, row.sealed_environ))}
         s.execute(update(sessions).where(_SESSION_COLUMNS.id == row.id).values(values))
     return len(outdated_rows)
 
@@ -153,14 +155,14 @@ async def reissue_secrets(
         ]
         reissued_keys = [(row.email, AccessKey(row.access_key), make_secret()) for row in lost_rows]
         for _, access_key, secret in reissued_keys:
-            values = {"secret_key": sealed(sealer, access_key, secret), "modified_at": at}
+            values = {"secret_key": seal_secret_key(sealer, access_key, secret), "modified_at": at}
             s.execute(update(identity_tables.keypairs).where(keys.access_key == access_key).values(values))
         for row in s.execute(select(registries.c.id, registries.c.credentials)).all():
             if any(sealer.missing_key_id(sealed_text) is not None for sealed_text in row.credentials.values()):
                 s.execute(update(registries).where(registries.c.id == row.id).values(credentials={}))
         for row in s.execute(select(_DEVICE_TABLE.c.user_id, _DEVICE_TABLE.c.key)).all():
             if sealer.missing_key_id(row.key) is not None:
-                sealed_text = sealed_totp(sealer, row.user_id, base64.b32encode(secrets.token_bytes(20)).decode())
+                sealed_text = seal_totp_key(sealer, row.user_id, base64.b32encode(secrets.token_bytes(20)).decode())
                 s.execute(update(_DEVICE_TABLE).where(_DEVICE_TABLE.c.user_id == row.user_id).values(key=sealed_text))
         for row in s.execute(select(_SESSION_COLUMNS.id, _SESSION_COLUMNS.sealed_environ).where(LIVE)).all():
             if any(sealer.missing_key_id(sealed_text) is not None for sealed_text in row.sealed_environ.values()):

@@ -113,7 +113,7 @@ class ScheduleLoop(PeriodicLoop):
             await self._reader.shares.sample()
         except BackendError as e:
             log.warning("could not store the usage for fair share: %s", e)
-        pending_sessions = await self.sessions.refreshed([SessionStatus.PENDING], self.writer.written)
+        pending_sessions = await self.sessions.refreshed([SessionStatus.PENDING], self.writer.written_session)
         now = self.clock.now()
         self.period_s = _SLOW_PASS_S
         groups: dict[str, list[Session]] = {}
@@ -198,7 +198,9 @@ class ScheduleLoop(PeriodicLoop):
         claim_change = None
         if (claim := claims.claim_of(session)) is not None:
             claim_change, kernel_details = change_placed_claim(claim, placement, now)
-        change = advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=kernel_details)
+        change = advance(
+            session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placements=kernel_details
+        )
         return replace(change, claim=claim_change) if change is not None else None
 
     async def _assign_networks(self, placement_changes: list[Change], group: str) -> tuple[list[Change], list[Skip]]:

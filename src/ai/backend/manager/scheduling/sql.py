@@ -46,8 +46,8 @@ class SqlShareStore:
             "at": history.at,
         }
 
-        def work(conn: Connection) -> None:
+        def transact(conn: Connection) -> None:
             conn.execute(delete(share_histories).where(share_histories.c.resource_group == resource_group))
             conn.execute(insert(share_histories), row)
 
-        await self._db.run_write(work)
+        await self._db.run_write(transact)

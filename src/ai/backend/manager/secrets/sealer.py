@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 CIPHER_PREFIX = "gcm1"
 """AES-256-GCM. Each place has a key of its own, and header and place are authenticated with the ciphertext."""
 _NONCE_BYTES, _KEY_BYTES = 12, 32
-_CREDENTIALS_PLACE = "artifact_registries.credentials"
-_ENVIRON_PLACE = "environ"
+_CREDENTIALS_LOCATION = "artifact_registries.credentials"
+_ENVIRON_LOCATION = "environ"
 _CHECK_S = 1.0
 _KEY_FILE_COMMENT = "# Opens the secrets in the manager's database. Keep a copy apart from copies of the database.\n"
 
@@ -69,13 +69,13 @@ class Sealer:
         keys: Sequence[SealingKey] = (),
         *,
         reload: Callable[[], Sequence[SealingKey]] | None = None,
-        stamp: Callable[[], object] | None = None,
+        file_stamp: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._newest_key = keys[0] if keys else None
         self._keys = {key.id: key for key in keys}
-        self._reload, self._stamp, self._clock = reload, stamp, clock
-        self._seen_stamp = stamp() if stamp is not None else None
+        self._reload, self._stamp, self._clock = reload, file_stamp, clock
+        self._seen_stamp = file_stamp() if file_stamp is not None else None
         self._checked_at = clock()
         self._missing_ids: set[str] = set()
         self._process_key = new_key()
@@ -85,9 +85,9 @@ class Sealer:
         """Returns the key that seals new secrets, or None if there is no key."""
         if self._stamp is not None and self._clock() - self._checked_at >= _CHECK_S:
             self._checked_at = self._clock()
-            stamp = self._stamp()
-            if stamp != self._seen_stamp:
-                self._seen_stamp = stamp
+            file_stamp = self._stamp()
+            if file_stamp != self._seen_stamp:
+                self._seen_stamp = file_stamp
                 self._load()
         return self._newest_key
 
@@ -117,55 +117,55 @@ class Sealer:
         key = self._find_key(key_id) if key_id else None
         return (key or self._newest or self._process_key).derive(b"purpose " + purpose)
 
-    def seal(self, secret: str, place: str) -> str:
+    def seal(self, secret: str, location: str) -> str:
         """Encrypts a secret for one place (table, column, row): it opens there only, so rows cannot be swapped."""
         key = self._newest
         if key is None:
             return secret
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        ciphertext = _cipher(key, place).encrypt(nonce, secret.encode(), _associated_data(key.id, place))
+        ciphertext = _cipher(key, location).encrypt(nonce, secret.encode(), _associated_data(key.id, location))
         return f"{CIPHER_PREFIX}:{key.id}:{base64.b64encode(nonce + ciphertext).decode()}"
 
-    def open(self, stored: str, place: str) -> str:
+    def open(self, stored_text: str, location: str) -> str:
         """Decrypts a stored secret, and returns plain text unchanged. Raises InternalError if its key is missing, or it
         was changed, or sealed for another place.
         """
-        parsed = _parse_sealed(stored)
-        if parsed is None:
-            return stored
-        key_id, text = parsed
+        key_id_and_text = _parse_sealed(stored_text)
+        if key_id_and_text is None:
+            return stored_text
+        key_id, encoded_text = key_id_and_text
         key = self._find_key(key_id)
         if key is None:
             raise InternalError(f"The key {key_id} that secrets were sealed with is not in the key file.")
         try:
-            data = base64.b64decode(text, validate=True)
-            nonce, ciphertext = data[:_NONCE_BYTES], data[_NONCE_BYTES:]
-            return _cipher(key, place).decrypt(nonce, ciphertext, _associated_data(key.id, place)).decode()
+            nonce_and_ciphertext = base64.b64decode(encoded_text, validate=True)
+            nonce, ciphertext = nonce_and_ciphertext[:_NONCE_BYTES], nonce_and_ciphertext[_NONCE_BYTES:]
+            return _cipher(key, location).decrypt(nonce, ciphertext, _associated_data(key.id, location)).decode()
         except (InvalidTag, ValueError):
             raise InternalError("A sealed secret was damaged, or moved to another place.") from None
 
-    def keyed_digests(self, text: str, place: str) -> list[str]:
+    def keyed_digests(self, text: str, location: str) -> list[str]:
         """Returns digests that recognize a text, but with which nobody can test a guess without the keys.
 
         There is one under each key, newest first. The last is the text itself, as it is stored without a key.
         """
-        message = f"{place}\0{text}".encode()
+        message = f"{location}\0{text}".encode()
         digests = [hmac.digest(key.derive(b"mark"), message, "sha256").hex() for key in self._keys.values()]
         return [*digests, text]
 
-    def is_sealed(self, stored: str) -> bool:
+    def is_sealed(self, stored_text: str) -> bool:
         """Returns True if a text is sealed with a key that this sealer has."""
-        parsed = _parse_sealed(stored)
-        return parsed is not None and self._find_key(parsed[0]) is not None
+        key_id_and_text = _parse_sealed(stored_text)
+        return key_id_and_text is not None and self._find_key(key_id_and_text[0]) is not None
 
-    def is_current(self, stored: str) -> bool:
+    def is_current(self, stored_text: str) -> bool:
         """Returns True if a text is sealed with the newest key."""
-        return self._newest is None or stored.startswith(f"{CIPHER_PREFIX}:{self._newest.id}:")
+        return self._newest is None or stored_text.startswith(f"{CIPHER_PREFIX}:{self._newest.id}:")
 
-    def missing_key_id(self, stored: str) -> str | None:
+    def missing_key_id(self, stored_text: str) -> str | None:
         """Returns the id of the key that sealed a text, if this sealer does not have the key."""
-        parsed = _parse_sealed(stored)
-        return parsed[0] if parsed is not None and parsed[0] not in self._keys else None
+        key_id_and_text = _parse_sealed(stored_text)
+        return key_id_and_text[0] if key_id_and_text is not None and key_id_and_text[0] not in self._keys else None
 
     def _find_key(self, key_id: str) -> SealingKey | None:
         """Returns the key of an id; the key file is read again once for a missing key, and whenever the
@@ -181,66 +181,70 @@ class Sealer:
         return self._keys.get(key_id)
 
 
-def _parse_sealed(stored: str) -> tuple[str, str] | None:
+def _parse_sealed(stored_text: str) -> tuple[str, str] | None:
     """Returns the key id and the encoded text of a sealed secret, or None for plain text."""
-    cipher, _, rest = stored.partition(":")
-    key_id, _, text = rest.partition(":")
-    return (key_id, text) if cipher == CIPHER_PREFIX and text else None
+    cipher, _, key_id_and_text = stored_text.partition(":")
+    key_id, _, encoded_text = key_id_and_text.partition(":")
+    return (key_id, encoded_text) if cipher == CIPHER_PREFIX and encoded_text else None
 
 
-def _cipher(key: SealingKey, place: str) -> AESGCM:
+def _cipher(key: SealingKey, location: str) -> AESGCM:
     """Returns the cipher that seals the secrets of one place. Random nonces allow 2**32 secrets a key, so each place
     has its own.
     """
-    return AESGCM(key.derive(b"seal " + place.encode()))
+    return AESGCM(key.derive(b"seal " + location.encode()))
 
 
-def _associated_data(key_id: str, place: str) -> bytes:
-    return f"{CIPHER_PREFIX}:{key_id}:{place}".encode()
+def _associated_data(key_id: str, location: str) -> bytes:
+    return f"{CIPHER_PREFIX}:{key_id}:{location}".encode()
 
 
-def sealed(sealer: Sealer, access_key: str, secret_key: str) -> str:
+def seal_secret_key(sealer: Sealer, access_key: str, secret_key: str) -> str:
     """Seals the secret key of a keypair so that it can be opened in the row of the keypair only."""
     return sealer.seal(secret_key, f"keypairs.secret_key:{access_key}")
 
 
-def opened(sealer: Sealer, access_key: str, stored: str) -> str:
+def open_secret_key(sealer: Sealer, access_key: str, stored_text: str) -> str:
     """Opens the sealed secret key of a keypair. Raises InternalError if the key that sealed it is missing."""
-    return sealer.open(stored, f"keypairs.secret_key:{access_key}")
+    return sealer.open(stored_text, f"keypairs.secret_key:{access_key}")
 
 
-def sealed_totp(sealer: Sealer, user_id: UUID, key: str) -> str:
+def seal_totp_key(sealer: Sealer, user_id: UUID, key: str) -> str:
     """Seals the key of a user's one-time passwords so that it can be opened in the user's row only."""
     return sealer.seal(key, f"totp_devices.key:{user_id}")
 
 
-def opened_totp(sealer: Sealer, user_id: UUID, stored: str) -> str:
+def open_totp_key(sealer: Sealer, user_id: UUID, stored_text: str) -> str:
     """Opens the sealed key of a user's one-time passwords. Raises InternalError if the key that sealed
     it is missing.
     """
-    return sealer.open(stored, f"totp_devices.key:{user_id}")
+    return sealer.open(stored_text, f"totp_devices.key:{user_id}")
 
 
-def sealed_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[str, str]) -> dict[str, str]:
+def seal_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[str, str]) -> dict[str, str]:
     """Seals the credentials of an artifact registry so that they can be opened in the registry's row only."""
-    return {name: sealer.seal(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in credentials.items()}
+    return {
+        name: sealer.seal(text, f"{_CREDENTIALS_LOCATION}:{registry_id}:{name}") for name, text in credentials.items()
+    }
 
 
-def opened_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, str]) -> dict[str, str]:
+def open_credentials(sealer: Sealer, registry_id: UUID, sealed_values: Mapping[str, str]) -> dict[str, str]:
     """Opens the sealed credentials of an artifact registry. Raises InternalError if their key is missing."""
-    return {name: sealer.open(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in stored.items()}
+    return {
+        name: sealer.open(text, f"{_CREDENTIALS_LOCATION}:{registry_id}:{name}") for name, text in sealed_values.items()
+    }
 
 
-def sealed_environ(sealer: Sealer, environ: Mapping[str, str]) -> dict[str, str]:
+def seal_environ(sealer: Sealer, environ: Mapping[str, str]) -> dict[str, str]:
     """Seals the values of environment variables, each for the name of its variable. The sealed values of an endpoint
     can thus be copied to the sessions of its replicas.
     """
-    return {name: sealer.seal(text, f"{_ENVIRON_PLACE}:{name}") for name, text in environ.items()}
+    return {name: sealer.seal(text, f"{_ENVIRON_LOCATION}:{name}") for name, text in environ.items()}
 
 
-def opened_environ(sealer: Sealer, stored: Mapping[str, str]) -> dict[str, str]:
+def open_environ(sealer: Sealer, sealed_values: Mapping[str, str]) -> dict[str, str]:
     """Opens the sealed values of environment variables. Raises InternalError if their key is missing."""
-    return {name: sealer.open(text, f"{_ENVIRON_PLACE}:{name}") for name, text in stored.items()}
+    return {name: sealer.open(text, f"{_ENVIRON_LOCATION}:{name}") for name, text in sealed_values.items()}
 
 
 # ---- the key file ----
@@ -261,13 +265,13 @@ def read_keys(path: Path) -> list[SealingKey]:
     if path.stat().st_mode & 0o077:
         raise InvalidInput(f"{path} must be for its owner only: chmod 600 {path}")
     keys = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        text = line.partition("#")[0].strip()
-        if not text:
+    for line_number, line in enumerate(path.read_text().splitlines(), 1):
+        key_text = line.partition("#")[0].strip()
+        if not key_text:
             continue
-        if not re.fullmatch(rf"[0-9a-fA-F]{{{2 * _KEY_BYTES}}}", text):
-            raise InvalidInput(f"{path}, line {number}: a key is {2 * _KEY_BYTES} hexadecimal digits")
-        keys.append(SealingKey(bytes.fromhex(text)))
+        if not re.fullmatch(rf"[0-9a-fA-F]{{{2 * _KEY_BYTES}}}", key_text):
+            raise InvalidInput(f"{path}, line {line_number}: a key is {2 * _KEY_BYTES} hexadecimal digits")
+        keys.append(SealingKey(bytes.fromhex(key_text)))
     if not keys:
         raise InvalidInput(f"{path} has no key")
     return keys
@@ -285,12 +289,12 @@ def add_key(path: Path, *, is_standby: bool = False) -> SealingKey:
     """Adds a new key before the existing keys, which still open secrets. A standby key is added after them, and opens
     what other managers seal with it. Raises as :func:`read_keys`.
     """
-    key, earlier = new_key(), read_keys(path) if path.exists() else []
-    _write_keys(path, [*earlier, key] if is_standby else [key, *earlier], replace=True)
+    key, existing_keys = new_key(), read_keys(path) if path.exists() else []
+    _write_keys(path, [*existing_keys, key] if is_standby else [key, *existing_keys], replace=True)
     return key
 
 
-def put_first(path: Path, key_id: str) -> None:
+def move_to_front(path: Path, key_id: str) -> None:
     """Moves the key ``key_id`` to the front of the key file, so that it seals new secrets. Raises InvalidInput if the
     file does not have it, and as :func:`read_keys`.
     """
@@ -315,17 +319,17 @@ def keep_first_key(path: Path) -> None:
 
 def _write_keys(path: Path, keys: Sequence[SealingKey], *, replace: bool) -> None:
     """Writes keys to a file atomically; an existing file is replaced only if ``replace`` is True."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
             file.writelines([_KEY_FILE_COMMENT, *(f"{key.secret.hex()}\n" for key in keys)])
             file.flush()
             os.fsync(file.fileno())
         if replace:
-            draft.replace(path)
+            temporary_path.replace(path)
         else:
             with suppress(FileExistsError):
-                path.hardlink_to(draft)
+                path.hardlink_to(temporary_path)
     finally:
-        draft.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)

@@ -38,7 +38,7 @@ class ShutdownServiceBody(Schema, frozen=True):
 
 
 class StartedService(TypedDict):
-    """A service that listens; what it takes is there if it is not empty (wire contract 2.1)."""
+    """A service that listens. Lists of allowed arguments and variables are absent if they are empty (contract 2.1)."""
 
     name: str
     protocol: str
@@ -52,7 +52,7 @@ class StartedService(TypedDict):
 
 
 class ServiceItem(TypedDict):
-    """A service of a session; the other fields are there while the session runs."""
+    """A service of a session; only ``name``, ``protocol`` and ``ports`` are present if the session does not run."""
 
     name: str
     protocol: str
@@ -82,15 +82,19 @@ class ServicePortsApi:
         """
         body = call.body
         request = request_of(body.app, body.port, body.envs, body.arguments)
-        started = await self._services.start(
+        started_service = await self._services.start(
             caller_of(call), call.params["s"], request, owner_access_key=call.owner_access_key
         )
-        state, access = started.state, started.access
-        view = {"name": state.name, "protocol": state.protocol, "status": state.status, **_offered_fields(state)}
-        if access is not None:
-            fields = {"token": access.token, "wsproxy_addr": access.wsproxy_addr, "wsproxy_error": access.reason}
-            view |= {name: text for name, text in fields.items() if text}
-        return view
+        state, app_access = started_service.state, started_service.access
+        reply = {"name": state.name, "protocol": state.protocol, "status": state.status, **_offered_fields(state)}
+        if app_access is not None:
+            access_fields = {
+                "token": app_access.token,
+                "wsproxy_addr": app_access.wsproxy_addr,
+                "wsproxy_error": app_access.reason,
+            }
+            reply |= {name: text for name, text in access_fields.items() if text}
+        return reply
 
     @route("POST", "/session/{s}/shutdown-service", body=ShutdownServiceBody, max_body=MAX_BODY_BYTES)
     async def stop(self, call: Call[ShutdownServiceBody]) -> EmptyReply:

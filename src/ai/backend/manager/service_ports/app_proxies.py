@@ -89,18 +89,18 @@ class EndedAppsLoop(PeriodicLoop):
         failures = []
         for coordinator in dict.fromkeys(filter(None, map(coordinator_of, groups))):
             try:
-                await self._sweep(coordinator)
+                await self._remove_ended_sessions(coordinator)
             except BackendError as e:
                 failures.append(e.message)
         if failures:
             raise Unavailable("; ".join(failures))
 
-    async def _sweep(self, coordinator: CoordinatorAddress) -> None:
-        ids = await self._coordinators.sessions(coordinator)
-        ended = await self._ended(ids) if ids else []
-        if ended:
-            await self._coordinators.remove_sessions(coordinator, ended)
+    async def _remove_ended_sessions(self, coordinator: CoordinatorAddress) -> None:
+        session_ids = await self._coordinators.sessions(coordinator)
+        ended_ids = await self._select_ended(session_ids) if session_ids else []
+        if ended_ids:
+            await self._coordinators.remove_sessions(coordinator, ended_ids)
 
-    async def _ended(self, ids: Sequence[SessionId]) -> list[SessionId]:
+    async def _select_ended(self, ids: Sequence[SessionId]) -> list[SessionId]:
         """Returns those of the sessions that have ended; sessions that are not stored may belong to another manager."""
         return [session.id for session in await self._sessions.get_many(ids) if session.status.is_final]

@@ -40,7 +40,7 @@ class Worker(TypedDict):
 
 
 class AppProxy(TypedDict):
-    """``problem`` says why the workers are not known; empty if they are."""
+    """An app proxy; ``problem`` says why its workers are unknown, and is empty if they are known."""
 
     url: str
     resource_groups: list[str]
@@ -53,7 +53,7 @@ class AppProxiesReply(TypedDict):
 
 
 class CircuitItem(TypedDict):
-    """``place``: the port or the subdomain where browsers come in; ``user_id`` is null where everybody may."""
+    """A circuit; ``place`` is its port or subdomain, and ``user_id`` is null if everybody may use it."""
 
     id: str
     app: str
@@ -87,7 +87,7 @@ class AppProxiesApi:
             {
                 "url": state.url,
                 "resource_groups": list(state.resource_groups),
-                "workers": [_worker(each) for each in state.workers],
+                "workers": [_worker(worker) for worker in state.workers],
                 "problem": state.problem,
             }
             for state in states
@@ -103,7 +103,7 @@ class AppProxiesApi:
 
     @route("DELETE", "/resource/app-proxies/circuits/{circuit_id}", query=CircuitQuery)
     async def remove(self, call: Call[Nothing, CircuitQuery]) -> EmptyReply:
-        """Removes a circuit: whoever uses the app through it is cut off, and opens it again."""
+        """Removes a circuit and disconnects its users, who may open the app again."""
         circuit_id = call.params["circuit_id"]
         await self._app_proxies.remove_circuit(caller_of(call), call.query.scaling_group, circuit_id)
         return {}

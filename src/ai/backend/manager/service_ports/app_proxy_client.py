@@ -51,7 +51,7 @@ class HttpCoordinators:
 
     async def sessions(self, coordinator: CoordinatorAddress) -> Sequence[SessionId]:
         reply = await self.call(coordinator, "GET", "/api/session")
-        return [SessionId(UUID(text)) for text in reply["session_ids"]]
+        return [SessionId(UUID(session_id)) for session_id in reply["session_ids"]]
 
     async def remove_sessions(self, coordinator: CoordinatorAddress, ids: Sequence[SessionId]) -> None:
         await self.call(coordinator, "DELETE", "/api/session/_/bulk", {"session_ids": list(ids)})
@@ -87,11 +87,11 @@ class HttpCoordinators:
                 headers=headers,
                 allow_redirects=False,
             ) as response:
-                raw = await response.content.read(_MAX_REPLY_BYTES)
+                reply_bytes = await response.content.read(_MAX_REPLY_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
             raise Unavailable(f"The app proxy {coordinator.url} does not answer: {str(e) or type(e).__name__}") from e
         try:
-            document = msgspec.json.decode(raw, type=dict[str, Any])
+            document = msgspec.json.decode(reply_bytes, type=dict[str, Any])
         except msgspec.MsgspecError:
             document = {}
         if response.status == 404:

@@ -41,7 +41,9 @@ class AppProxyOverview(msgspec.Struct, frozen=True):
         for group in await self._resource_groups.resource_groups():
             if (coordinator := coordinator_of(group)) is not None:
                 groups.setdefault(coordinator, []).append(group.name)
-        states = await asyncio.gather(*(self._state(coordinator, names) for coordinator, names in groups.items()))
+        states = await asyncio.gather(
+            *(self._state(coordinator, group_names) for coordinator, group_names in groups.items())
+        )
         return sorted(states, key=lambda state: (state.url, *state.resource_groups))
 
     async def circuits(self, caller: Caller, group: str, worker_id: str) -> Sequence[Mapping[str, Any]]:

@@ -71,13 +71,13 @@ class ServicePorts:
         """
         session, agent = await self.running(caller, ref, owner_access_key)
         state = await start_service(session, agent, request)
-        access = None
-        declared = next((dict(port) for port in session.service_ports if port.get("name") == state.name), {})
-        if state.ports and not is_private(declared):
-            ports = [int(number) for number in declared.get("container_ports") or state.ports]
-            port = chosen_port(state, ports, request.port)
-            access = await self._app_proxies.permit(session, agent, request.app, port)
-        return StartedService(state=state, access=access)
+        app_access = None
+        declared_service = next((dict(port) for port in session.service_ports if port.get("name") == state.name), {})
+        if state.ports and not is_private(declared_service):
+            ports = [int(port_number) for port_number in declared_service.get("container_ports") or state.ports]
+            port = choose_port(state, ports, request.port)
+            app_access = await self._app_proxies.permit(session, agent, request.app, port)
+        return StartedService(state=state, access=app_access)
 
     async def stop(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> None:
         """Stops a service, or does nothing if the service does not run. Raises as :meth:`start`."""
@@ -89,26 +89,31 @@ class ServicePorts:
         clients check names.
         """
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, may_be_recent=True)
-        states: dict[str, ServiceState] = {}
+        state_of_service: dict[str, ServiceState] = {}
         if session.status in RUNNING_SESSION_STATUSES and session.main.agent is not None and session.service_ports:
             agent = self._gateway.agent(session.main.agent)
             with suppress(BackendError):  # the agent is unreachable; the declared services are still listed
-                states = {
+                state_of_service = {
                     state.name: state for state in await agent.list_services(KernelRef(kernel_id=str(session.main.id)))
                 }
-        offered = [
+        services = [
             OfferedService(
                 name=str(port["name"]),
                 protocol=str(port.get("protocol", "tcp")),
-                ports=tuple(int(number) for number in port.get("container_ports") or ()),
-                state=states.get(str(port["name"])),
+                ports=tuple(int(port_number) for port_number in port.get("container_ports") or ()),
+                state=state_of_service.get(str(port["name"])),
             )
             for port in session.service_ports
             if not is_private(port)
         ]
-        names = {alias: session.service_name(alias) for alias in SERVICE_ALIASES}
-        aliases = [replace(s, name=alias) for alias, name in names.items() for s in offered if alias != name == s.name]
-        return [*offered, *aliases]
+        name_of_alias = {alias: session.service_name(alias) for alias in SERVICE_ALIASES}
+        aliased_services = [
+            replace(service, name=alias)
+            for alias, name in name_of_alias.items()
+            for service in services
+            if alias != name == service.name
+        ]
+        return [*services, *aliased_services]
 
     async def running(self, caller: Caller, ref: str, owner_access_key: str | None) -> tuple[Session, AgentCommands]:
         """Returns a running session that the caller may change, and the commands of its agent. Raises Conflict unless
@@ -143,17 +148,17 @@ def is_private(port: Mapping[str, Any]) -> bool:
     return port.get("protocol") == _PRIVATE_PROTOCOL
 
 
-def chosen_port(state: ServiceState, declared: list[int], requested: int | None) -> int:
+def choose_port(state: ServiceState, declared_ports: list[int], requested_port: int | None) -> int:
     """Returns the actual port of a service for a declared port, by its position among the declared ports. The workload
     may have other port numbers.
     """
     if not state.ports:
         raise NotSupported(f"The service {state.name} has no port.")
-    if requested is None:
+    if requested_port is None:
         return state.ports[0]
-    if requested in declared and declared.index(requested) < len(state.ports):
-        return state.ports[declared.index(requested)]
+    if requested_port in declared_ports and declared_ports.index(requested_port) < len(state.ports):
+        return state.ports[declared_ports.index(requested_port)]
     raise InvalidInput(
-        f"The service {state.name} has no port {requested}; it has: {', '.join(map(str, declared))}.",
-        data={"port": requested, "ports": declared},
+        f"The service {state.name} has no port {requested_port}; it has: {', '.join(map(str, declared_ports))}.",
+        data={"port": requested_port, "ports": declared_ports},
     )

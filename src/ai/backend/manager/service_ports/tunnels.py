@@ -13,7 +13,7 @@ from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.service_ports.service import (
     ServicePorts,
     ServiceRequest,
-    chosen_port,
+    choose_port,
     is_private,
     start_service,
 )
@@ -99,12 +99,12 @@ class TunnelService:
 
 async def _connect(session: Session, agent: AgentCommands, request: ServiceRequest) -> ByteStream:
     service_name = session.service_name(request.app)
-    declared = next((dict(port) for port in session.service_ports if port.get("name") == service_name), None)
-    if session.service_ports and (declared is None or is_private(declared)):
-        names = sorted(str(port.get("name")) for port in session.service_ports if not is_private(port))
-        message = f"The session has no service {request.app[:64]!r}; it has: {', '.join(names)}."
-        raise NotFound(message, data={"app": request.app[:64], "services": names})
+    declared_service = next((dict(port) for port in session.service_ports if port.get("name") == service_name), None)
+    if session.service_ports and (declared_service is None or is_private(declared_service)):
+        service_names = sorted(str(port.get("name")) for port in session.service_ports if not is_private(port))
+        message = f"The session has no service {request.app[:64]!r}; it has: {', '.join(service_names)}."
+        raise NotFound(message, data={"app": request.app[:64], "services": service_names})
     state = await start_service(session, agent, request)
-    ports = [int(port) for port in (declared or {}).get("container_ports") or state.ports]
+    declared_ports = [int(port) for port in (declared_service or {}).get("container_ports") or state.ports]
     kernel_id = str(session.main.id)
-    return await agent.open_port(OpenPort(kernel_id=kernel_id, port=chosen_port(state, ports, request.port)))
+    return await agent.open_port(OpenPort(kernel_id=kernel_id, port=choose_port(state, declared_ports, request.port)))

@@ -62,7 +62,7 @@ class TunnelsApi:
             # No heartbeat: a client that reads slowly would answer pings too late.
             async with open_socket(call.request, heartbeat_s=None) as socket:
                 _enable_keepalive(call.request)
-                await _Carrier(socket, tunnel, half_close=query.half_close, idle_s=idle_s).carry()
+                await _TunnelTransfer(socket, tunnel, half_close=query.half_close, idle_s=idle_s).transfer()
         finally:
             await tunnel.close()
         return socket
@@ -79,7 +79,7 @@ def _enable_keepalive(request: web.Request) -> None:
             raw_socket.setsockopt(sockets.IPPROTO_TCP, getattr(sockets, name), value)
 
 
-class _Carrier:
+class _TunnelTransfer:
     """Transfers the bytes of one tunnel until both directions have ended or one is interrupted."""
 
     def __init__(self, socket: web.WebSocketResponse, tunnel: Tunnel, *, half_close: bool, idle_s: float) -> None:
@@ -89,20 +89,25 @@ class _Carrier:
         self._idle_s = idle_s
         self._moved_at = asyncio.get_running_loop().time()
 
-    async def carry(self) -> None:
-        inward, outward = (
+    async def transfer(self) -> None:
+        to_service, to_client = (
             asyncio.create_task(self._forward_to_service()),
             asyncio.create_task(self._forward_to_client()),
         )
-        watch = asyncio.create_task(self._watch_connection())
-        tasks = {inward, outward, watch}
+        connection_watch = asyncio.create_task(self._watch_connection())
+        tasks = {to_service, to_client, connection_watch}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if outward.done() and outward.exception() is None and self._half_close and not watch.done():
-                await asyncio.wait({inward, watch}, return_when=asyncio.FIRST_COMPLETED)
-            elif inward.done() and inward.exception() is None and inward.result() and not watch.done():
-                await asyncio.wait({outward, watch}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (inward, outward, watch):
+            if to_client.done() and to_client.exception() is None and self._half_close and not connection_watch.done():
+                await asyncio.wait({to_service, connection_watch}, return_when=asyncio.FIRST_COMPLETED)
+            elif (
+                to_service.done()
+                and to_service.exception() is None
+                and to_service.result()
+                and not connection_watch.done()
+            ):
+                await asyncio.wait({to_client, connection_watch}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (to_service, to_client, connection_watch):
                 error = task.exception() if task.done() else None
                 if error is not None and not isinstance(error, ConnectionError):
                     raise error
@@ -123,7 +128,7 @@ class _Carrier:
                 data = message.data.encode()
             else:
                 continue
-            self._note_traffic()
+            self._record_traffic()
             if not data and self._half_close:
                 await self._tunnel.write_eof()
                 return True
@@ -137,12 +142,12 @@ class _Carrier:
         """Transfers from the service to the client until the service ends its direction. Returns True."""
         while data := await self._tunnel.read():
             await self._socket.send_bytes(data)
-            self._note_traffic()
+            self._record_traffic()
         if self._half_close:
             await self._socket.send_bytes(b"")
         return True
 
-    def _note_traffic(self) -> None:
+    def _record_traffic(self) -> None:
         self._moved_at = asyncio.get_running_loop().time()
 
     async def _watch_connection(self) -> bool:

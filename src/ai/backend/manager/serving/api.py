@@ -20,10 +20,10 @@ from ai.backend.manager.serving.usage import HOUR_S
 from ai.backend.manager.serving.views import (
     creation_of,
     event_item,
-    given_fields,
     modification_of,
     rule_item,
     scaling_reply,
+    sent_fields,
     service_item,
     service_reply,
     total_rate,
@@ -92,11 +92,11 @@ class ServicesApi:
         items: list[schemas.VariantItem] = [
             {
                 "name": name,
-                "title": each.title,
-                "command": each.command,
-                "health_path": each.health_path,
+                "title": variant.title,
+                "command": variant.command,
+                "health_path": variant.health_path,
             }
-            for name, each in runtime_variants().items()
+            for name, variant in runtime_variants().items()
         ]
         return {"runtimes": items}
 
@@ -105,7 +105,7 @@ class ServicesApi:
         """Describe an endpoint with its replicas and revisions."""
         now, usage = self._clock.now(), self._serving.usage
         query = usage.query(since=int(now.timestamp()) - HOUR_S, until=None, by=UseGrouping.HOUR, limit=1)
-        service, report = await usage.of_endpoint(caller_of(call), call.params["e"], query)
+        service, report = await usage.endpoint_report(caller_of(call), call.params["e"], query)
         return service_reply(service, total_rate(query, report, now))
 
     @route("PATCH", "/services/{e}", body=schemas.ModifyServiceBody, reply=schemas.ServiceReply)
@@ -158,11 +158,11 @@ class ServicesApi:
         if body.valid_until is not None:
             valid_until = datetime.fromtimestamp(body.valid_until, UTC)
         else:
-            seconds = duration_s(float(body.duration) if isinstance(body.duration, int) else body.duration)
-            assert seconds is not None
-            valid_until = self._clock.now() + timedelta(seconds=min(seconds, 1e9))
-        text, _ = await self._services.make_token(caller_of(call), call.params["e"], valid_until=valid_until)
-        return {"token": text}
+            validity_s = duration_s(float(body.duration) if isinstance(body.duration, int) else body.duration)
+            assert validity_s is not None
+            valid_until = self._clock.now() + timedelta(seconds=min(validity_s, 1e9))
+        token_text, _ = await self._services.make_token(caller_of(call), call.params["e"], valid_until=valid_until)
+        return {"token": token_text}
 
     @route("PUT", "/services/{e}/routings/{r}", body=schemas.TrafficRatioBody)
     async def set_traffic_ratio(self, call: Call[schemas.TrafficRatioBody]) -> schemas.SuccessReply:
@@ -194,7 +194,7 @@ class ServicesApi:
     @route("PATCH", "/services/{e}/scaling", body=schemas.ScalingBody, reply=schemas.ScalingReply)
     async def set_scaling(self, call: Call[schemas.ScalingBody]) -> schemas.ScalingReply:
         """Let the number of replicas follow the load, or change how it does."""
-        changes = given_fields(call.body)
+        changes = sent_fields(call.body)
         return scaling_reply(await self._serving.scaling.set(caller_of(call), call.params["e"], changes))
 
     @route("DELETE", "/services/{e}/scaling", reply=schemas.ScalingReply)
@@ -207,13 +207,13 @@ class ServicesApi:
     )
     async def add_scaling_rule(self, call: Call[schemas.ScalingRuleBody]) -> Reply:
         """Add a rule of autoscaling, which begins with the first rule."""
-        rule = await self._serving.scaling.add_rule(caller_of(call), call.params["e"], given_fields(call.body))
+        rule = await self._serving.scaling.add_rule(caller_of(call), call.params["e"], sent_fields(call.body))
         return Reply(rule_item(rule), 201)
 
     @route("PATCH", "/services/{e}/scaling/rules/{r}", body=schemas.ModifyScalingRuleBody)
     async def modify_scaling_rule(self, call: Call[schemas.ModifyScalingRuleBody]) -> schemas.ScalingRuleItem:
         """Change a rule of autoscaling."""
-        rule_id, changes = _rule_id(call.params["r"]), given_fields(call.body)
+        rule_id, changes = _rule_id(call.params["r"]), sent_fields(call.body)
         return rule_item(await self._serving.scaling.modify_rule(caller_of(call), call.params["e"], rule_id, changes))
 
     @route("DELETE", "/services/{e}/scaling/rules/{r}")
@@ -226,14 +226,14 @@ class ServicesApi:
     async def usage(self, call: Call[Nothing, schemas.UsageQuery]) -> schemas.UsageReply:
         """Report what tokens used at all endpoints that the caller sees."""
         query = self._use_query(call.query)
-        report = await self._serving.usage.of_all(caller_of(call), query)
+        report = await self._serving.usage.total_report(caller_of(call), query)
         return usage_reply(query, report, self._clock.now())
 
     @route("GET", "/services/{e}/usage", query=schemas.UsageQuery)
     async def endpoint_usage(self, call: Call[Nothing, schemas.UsageQuery]) -> schemas.UsageReply:
         """Report what tokens used at an endpoint: requests, tokens of prompts and answers, errors."""
         query = self._use_query(call.query)
-        service, report = await self._serving.usage.of_endpoint(caller_of(call), call.params["e"], query)
+        service, report = await self._serving.usage.endpoint_report(caller_of(call), call.params["e"], query)
         return usage_reply(query, report, self._clock.now(), service.revisions)
 
     def _use_query(self, query: schemas.UsageQuery) -> UseQuery:

@@ -51,8 +51,8 @@ class HttpEndpointCoordinators:
         return str((await self._coordinators.call(coordinator, "POST", _path(endpoint), body))["endpoint"])
 
     async def in_flight(self, coordinator: CoordinatorAddress, endpoint: Endpoint) -> Mapping[UUID, int] | None:
-        reported = await self.loads(coordinator, since=None, wait_s=0.0)
-        return next((each.in_flight for each in reported.loads if each.endpoint_id == endpoint.id), None)
+        report = await self.loads(coordinator, since=None, wait_s=0.0)
+        return next((load.in_flight for load in report.loads if load.endpoint_id == endpoint.id), None)
 
     async def loads(self, coordinator: CoordinatorAddress, *, since: int | None, wait_s: float) -> EndpointLoads:
         query = f"?since={since}&wait={wait_s:g}" if since is not None else ""

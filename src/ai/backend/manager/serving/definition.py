@@ -133,7 +133,7 @@ def variant_named(name: str) -> RuntimeVariant:
         ) from None
 
 
-def _malformed(file: str, reason: str) -> InvalidInput:
+def _malformed_error(file: str, reason: str) -> InvalidInput:
     return InvalidInput(f"{file} of the model folder cannot be used: {reason}.", data={"model_definition": reason})
 
 
@@ -142,24 +142,24 @@ def read_definition(content: bytes, *, file: str, mount_destination: str, name: 
 
     Raises InvalidInput, which names the file and what is wrong in it.
     """
-    model = _chosen_model(_parse(content, file), file, name)
+    model = _choose_model(_parse(content, file), file, name)
     service = model.service
     if service is None:
-        raise _malformed(file, f"the model {model.name!r} has no `service`, so there is nothing to start")
+        raise _malformed_error(file, f"the model {model.name!r} has no `service`, so there is nothing to start")
     path = posixpath.normpath(model.model_path or mount_destination)
     if path != mount_destination and not path.startswith(mount_destination.rstrip("/") + "/"):
-        raise _malformed(
+        raise _malformed_error(
             file, f"`model_path` {path[:128]!r} is not inside of {mount_destination!r}, where it is mounted"
         )
-    steps = [_step(action, file) for action in service.pre_start_actions]
-    check = service.health_check
-    command = _joined(steps, _command(service.start_command, file), service.shell, file)
+    steps = [_command_of_action(action, file) for action in service.pre_start_actions]
+    health_check = service.health_check
+    command = _join_steps(steps, _shell_command(service.start_command, file), service.shell, file)
     return ServedModel(
         name=model.name,
         path=path,
         command=command,
         port=service.port,
-        health=HealthCheck(**msgspec.structs.asdict(check)) if check is not None else HealthCheck(),
+        health=HealthCheck(**msgspec.structs.asdict(health_check)) if health_check is not None else HealthCheck(),
     )
 
 
@@ -169,92 +169,96 @@ def variant_service(
     """Returns the model and command that a runtime variant serves without a definition. ``command`` replaces the
     variant's. Raises InvalidInput if neither has one.
     """
-    values = {"model_path": mount_destination, "model_name": name}
+    placeholder_values = {"model_path": mount_destination, "model_name": name}
     if command is None and variant.command is None:
         message = (
             f"A service of {variant.title} needs a startup command, or a {DEFINITION_FILES[0]} in the model folder."
         )
         raise InvalidInput(message, data={"startup_command": "missing"})
-    words = [_filled(word, values) for word in variant.command or ()]
+    command_words = [_fill_placeholders(word, placeholder_values) for word in variant.command or ()]
     return ServedModel(
         name=name,
         path=mount_destination,
-        command=command if command is not None else f"exec {shlex.join(words)}",
+        command=command if command is not None else f"exec {shlex.join(command_words)}",
         port=port,
         health=HealthCheck(path=variant.health_path, initial_delay=variant.initial_delay),
-        environ={key: _filled(text, values) for key, text in variant.environ.items()},
+        environ={
+            key: _fill_placeholders(variable_text, placeholder_values) for key, variable_text in variant.environ.items()
+        },
     )
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
+def _fill_placeholders(text: str, values: Mapping[str, str]) -> str:
     for key, value in values.items():
         text = text.replace("{" + key + "}", value)
     return text
 
 
-def _chosen_model(definition: _Definition, file: str, name: str | None) -> _ModelPart:
+def _choose_model(definition: _Definition, file: str, name: str | None) -> _ModelPart:
     names = [model.name for model in definition.models]
     if len(set(names)) < len(names):
-        raise _malformed(file, "two of its models have the same name")
+        raise _malformed_error(file, "two of its models have the same name")
     if name is not None:
-        chosen = next((model for model in definition.models if model.name == name), None)
-        if chosen is None:
-            raise _malformed(file, f"it has no model {name[:64]!r}; it has: {', '.join(names)}")
-        return chosen
+        chosen_part = next((model for model in definition.models if model.name == name), None)
+        if chosen_part is None:
+            raise _malformed_error(file, f"it has no model {name[:64]!r}; it has: {', '.join(names)}")
+        return chosen_part
     if len(names) > 1:
-        listed = ", ".join(names)[:256]
-        text = f"it has {len(names)} models ({listed}), and an endpoint serves one: choose it by model_name"
-        raise _malformed(file, text)
+        name_list = ", ".join(names)[:256]
+        problem = f"it has {len(names)} models ({name_list}), and an endpoint serves one: choose it by model_name"
+        raise _malformed_error(file, problem)
     return definition.models[0]
 
 
 def _parse(content: bytes, file: str) -> _Definition:
     if len(content) > MAX_DEFINITION_BYTES:
-        raise _malformed(file, f"it is larger than {MAX_DEFINITION_BYTES} bytes")
+        raise _malformed_error(file, f"it is larger than {MAX_DEFINITION_BYTES} bytes")
     try:
         text = content.decode()
         problem = structure_problem(text, _Loader, max_depth=_MAX_DEPTH)
         if problem is not None:
-            raise _malformed(file, problem)
+            raise _malformed_error(file, problem)
         return msgspec.convert(yaml.load(text, Loader=_Loader), _Definition, str_keys=True)  # a safe loader
     except yaml.MarkedYAMLError as e:
-        line = f" in line {e.problem_mark.line + 1}" if e.problem_mark is not None else ""
-        raise _malformed(file, f"{e.problem or 'it is not YAML'}{line}") from None
+        line_text = f" in line {e.problem_mark.line + 1}" if e.problem_mark is not None else ""
+        raise _malformed_error(file, f"{e.problem or 'it is not YAML'}{line_text}") from None
     except msgspec.ValidationError as e:
-        raise _malformed(file, str(e).replace("`$.", "`")) from None
+        raise _malformed_error(file, str(e).replace("`$.", "`")) from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, TypeError, RecursionError):
-        raise _malformed(file, "it is no YAML in UTF-8") from None
+        raise _malformed_error(file, "it is no YAML in UTF-8") from None
 
 
-def _command(words: str | Sequence[str], file: str) -> str:
+def _shell_command(words: str | Sequence[str], file: str) -> str:
     """Returns a command for a shell: a text unchanged, or a list of words with each word quoted."""
     if "\0" in "".join(words):
-        raise _malformed(file, "a command has a NUL")
+        raise _malformed_error(file, "a command has a NUL")
     return words if isinstance(words, str) else shlex.join(words)
 
 
-def _step(action: _RunCommand | _MakeDirectory | _WriteFile, file: str) -> str:
+def _command_of_action(action: _RunCommand | _MakeDirectory | _WriteFile, file: str) -> str:
     match action:
         case _RunCommand(args=args):
-            return _command(args.command, file)
+            return _shell_command(args.command, file)
         case _MakeDirectory(args=args):
-            return shlex.join(["mkdir", "-p", "--", _command([args.path], file) and args.path])
+            return shlex.join(["mkdir", "-p", "--", _shell_command([args.path], file) and args.path])
         case _WriteFile(args=args):
             body = args.body if isinstance(args.body, str) else "".join(f"{line}\n" for line in args.body)
-            _command([args.filename, body], file)
-            target = shlex.quote(args.filename)
+            _shell_command([args.filename, body], file)
+            quoted_path = shlex.quote(args.filename)
             redirection = ">>" if args.append else ">"
-            return f"printf %s {shlex.quote(body)} {redirection} {target} && chmod {args.mode} -- {target}"
+            return f"printf %s {shlex.quote(body)} {redirection} {quoted_path} && chmod {args.mode} -- {quoted_path}"
 
 
-def _joined(steps: Sequence[str], command: str, shell: str, file: str) -> str:
+def _join_steps(steps: Sequence[str], command: str, shell: str, file: str) -> str:
     """Returns one shell command that runs all steps in order, stops at a failure, and finally becomes the server."""
     script = "\n".join(["set -e", *steps, "set +e", f"exec {command}" if _is_simple(command) else command])
     if len(script.encode()) > _MAX_COMMAND_BYTES:
-        raise _malformed(file, f"its commands are larger than {_MAX_COMMAND_BYTES} bytes")
+        raise _malformed_error(file, f"its commands are larger than {_MAX_COMMAND_BYTES} bytes")
     return f"exec {shell} -c {shlex.quote(script)}"
 
 
 def _is_simple(command: str) -> bool:
     """Returns True if a command is one program with arguments, so that the program may replace its shell."""
-    return not any(mark in command for mark in ";&|\n(){}<>`") and not command.lstrip().startswith("exec ")
+    return not any(
+        shell_character in command for shell_character in ";&|\n(){}<>`"
+    ) and not command.lstrip().startswith("exec ")

@@ -51,12 +51,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
         failed. Only the manager that runs the loop knows the results of probes.
         """
         replicas = service.live_replicas
-        texts = {str(each.id): self.prober.error_of(each.id) for each in replicas}
-        for session in await self.sessions.get_many(each.id for each in replicas):
+        reason_of_replica = {str(replica.id): self.prober.error_of(replica.id) for replica in replicas}
+        for session in await self.sessions.get_many(replica.id for replica in replicas):
             if session.status not in RUNNING_SESSION_STATUSES:
-                text = f"its session is {session.status.value}"
-                texts[str(session.id)] = f"{text}: {session.status_info}" if session.status_info else text
-        return {replica_id: text for replica_id, text in texts.items() if text}
+                reason = f"its session is {session.status.value}"
+                reason_of_replica[str(session.id)] = (
+                    f"{reason}: {session.status_info}" if session.status_info else reason
+                )
+        return {replica_id: reason for replica_id, reason in reason_of_replica.items() if reason}
 
     @classmethod
     def build(

@@ -62,7 +62,7 @@ class MetricReader(Protocol):
         ...
 
 
-def _ready(service: Service, sessions: Mapping[SessionId, Session]) -> list[tuple[Replica, Session]]:
+def _ready_replicas(service: Service, sessions: Mapping[SessionId, Session]) -> list[tuple[Replica, Session]]:
     return [
         (each, sessions[each.id])
         for each in service.live_replicas
@@ -70,26 +70,28 @@ def _ready(service: Service, sessions: Mapping[SessionId, Session]) -> list[tupl
     ]
 
 
-def _summed(readings: Iterable[Mapping[str, float]]) -> dict[str, Reading]:
+def _sum_readings(readings: Iterable[Mapping[str, float]]) -> dict[str, Reading]:
     sums: dict[str, Reading] = {}
     for values in readings:
         for name, value in values.items():
-            before = sums.get(name, Reading(0.0, 0))
-            sums[name] = Reading(before.total + value, before.replicas + 1)
+            sum_before = sums.get(name, Reading(0.0, 0))
+            sums[name] = Reading(sum_before.total + value, sum_before.replicas + 1)
     return sums
 
 
-def gauges_of(text: str, names: Collection[str]) -> dict[str, float]:
+def gauges_of(page_text: str, names: Collection[str]) -> dict[str, float]:
     """Returns the named metrics of a page in the Prometheus format, each summed up over its labels. What is no number,
     and what cannot be read, is left out.
     """
-    starts = tuple(names)
-    lines = [line for line in text.splitlines() if len(line) <= _MAX_LINE_LENGTH and line.startswith(starts)]
+    line_prefixes = tuple(names)
+    lines = [
+        line for line in page_text.splitlines() if len(line) <= _MAX_LINE_LENGTH and line.startswith(line_prefixes)
+    ]
     values: dict[str, float] = {}
-    parsed = 0
+    parsed_characters = 0
     for line in lines[:_MAX_LINES]:
-        parsed += len(line)
-        if parsed > _MAX_PARSED:
+        parsed_characters += len(line)
+        if parsed_characters > _MAX_PARSED:
             break
         try:
             samples = [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
@@ -109,16 +111,16 @@ class EngineReader(msgspec.Struct, frozen=True):
     async def read(
         self, service: Service, sessions: Mapping[SessionId, Session], names: Collection[str]
     ) -> Mapping[str, Reading]:
-        turns = asyncio.Semaphore(_PAGES_AT_ONCE)  # a page may be large, and replicas are many
+        page_slots = asyncio.Semaphore(_PAGES_AT_ONCE)  # a page may be large, and replicas are many
 
         async def gauges(replica: Replica, session: Session) -> Mapping[str, float]:
-            async with turns:
-                text = await self._page(service, replica, session)
-                return await asyncio.to_thread(gauges_of, text, names)
+            async with page_slots:
+                page_text = await self._read_page(service, replica, session)
+                return await asyncio.to_thread(gauges_of, page_text, names)
 
-        return _summed(await asyncio.gather(*(gauges(*each) for each in _ready(service, sessions))))
+        return _sum_readings(await asyncio.gather(*(gauges(*each) for each in _ready_replicas(service, sessions))))
 
-    async def _page(self, service: Service, replica: Replica, session: Session) -> str:
+    async def _read_page(self, service: Service, replica: Replica, session: Session) -> str:
         port = port_of(service.revision(replica.revision_id).spec.served, replica.id)
         try:
             content = await self.probe.read(
@@ -138,14 +140,14 @@ class KernelReader(msgspec.Struct, frozen=True):
     async def read(
         self, service: Service, sessions: Mapping[SessionId, Session], names: Collection[str]
     ) -> Mapping[str, Reading]:
-        return _summed(self._of(session, names) for _, session in _ready(service, sessions))
+        return _sum_readings(self._read_session(session, names) for _, session in _ready_replicas(service, sessions))
 
-    def _of(self, session: Session, names: Collection[str]) -> dict[str, float]:
-        stat = with_live_statistics(session, self.stats).main.live_stat or {}
+    def _read_session(self, session: Session, names: Collection[str]) -> dict[str, float]:
+        live_stat = with_live_statistics(session, self.stats).main.live_stat or {}
         values = {}
         for name in names:
             try:
-                value = float(stat[name]["current"])
+                value = float(live_stat[name]["current"])
             except (KeyError, TypeError, ValueError, OverflowError):
                 continue
             if math.isfinite(value):
@@ -166,19 +168,19 @@ class PrometheusReader:
     async def read(
         self, service: Service, sessions: Mapping[SessionId, Session], names: Collection[str]
     ) -> Mapping[str, Reading]:
-        replicas = len(_ready(service, sessions))
+        replicas = len(_ready_replicas(service, sessions))
         readings = {}
         for name in names:
             query = self._queries.get(name)
             if query is None:
                 continue
             endpoint = service.endpoint
-            value = await self._ask(query.replace("$endpoint", str(endpoint.id)).replace("$name", endpoint.name))
+            value = await self._query_sum(query.replace("$endpoint", str(endpoint.id)).replace("$name", endpoint.name))
             if value is not None:
                 readings[name] = Reading(value, max(1, replicas))
         return readings
 
-    async def _ask(self, query: str) -> float | None:
+    async def _query_sum(self, query: str) -> float | None:
         """Sends a query to Prometheus and returns the sum of the values, or None if there are no values. Raises
         Unavailable.
         """
@@ -188,8 +190,8 @@ class PrometheusReader:
             async with self._http.post(
                 f"{self._url}/api/v1/query", data={"query": query}, allow_redirects=False
             ) as response:
-                raw = await _read_whole(response.content)
-            values = values_of(msgspec.json.decode(raw, type=dict[str, Any]))
+                reply_bytes = await _read_whole(response.content)
+            values = values_of(msgspec.json.decode(reply_bytes, type=dict[str, Any]))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, TypeError, LookupError) as e:
             raise Unavailable(f"Prometheus does not answer: {str(e) or type(e).__name__}") from None
         return sum(values) if values else None
@@ -214,13 +216,15 @@ def values_of(reply: Mapping[str, Any]) -> list[float]:
     if reply.get("status") != "success":
         raise ValueError(f"it refuses the query: {str(reply.get('error'))[:200]}")
     data = reply["data"]
-    pairs = [data["result"]] if data["resultType"] == "scalar" else [each["value"] for each in data["result"]]
-    values = [float(value) for _, value in pairs]
+    time_value_pairs = (
+        [data["result"]] if data["resultType"] == "scalar" else [series["value"] for series in data["result"]]
+    )
+    values = [float(value) for _, value in time_value_pairs]
     return [value for value in values if math.isfinite(value) and abs(value) < _MAX_VALUE]
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _GatheredSamples:
     due_at: float = 0.0
     task: asyncio.Task[None] | None = None
     samples: dict[MetricKey, deque[Sample]] = field(default_factory=dict)
@@ -234,7 +238,7 @@ class Gauges:
 
     readers: Mapping[MetricSource, MetricReader]
     clock: Clock
-    _gathered: dict[UUID, _Gathered] = field(default_factory=dict, init=False)
+    _gathered: dict[UUID, _GatheredSamples] = field(default_factory=dict, init=False)
 
     def keep(self, endpoint_ids: Collection[UUID]) -> None:
         """Drops the samples and readings of all endpoints except these."""
@@ -248,32 +252,43 @@ class Gauges:
         keys = [key for key in keys_of(service) if key[0] in self.readers]
         if not keys:
             return
-        gathered, now = self._gathered.setdefault(service.endpoint.id, _Gathered()), self.clock.monotonic()
-        if gathered.task is None and gathered.due_at <= now:
-            gathered.due_at = now + PERIOD_S
-            work = self._read(gathered, service, sessions, keys)
-            gathered.task = asyncio.create_task(work, name=f"gauges of endpoint {service.endpoint.id}")
+        gathered_samples, now = (
+            self._gathered.setdefault(service.endpoint.id, _GatheredSamples()),
+            self.clock.monotonic(),
+        )
+        if gathered_samples.task is None and gathered_samples.due_at <= now:
+            gathered_samples.due_at = now + PERIOD_S
+            reading = self._read(gathered_samples, service, sessions, keys)
+            gathered_samples.task = asyncio.create_task(reading, name=f"gauges of endpoint {service.endpoint.id}")
 
     async def _read(
         self,
-        gathered: _Gathered,
+        gathered_samples: _GatheredSamples,
         service: Service,
         sessions: Mapping[SessionId, Session],
         keys: Collection[MetricKey],
     ) -> None:
         try:
-            gathered.samples = {key: kept for key, kept in gathered.samples.items() if key in keys}
+            gathered_samples.samples = {
+                key: samples for key, samples in gathered_samples.samples.items() if key in keys
+            }
             for source, reader in self.readers.items():
-                names = {name for each, name in keys if each is source}
-                readings = await self._attempt(source, reader.read(service, sessions, names)) if names else {}
+                metric_names = {name for source_of_key, name in keys if source_of_key is source}
+                readings = (
+                    await self._read_or_log(source, reader.read(service, sessions, metric_names))
+                    if metric_names
+                    else {}
+                )
                 now = self.clock.now().timestamp()
                 for name, reading in readings.items():
-                    kept = gathered.samples.setdefault((source, name), deque(maxlen=_MAX_SAMPLES))
-                    kept.append(Sample(at=now, total=reading.total, replicas=reading.replicas))
+                    samples = gathered_samples.samples.setdefault((source, name), deque(maxlen=_MAX_SAMPLES))
+                    samples.append(Sample(at=now, total=reading.total, replicas=reading.replicas))
         finally:
-            gathered.task = None
+            gathered_samples.task = None
 
-    async def _attempt(self, source: MetricSource, reading: Awaitable[Mapping[str, Reading]]) -> Mapping[str, Reading]:
+    async def _read_or_log(
+        self, source: MetricSource, reading: Awaitable[Mapping[str, Reading]]
+    ) -> Mapping[str, Reading]:
         try:
             return await reading
         except BackendError as e:
@@ -284,8 +299,8 @@ class Gauges:
 
     def samples(self, endpoint_id: UUID, key: MetricKey) -> list[Sample]:
         """Returns the kept samples of a metric of an endpoint, the oldest first."""
-        gathered = self._gathered.get(endpoint_id)
-        return list(gathered.samples.get(key, ())) if gathered is not None else []
+        gathered_samples = self._gathered.get(endpoint_id)
+        return list(gathered_samples.samples.get(key, ())) if gathered_samples is not None else []
 
     async def finish_round(self) -> None:
         """Waits until the present readings have ended."""
@@ -308,5 +323,5 @@ def keys_of(service: Service) -> list[MetricKey]:
     policy = service.endpoint.scaling
     if policy is None:
         return []
-    target = [policy.target.key] if policy.target is not None else []
-    return list(dict.fromkeys([*(each.rule.key for each in service.rules), *target]))
+    target_policy = [policy.target.key] if policy.target is not None else []
+    return list(dict.fromkeys([*(each.rule.key for each in service.rules), *target_policy]))

@@ -31,7 +31,7 @@ _ROUTE_STATUSES = {
     ReplicaStatus.TERMINATED: "TERMINATED",
 }
 """The status of a replica -> the one of a routing of published clients."""
-_STAGES = {EndpointStatus.DESTROYING: "destroying", EndpointStatus.DESTROYED: "destroyed"}
+_STAGE_OF_STATUS = {EndpointStatus.DESTROYING: "destroying", EndpointStatus.DESTROYED: "destroyed"}
 _ORDER_ALIASES = {"endpoint_id": "id", "project": "group_id", "replicas": "desired", "desired_session_count": "desired"}
 
 
@@ -89,7 +89,7 @@ def endpoint_view(service: Service) -> View:
         "created_at": endpoint.created_at,
         "destroyed_at": endpoint.destroyed_at,
         "retries": sum(each.failures for each in service.revisions),
-        "lifecycle_stage": _STAGES.get(endpoint.status, "created"),
+        "lifecycle_stage": _STAGE_OF_STATUS.get(endpoint.status, "created"),
         "routings": [routing_view(service, each) for each in service.live_replicas],
         "revisions": [
             {
@@ -119,14 +119,14 @@ def _token_view(token: EndpointToken) -> View:
     }
 
 
-def _id(text: str | None, field: str) -> UUID | None:
+def _parse_id(text: str | None, field: str) -> UUID | None:
     try:
         return UUID(text) if text else None
     except ValueError:
         raise InvalidInput(f"{field} is a UUID.", data={field: "malformed"}) from None
 
 
-def _modification(props: View) -> ModifyService:
+def _modify_request(props: View) -> ModifyService:
     """Returns the request of ``props``. Raises InvalidInput."""
     values = {name: value for name, value in props.items() if value is not None}
     for name, field in (("replicas", "desired_session_count"), ("resource_slots", "resources")):
@@ -142,7 +142,7 @@ def _modification(props: View) -> ModifyService:
 
 
 class ServingResolvers:
-    """Answers the GraphQL fields of endpoints; ``services`` is None where there are none."""
+    """Answers the GraphQL fields of endpoints; ``services`` is None if the manager has no model services."""
 
     def __init__(self, services: ServingService | None) -> None:
         self._services = services
@@ -168,11 +168,11 @@ class ServingResolvers:
     ) -> View:
         if self._services is None:
             return {"items": [], "total_count": 0}
-        user_id = _id(user_uuid, "user_uuid")
+        user_id = _parse_id(user_uuid, "user_uuid")
         selection = EndpointQuery(
             **page_fields_of(arguments, _ORDER_ALIASES),
             domain_name=domain_name,
-            group_id=_id(group_id, "group_id"),
+            group_id=_parse_id(group_id, "group_id"),
             access_key=access_key,
             user_id=UserId(user_id) if user_id is not None else None,
         )
@@ -210,9 +210,9 @@ class ServingResolvers:
     async def modify_endpoint(self, info: Info, endpoint_id: UUID, props: View) -> View:
         context, services = context_of(info), self._services
 
-        async def work() -> Service:
+        async def modify() -> Service:
             if services is None:
                 raise NotFound("This installation has no model services.")
-            return await services.modify(context.caller, endpoint_id, _modification(props))
+            return await services.modify(context.caller, endpoint_id, _modify_request(props))
 
-        return await run_mutation(info, "endpoint", str(endpoint_id), work, endpoint_view)
+        return await run_mutation(info, "endpoint", str(endpoint_id), modify, endpoint_view)

@@ -43,11 +43,11 @@ _WAIT_S = 2.0
 _MAX_SAMPLES = 2_048
 _TOKENS_S = 30.0
 """Seconds over which the rate of tokens is averaged, since tokens of an answer are counted at its end."""
-_ROLLED_OUT = frozenset({ServedRevisionStatus.PENDING, ServedRevisionStatus.ROLLING_OUT})
-_MOVING = _ROLLED_OUT | {ServedRevisionStatus.ROLLING_BACK}
+_PENDING_STATUSES = frozenset({ServedRevisionStatus.PENDING, ServedRevisionStatus.ROLLING_OUT})
+_MOVING_STATUSES = _PENDING_STATUSES | {ServedRevisionStatus.ROLLING_BACK}
 
 
-class _Reported(msgspec.Struct, frozen=True):
+class _LoadReport(msgspec.Struct, frozen=True):
     """Holds the load of an endpoint at one moment, with rates. ``requests_per_s`` is the mean since the report before,
     ``tokens_per_s`` that of 30 s.
     """
@@ -73,13 +73,13 @@ class _Reported(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class _Memory:
+class _LoadHistory:
     """Holds the reports about one endpoint since it began to be scaled. ``since``: unix time from which its loads are
     known.
     """
 
     since: float
-    reports: deque[_Reported] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
+    reports: deque[_LoadReport] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
     state: ScalingState = field(default_factory=ScalingState)
 
 
@@ -97,19 +97,19 @@ class Autoscaler:
         self.gauges = gauges
         self._versions: dict[CoordinatorAddress, int] = {}
         self._asked: dict[CoordinatorAddress, asyncio.Task[None]] = {}
-        self._memories: dict[UUID, _Memory] = {}
+        self._memories: dict[UUID, _LoadHistory] = {}
 
     def begin_due(self, coordinators: Iterable[CoordinatorAddress], endpoint_ids: Collection[UUID]) -> None:
         """Starts a request for loads to each coordinator without an open one, and forgets all
         endpoints except these.
         """
         now = self._clock.now().timestamp()
-        memories = self._memories
+        histories = self._memories
         self.gauges.keep(endpoint_ids)
-        self._memories = {key: memories.get(key) or _Memory(since=now) for key in endpoint_ids}
+        self._memories = {key: histories.get(key) or _LoadHistory(since=now) for key in endpoint_ids}
         for coordinator in set(coordinators):
             if coordinator not in self._asked:
-                task = asyncio.create_task(self._ask(coordinator), name=f"loads of {coordinator.url}")
+                task = asyncio.create_task(self._request_loads(coordinator), name=f"loads of {coordinator.url}")
                 self._asked[coordinator] = task
 
     async def finish_round(self) -> None:
@@ -121,8 +121,8 @@ class Autoscaler:
         await cancel_all(*self._asked.values())
         await self.gauges.stop()
 
-    async def _ask(self, coordinator: CoordinatorAddress) -> None:
-        begun, version = self._clock.monotonic(), self._versions.get(coordinator)
+    async def _request_loads(self, coordinator: CoordinatorAddress) -> None:
+        started_at, version = self._clock.monotonic(), self._versions.get(coordinator)
         try:
             reply = await self._coordinators.loads(coordinator, since=version, wait_s=_WAIT_S)
         except BackendError as e:  # the next round asks again; old loads change nothing
@@ -133,68 +133,71 @@ class Autoscaler:
         self._versions[coordinator] = reply.version
         now = self._clock.now().timestamp()
         for load in reply.loads:
-            memory = self._memories.get(load.endpoint_id)
-            if memory is not None:
-                _record(memory, load, now)
+            load_history = self._memories.get(load.endpoint_id)
+            if load_history is not None:
+                _record(load_history, load, now)
         # A coordinator that does not wait is asked again by the next round, and not at once.
-        if reply.version != version or self._clock.monotonic() - begun >= _WAIT_S / 2:
+        if reply.version != version or self._clock.monotonic() - started_at >= _WAIT_S / 2:
             self.on_change()
 
     def decide(self, service: Service) -> ScalingDecision | None:
         """Decides the number of replicas of a service, or returns None if the service is not scaled by its load."""
-        policy, memory = service.endpoint.scaling, self._memories.get(service.endpoint.id)
-        if policy is None or memory is None:
+        policy, load_history = service.endpoint.scaling, self._memories.get(service.endpoint.id)
+        if policy is None or load_history is None:
             return None
         policy = replace(policy, rules=tuple(each.rule for each in service.rules))
-        decision = decide_scale(policy, self._input(service, policy, memory))
-        memory.state = decision.state
+        decision = decide_scale(policy, self._scaling_input(service, policy, load_history))
+        load_history.state = decision.state
         return decision
 
-    def _input(self, service: Service, policy: ScalingPolicy, memory: _Memory) -> ScalingInput:
+    def _scaling_input(self, service: Service, policy: ScalingPolicy, load_history: _LoadHistory) -> ScalingInput:
         endpoint, now = service.endpoint, self._clock.now().timestamp()
-        newest = memory.reports[-1] if memory.reports else None
-        is_fresh = newest is not None and now - newest.at <= policy.max_age_s
-        known_since = max(memory.since, endpoint.created_at.timestamp(), endpoint.changed_at.timestamp())
+        newest_report = load_history.reports[-1] if load_history.reports else None
+        is_fresh = newest_report is not None and now - newest_report.at <= policy.max_age_s
+        reports_since = max(load_history.since, endpoint.created_at.timestamp(), endpoint.changed_at.timestamp())
         if endpoint.scaled is not None:
-            known_since = max(known_since, endpoint.scaled.at.timestamp())
-        load = newest.load if newest is not None and is_fresh else None
+            reports_since = max(reports_since, endpoint.scaled.at.timestamp())
+        load = newest_report.load if newest_report is not None and is_fresh else None
         return ScalingInput(
             now=now,
             desired=endpoint.desired,
             ready=sum(each.status is ReplicaStatus.READY for each in service.replicas),
-            metrics={key: self._samples(key, service, memory) for key in keys_of(service)},
+            metrics={key: self._samples(key, service, load_history) for key in keys_of(service)},
             queued=load.queued if load is not None else 0,
             # At zero replicas only what waits asks for one: what is open ends at the replicas that drain.
             in_flight=sum(load.in_flight.values()) if load is not None and endpoint.desired else 0,
-            last_request_at=newest.load.last_used if newest is not None else None,
-            since=known_since if is_fresh else now,
-            is_rolling_out=any(each.status in _MOVING for each in service.revisions),
-            state=memory.state,
+            last_request_at=newest_report.load.last_used if newest_report is not None else None,
+            since=reports_since if is_fresh else now,
+            is_rolling_out=any(each.status in _MOVING_STATUSES for each in service.revisions),
+            state=load_history.state,
         )
 
-    def _samples(self, key: MetricKey, service: Service, memory: _Memory) -> list[Sample]:
+    def _samples(self, key: MetricKey, service: Service, load_history: _LoadHistory) -> list[Sample]:
         source, metric = key
         if source is not MetricSource.PROXY:
             return self.gauges.samples(service.endpoint.id, key)
         if metric not in GATHERED_METRICS:
             return []
-        ready = sum(each.status is ReplicaStatus.READY for each in service.replicas)
-        return [Sample(at=each.at, total=each.value(metric), replicas=max(1, ready)) for each in memory.reports]
+        ready_replicas = sum(each.status is ReplicaStatus.READY for each in service.replicas)
+        return [
+            Sample(at=each.at, total=each.value(metric), replicas=max(1, ready_replicas))
+            for each in load_history.reports
+        ]
 
 
-def _record(memory: _Memory, load: EndpointLoad, now: float) -> None:
-    reports = memory.reports
+def _record(load_history: _LoadHistory, load: EndpointLoad, now: float) -> None:
+    reports = load_history.reports
     requests_per_s = tokens_per_s = 0.0
     if reports:
         requests_per_s = _rate(load.requests - reports[-1].load.requests, now - reports[-1].at)
-        begin = next((each for each in reversed(reports) if each.at <= now - _TOKENS_S), reports[0])
+        first_report = next((each for each in reversed(reports) if each.at <= now - _TOKENS_S), reports[0])
         # Before the whole time is known nothing counts as used, so that one answer is no burst.
-        tokens_per_s = _rate(load.tokens - begin.load.tokens, max(_TOKENS_S, now - begin.at))
-    reports.append(_Reported(now, load, requests_per_s, tokens_per_s))
+        tokens_per_s = _rate(load.tokens - first_report.load.tokens, max(_TOKENS_S, now - first_report.at))
+    reports.append(_LoadReport(now, load, requests_per_s, tokens_per_s))
     while reports[0].at < now - MAX_WINDOW_S:
         reports.popleft()
 
 
-def _rate(grown: int, seconds: float) -> float:
+def _rate(growth: int, seconds: float) -> float:
     """Returns the growth of a count per second, or 0 if the count has started anew."""
-    return max(0, grown) / seconds if seconds > 0 else 0.0
+    return max(0, growth) / seconds if seconds > 0 else 0.0

@@ -47,7 +47,7 @@ from ai.backend.manager.serving.revisions import replica_request
 from ai.backend.manager.serving.rounds import (
     Observation,
     ProbeOutcome,
-    destroyed,
+    destroyed_change,
     digest_of,
     is_published,
     next_change,
@@ -63,7 +63,7 @@ from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
-_PROBED = frozenset({ReplicaStatus.WARMING, ReplicaStatus.READY, ReplicaStatus.UNHEALTHY})
+_PROBED_STATUSES = frozenset({ReplicaStatus.WARMING, ReplicaStatus.READY, ReplicaStatus.UNHEALTHY})
 _MAX_STEPS = 16
 """The maximum number of changes of one endpoint in one round; further changes follow in the next round."""
 _MAX_AT_ONCE = 16
@@ -109,10 +109,12 @@ class ServingLoop(PeriodicLoop):
         self._prober.keep(replica.id for service in services for replica in service.live_replicas)
         await self._ask_loads([each.endpoint for each in services if each.endpoint.scaling is not None])
         for service in services:
-            key = service.endpoint.id
-            if key not in self._drivers:
-                self._drivers[key] = asyncio.create_task(self._drive(key), name=f"endpoint {key}")
-                self._drivers[key].add_done_callback(partial(self._on_done, key))
+            endpoint_id = service.endpoint.id
+            if endpoint_id not in self._drivers:
+                self._drivers[endpoint_id] = asyncio.create_task(
+                    self._advance_endpoint(endpoint_id), name=f"endpoint {endpoint_id}"
+                )
+                self._drivers[endpoint_id].add_done_callback(partial(self._on_driver_done, endpoint_id))
 
     async def _ask_loads(self, endpoints: Sequence[Endpoint]) -> None:
         """Starts to read the loads of these endpoints, and drops the loads of other endpoints."""
@@ -124,7 +126,7 @@ class ServingLoop(PeriodicLoop):
                 continue
         self._autoscaler.begin_due(coordinators, [each.id for each in endpoints])
 
-    def _on_done(self, key: UUID, _: asyncio.Task[None]) -> None:
+    def _on_driver_done(self, key: UUID, _: asyncio.Task[None]) -> None:
         del self._drivers[key]
 
     async def finish_round(self) -> None:
@@ -133,14 +135,14 @@ class ServingLoop(PeriodicLoop):
 
     async def stop(self) -> None:
         """Cancels the work in progress; the next leader continues it."""
-        drivers = list(self._drivers.values())
-        for driver in drivers:
-            driver.cancel()
-        await asyncio.gather(*drivers, return_exceptions=True)
+        driver_tasks = list(self._drivers.values())
+        for driver_task in driver_tasks:
+            driver_task.cancel()
+        await asyncio.gather(*driver_tasks, return_exceptions=True)
         await self._autoscaler.stop()
         await self._prober.stop()
 
-    async def _drive(self, endpoint_id: UUID) -> None:
+    async def _advance_endpoint(self, endpoint_id: UUID) -> None:
         try:
             async with self._slots:
                 for _ in range(_MAX_STEPS):
@@ -162,30 +164,32 @@ class ServingLoop(PeriodicLoop):
         if service is None or service.endpoint.status is EndpointStatus.DESTROYED:
             return False
         problems: list[str] = []
-        sessions = {each.id: each for each in await self._sessions.get_many(r.id for r in service.live_replicas)}
-        refused = await self._create_sessions(service, sessions, problems)
+        sessions = {
+            each.id: each for each in await self._sessions.get_many(replica.id for replica in service.live_replicas)
+        }
+        reason_of_refusal = await self._create_sessions(service, sessions, problems)
         await self._end_sessions(service, sessions, problems)
         service = await self._open_routes(service, sessions, problems)
         service = await self._publish(service, problems)
         if service.endpoint.status is EndpointStatus.DESTROYING and not service.live_replicas and not problems:
-            await self._store.save(destroyed(service, self._clock.now()))
+            await self._store.save(destroyed_change(service, self._clock.now()))
             return False
-        service = await self._note_problems(service, problems)
+        service = await self._store_problems(service, problems)
         probes = self._probe(service, sessions)
-        logs = await self._last_words(service, sessions)
+        logs = await self._last_log_lines(service, sessions)
         in_flight = await self._in_flight(service)
         self._autoscaler.gauges.begin_due(service, sessions)
-        seen = Observation(
+        observation = Observation(
             sessions=sessions,
             probes=probes,
-            refused=refused,
+            refused=reason_of_refusal,
             logs=logs,
             in_flight=in_flight,
             scaling=self._autoscaler.decide(service),
             samples=self._sample(service),
         )
         # Not read again: a change that was faster makes the save fail, and the sessions are read anew.
-        change = next_change(service, seen, self._clock.now(), self._ids)
+        change = next_change(service, observation, self._clock.now(), self._ids)
         if change is None:
             return False
         crash_point("before-serving-change")
@@ -202,18 +206,18 @@ class ServingLoop(PeriodicLoop):
 
         Other refusals are added to ``problems``.
         """
-        missing = [
+        replicas_without_session = [
             each
             for each in service.live_replicas
             if each.status is ReplicaStatus.PROVISIONING and each.id not in sessions
         ]
-        refused: dict[SessionId, str] = {}
-        if not missing:
-            return refused
+        reason_of_refusal: dict[SessionId, str] = {}
+        if not replicas_without_session:
+            return reason_of_refusal
         owner = await self._owner(service.endpoint)
-        for replica in missing:
+        for replica in replicas_without_session:
             if owner is None:
-                refused[replica.id] = "the keypair of the endpoint's owner is not active"
+                reason_of_refusal[replica.id] = "the keypair of the endpoint's owner is not active"
                 continue
             spec = service.revision(replica.revision_id).spec
             try:
@@ -223,8 +227,8 @@ class ServingLoop(PeriodicLoop):
                 if e.retryable or e.blame is Blame.US:
                     problems.append(f"a replica cannot be created now: {e.message}")
                 else:
-                    refused[replica.id] = e.message
-        return refused
+                    reason_of_refusal[replica.id] = e.message
+        return reason_of_refusal
 
     async def _owner(self, endpoint: Endpoint) -> Caller | None:
         credentials = await self._identity.credentials(endpoint.access_key)
@@ -249,10 +253,10 @@ class ServingLoop(PeriodicLoop):
         self, service: Service, sessions: Mapping[SessionId, Session], problems: list[str]
     ) -> Service:
         """Opens routes to replicas that run, and stores the addresses of the routes."""
-        opened: list[Replica] = []
+        routed_replicas: list[Replica] = []
         for replica in service.live_replicas:
             session = sessions.get(replica.id)
-            is_due = replica.status in _PROBED and replica.route is None
+            is_due = replica.status in _PROBED_STATUSES and replica.route is None
             if not is_due or session is None or session.status not in RUNNING_SESSION_STATUSES:
                 continue
             try:
@@ -260,10 +264,10 @@ class ServingLoop(PeriodicLoop):
             except BackendError as e:
                 problems.append(f"no route to replica {str(replica.id)[:8]}: {e.message}")
                 continue
-            opened.append(replace(replica, route=route))
-        if not opened:
+            routed_replicas.append(replace(replica, route=route))
+        if not routed_replicas:
             return service
-        change = ServingChange(version=service.endpoint.version, endpoint=service.endpoint, replicas=opened)
+        change = ServingChange(version=service.endpoint.version, endpoint=service.endpoint, replicas=routed_replicas)
         return await self._save(change)
 
     async def _open_route(self, service: Service, replica: Replica, session: Session) -> ReplicaRoute:
@@ -274,9 +278,9 @@ class ServingLoop(PeriodicLoop):
             raise Unavailable("its session is on no agent")
         port = port_of(service.revision(replica.revision_id).spec.served, replica.id)
         request = OpenRoute(kernel_id=str(session.main.id), port=port, authority=self._authorities[coordinator])
-        opened = await self._gateway.agent(session.main.agent).open_route(request)
+        route = await self._gateway.agent(session.main.agent).open_route(request)
         crash_point("after-replica-route")
-        return ReplicaRoute(name=opened.name, host=opened.host, port=opened.port, certificate=opened.certificate)
+        return ReplicaRoute(name=route.name, host=route.host, port=route.port, certificate=route.certificate)
 
     async def _coordinator(self, endpoint: Endpoint) -> CoordinatorAddress:
         coordinator = coordinator_of(await self._resource_groups.resource_group(endpoint.resource_group))
@@ -302,63 +306,71 @@ class ServingLoop(PeriodicLoop):
         except BackendError as e:
             problems.append(f"the app proxy does not have the present routes: {e.message}")
             return service
-        published = replace(endpoint, url=url, published=digest_of(service))
-        return await self._save(ServingChange(version=endpoint.version, endpoint=published))
+        published_endpoint = replace(endpoint, url=url, published=digest_of(service))
+        return await self._save(ServingChange(version=endpoint.version, endpoint=published_endpoint))
 
     # ---- notes ----
 
     def _probe(self, service: Service, sessions: Mapping[SessionId, Session]) -> dict[SessionId, ProbeOutcome]:
         """Starts the probes that are due, and returns the outcome of earlier probes by replica."""
-        probed: list[tuple[Replica, Session, ServedModel]] = []
+        replicas_to_probe: list[tuple[Replica, Session, ServedModel]] = []
         outcomes: dict[SessionId, ProbeOutcome] = {}
         for replica in service.live_replicas:
             session = sessions.get(replica.id)
-            if replica.status not in _PROBED or session is None or session.status not in RUNNING_SESSION_STATUSES:
+            if (
+                replica.status not in _PROBED_STATUSES
+                or session is None
+                or session.status not in RUNNING_SESSION_STATUSES
+            ):
                 continue
-            served = service.revision(replica.revision_id).spec.served
-            probed.append((replica, session, served))
-            outcome = self._prober.outcome(replica, served.health)
+            server = service.revision(replica.revision_id).spec.served
+            replicas_to_probe.append((replica, session, server))
+            outcome = self._prober.outcome(replica, server.health)
             if outcome is not None:
                 outcomes[replica.id] = outcome
-        self._prober.begin_due(probed)
+        self._prober.begin_due(replicas_to_probe)
         return outcomes
 
     def _sample(self, service: Service) -> Mapping[UUID, RevisionSample]:
         """Returns the answers of the old and the new revision since the roll-out began, if a guard evaluates the
         roll-out.
         """
-        target = next((each for each in service.revisions if each.status is ServedRevisionStatus.ROLLING_OUT), None)
-        if target is None or service.endpoint.policy.guard is None:
+        target_revision = next(
+            (each for each in service.revisions if each.status is ServedRevisionStatus.ROLLING_OUT), None
+        )
+        if target_revision is None or service.endpoint.policy.guard is None:
             return {}
         self._samples.ask()
-        judged = (ServedRevisionStatus.ROLLING_OUT, ServedRevisionStatus.ACTIVE)
-        revisions = [each.id for each in service.revisions if each.status in judged]
+        compared_statuses = (ServedRevisionStatus.ROLLING_OUT, ServedRevisionStatus.ACTIVE)
+        revision_ids = [each.id for each in service.revisions if each.status in compared_statuses]
         now = self._clock.now().timestamp()
-        return self._samples.of(revisions, target.changed_at.timestamp(), now)
+        return self._samples.sum_since(revision_ids, target_revision.changed_at.timestamp(), now)
 
     async def _in_flight(self, service: Service) -> Mapping[UUID, int]:
         """Returns the number of open requests of draining replicas, if the app proxy reports it."""
-        draining = [each.id for each in service.live_replicas if each.status is ReplicaStatus.DRAINING]
-        if not draining:
+        draining_ids = [each.id for each in service.live_replicas if each.status is ReplicaStatus.DRAINING]
+        if not draining_ids:
             return {}
         try:
             counts = await self._coordinators.in_flight(await self._coordinator(service.endpoint), service.endpoint)
         except BackendError:  # they are ended when their time is over
             return {}
-        return {each: counts.get(each, 0) for each in draining} if counts is not None else {}
+        return {each: counts.get(each, 0) for each in draining_ids} if counts is not None else {}
 
-    async def _last_words(self, service: Service, sessions: Mapping[SessionId, Session]) -> dict[SessionId, str]:
+    async def _last_log_lines(self, service: Service, sessions: Mapping[SessionId, Session]) -> dict[SessionId, str]:
         """Returns, for each replica whose session has ended, the last line that the replica has printed."""
-        lines: dict[SessionId, str] = {}
+        last_lines: dict[SessionId, str] = {}
         for replica in service.live_replicas:
             session = sessions.get(replica.id)
             if session is not None and session.status.is_final:
                 log_tail = (await self._sessions.get_log(session.main.id) or b"").decode(errors="replace")
-                printed = [line for line in log_tail.splitlines() if line.strip()]
-                lines[replica.id] = "".join(filter(str.isprintable, printed[-1]))[:500] if printed else ""
-        return lines
+                printed_lines = [line for line in log_tail.splitlines() if line.strip()]
+                last_lines[replica.id] = (
+                    "".join(filter(str.isprintable, printed_lines[-1]))[:500] if printed_lines else ""
+                )
+        return last_lines
 
-    async def _note_problems(self, service: Service, problems: list[str]) -> Service:
+    async def _store_problems(self, service: Service, problems: list[str]) -> Service:
         """Stores the problems of a round with the endpoint, for ``service why``."""
         problem = "; ".join(dict.fromkeys(problems))[:2000] or None
         if problem == service.endpoint.problem:

@@ -25,25 +25,29 @@ class MemoryServingStore:
 
     async def insert(self, service: Service, event: ServingEvent, *, limit: int) -> None:
         endpoint = service.endpoint
-        own = [
+        own_endpoints = [
             each.endpoint
             for each in self._services.values()
             if each.endpoint.is_live and each.endpoint.user_id == endpoint.user_id
         ]
-        if len(own) >= limit:
+        if len(own_endpoints) >= limit:
             raise too_many_endpoints(limit)
-        if endpoint.id in self._services or endpoint.active_name in {each.active_name for each in own}:
+        if endpoint.id in self._services or endpoint.active_name in {each.active_name for each in own_endpoints}:
             raise name_taken(endpoint.name)
         self._services[endpoint.id] = service
         self._events.append(event)
 
     async def save(self, change: ServingChange) -> None:
-        stored = self._services.get(change.endpoint.id)
-        if stored is None or stored.endpoint.version != change.version:
+        stored_service = self._services.get(change.endpoint.id)
+        if stored_service is None or stored_service.endpoint.version != change.version:
             raise StaleVersion(f"endpoint {change.endpoint.id} was changed meanwhile")
-        revisions = {each.id: each for each in (*stored.revisions, *change.revisions) if each.id not in change.dropped}
-        replicas = {each.id: each for each in (*stored.replicas, *change.replicas) if each.id not in change.dropped}
-        rules = {each.id: each for each in (*stored.rules, *change.rules) if each.id not in change.dropped}
+        revisions = {
+            each.id: each for each in (*stored_service.revisions, *change.revisions) if each.id not in change.dropped
+        }
+        replicas = {
+            each.id: each for each in (*stored_service.replicas, *change.replicas) if each.id not in change.dropped
+        }
+        rules = {each.id: each for each in (*stored_service.rules, *change.rules) if each.id not in change.dropped}
         self._services[change.endpoint.id] = Service(
             endpoint=replace(change.endpoint, version=change.version + 1),
             revisions=tuple(sorted(revisions.values(), key=lambda each: -each.number)),
@@ -55,9 +59,9 @@ class MemoryServingStore:
     async def get(self, endpoint_id: UUID) -> Service | None:
         return self._services.get(endpoint_id)
 
-    async def of_rule(self, rule_id: UUID) -> Service | None:
-        owners = (each for each in self._services.values() if rule_id in {rule.id for rule in each.rules})
-        return next(owners, None)
+    async def get_by_rule(self, rule_id: UUID) -> Service | None:
+        owning_services = (each for each in self._services.values() if rule_id in {rule.id for rule in each.rules})
+        return next(owning_services, None)
 
     async def live(self) -> list[Service]:
         services = [each for each in self._services.values() if each.endpoint.status is not EndpointStatus.DESTROYED]
@@ -90,14 +94,14 @@ class MemoryServingStore:
         return Page(items=tokens[offset : offset + limit], total_count=len(tokens))
 
     async def purge(self, *, before: datetime) -> int:
-        over = {
+        purged_ids = {
             endpoint_id
             for endpoint_id, service in self._services.items()
             if service.endpoint.destroyed_at is not None and service.endpoint.destroyed_at < before
         }
-        self._services = {key: service for key, service in self._services.items() if key not in over}
-        self._tokens = [token for token in self._tokens if token.endpoint_id not in over]
-        events: Sequence[ServingEvent] = [each for each in self._events if each.endpoint_id not in over]
-        kept = [event for event in events if event.at >= before]
-        self._events = kept
-        return len(events) - len(kept)
+        self._services = {key: service for key, service in self._services.items() if key not in purged_ids}
+        self._tokens = [token for token in self._tokens if token.endpoint_id not in purged_ids]
+        events: Sequence[ServingEvent] = [each for each in self._events if each.endpoint_id not in purged_ids]
+        kept_events = [event for event in events if event.at >= before]
+        self._events = kept_events
+        return len(events) - len(kept_events)

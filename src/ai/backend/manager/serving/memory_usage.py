@@ -19,30 +19,32 @@ class MemoryEndpointUsageStore:
         self._positions: dict[str, int] = {}
         self._use: dict[UseKey, UseSums] = {}
 
-    async def position(self, source: str) -> int:
-        return self._positions.get(source, 0)
+    async def position(self, coordinator_id: str) -> int:
+        return self._positions.get(coordinator_id, 0)
 
-    async def add(self, source: str, *, after: int, last: int, use: Mapping[UseKey, UseSums]) -> None:
-        if self._positions.get(source, 0) != after:
-            raise StaleVersion(f"the use that {source} reported after {after} was added meanwhile")
-        self._positions[source] = last
+    async def add(
+        self, coordinator_id: str, *, after_number: int, last_number: int, use: Mapping[UseKey, UseSums]
+    ) -> None:
+        if self._positions.get(coordinator_id, 0) != after_number:
+            raise StaleVersion(f"the use that {coordinator_id} reported after {after_number} was added meanwhile")
+        self._positions[coordinator_id] = last_number
         for key, sums in use.items():
             if await self._serving.get(key.endpoint_id) is not None:
                 self._use[key] = self._use.get(key, UseSums()) + sums
 
     async def usage(self, query: UseQuery) -> UseReport:
         groups: dict[str | int | UUID | None, UseSums] = defaultdict(UseSums)
-        names: dict[str | int | UUID | None, str] = {}
+        endpoint_names: dict[str | int | UUID | None, str] = {}
         total = UseSums()
         for key, sums in self._use.items():
             service = await self._serving.get(key.endpoint_id)
             if service is not None and _is_selected(query, key, service.endpoint):
                 groups[_group_of(query.by, key, service.endpoint)] += sums
                 if query.by is UseGrouping.ENDPOINT:
-                    names[key.endpoint_id] = service.endpoint.name
+                    endpoint_names[key.endpoint_id] = service.endpoint.name
                 total += sums
         in_time_order = query.by in (UseGrouping.HOUR, UseGrouping.DAY)
-        ordered = sorted(
+        ordered_groups = sorted(
             groups.items(),
             key=lambda each: (
                 each[0] if in_time_order else 0,
@@ -51,14 +53,16 @@ class MemoryEndpointUsageStore:
                 str(each[0]),
             ),
         )
-        shown = [UseGroup(key=key, name=names.get(key), sums=sums) for key, sums in ordered[: query.limit]]
-        return UseReport(groups=shown, total=total)
+        shown_groups = [
+            UseGroup(key=key, name=endpoint_names.get(key), sums=sums) for key, sums in ordered_groups[: query.limit]
+        ]
+        return UseReport(groups=shown_groups, total=total)
 
     async def purge_usage(self, *, before_hour: int) -> int:
-        old = [key for key in self._use if key.hour < before_hour]
-        for key in old:
+        old_keys = [key for key in self._use if key.hour < before_hour]
+        for key in old_keys:
             del self._use[key]
-        return len(old)
+        return len(old_keys)
 
 
 def _is_selected(query: UseQuery, key: UseKey, endpoint: Endpoint) -> bool:

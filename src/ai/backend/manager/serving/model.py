@@ -58,7 +58,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _FIRST_PORT, _PORTS = 20_000, 12_000
-_PORT_PLACE = re.compile(r"(?<!\$)\{port\}")
+_PORT_PLACEHOLDER = re.compile(r"(?<!\$)\{port\}")
 
 
 def port_of(served: ServedModel, replica_id: UUID) -> int:
@@ -68,7 +68,7 @@ def port_of(served: ServedModel, replica_id: UUID) -> int:
 
 def with_port(text: str, port: int) -> str:
     """Returns a text in which the port replaces ``{port}``, but not the ``${port}`` of a shell."""
-    return _PORT_PLACE.sub(str(port), text)
+    return _PORT_PLACEHOLDER.sub(str(port), text)
 
 
 class RevisionSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,8 +243,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def current(self) -> Revision:
         """Returns the revision that is shown for the endpoint: the active revision, or the newest if none is active."""
-        active = (each for each in self.revisions if each.status is ServedRevisionStatus.ACTIVE)
-        return next(active, self.revisions[0])
+        active_revisions = (each for each in self.revisions if each.status is ServedRevisionStatus.ACTIVE)
+        return next(active_revisions, self.revisions[0])
 
     @property
     def live_replicas(self) -> tuple[Replica, ...]:

@@ -65,15 +65,15 @@ class AgentProbe:
         self._gateway = gateway
 
     async def probe(self, session: Session, replica: Replica, *, port: int, path: str, timeout_s: float) -> int:
-        return (await self._ask(session, port, path, timeout_s, max_bytes=None)).status
+        return (await self._send_get(session, port, path, timeout_s, max_bytes=None)).status
 
     async def read(self, session: Session, *, port: int, path: str, timeout_s: float, max_bytes: int) -> bytes:
-        response = await self._ask(session, port, path, timeout_s, max_bytes=max_bytes)
+        response = await self._send_get(session, port, path, timeout_s, max_bytes=max_bytes)
         if response.status != 200:
             raise Unavailable(f"it answers {path} by {response.status}")
         return bytes(response.body)
 
-    async def _ask(
+    async def _send_get(
         self, session: Session, port: int, path: str, timeout_s: float, *, max_bytes: int | None
     ) -> _ResponseReader:
         """Sends a GET to a replica and returns the head of the response, and its body if ``max_bytes`` is given."""
@@ -91,15 +91,22 @@ class AgentProbe:
         agent = self._gateway.agent(session.main.agent)
         stream = await agent.open_port(OpenPort(kernel_id=str(session.main.id), port=port))
         try:
-            lines = (f"GET {path} HTTP/1.1", f"Host: localhost:{port}", "Accept: */*", "Connection: close", "", "")
-            await stream.write("\r\n".join(lines).encode("ascii"))
-            response, received = _ResponseReader(), 0
+            request_lines = (
+                f"GET {path} HTTP/1.1",
+                f"Host: localhost:{port}",
+                "Accept: */*",
+                "Connection: close",
+                "",
+                "",
+            )
+            await stream.write("\r\n".join(request_lines).encode("ascii"))
+            response, received_bytes = _ResponseReader(), 0
             while not (response.has_head if max_bytes is None else response.is_complete):
                 data = await stream.read()
                 if not data:
                     break
-                received += len(data)
-                if received > _MAX_HEAD_BYTES + (max_bytes or 0):
+                received_bytes += len(data)
+                if received_bytes > _MAX_HEAD_BYTES + (max_bytes or 0):
                     raise Unavailable("its answer is too long")
                 response.feed(data)
             if not response.has_head:
@@ -110,7 +117,7 @@ class AgentProbe:
 
 
 @dataclass(slots=True)
-class _Record:
+class _ProbeRecord:
     """The results of the probes of one replica."""
 
     passes: int = 0
@@ -131,70 +138,78 @@ class Prober:
     probe: ReplicaProbe
     clock: Clock
     on_change: Callable[[], None]
-    _records: dict[SessionId, _Record] = field(default_factory=dict, init=False)
+    _records: dict[SessionId, _ProbeRecord] = field(default_factory=dict, init=False)
     _running: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def keep(self, ids: Iterable[SessionId]) -> None:
         """Drops the results and running probes of all replicas except these."""
-        kept = frozenset(ids)
-        for replica_id in [each for each in self._records if each not in kept]:
+        kept_ids = frozenset(ids)
+        for replica_id in [record_id for record_id in self._records if record_id not in kept_ids]:
             task = self._records.pop(replica_id).task
             if task is not None:
                 task.cancel()
 
     def error_of(self, replica_id: SessionId) -> str:
         """Returns why the last probe of a replica failed, or an empty text if it passed."""
-        record = self._records.get(replica_id)
-        return record.last_error if record is not None else ""
+        probe_record = self._records.get(replica_id)
+        return probe_record.last_error if probe_record is not None else ""
 
-    def outcome(self, replica: Replica, check: HealthCheck) -> ProbeOutcome | None:
+    def outcome(self, replica: Replica, health_check: HealthCheck) -> ProbeOutcome | None:
         """Returns the outcome of the probes of a replica, or None if too few probes have passed or failed."""
-        record = self._records.get(replica.id)
-        if record is None:
+        probe_record = self._records.get(replica.id)
+        if probe_record is None:
             return None
-        if record.passes >= (_PASSES_UNTIL_READY if replica.status is ReplicaStatus.WARMING else 1):
+        if probe_record.passes >= (_PASSES_UNTIL_READY if replica.status is ReplicaStatus.WARMING else 1):
             return ProbeOutcome.PASSED
-        if record.failures < check.max_retries:
+        if probe_record.failures < health_check.max_retries:
             return None
         if replica.status is ReplicaStatus.WARMING:
-            started = replica.started_at or replica.changed_at
-            is_late = (self.clock.now() - started).total_seconds() > check.initial_delay
+            started_at = replica.started_at or replica.changed_at
+            is_late = (self.clock.now() - started_at).total_seconds() > health_check.initial_delay
             return ProbeOutcome.NEVER_PASSED if is_late else None
         return ProbeOutcome.FAILED
 
     def begin_due(self, replicas: Iterable[tuple[Replica, Session, ServedModel]]) -> None:
         """Starts the probes whose interval has passed."""
         now = self.clock.monotonic()
-        for replica, session, served in replicas:
-            record = self._records.setdefault(replica.id, _Record())
-            if record.task is None and record.due_at <= now and len(self._running) < _MAX_PROBES_AT_ONCE:
-                task = asyncio.create_task(self._run(replica, session, served, record), name=f"probe {replica.id}")
-                record.task = task
+        for replica, session, server in replicas:
+            probe_record = self._records.setdefault(replica.id, _ProbeRecord())
+            if probe_record.task is None and probe_record.due_at <= now and len(self._running) < _MAX_PROBES_AT_ONCE:
+                task = asyncio.create_task(
+                    self._run(replica, session, server, probe_record), name=f"probe {replica.id}"
+                )
+                probe_record.task = task
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
 
-    async def _run(self, replica: Replica, session: Session, served: ServedModel, record: _Record) -> None:
-        check = served.health
-        before = self.outcome(replica, check)
+    async def _run(self, replica: Replica, session: Session, server: ServedModel, probe_record: _ProbeRecord) -> None:
+        health_check = server.health
+        old_outcome = self.outcome(replica, health_check)
         try:
             status = await self.probe.probe(
-                session, replica, port=port_of(served, replica.id), path=check.path, timeout_s=check.max_wait_time
+                session,
+                replica,
+                port=port_of(server, replica.id),
+                path=health_check.path,
+                timeout_s=health_check.max_wait_time,
             )
-            problem = "" if status == check.expected_status_code else f"{check.path} answers {status}"
+            problem = "" if status == health_check.expected_status_code else f"{health_check.path} answers {status}"
         except BackendError as e:
             problem = e.message
         except Exception as e:  # the probe of one replica must not end those of others
             log.exception("the probe of replica %s failed", replica.id)
             problem = str(e)
         finally:
-            record.task = None
-        record.last_error = problem
-        record.passes, record.failures = (0, record.failures + 1) if problem else (record.passes + 1, 0)
-        is_ready = replica.status is ReplicaStatus.READY
-        record.due_at = self.clock.monotonic() + (
-            check.interval if is_ready else min(check.interval, _WARMING_INTERVAL_S)
+            probe_record.task = None
+        probe_record.last_error = problem
+        probe_record.passes, probe_record.failures = (
+            (0, probe_record.failures + 1) if problem else (probe_record.passes + 1, 0)
         )
-        if self.outcome(replica, check) is not before:
+        is_ready = replica.status is ReplicaStatus.READY
+        probe_record.due_at = self.clock.monotonic() + (
+            health_check.interval if is_ready else min(health_check.interval, _WARMING_INTERVAL_S)
+        )
+        if self.outcome(replica, health_check) is not old_outcome:
             self.on_change()
 
     async def finish_round(self) -> None:

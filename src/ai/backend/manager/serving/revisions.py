@@ -14,7 +14,7 @@ from ai.backend.common.structs import replace
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.artifacts.mounts import is_artifact
 from ai.backend.manager.folders.mounts import check_target
-from ai.backend.manager.secrets.sealer import Sealer, sealed_environ
+from ai.backend.manager.secrets.sealer import Sealer, seal_environ
 from ai.backend.manager.serving.definition import (
     DEFINITION_FILES,
     MAX_DEFINITION_BYTES,
@@ -47,62 +47,67 @@ class RevisionBuilder:
     sealer: Sealer
 
     async def build(
-        self, caller: Caller, owner: Caller, request: RevisionRequest, place: Mapping[str, str | None]
+        self, caller: Caller, owner: Caller, request: RevisionRequest, tenant: Mapping[str, str | None]
     ) -> tuple[RevisionSpec, Session]:
-        """Returns a revision, and a session like those that its replicas will have. ``place`` has ``group``, ``domain``
-        and ``scaling_group``.
+        """Returns a revision, and a session like those that its replicas will have. ``tenant`` has ``group``,
+        ``domain`` and ``scaling_group``.
 
         Raises InvalidInput, which names the field or the file; Forbidden; and as ``SessionFactory.build``.
         """
         variant = variant_named(request.runtime_variant)
-        destination = check_target(request.model, request.model_mount_destination)
+        mount_destination = check_target(request.model, request.model_mount_destination)
         request = replace(
             request,
-            model_mount_destination=destination,
+            model_mount_destination=mount_destination,
             claim=request.claim or None,
             variant_requirements=tuple(request.variant_requirements),
             device_requests=tuple(request.device_requests),
         )
-        served = await self._served_model(owner, request, variant)
-        environ, sealed = self._environ(request, variant)
+        served_model = await self._served_model(owner, request, variant)
+        environ, sealed_variables = self._split_environ(request, variant)
         spec = RevisionSpec(
             **{name: getattr(request, name) for name in SESSION_FIELDS},
             model=request.model,
             model_version=request.model_version,
             model_definition_path=request.model_definition_path,
             model_name=request.model_name,
-            model_mount_destination=destination,
+            model_mount_destination=mount_destination,
             runtime_variant=request.runtime_variant,
-            served=served,
+            served=served_model,
             environ=environ,
-            sealed_environ=sealed,
+            sealed_environ=sealed_variables,
             resources={name: str(value) for name, value in (request.resources or {}).items()},
             resource_opts=dict(request.resource_opts),
             startup_command=request.startup_command,
         )
-        session, _ = await self.factory.build(caller, owner, trial_request(spec, place))
+        session, _ = await self.factory.build(caller, owner, trial_request(spec, tenant))
         if session.vfolder_mounts and not is_artifact(spec.model):
-            mount = next(each for each in session.vfolder_mounts if each.target == destination)
+            mount = next(each for each in session.vfolder_mounts if each.target == mount_destination)
             spec = replace(spec, model=str(mount.folder_id))
         return spec, session
 
-    def _environ(self, request: RevisionRequest, variant: RuntimeVariant) -> tuple[dict[str, str], dict[str, str]]:
+    def _split_environ(
+        self, request: RevisionRequest, variant: RuntimeVariant
+    ) -> tuple[dict[str, str], dict[str, str]]:
         """Returns the visible environment variables, and the sealed ones, which are secrets of the runtime variant. A
         secret stays until it is replaced; an empty one removes it.
         """
         environ = check_environ(request.environ, max_bytes=self.factory.settings.max_environ_bytes)
         secrets = {name: environ[name] for name in variant.secrets if name in environ}
-        shown = {name: text for name, text in environ.items() if name not in secrets}
-        kept = {name: text for name, text in request.sealed_environ.items() if name in variant.secrets}
-        sealed = {**kept, **sealed_environ(self.sealer, {name: text for name, text in secrets.items() if text})}
-        return shown, {name: text for name, text in sealed.items() if secrets.get(name, text)}
+        visible_variables = {name: text for name, text in environ.items() if name not in secrets}
+        kept_secrets = {name: text for name, text in request.sealed_environ.items() if name in variant.secrets}
+        sealed_secrets = {
+            **kept_secrets,
+            **seal_environ(self.sealer, {name: text for name, text in secrets.items() if text}),
+        }
+        return visible_variables, {name: text for name, text in sealed_secrets.items() if secrets.get(name, text)}
 
     async def _served_model(self, owner: Caller, request: RevisionRequest, variant: RuntimeVariant) -> ServedModel:
         definition = await self._definition(owner, request)
-        destination, command = request.model_mount_destination, request.startup_command
+        mount_destination, command = request.model_mount_destination, request.startup_command
         if definition is not None and command is None:
             file, content = definition
-            return read_definition(content, file=file, mount_destination=destination, name=request.model_name)
+            return read_definition(content, file=file, mount_destination=mount_destination, name=request.model_name)
         if command is not None and not command.strip():
             raise InvalidInput("startup_command is empty.", data={"startup_command": "empty"})
         name = (
@@ -110,7 +115,9 @@ class RevisionBuilder:
             or posixpath.basename(request.model.removeprefix("artifact:").partition("@")[0])
             or "model"
         )
-        return variant_service(variant, name=name, mount_destination=destination, command=command, port=request.port)
+        return variant_service(
+            variant, name=name, mount_destination=mount_destination, command=command, port=request.port
+        )
 
     async def _definition(self, owner: Caller, request: RevisionRequest) -> tuple[str, bytes] | None:
         """Returns the name and bytes of the definition in the model folder, or None if the folder has none. A
@@ -143,16 +150,16 @@ def changed_request(spec: RevisionSpec, changes: Mapping[str, Any]) -> RevisionR
 
 
 def trial_request(
-    spec: RevisionSpec, place: Mapping[str, str | None], replica_id: UUID = _NO_ENDPOINT
+    spec: RevisionSpec, tenant: Mapping[str, str | None], replica_id: UUID = _NO_ENDPOINT
 ) -> CreateSession:
     """Returns a request for a session that runs the server of a revision but belongs to no endpoint."""
     port = port_of(spec.served, replica_id)
     return CreateSession(
         **{name: getattr(spec, name) for name in SESSION_FIELDS},
         type=SessionType.INFERENCE,
-        group=place.get("group"),
-        domain=place.get("domain"),
-        scaling_group=place.get("scaling_group"),
+        group=tenant.get("group"),
+        domain=tenant.get("domain"),
+        scaling_group=tenant.get("scaling_group"),
         startup_command=with_port(spec.served.command, port),
         environ=replica_environ(spec, port),
         sealed_environ=spec.sealed_environ,
@@ -168,12 +175,12 @@ def trial_request(
 
 def replica_request(endpoint: Endpoint, spec: RevisionSpec, replica: Replica) -> CreateSession:
     """Returns the request for the session of a replica."""
-    place = {
+    tenant = {
         "group": str(endpoint.group_id),
         "domain": endpoint.domain_name,
         "scaling_group": endpoint.resource_group,
     }
-    request = trial_request(spec, place, replica.id)
+    request = trial_request(spec, tenant, replica.id)
     name = f"{endpoint.name[:48]}-{replica.id.hex[:12]}"
     return replace(request, name=name, endpoint_id=endpoint.id, owner_access_key=None, reuse_if_exists=True)
 

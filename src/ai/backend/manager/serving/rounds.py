@@ -49,8 +49,10 @@ from ai.backend.manager.sessions.model import Session
 
 R, V = ReplicaStatus, ServedRevisionStatus
 _HELD_REQUESTS = 100
-_ROUTED = frozenset({R.READY, R.DRAINING})
-_PUBLISHED_FIRST = frozenset({ReplicaTrigger.END_REQUESTED, ReplicaTrigger.DRAINED, ReplicaTrigger.DRAIN_TIMED_OUT})
+_ROUTED_STATUSES = frozenset({R.READY, R.DRAINING})
+_TRIGGERS_AFTER_PUBLICATION = frozenset(
+    {ReplicaTrigger.END_REQUESTED, ReplicaTrigger.DRAINED, ReplicaTrigger.DRAIN_TIMED_OUT}
+)
 """Triggers that end the service of a replica, and wait until the coordinator has the present routes."""
 
 
@@ -83,10 +85,10 @@ def routes_of(service: Service) -> list[RouteInfo]:
     requests.
     """
     revisions = {revision.id: revision for revision in service.revisions}
-    routed = [each for each in service.replicas if each.status in _ROUTED]
-    is_weighed = any(revisions[each.revision_id].weight > 0 for each in routed if each.status is R.READY)
+    routed_replicas = [each for each in service.replicas if each.status in _ROUTED_STATUSES]
+    is_weighed = any(revisions[each.revision_id].weight > 0 for each in routed_replicas if each.status is R.READY)
     routes = []
-    for each in routed:
+    for each in routed_replicas:
         if each.route is None:
             continue
         weight = revisions[each.revision_id].weight if is_weighed else 1.0
@@ -106,14 +108,18 @@ def routes_of(service: Service) -> list[RouteInfo]:
 
 
 def serving_of(service: Service) -> ServingOptions:
-    """Returns the options by which the worker of the app proxy serves an endpoint. They wait for a replica while one is
-    wanted, or where the first of them starts one.
+    """Returns the options by which the worker of the app proxy serves an endpoint.
+
+    The worker holds requests while the endpoint has no replica, if replicas are desired or if a request may start the
+    first one.
     """
     endpoint = service.endpoint
-    served = [each for each in service.revisions if each.weight > 0] or [service.current]
-    models = sorted({each.spec.served.name for each in served})
-    held = _HELD_REQUESTS if endpoint.desired or is_woken(service) else 0
-    return ServingOptions(name=endpoint.name, models=models, project=endpoint.group_id, hold_requests=held)
+    served_revisions = [each for each in service.revisions if each.weight > 0] or [service.current]
+    model_names = sorted({each.spec.served.name for each in served_revisions})
+    max_held_requests = _HELD_REQUESTS if endpoint.desired or is_woken(service) else 0
+    return ServingOptions(
+        name=endpoint.name, models=model_names, project=endpoint.group_id, hold_requests=max_held_requests
+    )
 
 
 def is_woken(service: Service) -> bool:
@@ -139,16 +145,16 @@ def is_published(service: Service) -> bool:
     return not endpoint.published and not routes_of(service) and not waits_for_requests
 
 
-def next_change(service: Service, seen: Observation, now: datetime, ids: IdGenerator) -> ServingChange | None:
+def next_change(service: Service, observation: Observation, now: datetime, ids: IdGenerator) -> ServingChange | None:
     """Returns the next change of a service, or None if nothing is to change."""
-    return _Round(service, seen, now, ids).run()
+    return _ChangeBuilder(service, observation, now, ids).run()
 
 
-def destroyed(service: Service, now: datetime) -> ServingChange:
+def destroyed_change(service: Service, now: datetime) -> ServingChange:
     """Returns the change to DESTROYED of a service whose replicas have ended and whose circuit is removed."""
     endpoint = service.endpoint
     state, _, _ = step_endpoint(Served(endpoint.status, endpoint.reason), EndpointTrigger.EMPTIED)
-    ended = replace(
+    destroyed_endpoint = replace(
         endpoint,
         status=state.status,
         reason=state.reason,
@@ -160,8 +166,8 @@ def destroyed(service: Service, now: datetime) -> ServingChange:
         changed_at=now,
         destroyed_at=now,
     )
-    event = _event(ended, now, "endpoint", state, None, {})
-    return ServingChange(version=endpoint.version, endpoint=ended, events=[event])
+    event = _event(destroyed_endpoint, now, "endpoint", state, None, {})
+    return ServingChange(version=endpoint.version, endpoint=destroyed_endpoint, events=[event])
 
 
 def _event(
@@ -178,11 +184,11 @@ def _event(
     )
 
 
-class _Round:
+class _ChangeBuilder:
     """Collects the parts of one change of a service."""
 
-    def __init__(self, service: Service, seen: Observation, now: datetime, ids: IdGenerator) -> None:
-        self._service, self._seen, self._now, self._ids = service, seen, now, ids
+    def __init__(self, service: Service, observation: Observation, now: datetime, ids: IdGenerator) -> None:
+        self._service, self._seen, self._now, self._ids = service, observation, now, ids
         self._endpoint = service.endpoint
         self._replicas = {each.id: each for each in service.replicas}
         self._revisions = {each.id: each for each in service.revisions}
@@ -192,21 +198,21 @@ class _Round:
 
     def run(self) -> ServingChange | None:
         for replica in self._service.live_replicas:
-            self._observe(replica)
+            self._observe_replica(replica)
         if self._endpoint.status is EndpointStatus.DESTROYING:
             for revision in list(self._revisions.values()):
                 self._step_revision(revision, RevisionTrigger.ENDPOINT_DESTROYED)
         else:
             self._begin_rollout()
             self._scale()
-        self._apply(self._plan())
-        self._retire()
+        self._apply_plan(self._plan_rollout())
+        self._retire_revisions()
         self._observe_endpoint()
-        return self._change()
+        return self._collect_change()
 
     # ---- what has happened ----
 
-    def _observe(self, replica: Replica) -> None:
+    def _observe_replica(self, replica: Replica) -> None:
         session, probe = self._seen.sessions.get(replica.id), self._seen.probes.get(replica.id)
         if session is None:
             if replica.id in self._seen.refused:
@@ -240,17 +246,17 @@ class _Round:
         detail: str | None = None,
         **values: Any,
     ) -> None:
-        before = Served(replica.status, replica.reason)
-        state, path, _ = step_replica(before, trigger, reason=reason)
+        old_state = Served(replica.status, replica.reason)
+        state, path, _ = step_replica(old_state, trigger, reason=reason)
         if not path:
             return
         detail = detail[:1000] if detail else replica.detail
-        changed = replace(
+        changed_replica = replace(
             replica, status=state.status, reason=state.reason, detail=detail, changed_at=self._now, **values
         )
-        self._replicas[replica.id] = changed
+        self._replicas[replica.id] = changed_replica
         self._events.append(
-            _event(self._endpoint, self._now, f"replica {str(replica.id)[:8]}", state, changed.detail, {})
+            _event(self._endpoint, self._now, f"replica {str(replica.id)[:8]}", state, changed_replica.detail, {})
         )
         revision = self._revisions[replica.revision_id]
         if state.status is R.READY:
@@ -268,37 +274,37 @@ class _Round:
         state, path, _ = step_revision(Served(revision.status, revision.reason), trigger, reason=reason)
         if not path:
             return
-        changed = replace(revision, status=state.status, reason=state.reason, changed_at=self._now)
-        self._revisions[revision.id] = changed
+        changed_revision = replace(revision, status=state.status, reason=state.reason, changed_at=self._now)
+        self._revisions[revision.id] = changed_revision
         self._events.append(_event(self._endpoint, self._now, f"revision {revision.number}", state, detail, {}))
 
     # ---- what is to be done ----
 
-    def _in(self, *statuses: ServedRevisionStatus) -> list[Revision]:
+    def _revisions_in(self, *statuses: ServedRevisionStatus) -> list[Revision]:
         """Returns the revisions in these statuses, the newest first."""
         revisions = (each for each in self._revisions.values() if each.status in statuses)
         return sorted(revisions, key=lambda each: -each.number)
 
     def _begin_rollout(self) -> None:
         """Begins to roll out the newest waiting revision, and ends waiting and running roll-outs of other revisions."""
-        pending = self._in(V.PENDING)
-        if not pending:
+        pending_revisions = self._revisions_in(V.PENDING)
+        if not pending_revisions:
             return
-        newest, *older = pending
-        for revision in older:
+        newest_revision, *older_revisions = pending_revisions
+        for revision in older_revisions:
             self._step_revision(revision, RevisionTrigger.SUPERSEDED)
-        for revision in self._in(V.ROLLING_OUT):
+        for revision in self._revisions_in(V.ROLLING_OUT):
             self._step_revision(revision, RevisionTrigger.SUPERSEDED)
-        if not self._in(V.ROLLING_OUT, V.ROLLING_BACK):
-            begun = replace(newest, step=0, step_since=self._now, failures=0, failed_at=None)
-            self._step_revision(begun, RevisionTrigger.ROLLOUT_STARTED)
+        if not self._revisions_in(V.ROLLING_OUT, V.ROLLING_BACK):
+            started_revision = replace(newest_revision, step=0, step_since=self._now, failures=0, failed_at=None)
+            self._step_revision(started_revision, RevisionTrigger.ROLLOUT_STARTED)
 
     def _scale(self) -> None:
         """Sets the number of replicas that autoscaling has decided, and records the decision with its inputs."""
         decision, endpoint = self._seen.scaling, self._endpoint
         if decision is None or decision.reason is None or decision.desired == endpoint.desired:
             return
-        note = ScalingNote(
+        scaling_note = ScalingNote(
             at=self._now,
             before=endpoint.desired,
             desired=decision.desired,
@@ -307,25 +313,29 @@ class _Round:
             inputs=decision.inputs,
             triggered=decision.triggered,
         )
-        self._endpoint = replace(endpoint, desired=decision.desired, scaled=note)
+        self._endpoint = replace(endpoint, desired=decision.desired, scaled=scaling_note)
         for rule_id in decision.triggered:
             rule = self._rules[rule_id]
-            triggered = replace(rule.rule, last_triggered_at=self._now.timestamp())
-            self._rules[rule_id] = replace(rule, rule=triggered)
+            triggered_rule = replace(rule.rule, last_triggered_at=self._now.timestamp())
+            self._rules[rule_id] = replace(rule, rule=triggered_rule)
         state = Served(endpoint.status, decision.reason)
         data = {"desired": decision.desired, "inputs": dict(decision.inputs)}
         self._events.append(_event(endpoint, self._now, "autoscaling", state, decision.explanation, data))
 
-    def _plan(self) -> core.Plan:
-        active = next(iter(self._in(V.ACTIVE)), None)
-        target = next(iter(self._in(V.ROLLING_OUT, V.ROLLING_BACK)), None)
-        is_rolled_back = target is not None and target.status is V.ROLLING_BACK
-        begun = target.step_since.timestamp() if target is not None and target.step_since is not None else 0.0
+    def _plan_rollout(self) -> core.Plan:
+        active_revision = next(iter(self._revisions_in(V.ACTIVE)), None)
+        target_revision = next(iter(self._revisions_in(V.ROLLING_OUT, V.ROLLING_BACK)), None)
+        is_rolled_back = target_revision is not None and target_revision.status is V.ROLLING_BACK
+        step_started_at = (
+            target_revision.step_since.timestamp()
+            if target_revision is not None and target_revision.step_since is not None
+            else 0.0
+        )
         snapshot = core.RolloutSnapshot(
             desired=self._endpoint.desired,
-            active=active.id if active is not None else None,
-            target=target.id if target is not None else None,
-            abort_reason=target.reason if target is not None and is_rolled_back else None,
+            active=active_revision.id if active_revision is not None else None,
+            target=target_revision.id if target_revision is not None else None,
+            abort_reason=target_revision.reason if target_revision is not None and is_rolled_back else None,
             replicas=tuple(
                 core.Replica(
                     id=each.id,
@@ -337,9 +347,9 @@ class _Round:
                 for each in self._replicas.values()
                 if each.status is not R.TERMINATED
             ),
-            step=target.step if target is not None else 0,
-            step_since=begun,
-            started_at=target.changed_at.timestamp() if target is not None else 0.0,
+            step=target_revision.step if target_revision is not None else 0,
+            step_since=step_started_at,
+            started_at=target_revision.changed_at.timestamp() if target_revision is not None else 0.0,
             failures={
                 each.id: core.FailedStarts(count=each.failures, last_at=each.failed_at.timestamp())
                 for each in self._revisions.values()
@@ -350,19 +360,19 @@ class _Round:
         )
         return plan_rollout(snapshot, self._endpoint.policy, self._now.timestamp())
 
-    def _apply(self, plan: core.Plan) -> None:
+    def _apply_plan(self, plan: core.Plan) -> None:
         for action in plan.actions:
             match action:
                 case core.StartReplicas(revision=revision_id, count=count):
-                    self._start(revision_id, count)
+                    self._start_replicas(revision_id, count)
                 case core.StepReplica(replica=replica_id, trigger=trigger, reason=reason):
                     self._step_as_planned(self._replicas[SessionId(replica_id)], trigger, reason)
                 case core.EnterStep(step=step):
-                    revision = next(iter(self._in(V.ROLLING_OUT)))
+                    revision = next(iter(self._revisions_in(V.ROLLING_OUT)))
                     self._revisions[revision.id] = replace(revision, step=step, step_since=self._now)
                 case core.Promote(revision=revision_id):
-                    for old in self._in(V.ACTIVE):
-                        self._step_revision(old, RevisionTrigger.SUPERSEDED)
+                    for old_revision in self._revisions_in(V.ACTIVE):
+                        self._step_revision(old_revision, RevisionTrigger.SUPERSEDED)
                     self._step_revision(self._revisions[revision_id], RevisionTrigger.PROMOTED)
                 case core.Abort(revision=revision_id, reason=reason, detail=detail):
                     self._step_revision(self._revisions[revision_id], RevisionTrigger.ABORTED, reason, detail)
@@ -374,7 +384,7 @@ class _Round:
                 self._revisions[revision.id] = replace(revision, weight=weight)
         self._endpoint = replace(self._endpoint, explanation=plan.explanation)
 
-    def _start(self, revision_id: UUID, count: int) -> None:
+    def _start_replicas(self, revision_id: UUID, count: int) -> None:
         for _ in range(count):
             replica = Replica(
                 id=SessionId(self._ids.uuid()),
@@ -394,16 +404,16 @@ class _Round:
         A replica that serves waits until the coordinator has the routes of its replacement. A draining replica waits
         until the coordinator knows that it drains. Replicas of an endpoint that is being destroyed do not wait.
         """
-        is_routed = replica.status in _ROUTED
+        is_routed = replica.status in _ROUTED_STATUSES
         is_leaving = self._endpoint.status is EndpointStatus.DESTROYING
-        if is_routed and trigger in _PUBLISHED_FIRST and not self._is_published and not is_leaving:
+        if is_routed and trigger in _TRIGGERS_AFTER_PUBLICATION and not self._is_published and not is_leaving:
             return
         self._step_replica(replica, trigger, reason)
 
-    def _retire(self) -> None:
-        used = {each.revision_id for each in self._replicas.values() if each.status is not R.TERMINATED}
-        for revision in self._in(V.RETIRING):
-            if revision.id not in used:
+    def _retire_revisions(self) -> None:
+        used_revision_ids = {each.revision_id for each in self._replicas.values() if each.status is not R.TERMINATED}
+        for revision in self._revisions_in(V.RETIRING):
+            if revision.id not in used_revision_ids:
                 self._step_revision(revision, RevisionTrigger.EMPTIED)
 
     def _observe_endpoint(self) -> None:
@@ -411,19 +421,19 @@ class _Round:
         if endpoint.status is EndpointStatus.DESTROYING:
             return
         statuses = [each.status for each in self._replicas.values()]
-        before = Served(endpoint.status, endpoint.reason)
-        state, path, _ = step_endpoint(before, observe_endpoint(endpoint.desired, statuses))
+        old_state = Served(endpoint.status, endpoint.reason)
+        state, path, _ = step_endpoint(old_state, observe_endpoint(endpoint.desired, statuses))
         if path:
             self._endpoint = replace(endpoint, status=state.status, reason=state.reason, changed_at=self._now)
-            ready = sum(status is R.READY for status in statuses)
-            data = {"ready": ready, "desired": endpoint.desired}
+            ready_count = sum(status is R.READY for status in statuses)
+            data = {"ready": ready_count, "desired": endpoint.desired}
             self._events.append(_event(self._endpoint, self._now, "endpoint", state, endpoint.explanation, data))
 
-    def _change(self) -> ServingChange | None:
+    def _collect_change(self) -> ServingChange | None:
         replicas = [each for each in self._replicas.values() if each not in self._service.replicas]
         revisions = [each for each in self._revisions.values() if each not in self._service.revisions]
-        dropped = self._dropped()
-        if not replicas and not revisions and not dropped and self._endpoint == self._service.endpoint:
+        dropped_ids = self._ids_to_drop()
+        if not replicas and not revisions and not dropped_ids and self._endpoint == self._service.endpoint:
             return None
         return ServingChange(
             version=self._service.endpoint.version,
@@ -431,15 +441,17 @@ class _Round:
             revisions=revisions,
             replicas=replicas,
             rules=[each for each in self._rules.values() if each not in self._service.rules],
-            dropped=dropped,
+            dropped=dropped_ids,
             events=self._events,
         )
 
-    def _dropped(self) -> list[UUID]:
+    def _ids_to_drop(self) -> list[UUID]:
         """Returns the ids of ended replicas and revisions that exceed the number of kept ones."""
-        ended = [each for each in self._service.replicas if each.status is R.TERMINATED]
-        ended = sorted(ended, key=lambda each: each.changed_at, reverse=True)
-        dropped: list[UUID] = [each.id for each in ended[KEPT_REPLICAS:]]
-        used = {each.revision_id for each in self._replicas.values() if each.id not in dropped}
-        over = [each for each in self._in(V.RETIRED, V.FAILED) if each.id not in used]
-        return dropped + [each.id for each in over[KEPT_REVISIONS:]]
+        ended_replicas = [each for each in self._service.replicas if each.status is R.TERMINATED]
+        ended_replicas = sorted(ended_replicas, key=lambda each: each.changed_at, reverse=True)
+        dropped_ids: list[UUID] = [each.id for each in ended_replicas[KEPT_REPLICAS:]]
+        used_revision_ids = {each.revision_id for each in self._replicas.values() if each.id not in dropped_ids}
+        unused_revisions = [
+            each for each in self._revisions_in(V.RETIRED, V.FAILED) if each.id not in used_revision_ids
+        ]
+        return dropped_ids + [each.id for each in unused_revisions[KEPT_REVISIONS:]]

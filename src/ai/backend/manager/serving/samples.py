@@ -55,31 +55,36 @@ class RevisionSamples:
         for usage in reports:
             if usage.revision is not None and usage.minute >= (now - WINDOW_S) // 60:
                 sums[usage.revision].add(usage)
-        for revision, added in sums.items():
-            self._sums.setdefault(revision, deque()).append((now, added))
-        for revision, kept in list(self._sums.items()):
-            while kept and kept[0][0] < now - WINDOW_S:
-                kept.popleft()
-            if not kept:
+        for revision, revision_sums in sums.items():
+            self._sums.setdefault(revision, deque()).append((now, revision_sums))
+        for revision, sums_by_time in list(self._sums.items()):
+            while sums_by_time and sums_by_time[0][0] < now - WINDOW_S:
+                sums_by_time.popleft()
+            if not sums_by_time:
                 del self._sums[revision]
 
-    def of(self, revisions: Collection[UUID], since: float, now: float) -> dict[UUID, RevisionSample]:
+    def sum_since(self, revision_ids: Collection[UUID], since: float, now: float) -> dict[UUID, RevisionSample]:
         """Returns the sums of the answers of these revisions since a moment, at most since the start of the window."""
-        begin = max(since, now - WINDOW_S)
+        window_start = max(since, now - WINDOW_S)
         return {
-            revision: _sample_of([sums for at, sums in self._sums.get(revision, ()) if at > begin])
-            for revision in revisions
+            revision: _sample_of(
+                [sums for arrived_at, sums in self._sums.get(revision, ()) if arrived_at > window_start]
+            )
+            for revision in revision_ids
         }
 
 
-def _sample_of(parts: Iterable[_Sums]) -> RevisionSample:
+def _sample_of(sums_in_window: Iterable[_Sums]) -> RevisionSample:
     total = _Sums()
-    for part in parts:
-        total.requests += part.requests
-        total.errors += part.errors
-        total.output_tokens += part.output_tokens
-        total.busy_ms += part.busy_ms
-        total.first_bytes = [one + other for one, other in zip(total.first_bytes, part.first_bytes, strict=True)]
+    for sums in sums_in_window:
+        total.requests += sums.requests
+        total.errors += sums.errors
+        total.output_tokens += sums.output_tokens
+        total.busy_ms += sums.busy_ms
+        total.first_bytes = [
+            total_count + added_count
+            for total_count, added_count in zip(total.first_bytes, sums.first_bytes, strict=True)
+        ]
     return RevisionSample(
         requests=total.requests,
         errors=total.errors,

@@ -22,7 +22,7 @@ MAX_RULES = 32
 """The maximum number of scaling rules of one endpoint."""
 _MAX_THRESHOLD = 1e15
 _METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:.-]*")
-_SUBJECT = "autoscaling"
+_EVENT_SUBJECT = "autoscaling"
 _RULE_FIELDS = {"metric_source": "source", "metric_name": "metric", "cooldown_seconds": "cooldown_s"}
 """Maps fields of the API to fields of :class:`ScalingRule`, where their names differ."""
 
@@ -39,15 +39,15 @@ class ScalingService(msgspec.Struct, frozen=True):
 
         def change(service: Service, now: datetime) -> ServingChange:
             endpoint = with_requested_change(service.endpoint, now)
-            given = dict(changes)
-            if given.get("target") is not None:
-                target = msgspec.structs.asdict(given["target"])
-                given["target"] = TargetPolicy(source=target.pop("metric_source"), **target)
-            policy = replace(endpoint.scaling or self._begun(endpoint), **given)
+            new_fields = dict(changes)
+            if new_fields.get("target") is not None:
+                target_fields = msgspec.structs.asdict(new_fields["target"])
+                new_fields["target"] = TargetPolicy(source=target_fields.pop("metric_source"), **target_fields)
+            policy = replace(endpoint.scaling or self._initial_policy(endpoint), **new_fields)
             self._check(policy)
             # Bounds hold at once: nothing waits for a load.
             desired = min(max(endpoint.desired, policy.min_replicas), policy.max_replicas)
-            return self._changed(caller, replace(endpoint, scaling=policy, desired=desired), now, changes)
+            return self._change_of_endpoint(caller, replace(endpoint, scaling=policy, desired=desired), now, changes)
 
         return await self.services.apply(caller, ref, change)
 
@@ -58,8 +58,8 @@ class ScalingService(msgspec.Struct, frozen=True):
             if service.endpoint.scaling is None and not service.rules:
                 return None
             endpoint = replace(with_requested_change(service.endpoint, now), scaling=None, scaled=None)
-            ended = self._changed(caller, endpoint, now, {"enabled": False})
-            return replace(ended, dropped=[each.id for each in service.rules])
+            change_of_policy = self._change_of_endpoint(caller, endpoint, now, {"enabled": False})
+            return replace(change_of_policy, dropped=[each.id for each in service.rules])
 
         return await self.services.apply(caller, ref, change)
 
@@ -68,7 +68,7 @@ class ScalingService(msgspec.Struct, frozen=True):
         rule says 0. Raises LimitExceeded.
         """
         rule_id = self.services.id_generator.uuid()
-        rule = ScalingRule(id=rule_id, **_of_rule(values))
+        rule = ScalingRule(id=rule_id, **_rule_fields(values))
         self._check_rule(rule)
 
         def change(service: Service, now: datetime) -> ServingChange:
@@ -76,12 +76,12 @@ class ScalingService(msgspec.Struct, frozen=True):
                 raise LimitExceeded(f"An endpoint has at most {MAX_RULES} rules.", data={"rules": MAX_RULES})
             endpoint = with_requested_change(service.endpoint, now)
             if endpoint.scaling is None:
-                low = 1 if rule.min_replicas is None else min(1, rule.min_replicas)
-                endpoint = replace(endpoint, scaling=replace(self._begun(endpoint), min_replicas=low))
-            stored = AutoscalingRule(id=rule_id, endpoint_id=endpoint.id, rule=rule, created_at=now)
-            return self._ruled(caller, endpoint, now, stored)
+                min_replicas = 1 if rule.min_replicas is None else min(1, rule.min_replicas)
+                endpoint = replace(endpoint, scaling=replace(self._initial_policy(endpoint), min_replicas=min_replicas))
+            stored_rule = AutoscalingRule(id=rule_id, endpoint_id=endpoint.id, rule=rule, created_at=now)
+            return self._change_of_rule(caller, endpoint, now, stored_rule)
 
-        return _rule(await self.services.apply(caller, ref, change), rule_id)
+        return _get_rule(await self.services.apply(caller, ref, change), rule_id)
 
     async def modify_rule(
         self, caller: Caller, ref: str | UUID, rule_id: UUID, changes: Mapping[str, Any]
@@ -89,29 +89,33 @@ class ScalingService(msgspec.Struct, frozen=True):
         """Changes a scaling rule of an endpoint. Raises NotFound."""
 
         def change(service: Service, now: datetime) -> ServingChange:
-            stored = _rule(service, rule_id)
-            rule = replace(stored.rule, **_of_rule(changes))
+            stored_rule = _get_rule(service, rule_id)
+            rule = replace(stored_rule.rule, **_rule_fields(changes))
             self._check_rule(rule)
-            return self._ruled(caller, with_requested_change(service.endpoint, now), now, replace(stored, rule=rule))
+            return self._change_of_rule(
+                caller, with_requested_change(service.endpoint, now), now, replace(stored_rule, rule=rule)
+            )
 
-        return _rule(await self.services.apply(caller, ref, change), rule_id)
+        return _get_rule(await self.services.apply(caller, ref, change), rule_id)
 
     async def remove_rule(self, caller: Caller, ref: str | UUID, rule_id: UUID) -> None:
         """Removes a scaling rule from its endpoint. Raises NotFound."""
 
         def change(service: Service, now: datetime) -> ServingChange:
-            removed = _rule(service, rule_id)
+            removed_rule = _get_rule(service, rule_id)
             endpoint = with_requested_change(service.endpoint, now)
-            ended = self._changed(caller, endpoint, now, {"rule": str(removed.id), "removed": True})
-            return replace(ended, dropped=[removed.id])
+            change_of_policy = self._change_of_endpoint(
+                caller, endpoint, now, {"rule": str(removed_rule.id), "removed": True}
+            )
+            return replace(change_of_policy, dropped=[removed_rule.id])
 
         await self.services.apply(caller, ref, change)
 
-    async def of_rule(self, caller: Caller, rule_id: UUID) -> Service:
+    async def get_by_rule(self, caller: Caller, rule_id: UUID) -> Service:
         """Returns the service to which a scaling rule belongs. Raises NotFound also for an endpoint that the caller
         does not see.
         """
-        service = await self.services.store.of_rule(rule_id)
+        service = await self.services.store.get_by_rule(rule_id)
         if service is None:
             raise no_rule(rule_id)
         try:
@@ -121,35 +125,38 @@ class ScalingService(msgspec.Struct, frozen=True):
 
     # ---- checks ----
 
-    def _begun(self, endpoint: Endpoint) -> ScalingPolicy:
-        most = self.services.settings.max_replicas
-        return ScalingPolicy(min_replicas=min(1, endpoint.desired), max_replicas=most)
+    def _initial_policy(self, endpoint: Endpoint) -> ScalingPolicy:
+        max_replicas = self.services.settings.max_replicas
+        return ScalingPolicy(min_replicas=min(1, endpoint.desired), max_replicas=max_replicas)
 
     def _check(self, policy: ScalingPolicy) -> None:
-        most = self.services.settings.max_replicas
-        if not 0 <= policy.min_replicas <= policy.max_replicas <= most:
-            message = f"min_replicas is at most max_replicas, which is at most {most}."
+        allowed_replicas = self.services.settings.max_replicas
+        if not 0 <= policy.min_replicas <= policy.max_replicas <= allowed_replicas:
+            message = f"min_replicas is at most max_replicas, which is at most {allowed_replicas}."
             raise InvalidInput(message, data={"max_replicas": "out of range"})
-        target = policy.target
-        if target is None:
+        target_policy = policy.target
+        if target_policy is None:
             return
-        self._check_metric(target.source, target.metric)
-        if target.panic_s > target.stable_s:
+        self._check_metric(target_policy.source, target_policy.metric)
+        if target_policy.panic_s > target_policy.stable_s:
             raise InvalidInput("panic_s is at most stable_s.", data={"target.panic_s": "out of range"})
 
     def _check_rule(self, rule: ScalingRule) -> None:
-        most = self.services.settings.max_replicas
+        allowed_replicas = self.services.settings.max_replicas
         self._check_metric(rule.source, rule.metric)
         threshold = rule.threshold
         if not threshold.is_finite() or not 0 <= threshold <= _MAX_THRESHOLD or len(format(threshold, "f")) > 32:
             message = f"threshold is a number from 0 to {_MAX_THRESHOLD:g}, of at most 32 digits."
             raise InvalidInput(message, data={"threshold": "out of range"})
-        if rule.step_size == 0 or abs(rule.step_size) > most:
-            message = f"step_size adds up to {most} replicas or, below 0, removes some."
+        if rule.step_size == 0 or abs(rule.step_size) > allowed_replicas:
+            message = f"step_size adds up to {allowed_replicas} replicas or, below 0, removes some."
             raise InvalidInput(message, data={"step_size": "out of range"})
-        low, high = rule.min_replicas or 0, rule.max_replicas if rule.max_replicas is not None else most
-        if not 0 <= low <= high <= most:
-            message = f"min_replicas is at most max_replicas, which is at most {most}."
+        min_replicas, max_replicas = (
+            rule.min_replicas or 0,
+            rule.max_replicas if rule.max_replicas is not None else allowed_replicas,
+        )
+        if not 0 <= min_replicas <= max_replicas <= allowed_replicas:
+            message = f"min_replicas is at most max_replicas, which is at most {allowed_replicas}."
             raise InvalidInput(message, data={"max_replicas": "out of range"})
 
     def _check_metric(self, source: MetricSource, metric: str) -> None:
@@ -171,14 +178,18 @@ class ScalingService(msgspec.Struct, frozen=True):
 
     # ---- changes ----
 
-    def _changed(self, caller: Caller, endpoint: Endpoint, now: datetime, values: Mapping[str, Any]) -> ServingChange:
+    def _change_of_endpoint(
+        self, caller: Caller, endpoint: Endpoint, now: datetime, values: Mapping[str, Any]
+    ) -> ServingChange:
         data = {"by": caller.access_key, **msgspec.to_builtins(dict(values))}
-        event = event_of(endpoint, now, _SUBJECT, data, reason="changed")
+        event = event_of(endpoint, now, _EVENT_SUBJECT, data, reason="changed")
         return ServingChange(version=endpoint.version, endpoint=endpoint, events=[event])
 
-    def _ruled(self, caller: Caller, endpoint: Endpoint, now: datetime, rule: AutoscalingRule) -> ServingChange:
-        changed = self._changed(caller, endpoint, now, {"rule": msgspec.to_builtins(rule.rule)})
-        return replace(changed, rules=[rule])
+    def _change_of_rule(
+        self, caller: Caller, endpoint: Endpoint, now: datetime, rule: AutoscalingRule
+    ) -> ServingChange:
+        endpoint_change = self._change_of_endpoint(caller, endpoint, now, {"rule": msgspec.to_builtins(rule.rule)})
+        return replace(endpoint_change, rules=[rule])
 
 
 def no_rule(rule_id: UUID | str) -> NotFound:
@@ -186,11 +197,11 @@ def no_rule(rule_id: UUID | str) -> NotFound:
     return NotFound(f"There is no rule {str(rule_id)[:64]!r} of autoscaling.", data={"rule": "unknown"})
 
 
-def _of_rule(values: Mapping[str, Any]) -> dict[str, Any]:
+def _rule_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     return {_RULE_FIELDS.get(name, name): value for name, value in values.items()}
 
 
-def _rule(service: Service, rule_id: UUID) -> AutoscalingRule:
+def _get_rule(service: Service, rule_id: UUID) -> AutoscalingRule:
     rule = next((each for each in service.rules if each.id == rule_id), None)
     if rule is None:
         raise no_rule(rule_id)

@@ -86,9 +86,9 @@ CREATE_ALIASES = {
 
 
 class ModifyServiceBody(Schema, frozen=True):
-    """Changes of an endpoint; what is absent stays, and null gives a field the value that it has in a creation without
-    it. A null ``environ`` removes the secrets too. Any field from ``image`` on makes a new revision, which is rolled
-    out as ``policy`` says. An empty ``claim`` is none, as null is; so are empty ``variant_requirements`` and
+    """Changes of an endpoint; an absent field is not changed, and null gives a field the default of a creation. A
+    null ``environ`` removes the secrets too. Any field from ``image`` on makes a new revision, which is rolled out as
+    ``policy`` says. An empty ``claim`` is none, as null is; so are empty ``variant_requirements`` and
     ``device_requests``."""
 
     name: Annotated[str, Meta(min_length=4, max_length=48)] | msgspec.UnsetType = msgspec.UNSET
@@ -158,8 +158,9 @@ class TargetBody(Schema, frozen=True):
 
 
 class ScalingBody(Schema, frozen=True):
-    """How an endpoint is scaled; what is absent stays, at first as by default. With ``min_replicas`` 0 it has no
-    replica after ``idle_s`` seconds without a request, and the next request starts one. A ``target`` of null ends it.
+    """Settings of autoscaling; an absent field is not changed, and has at first its default. With ``min_replicas`` 0
+    the endpoint has no replica after ``idle_s`` seconds without a request, and the next request starts one. A null
+    ``target`` ends autoscaling by a target.
     ``down_delay_s``: for so long the largest number that was advised counts."""
 
     min_replicas: _Count | msgspec.UnsetType = msgspec.UNSET
@@ -184,7 +185,7 @@ class ScalingRuleBody(Schema, frozen=True):
 
 
 class ModifyScalingRuleBody(Schema, frozen=True):
-    """Changes of a rule; what is absent stays, and null ends a bound."""
+    """Changes of a rule; an absent field is not changed, and null removes a bound."""
 
     metric_name: MetricText | msgspec.UnsetType = msgspec.UNSET
     threshold: Decimal | msgspec.UnsetType = msgspec.UNSET
@@ -320,7 +321,7 @@ class TargetItem(TypedDict):
 
 
 class ScalingReply(msgspec.Struct, frozen=True, kw_only=True):
-    """How an endpoint is scaled by its load. All is null, and there are no rules, where it is not."""
+    """How an endpoint is scaled by its load. Without autoscaling the settings are null and there are no rules."""
 
     desired_session_count: int
     is_enabled: bool

@@ -82,13 +82,13 @@ class ServingService:
         Raises InvalidInput, NotFound and Forbidden as ``RevisionBuilder.build``; Conflict: the name is taken;
         LimitExceeded; NotSupported: the resource group has no app proxy.
         """
-        if call_id is not None and (existing := await self.store.get(call_id)) is not None:
-            return self._visible(caller, existing, Operation.CHANGE_ENDPOINTS)
+        if call_id is not None and (existing_service := await self.store.get(call_id)) is not None:
+            return self._check_permission(caller, existing_service, Operation.CHANGE_ENDPOINTS)
         check_slug(request.name, what="name", min_length=4, max_length=48)
         self._check_replicas(request.replicas)
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
-        place = {"group": request.group, "domain": request.domain, "scaling_group": request.scaling_group}
-        spec, session = await self.revisions.build(caller, owner, request.revision, place)
+        tenant = {"group": request.group, "domain": request.domain, "scaling_group": request.scaling_group}
+        spec, session = await self.revisions.build(caller, owner, request.revision, tenant)
         group = await self.resource_groups.resource_group(session.scaling_group)
         if coordinator_of(group) is None:
             message = f"The resource group {session.scaling_group} has no app proxy, by which endpoints are called."
@@ -108,11 +108,11 @@ class ServingService:
             resource_group=session.scaling_group,
             open_to_public=request.open_to_public,
             desired=request.replicas,
-            policy=self._policy(self._default_policy(), request.policy),
+            policy=self._changed_policy(self._default_policy(), request.policy),
             created_at=now,
             changed_at=now,
         )
-        service = Service(endpoint=endpoint, revisions=(self._revision(endpoint, 1, spec, now),))
+        service = Service(endpoint=endpoint, revisions=(self._new_revision(endpoint, 1, spec, now),))
         await self.claims.check(endpoint, service.revisions)
         event = event_of(endpoint, now, "endpoint", {"replicas": request.replicas, "by": caller.access_key})
         await self.store.insert(service, event, limit=self.settings.max_endpoints)
@@ -127,11 +127,11 @@ class ServingService:
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
         if (await self.store.search(EndpointQuery(user_id=owner.user_id, name=request.name, limit=1))).items:
             raise name_taken(request.name)
-        self._policy(self._default_policy(), request.policy)
-        place = {"group": request.group, "domain": request.domain, "scaling_group": request.scaling_group}
-        return (await self.revisions.build(caller, owner, request.revision, place))[0]
+        self._changed_policy(self._default_policy(), request.policy)
+        tenant = {"group": request.group, "domain": request.domain, "scaling_group": request.scaling_group}
+        return (await self.revisions.build(caller, owner, request.revision, tenant))[0]
 
-    def _revision(self, endpoint: Endpoint, number: int, spec: RevisionSpec, now: datetime) -> Revision:
+    def _new_revision(self, endpoint: Endpoint, number: int, spec: RevisionSpec, now: datetime) -> Revision:
         return Revision(
             id=self.id_generator.uuid(),
             endpoint_id=endpoint.id,
@@ -153,36 +153,41 @@ class ServingService:
             drain_s=settings.drain_s, start_timeout_s=settings.start_timeout_s, unhealthy_s=settings.unhealthy_s
         )
 
-    def _policy(self, policy: RolloutPolicy, changes: Mapping[str, Any]) -> RolloutPolicy:
+    def _changed_policy(self, policy: RolloutPolicy, changes: Mapping[str, Any]) -> RolloutPolicy:
         """Returns a roll-out policy in which ``changes`` replace some values. Raises InvalidInput for an unknown field
         or a wrong value.
         """
-        unknown = sorted(set(changes) - _POLICY_FIELDS)
-        if unknown:
+        unknown_fields = sorted(set(changes) - _POLICY_FIELDS)
+        if unknown_fields:
             options = ", ".join(sorted(_POLICY_FIELDS))
             raise InvalidInput(
-                f"A roll-out has no option {unknown[0][:64]!r}; it has: {options}.", data={"policy": "unknown"}
+                f"A roll-out has no option {unknown_fields[0][:64]!r}; it has: {options}.", data={"policy": "unknown"}
             )
         try:
-            changed = msgspec.convert({**msgspec.to_builtins(policy), **changes}, RolloutPolicy)
+            changed_policy = msgspec.convert({**msgspec.to_builtins(policy), **changes}, RolloutPolicy)
         except msgspec.ValidationError as e:
             raise InvalidInput(f"policy: {e}", data={"policy": "malformed"}) from None
-        counts = (changed.max_surge, changed.max_unavailable, changed.max_failures, len(changed.steps))
+        policy_counts = (
+            changed_policy.max_surge,
+            changed_policy.max_unavailable,
+            changed_policy.max_failures,
+            len(changed_policy.steps),
+        )
         times_s = (
             *(
-                changed.watch_s,
-                changed.soak_s,
-                changed.drain_s,
-                changed.quiet_s,
-                changed.unhealthy_s,
-                changed.first_backoff_s,
+                changed_policy.watch_s,
+                changed_policy.soak_s,
+                changed_policy.drain_s,
+                changed_policy.quiet_s,
+                changed_policy.unhealthy_s,
+                changed_policy.first_backoff_s,
             ),
-            *(changed.deadline_s, changed.start_timeout_s, changed.max_backoff_s),
+            *(changed_policy.deadline_s, changed_policy.start_timeout_s, changed_policy.max_backoff_s),
         )
-        is_in_range = all(0 <= count <= _MAX_POLICY_COUNT for count in counts)
+        is_in_range = all(0 <= count <= _MAX_POLICY_COUNT for count in policy_counts)
         if not is_in_range or not all(0 <= time_s <= _MAX_POLICY_S for time_s in times_s):
             raise InvalidInput("policy: a number is out of range", data={"policy": "out of range"})
-        return changed
+        return changed_policy
 
     # ---- reading ----
 
@@ -220,9 +225,9 @@ class ServingService:
             service = next(iter(page.items), None)
         if service is None:
             raise _no_endpoint(ref)
-        return self._visible(caller, service, operation)
+        return self._check_permission(caller, service, operation)
 
-    def _visible(self, caller: Caller, service: Service, operation: Operation) -> Service:
+    def _check_permission(self, caller: Caller, service: Service, operation: Operation) -> Service:
         """Returns the service if the caller may perform ``operation`` on it. Raises NotFound, or Forbidden for one that
         the caller sees.
         """
@@ -268,11 +273,14 @@ class ServingService:
             if request.name is not None:
                 values |= {"name": request.name, "active_name": request.name}
             if request.policy is not None:
-                values["policy"] = self._policy(endpoint.policy, request.policy)
-            revisions, data = [], {"by": caller.access_key, **{k: v for k, v in values.items() if k != "policy"}}
+                values["policy"] = self._changed_policy(endpoint.policy, request.policy)
+            revisions, data = (
+                [],
+                {"by": caller.access_key, **{name: value for name, value in values.items() if name != "policy"}},
+            )
             if spec is not None:
                 number = 1 + max(each.number for each in service.revisions)
-                revisions.append(self._revision(endpoint, number, spec, now))
+                revisions.append(self._new_revision(endpoint, number, spec, now))
                 data["revision"] = number
             endpoint = replace(endpoint, **values)
             event = event_of(endpoint, now, "endpoint", data, reason="changed")
@@ -283,14 +291,14 @@ class ServingService:
         return await self.apply(caller, ref, change)
 
     async def _new_spec(self, caller: Caller, service: Service, changes: Mapping[str, Any]) -> RevisionSpec:
-        endpoint, newest = service.endpoint, service.revisions[0]
+        endpoint, newest_revision = service.endpoint, service.revisions[0]
         owner = await self.identity.resolve_owner(caller, endpoint.access_key)
-        place = {
+        tenant = {
             "group": str(endpoint.group_id),
             "domain": endpoint.domain_name,
             "scaling_group": endpoint.resource_group,
         }
-        return (await self.revisions.build(caller, owner, changed_request(newest.spec, changes), place))[0]
+        return (await self.revisions.build(caller, owner, changed_request(newest_revision.spec, changes), tenant))[0]
 
     async def sync(self, caller: Caller, ref: str) -> Service:
         """Wakes the loop, which compares the endpoint with the coordinator and sends its routes again."""
@@ -305,17 +313,21 @@ class ServingService:
         """Rolls back the revision that is being rolled out. Raises Conflict if none is."""
 
         def change(service: Service, now: datetime) -> ServingChange:
-            rolling = (ServedRevisionStatus.ROLLING_OUT, ServedRevisionStatus.PENDING)
-            target = next((each for each in service.revisions if each.status in rolling), None)
-            if target is None:
+            cancellable_statuses = (ServedRevisionStatus.ROLLING_OUT, ServedRevisionStatus.PENDING)
+            rolling_revision = next((each for each in service.revisions if each.status in cancellable_statuses), None)
+            if rolling_revision is None:
                 raise Conflict("No revision is being rolled out.", data={"status": "no roll-out"})
-            state = Served(target.status, target.reason)
-            stepped, _, _ = step_revision(state, RevisionTrigger.CANCEL_REQUESTED, stimulus_id=caller.stimulus_id)
-            target = replace(target, status=stepped.status, reason=stepped.reason, changed_at=now)
+            state = Served(rolling_revision.status, rolling_revision.reason)
+            new_state, _, _ = step_revision(state, RevisionTrigger.CANCEL_REQUESTED, stimulus_id=caller.stimulus_id)
+            rolling_revision = replace(
+                rolling_revision, status=new_state.status, reason=new_state.reason, changed_at=now
+            )
             endpoint = with_requested_change(service.endpoint, now)
-            event = event_of(endpoint, now, f"revision {target.number}", {"by": caller.access_key}, served=stepped)
+            event = event_of(
+                endpoint, now, f"revision {rolling_revision.number}", {"by": caller.access_key}, served=new_state
+            )
             return ServingChange(
-                version=service.endpoint.version, endpoint=endpoint, revisions=[target], events=[event]
+                version=service.endpoint.version, endpoint=endpoint, revisions=[rolling_revision], events=[event]
             )
 
         return await self.apply(caller, ref, change)
@@ -325,21 +337,23 @@ class ServingService:
         that can be ended."""
 
         def change(service: Service, now: datetime) -> ServingChange:
-            rolling = ServedRevisionStatus.ROLLING_OUT
-            target = next((each for each in service.revisions if each.status is rolling), None)
+            rolling_statuses = ServedRevisionStatus.ROLLING_OUT
+            rolling_revision = next((each for each in service.revisions if each.status is rolling_statuses), None)
             policy = service.endpoint.policy
-            has_step = target is not None and (
-                target.step < len(policy.steps) if policy.kind is RolloutKind.CANARY else target.step == 1
+            has_step = rolling_revision is not None and (
+                rolling_revision.step < len(policy.steps)
+                if policy.kind is RolloutKind.CANARY
+                else rolling_revision.step == 1
             )
-            if target is None or not has_step:
+            if rolling_revision is None or not has_step:
                 raise Conflict("No step of a roll-out can be ended now.", data={"status": "no step"})
-            target = replace(target, step=target.step + 1, step_since=now)
+            rolling_revision = replace(rolling_revision, step=rolling_revision.step + 1, step_since=now)
             endpoint = with_requested_change(service.endpoint, now)
-            data = {"by": caller.access_key, "step": target.step}
-            state = Served(target.status, target.reason)
-            event = event_of(endpoint, now, f"revision {target.number}", data, served=state)
+            data = {"by": caller.access_key, "step": rolling_revision.step}
+            state = Served(rolling_revision.status, rolling_revision.reason)
+            event = event_of(endpoint, now, f"revision {rolling_revision.number}", data, served=state)
             return ServingChange(
-                version=service.endpoint.version, endpoint=endpoint, revisions=[target], events=[event]
+                version=service.endpoint.version, endpoint=endpoint, revisions=[rolling_revision], events=[event]
             )
 
         return await self.apply(caller, ref, change)
@@ -348,7 +362,7 @@ class ServingService:
         """Changes the weight of a replica among the replicas of its revision. Raises NotFound."""
 
         def change(service: Service, now: datetime) -> ServingChange:
-            replica = replace(_replica(service, replica_id), traffic_ratio=ratio)
+            replica = replace(_get_replica(service, replica_id), traffic_ratio=ratio)
             endpoint = with_requested_change(service.endpoint, now)
             event = event_of(endpoint, now, _subject(replica_id), {"traffic_ratio": ratio}, reason="changed")
             return ServingChange(
@@ -363,16 +377,18 @@ class ServingService:
         """
 
         def change(service: Service, now: datetime) -> ServingChange:
-            replica = _replica(service, replica_id)
+            replica = _get_replica(service, replica_id)
             if replica.status in _REPLICA_ENDINGS:
                 raise Conflict(f"The replica is {replica.status} already.", data={"status": replica.status.value})
             state = Served(replica.status, replica.reason)
-            stepped, _, _ = step_replica(state, ReplicaTrigger.END_REQUESTED, stimulus_id=caller.stimulus_id)
-            ended = replace(replica, status=stepped.status, reason=stepped.reason, changed_at=now)
+            new_state, _, _ = step_replica(state, ReplicaTrigger.END_REQUESTED, stimulus_id=caller.stimulus_id)
+            ended_replica = replace(replica, status=new_state.status, reason=new_state.reason, changed_at=now)
             endpoint = with_requested_change(service.endpoint, now)
             endpoint = replace(endpoint, desired=max(0, endpoint.desired - 1))
-            event = event_of(endpoint, now, _subject(replica_id), {"by": caller.access_key}, served=stepped)
-            return ServingChange(version=service.endpoint.version, endpoint=endpoint, replicas=[ended], events=[event])
+            event = event_of(endpoint, now, _subject(replica_id), {"by": caller.access_key}, served=new_state)
+            return ServingChange(
+                version=service.endpoint.version, endpoint=endpoint, replicas=[ended_replica], events=[event]
+            )
 
         return await self.apply(caller, ref, change)
 
@@ -386,8 +402,8 @@ class ServingService:
             state = Served(endpoint.status, endpoint.reason)
             if endpoint.status in (EndpointStatus.DESTROYING, EndpointStatus.DESTROYED):
                 return None
-            stepped, _, _ = step_endpoint(state, EndpointTrigger.DESTROY_REQUESTED, stimulus_id=caller.stimulus_id)
-            endpoint = replace(endpoint, status=stepped.status, reason=stepped.reason, changed_at=now)
+            new_state, _, _ = step_endpoint(state, EndpointTrigger.DESTROY_REQUESTED, stimulus_id=caller.stimulus_id)
+            endpoint = replace(endpoint, status=new_state.status, reason=new_state.reason, changed_at=now)
             event = event_of(endpoint, now, "endpoint", {"by": caller.access_key})
             return ServingChange(version=service.endpoint.version, endpoint=endpoint, events=[event])
 
@@ -397,12 +413,12 @@ class ServingService:
         """Stores a change of an endpoint, retries with the newest version after conflicts, and wakes the loop."""
         for _ in range(_MAX_TRIES):
             service = await self.one(caller, ref, Operation.CHANGE_ENDPOINTS)
-            step = change(service, self.clock.now())
-            if step is None:
+            service_change = change(service, self.clock.now())
+            if service_change is None:
                 return service
-            await self.claims.check_change(service, step)
+            await self.claims.check_change(service, service_change)
             try:
-                await self.store.save(step)
+                await self.store.save(service_change)
             except StaleVersion:
                 continue
             self.bus.publish(SERVING)
@@ -427,7 +443,7 @@ class ServingService:
         coordinator = coordinator_of(await self.resource_groups.resource_group(endpoint.resource_group))
         if coordinator is None:
             raise Unavailable(f"The resource group {endpoint.resource_group} has no app proxy any more.")
-        text = await self.coordinators.endpoint_token(coordinator, endpoint, caller.user_id, valid_until)
+        token_text = await self.coordinators.endpoint_token(coordinator, endpoint, caller.user_id, valid_until)
         token = EndpointToken(
             id=self.id_generator.uuid(),
             endpoint_id=endpoint.id,
@@ -438,7 +454,7 @@ class ServingService:
             valid_until=valid_until,
         )
         await self.store.add_token(token)
-        return text, token
+        return token_text, token
 
 
 def event_of(
@@ -473,8 +489,8 @@ def with_requested_change(endpoint: Endpoint, now: datetime) -> Endpoint:
     destroyed.
     """
     state = Served(endpoint.status, endpoint.reason)
-    stepped, _, _ = step_endpoint(state, EndpointTrigger.CHANGE_REQUESTED)
-    return replace(endpoint, status=stepped.status, reason=stepped.reason, changed_at=now)
+    new_state, _, _ = step_endpoint(state, EndpointTrigger.CHANGE_REQUESTED)
+    return replace(endpoint, status=new_state.status, reason=new_state.reason, changed_at=now)
 
 
 def _check_bounds(endpoint: Endpoint, replicas: int) -> None:
@@ -488,7 +504,7 @@ def _check_bounds(endpoint: Endpoint, replicas: int) -> None:
         raise Conflict(message, data={"desired_session_count": "out of bounds"})
 
 
-def _replica(service: Service, replica_id: UUID) -> Any:
+def _get_replica(service: Service, replica_id: UUID) -> Any:
     replica = next((each for each in service.live_replicas if each.id == replica_id), None)
     if replica is None:
         raise NotFound("The endpoint has no such route.", data={"route_id": "unknown"})

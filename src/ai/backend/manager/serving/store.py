@@ -40,7 +40,7 @@ class ServingStore(Protocol):
 
     async def get(self, endpoint_id: UUID) -> Service | None: ...
 
-    async def of_rule(self, rule_id: UUID) -> Service | None:
+    async def get_by_rule(self, rule_id: UUID) -> Service | None:
         """Returns the service to which a scaling rule belongs."""
         ...
 
@@ -68,14 +68,16 @@ class ServingStore(Protocol):
 class EndpointUsageStore(Protocol):
     """Stores the hourly use of replicas by tokens. The use of an endpoint is deleted with the endpoint."""
 
-    async def position(self, source: str) -> int:
+    async def position(self, coordinator_id: str) -> int:
         """Returns the number of the last report of a coordinator that was stored, or 0 before the first."""
         ...
 
-    async def add(self, source: str, *, after: int, last: int, use: Mapping[UseKey, UseSums]) -> None:
-        """Adds the use in a coordinator's reports with numbers after ``after`` up to ``last``. Use of endpoints that
-        are not stored is dropped. Raises StaleVersion, and adds nothing, if ``after`` is not the last report that was
-        added.
+    async def add(
+        self, coordinator_id: str, *, after_number: int, last_number: int, use: Mapping[UseKey, UseSums]
+    ) -> None:
+        """Adds the use in a coordinator's reports with numbers after ``after_number`` up to ``last_number``. Use of
+        endpoints that are not stored is dropped. Raises StaleVersion, and adds nothing, if ``after_number`` is not the
+        last report that was added.
         """
 
     async def usage(self, query: UseQuery) -> UseReport: ...

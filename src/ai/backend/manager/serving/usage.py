@@ -32,7 +32,7 @@ _MINUTES_PER_HOUR = 60
 _HOURS_PER_DAY = 24
 _MAX_HOURS = 400 * _HOURS_PER_DAY
 _DEFAULT_HOURS = 30 * _HOURS_PER_DAY
-_ROWS = 5_000
+_ROWS_PER_PAGE = 5_000
 _MAX_PAGES = 20
 """The maximum number of pages that one round reads from one coordinator; the next round continues."""
 
@@ -62,45 +62,47 @@ class UsageLoop(PeriodicLoop):
         self._coordinators, self._clock, self._settings = coordinators, clock, settings
 
     async def once(self) -> None:
-        served: dict[CoordinatorAddress, set[UUID]] = defaultdict(set)
+        ids_by_coordinator: dict[CoordinatorAddress, set[UUID]] = defaultdict(set)
         for service in await self._services.live():
             endpoint = service.endpoint
             coordinator = coordinator_of(await self._resource_groups.resource_group(endpoint.resource_group))
             if coordinator is not None:
-                served[coordinator].add(endpoint.id)
-        for coordinator, endpoint_ids in served.items():
+                ids_by_coordinator[coordinator].add(endpoint.id)
+        for coordinator, endpoint_ids in ids_by_coordinator.items():
             try:
                 await self._collect(coordinator, endpoint_ids)
             except StaleVersion:  # another manager has added it
                 continue
             except BackendError as e:  # a coordinator keeps its reports for a day
                 log.warning("the use of endpoints at %s cannot be read for now: %s", coordinator.url, e)
-        oldest = self._clock.now().timestamp() // HOUR_S - self._settings.usage_days * _HOURS_PER_DAY
-        await self._store.purge_usage(before_hour=int(oldest))
+        oldest_hour = self._clock.now().timestamp() // HOUR_S - self._settings.usage_days * _HOURS_PER_DAY
+        await self._store.purge_usage(before_hour=int(oldest_hour))
 
     async def _collect(self, coordinator: CoordinatorAddress, endpoint_ids: Collection[UUID]) -> None:
         # A coordinator that was set up anew counts its reports from 1 again, and has another certificate.
-        identity = f"{coordinator.url} {await self._coordinators.authority(coordinator)}"
-        source = hashlib.sha256(identity.encode()).hexdigest()
-        after = await self._store.position(source)
+        coordinator_identity = f"{coordinator.url} {await self._coordinators.authority(coordinator)}"
+        coordinator_id = hashlib.sha256(coordinator_identity.encode()).hexdigest()
+        last_stored_id = await self._store.position(coordinator_id)
         for _ in range(_MAX_PAGES):
-            rows = await self._coordinators.usage(coordinator, after=after, limit=_ROWS)
+            rows = await self._coordinators.usage(coordinator, after=last_stored_id, limit=_ROWS_PER_PAGE)
             if not rows:
                 return
-            last = max(row.id for row in rows)
-            await self._store.add(source, after=after, last=last, use=summed(rows, endpoint_ids))
-            served = [row.usage for row in rows if row.usage.endpoint in endpoint_ids]
-            self._samples.record(served, self._clock.now().timestamp())
-            after = last
+            last_row_id = max(row.id for row in rows)
+            await self._store.add(
+                coordinator_id, after_number=last_stored_id, last_number=last_row_id, use=sum_usage(rows, endpoint_ids)
+            )
+            served_usage = [row.usage for row in rows if row.usage.endpoint in endpoint_ids]
+            self._samples.record(served_usage, self._clock.now().timestamp())
+            last_stored_id = last_row_id
 
 
-def summed(rows: Iterable[UsageRow], endpoint_ids: Collection[UUID]) -> dict[UseKey, UseSums]:
+def sum_usage(rows: Iterable[UsageRow], endpoint_ids: Collection[UUID]) -> dict[UseKey, UseSums]:
     """Returns the sums of use of these endpoints by hour, token, revision and replica."""
-    use: dict[UseKey, UseSums] = defaultdict(UseSums)
+    sums_of_key: dict[UseKey, UseSums] = defaultdict(UseSums)
     for row in rows:
         report = row.usage
         if report.endpoint is not None and report.endpoint in endpoint_ids:
-            use[_key_of(report.endpoint, report)] += UseSums(
+            sums_of_key[_key_of(report.endpoint, report)] += UseSums(
                 requests=report.requests,
                 errors=report.errors,
                 prompt_tokens=report.prompt_tokens,
@@ -109,7 +111,7 @@ def summed(rows: Iterable[UsageRow], endpoint_ids: Collection[UUID]) -> dict[Use
                 estimated=report.estimated,
                 busy_ms=report.busy_ms,
             )
-    return use
+    return sums_of_key
 
 
 def _key_of(endpoint_id: UUID, report: InferenceUsage) -> UseKey:
@@ -124,12 +126,12 @@ class UsageService:
     def __init__(self, store: EndpointUsageStore, services: ServingService, clock: Clock) -> None:
         self._store, self._services, self._clock = store, services, clock
 
-    async def of_endpoint(self, caller: Caller, ref: str, query: UseQuery) -> tuple[Service, UseReport]:
+    async def endpoint_report(self, caller: Caller, ref: str, query: UseQuery) -> tuple[Service, UseReport]:
         """Returns an endpoint and its use; a destroyed endpoint is found only by its id. Raises NotFound."""
         service = await self._services.get(caller, ref)
         return service, await self._store.usage(replace(query, endpoint_id=service.endpoint.id))
 
-    async def of_all(self, caller: Caller, query: UseQuery) -> UseReport:
+    async def total_report(self, caller: Caller, query: UseQuery) -> UseReport:
         """Returns the use of all endpoints that the caller may see."""
         return await self._store.usage(replace(query, **visibility_filter(caller, Operation.SEE_ENDPOINTS)))
 
@@ -138,9 +140,9 @@ class UsageService:
         hours in which the period begins and ends are part of it. Raises InvalidInput for one that is empty or longer
         than 400 days.
         """
-        end = until if until is not None else int(self._clock.now().timestamp()) + 1
-        last = -(-end // HOUR_S)
-        first = since // HOUR_S if since is not None else last - _DEFAULT_HOURS
-        if not 0 < last - first <= _MAX_HOURS:
+        end_s = until if until is not None else int(self._clock.now().timestamp()) + 1
+        last_hour = -(-end_s // HOUR_S)
+        first_hour = since // HOUR_S if since is not None else last_hour - _DEFAULT_HOURS
+        if not 0 < last_hour - first_hour <= _MAX_HOURS:
             raise InvalidInput("The period ends after it begins, and is at most 400 days.", data={"since": "invalid"})
-        return UseQuery(since=first, until=last, by=by, limit=limit)
+        return UseQuery(since=first_hour, until=last_hour, by=by, limit=limit)

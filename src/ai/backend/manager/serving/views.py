@@ -84,7 +84,7 @@ def creation_of(body: schemas.CreateServiceBody, owner_access_key: str | None) -
     )
 
 
-def given_fields(body: msgspec.Struct) -> dict[str, Any]:
+def sent_fields(body: msgspec.Struct) -> dict[str, Any]:
     """Returns the fields of a body, except fields that were not sent and have no default."""
     values = {name: getattr(body, name) for name in body.__struct_fields__}
     return {name: value for name, value in values.items() if value is not msgspec.UNSET}
@@ -92,17 +92,17 @@ def given_fields(body: msgspec.Struct) -> dict[str, Any]:
 
 def modification_of(body: schemas.ModifyServiceBody) -> ModifyService:
     """Returns the change request of a body; a field that is null gets its default."""
-    given = given_fields(body)
-    revision = {name: given[name] for name in _REVISION_FIELDS if name in given}
-    cleared = [name for name, value in revision.items() if value is None]
-    revision |= {name: getattr(_PLAIN_REVISION, name) for name in cleared}
-    if "environ" in cleared:
+    sent_values = sent_fields(body)
+    revision = {name: sent_values[name] for name in _REVISION_FIELDS if name in sent_values}
+    cleared_names = [name for name, value in revision.items() if value is None]
+    revision |= {name: getattr(_PLAIN_REVISION, name) for name in cleared_names}
+    if "environ" in cleared_names:
         revision["sealed_environ"] = {}
     return ModifyService(
-        replicas=given.get("desired_session_count"),
-        name=given.get("name"),
-        open_to_public=given.get("open_to_public"),
-        policy=given.get("policy"),
+        replicas=sent_values.get("desired_session_count"),
+        name=sent_values.get("name"),
+        open_to_public=sent_values.get("open_to_public"),
+        policy=sent_values.get("policy"),
         revision=revision,
     )
 
@@ -210,12 +210,12 @@ def why_reply(service: Service, obstacles: dict[str, str]) -> schemas.WhyReply:
     )
 
 
-def rule_item(stored: AutoscalingRule) -> schemas.ScalingRuleItem:
+def rule_item(stored_rule: AutoscalingRule) -> schemas.ScalingRuleItem:
     """Converts a scaling rule to an item of a list."""
-    rule = stored.rule
+    rule = stored_rule.rule
     triggered_at = rule.last_triggered_at
     return {
-        "id": stored.id,
+        "id": stored_rule.id,
         "metric_source": rule.source.value,
         "metric_name": rule.metric,
         "threshold": format(rule.threshold, "f"),
@@ -224,7 +224,7 @@ def rule_item(stored: AutoscalingRule) -> schemas.ScalingRuleItem:
         "cooldown_seconds": rule.cooldown_s,
         "min_replicas": rule.min_replicas,
         "max_replicas": rule.max_replicas,
-        "created_at": stored.created_at.isoformat(),
+        "created_at": stored_rule.created_at.isoformat(),
         "last_triggered_at": iso(datetime.fromtimestamp(triggered_at, UTC)) if triggered_at is not None else None,
     }
 
@@ -232,10 +232,10 @@ def rule_item(stored: AutoscalingRule) -> schemas.ScalingRuleItem:
 def scaling_reply(service: Service) -> schemas.ScalingReply:
     """Returns the autoscaling settings of an endpoint, and the last decision."""
     endpoint = service.endpoint
-    policy, note = endpoint.scaling, endpoint.scaled
-    target: schemas.TargetItem | None = None
+    policy, scaling_note = endpoint.scaling, endpoint.scaled
+    target_policy: schemas.TargetItem | None = None
     if policy is not None and policy.target is not None:
-        target = {
+        target_policy = {
             "metric": policy.target.metric,
             "metric_source": policy.target.source.value,
             "target": policy.target.target,
@@ -247,14 +247,14 @@ def scaling_reply(service: Service) -> schemas.ScalingReply:
             "tolerance": policy.target.tolerance,
         }
     decision: schemas.ScalingNoteItem | None = None
-    if note is not None:
+    if scaling_note is not None:
         decision = {
-            "at": note.at.isoformat(),
-            "before": note.before,
-            "desired": note.desired,
-            "reason": note.reason.value,
-            "explanation": note.explanation,
-            "inputs": dict(note.inputs),
+            "at": scaling_note.at.isoformat(),
+            "before": scaling_note.before,
+            "desired": scaling_note.desired,
+            "reason": scaling_note.reason.value,
+            "explanation": scaling_note.explanation,
+            "inputs": dict(scaling_note.inputs),
         }
     return schemas.ScalingReply(
         desired_session_count=endpoint.desired,
@@ -263,7 +263,7 @@ def scaling_reply(service: Service) -> schemas.ScalingReply:
         max_replicas=policy.max_replicas if policy is not None else None,
         idle_s=policy.idle_s if policy is not None else None,
         down_delay_s=policy.down_delay_s if policy is not None else None,
-        target=target,
+        target=target_policy,
         rules=[rule_item(each) for each in service.rules],
         last_decision=decision,
     )
@@ -285,35 +285,37 @@ def usage_reply(
     query: UseQuery, report: UseReport, now: datetime, revisions: Sequence[Revision] = ()
 ) -> schemas.UsageReply:
     """Returns the use of endpoints, with the numbers of the revisions concerned."""
-    numbers = {each.id: str(each.number) for each in revisions}
+    number_of_revision = {item.id: str(item.number) for item in revisions}
     return {
         "since": _hour_text(query.since),
         "until": _hour_text(query.until),
         "by": query.by,
         "groups": [
             {
-                "key": _key_text(query.by, each.key),
-                "name": numbers.get(each.key) if isinstance(each.key, UUID) and each.name is None else each.name,
-                **use_item(each.sums, _seconds(query, now, each.key)),
+                "key": _key_text(query.by, item.key),
+                "name": number_of_revision.get(item.key)
+                if isinstance(item.key, UUID) and item.name is None
+                else item.name,
+                **use_item(item.sums, _elapsed_s(query, now, item.key)),
             }
-            for each in report.groups
+            for item in report.groups
         ],
-        "total": use_item(report.total, _seconds(query, now)),
+        "total": use_item(report.total, _elapsed_s(query, now)),
     }
 
 
 def total_rate(query: UseQuery, report: UseReport, now: datetime) -> float:
     """Returns the tokens per second over the whole period of a report."""
-    return use_item(report.total, _seconds(query, now))["tokens_per_s"]
+    return use_item(report.total, _elapsed_s(query, now))["tokens_per_s"]
 
 
-def _seconds(query: UseQuery, now: datetime, key: str | int | UUID | None = None) -> float:
+def _elapsed_s(query: UseQuery, now: datetime, key: str | int | UUID | None = None) -> float:
     """Returns how many seconds of a period have passed until now, or of the hour or day of ``key`` in the period."""
-    begin, end = query.since, query.until
+    start_hour, end_hour = query.since, query.until
     if isinstance(key, int):
-        hours = 24 if query.by is UseGrouping.DAY else 1
-        begin, end = max(begin, key * hours), min(end, (key + 1) * hours)
-    return min(end * _HOUR_S, now.timestamp()) - begin * _HOUR_S
+        hours_per_group = 24 if query.by is UseGrouping.DAY else 1
+        start_hour, end_hour = max(start_hour, key * hours_per_group), min(end_hour, (key + 1) * hours_per_group)
+    return min(end_hour * _HOUR_S, now.timestamp()) - start_hour * _HOUR_S
 
 
 def use_item(sums: UseSums, seconds: float) -> schemas.UseItem:

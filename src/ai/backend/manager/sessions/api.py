@@ -49,8 +49,8 @@ class SessionsApi:
             request = replace(request, owner_access_key=call.owner_access_key)
         call.audit_detail.update(audited_fields(request))
         reply = await self._sessions.create(caller_of(call), request, call_id=call.call_id)
-        created = created_session(reply, enqueue_only=request.enqueue_only)
-        return Reply(created, 201 if reply.created else 200)
+        created_view = created_session(reply, enqueue_only=request.enqueue_only)
+        return Reply(created_view, 201 if reply.created else 200)
 
     @route("GET", "/session/_/match", query=schemas.MatchQuery)
     async def match(self, call: Call[Nothing, schemas.MatchQuery]) -> schemas.MatchedSessions:
@@ -107,11 +107,11 @@ class SessionsApi:
     async def recount(self, call: Call) -> schemas.SlotAuditReply:
         """Recount the slots that kernels hold: ``drift`` names agents whose recorded slots differ, usually none."""
         audit = await self._sessions.recount(caller_of(call))
-        drift = {
-            str(agent): {"recorded": recorded.to_json(), "counted": counted.to_json()}
-            for agent, (recorded, counted) in audit.drift.items()
+        difference_by_agent = {
+            str(agent): {"recorded": recorded_slots.to_json(), "counted": counted_slots.to_json()}
+            for agent, (recorded_slots, counted_slots) in audit.drift.items()
         }
-        return {"drift": drift, "orphans": [str(kernel) for kernel in audit.orphans]}
+        return {"drift": difference_by_agent, "orphans": [str(kernel) for kernel in audit.orphans]}
 
     @route("GET", "/session/{s}/abusing-report")
     async def abusing_report(self, call: Call) -> None:

@@ -67,37 +67,42 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
 
 
-def callback_body(event: EventDraft, at: datetime) -> dict[str, Any]:
+def callback_body(event: EventDraft, happened_at: datetime) -> dict[str, Any]:
     """Returns the body of the webhook of an event, without facts that only the owner may know.
 
     Source: docs/decisions/0044; ``type``, ``event``, ``session_id`` and ``when`` are the published manager's.
     """
-    details = {name: event.payload[name] for name in _PAYLOAD_FIELDS if name in event.payload}
+    public_payload = {name: event.payload[name] for name in _PAYLOAD_FIELDS if name in event.payload}
     return {
         "type": "session_lifecycle",
         "event": event.name.removeprefix("session_"),
         "session_id": str(event.session_id),
-        "when": at.isoformat(),
-        **details,
+        "when": happened_at.isoformat(),
+        **public_payload,
     }
 
 
-def event_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> list[dict[str, Any]]:
+def event_rows(session: Session, drafts: Iterable[EventDraft], happened_at: datetime) -> list[dict[str, Any]]:
     """Returns rows of the event table for new events of a session, without their ids."""
-    owner = {"access_key": session.access_key, "domain_name": session.domain_name, "group_id": session.group_id}
+    owner_fields = {"access_key": session.access_key, "domain_name": session.domain_name, "group_id": session.group_id}
     return [
-        {**owner, "user_id": session.user_id, "at": at}
-        | {"name": item.name, "session_id": item.session_id, "kernel_id": item.kernel_id, "payload": dict(item.payload)}
-        for item in drafts
+        {**owner_fields, "user_id": session.user_id, "at": happened_at}
+        | {
+            "name": draft.name,
+            "session_id": draft.session_id,
+            "kernel_id": draft.kernel_id,
+            "payload": dict(draft.payload),
+        }
+        for draft in drafts
     ]
 
 
-def webhook_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> list[dict[str, Any]]:
+def webhook_rows(session: Session, drafts: Iterable[EventDraft], happened_at: datetime) -> list[dict[str, Any]]:
     """Returns rows, without ids, of the webhook table for those new events that change the session's status."""
     shared_fields = {"session_id": session.id, "access_key": session.access_key, "url": session.callback_url}
     shared_fields["trace"] = session.trace
     return [
-        {**shared_fields, "body": callback_body(draft, at), "attempts": 0, "due_at": at}
+        {**shared_fields, "body": callback_body(draft, happened_at), "attempts": 0, "due_at": happened_at}
         for draft in drafts
         if draft.kernel_id is None and session.callback_url
     ]
@@ -146,4 +151,4 @@ def slot_deltas(changes: Sequence[Change]) -> dict[AgentId, ResourceSlot]:
                 held_slots = kernel.holds
                 if kernel.agent is not None and len(held_slots):
                     deltas[kernel.agent] = deltas.get(kernel.agent, ResourceSlot()) + held_slots * sign
-    return {agent: nonzero for agent, delta in deltas.items() if len(nonzero := delta.nonzero())}
+    return {agent: changed_slots for agent, delta in deltas.items() if len(changed_slots := delta.nonzero())}

@@ -31,8 +31,8 @@ def statuses_of(text: str | None) -> tuple[SessionStatus, ...] | None:
     """Returns the statuses of a comma-separated list; None for no list. Raises InvalidInput for an unknown status.
     Statuses that only kernels have (spec 03-11: RESIZING, SUSPENDED) are accepted and match no session."""
     words = _split_words(text)
-    if unknown := [word for word in words if word not in {*SessionStatus, *KernelStatus}]:
-        raise refuse({"status": f"{unknown[0][:64]!r} is not one of {', '.join(SessionStatus)}"})
+    if unknown_words := [word for word in words if word not in {*SessionStatus, *KernelStatus}]:
+        raise refuse({"status": f"{unknown_words[0][:64]!r} is not one of {', '.join(SessionStatus)}"})
     return tuple(SessionStatus(word) for word in words if word in {*SessionStatus}) if words else None
 
 
@@ -79,7 +79,7 @@ _MAIN_ROLE = "master"
 
 def session_view(session: Session, caller: Caller) -> View:
     agents = list(session.agent_ids) if is_permitted(caller, Operation.SEE_AGENTS) else []
-    occupying = slots_json(session.occupying_slots)
+    occupied_slots = slots_json(session.occupying_slots)
     is_by_owner = session.created_by == session.access_key
     creator_id = session.user_id if is_by_owner else None
     return {
@@ -103,8 +103,8 @@ def session_view(session: Session, caller: Caller) -> View:
         "claim": session.claim_name,
         "vfolder_mounts": session.mounts,
         "requested_slots": slots_json(session.requested_slots),
-        "occupying_slots": occupying,
-        "occupied_slots": occupying,
+        "occupying_slots": occupied_slots,
+        "occupied_slots": occupied_slots,
         "containers": [kernel_view(kernel, session, caller) for kernel in session.kernels],
         "session": session,  # for resolvers of this and other features
         "abusing_reports": [],
@@ -153,7 +153,7 @@ class SessionResolvers:
             group_id=_uuid_text(args.get("group_id"), "group_id"),
         )
         page = await self._sessions.search(context.caller, selection)
-        items = [session_view(s, context.caller) for s in page.items]
+        items = [session_view(session, context.caller) for session in page.items]
         return {"items": items, "total_count": page.total_count, "selection": selection}
 
     @field("ComputeSessionList", "status_counts")
@@ -176,7 +176,7 @@ class SessionResolvers:
     @query("compute_container")
     async def compute_container(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name
         caller = context_of(info).caller
-        session = await self._sessions.of_kernel(caller, KernelId(id))
+        session = await self._sessions.session_of_kernel(caller, KernelId(id))
         kernels = session.kernels if session is not None else ()
         return next((kernel_view(kernel, session, caller) for kernel in kernels if kernel.id == id), None)
 

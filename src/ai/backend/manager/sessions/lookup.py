@@ -44,12 +44,12 @@ def _is_permitted(caller: Caller, operation: Operation, session: Session) -> boo
 
 def with_live_statistics(session: Session, metrics: LiveMetrics) -> Session:
     """Returns the session with the latest statistics and the queries that have not been written yet."""
-    queries = metrics.queries_of(session.id)
+    query_count = metrics.queries_of(session.id)
     stats = [metrics.kernel_statistics(kernel.id) for kernel in session.kernels]
-    if not queries and not any(stats):
+    if not query_count and not any(stats):
         return session
     kernels = tuple(replace(kernel, live_stat=stat) for kernel, stat in zip(session.kernels, stats, strict=True))
-    return replace(session, kernels=kernels, num_queries=session.num_queries + queries)
+    return replace(session, kernels=kernels, num_queries=session.num_queries + query_count)
 
 
 class LiveSlotUse:
@@ -104,23 +104,28 @@ class SessionFinder:
     async def _find(self, viewer: Caller, owner: Caller, ref: str, *, may_be_recent: bool) -> Session | None:
         session_id = _as_session_id(ref)
         if session_id is not None:
-            cached_session = self._writer.recent(session_id) if may_be_recent else None
+            cached_session = self._writer.recent_session(session_id) if may_be_recent else None
             session = cached_session or await self._store.get(session_id)
             if session is not None and cached_session is None:
                 self._writer.cache([session])
             return session
-        matches = await self._store.find_live(owner.access_key, ref, limit=MAX_MATCHES)
-        if not matches and scope_of(viewer, Operation.SEE_SESSIONS) is not Scope.OWN:
-            matches = [
+        matching_sessions = await self._store.find_live(owner.access_key, ref, limit=MAX_MATCHES)
+        if not matching_sessions and scope_of(viewer, Operation.SEE_SESSIONS) is not Scope.OWN:
+            matching_sessions = [
                 session
                 for session in await self._store.find_live(None, ref, limit=MAX_MATCHES)
                 if sees(viewer, session)
             ]
-        if len(matches) > 1:
+        if len(matching_sessions) > 1:
             raise TooManySessionsMatched(
-                data={"matches": [{"id": str(s.id), "name": s.name, "status": s.status.value} for s in matches]}
+                data={
+                    "matches": [
+                        {"id": str(match.id), "name": match.name, "status": match.status.value}
+                        for match in matching_sessions
+                    ]
+                }
             )
-        return matches[0] if matches else await self._store.newest_named(owner.access_key, ref)
+        return matching_sessions[0] if matching_sessions else await self._store.newest_named(owner.access_key, ref)
 
     async def several(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[Session]:
         """Returns an owner's live session whose name or id is ``ref``; without one, those whose name or id starts with

@@ -32,7 +32,7 @@ from ai.backend.manager.sessions.changes import (
     webhook_rows,
 )
 from ai.backend.manager.sessions.claims.memory import MemoryClaims
-from ai.backend.manager.sessions.claims.model import Claim, as_occupancy, no_such_claim, own_devices
+from ai.backend.manager.sessions.claims.model import Claim, as_occupancy, no_such_claim, without_claim_devices
 from ai.backend.manager.sessions.store import UNLIMITED
 
 
@@ -54,7 +54,7 @@ class Memory:
 _OCCUPANCY_FIELDS = ("session_id", "agent", "status", "status_changed", "attempt", "devices")
 
 
-def _age(session: model.Session) -> tuple[datetime, str]:
+def _order_of_age(session: model.Session) -> tuple[datetime, str]:
     return session.created_at, str(session.id)
 
 
@@ -68,10 +68,21 @@ class MemorySessionStore(MemoryClaims):
 
     @property
     def _live(self) -> list[model.Session]:
-        return sorted((session for session in self._memory.sessions.values() if not session.status.is_final), key=_age)
+        return sorted(
+            (session for session in self._memory.sessions.values() if not session.status.is_final), key=_order_of_age
+        )
 
-    def _live_by_name(self, access_key: AccessKey, name: str, *, but: SessionId | None = None) -> model.Session | None:
-        return next((s for s in self._live if (s.access_key, s.name) == (access_key, name) and s.id != but), None)
+    def _live_by_name(
+        self, access_key: AccessKey, name: str, *, excluded_id: SessionId | None = None
+    ) -> model.Session | None:
+        return next(
+            (
+                session
+                for session in self._live
+                if (session.access_key, session.name) == (access_key, name) and session.id != excluded_id
+            ),
+            None,
+        )
 
     async def live_named(self, access_key: AccessKey, name: str) -> model.Session | None:
         return self._live_by_name(access_key, name)
@@ -81,17 +92,22 @@ class MemorySessionStore(MemoryClaims):
     ) -> None:
         memory = self._memory
         check_fence()
-        existing = memory.sessions.get(session.id) or self._live_by_name(session.access_key, session.name)
-        if existing is not None:
-            raise SessionAlreadyExists(data={"existingSessionId": str(existing.id)})
-        owned = [s for s in self._live if s.access_key == session.access_key]
-        if limits.max_live is not None and len(owned) >= limits.max_live:
+        existing_session = memory.sessions.get(session.id) or self._live_by_name(session.access_key, session.name)
+        if existing_session is not None:
+            raise SessionAlreadyExists(data={"existingSessionId": str(existing_session.id)})
+        owned_sessions = [
+            owned_session for owned_session in self._live if owned_session.access_key == session.access_key
+        ]
+        if limits.max_live is not None and len(owned_sessions) >= limits.max_live:
             raise model.too_many_sessions(limits.max_live)
-        pending = [*(s for s in owned if s.status is SessionStatus.PENDING), session]
+        pending_sessions = [
+            *(owned_session for owned_session in owned_sessions if owned_session.status is SessionStatus.PENDING),
+            session,
+        ]
         pending_slots = sum(
-            (kernel.requested_slots for session in pending for kernel in session.kernels), ResourceSlot()
+            (kernel.requested_slots for session in pending_sessions for kernel in session.kernels), ResourceSlot()
         )
-        limits.check_pending(len(pending), pending_slots)
+        limits.check_pending(len(pending_sessions), pending_slots)
         if session.claim_id is not None:
             claim = memory.claims.get(session.claim_id)
             if claim is None or claim.is_deleting:
@@ -103,19 +119,19 @@ class MemorySessionStore(MemoryClaims):
         memory = self._memory
         check_fence()
         for change in changes:
-            stored = memory.sessions.get(change.old.id)
-            if stored is None or stored.version != change.old.version:
+            stored_session = memory.sessions.get(change.old.id)
+            if stored_session is None or stored_session.version != change.old.version:
                 raise StaleVersion(f"session {change.old.id} is not at version {change.old.version} any more")
             if not change.new.status.is_final:
-                namesake = self._live_by_name(change.new.access_key, change.new.name, but=change.new.id)
+                namesake = self._live_by_name(change.new.access_key, change.new.name, excluded_id=change.new.id)
                 if namesake is not None:
                     raise SessionAlreadyExists(data={"existingSessionId": str(namesake.id)})
         self._check_vnis(changes)
         self.check_claims(claim_changes(changes))
         moved_agents = self._agents_with_deltas(slot_deltas(changes))
         for change in changes:
-            stored = memory.sessions[change.old.id]
-            memory.sessions[stored.id] = _with_side_fields(change, stored)
+            stored_session = memory.sessions[change.old.id]
+            memory.sessions[stored_session.id] = _with_side_fields(change, stored_session)
             self._add_events(change.new, change.events, change.new.status_changed)
         self.put_claims(claim_changes(changes))
         memory.agents.update(moved_agents)
@@ -123,8 +139,11 @@ class MemorySessionStore(MemoryClaims):
             memory.acks[ack.agent_id] = ack
 
     def _check_vnis(self, changes: Sequence[Change]) -> None:
-        after = {**{i: s.vni for i, s in self._memory.sessions.items()}, **{c.new.id: c.new.vni for c in changes}}
-        vnis = [vni for vni in after.values() if vni is not None]
+        vni_of_session = {
+            **{session_id: session.vni for session_id, session in self._memory.sessions.items()},
+            **{change.new.id: change.new.vni for change in changes},
+        }
+        vnis = [vni for vni in vni_of_session.values() if vni is not None]
         if len(vnis) != len(set(vnis)):
             raise StaleVersion("another session has the number of this one's network")
 
@@ -144,7 +163,7 @@ class MemorySessionStore(MemoryClaims):
 
     async def networks(self) -> list[tuple[int, model.SessionNetwork]]:
         return [
-            (session.vni, model.lasting(session.network, session.status))
+            (session.vni, model.network_to_keep(session.network, session.status))
             for session in self._live
             if session.vni is not None and session.network is not None
         ]
@@ -155,19 +174,19 @@ class MemorySessionStore(MemoryClaims):
             agent = self._memory.agents.get(agent_id)
             if agent is None:
                 continue
-            occupied = (agent.occupied_slots + delta).nonzero()
+            occupied_slots = (agent.occupied_slots + delta).nonzero()
             growing_slots = [name for name, amount in delta.items() if amount > 0]
-            if any(occupied[name] > agent.capacity[name] for name in growing_slots):
+            if any(occupied_slots[name] > agent.capacity[name] for name in growing_slots):
                 raise InsufficientResource(f"agent {agent_id} does not have as much free")
-            moved_agents[agent_id] = replace(agent, occupied_slots=occupied)
+            moved_agents[agent_id] = replace(agent, occupied_slots=occupied_slots)
         return moved_agents
 
-    def _add_events(self, session: model.Session, drafts: Sequence[EventDraft], at: datetime) -> None:
+    def _add_events(self, session: model.Session, drafts: Sequence[EventDraft], happened_at: datetime) -> None:
         memory = self._memory
-        for row in webhook_rows(session, drafts, at):
+        for row in webhook_rows(session, drafts, happened_at):
             memory.callback_id += 1
             memory.callbacks[memory.callback_id] = Webhook(id=memory.callback_id, **row)
-        for row in event_rows(session, drafts, at):
+        for row in event_rows(session, drafts, happened_at):
             memory.event_id += 1
             memory.events.append(Event(id=memory.event_id, **row))
 
@@ -176,26 +195,34 @@ class MemorySessionStore(MemoryClaims):
 
     async def get_many(self, ids: Iterable[SessionId]) -> list[model.Session]:
         sessions = (self._memory.sessions.get(session_id) for session_id in dict.fromkeys(ids))
-        return sorted((session for session in sessions if session is not None), key=_age)
+        return sorted((session for session in sessions if session is not None), key=_order_of_age)
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[model.Session]:
-        owned = [session for session in self._live if access_key is None or session.access_key == access_key]
-        exact = [session for session in owned if ref == session.name or ref.lower() == str(session.id)]
-        if exact or not ref:
-            return exact[:limit]
+        owned_sessions = [session for session in self._live if access_key is None or session.access_key == access_key]
+        exact_matches = [session for session in owned_sessions if ref == session.name or ref.lower() == str(session.id)]
+        if exact_matches or not ref:
+            return exact_matches[:limit]
         return [
-            session for session in owned if session.name.startswith(ref) or str(session.id).startswith(ref.lower())
+            session
+            for session in owned_sessions
+            if session.name.startswith(ref) or str(session.id).startswith(ref.lower())
         ][:limit]
 
     async def newest_named(self, access_key: AccessKey, name: str) -> model.Session | None:
-        sessions = [s for s in self._memory.sessions.values() if (s.access_key, s.name) == (access_key, name)]
+        sessions = [
+            named_session
+            for named_session in self._memory.sessions.values()
+            if (named_session.access_key, named_session.name) == (access_key, name)
+        ]
         return max(sessions, key=lambda session: session.created_at, default=None)
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[model.Session]:
-        return sorted((session for session in self._memory.sessions.values() if session.status in statuses), key=_age)
+        return sorted(
+            (session for session in self._memory.sessions.values() if session.status in statuses), key=_order_of_age
+        )
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], model.Session | None]
+        self, statuses: Collection[SessionStatus], find_cached: Callable[[SessionId], model.Session | None]
     ) -> list[model.Session]:
         return await self.by_status(statuses)
 
@@ -203,7 +230,7 @@ class MemorySessionStore(MemoryClaims):
         ids = set(kernel_ids)
         return sorted(
             (session for session in self._memory.sessions.values() if ids & {kernel.id for kernel in session.kernels}),
-            key=_age,
+            key=_order_of_age,
         )
 
     async def on_agent(self, agent_id: AgentId) -> list[model.Session]:
@@ -212,7 +239,7 @@ class MemorySessionStore(MemoryClaims):
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
         kernels = [
             KernelOccupancy(
-                **{name: getattr(kernel, name) for name in _OCCUPANCY_FIELDS},
+                **{field_name: getattr(kernel, field_name) for field_name in _OCCUPANCY_FIELDS},
                 kernel_id=kernel.id,
                 access_key=session.access_key,
                 slots=kernel.occupied_slots,
@@ -224,7 +251,7 @@ class MemorySessionStore(MemoryClaims):
             if kernel.agent in agent_ids and kernel.agent is not None and kernel.status in HOLDING
         ]
         claims = [claim for claim in self._memory.claims.values() if claim.agent in agent_ids]
-        return [*map(own_devices, kernels), *map(as_occupancy, claims)]
+        return [*map(without_claim_devices, kernels), *map(as_occupancy, claims)]
 
     async def search(self, query: model.SessionQuery) -> Page[model.Session]:
         sessions = [
@@ -247,8 +274,8 @@ class MemorySessionStore(MemoryClaims):
     async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime]]:
         statuses: dict[SessionStatus, tuple[int, datetime]] = {}
         for session in self._live:
-            count, oldest = statuses.get(session.status, (0, session.starts_at or session.status_changed))
-            statuses[session.status] = count + 1, min(oldest, session.starts_at or session.status_changed)
+            count, oldest_since = statuses.get(session.status, (0, session.starts_at or session.status_changed))
+            statuses[session.status] = count + 1, min(oldest_since, session.starts_at or session.status_changed)
         return statuses
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:
@@ -288,7 +315,10 @@ class MemorySessionStore(MemoryClaims):
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
         check_fence()
         for session in list(self._memory.sessions.values()):
-            kernels = tuple(replace(k, last_stat=stats[k.id]) if k.id in stats else k for k in session.kernels)
+            kernels = tuple(
+                replace(kernel, last_stat=stats[kernel.id]) if kernel.id in stats else kernel
+                for kernel in session.kernels
+            )
             query_count = session.num_queries + queries.get(session.id, 0)
             self._memory.sessions[session.id] = replace(session, kernels=kernels, num_queries=query_count)
 
@@ -350,9 +380,9 @@ class MemorySessionStore(MemoryClaims):
         self._memory.callbacks.pop(callback_id, None)
 
 
-def _with_side_fields(change: Change, stored: model.Session) -> model.Session:
+def _with_side_fields(change: Change, stored_session: model.Session) -> model.Session:
     """Returns the changed session with the stored query count, and stored statistics that the change did not set."""
-    stats = {kernel.id: kernel.last_stat for kernel in stored.kernels}
+    stats = {kernel.id: kernel.last_stat for kernel in stored_session.kernels}
     old_stats = {kernel.id: kernel.last_stat for kernel in change.old.kernels}
     kernels = tuple(
         replace(kernel, last_stat=stats[kernel.id])
@@ -360,4 +390,6 @@ def _with_side_fields(change: Change, stored: model.Session) -> model.Session:
         else kernel
         for kernel in change.new.kernels
     )
-    return replace(change.new, kernels=kernels, num_queries=stored.num_queries, version=stored.version + 1)
+    return replace(
+        change.new, kernels=kernels, num_queries=stored_session.num_queries, version=stored_session.version + 1
+    )

@@ -29,7 +29,7 @@ STARTED_OVER = "started_over"
 """Key of a session's ``status_data``: how often it was preempted and started over, and its attempts by then."""
 
 
-def line_between(first: ids.AgentId, second: ids.AgentId) -> str:
+def connection_name_of(first: ids.AgentId, second: ids.AgentId) -> str:
     """Returns the name of the connection between two agents, which does not depend on the order of the agents."""
     return " ".join(sorted((first, second)))
 
@@ -50,7 +50,7 @@ class SessionNetwork(msgspec.Struct, frozen=True, kw_only=True):
         mtu: the largest packet in it.
         addresses, places: the address and the agent of each kernel, by host name.
         encrypted: True if traffic between agents is encrypted.
-        lines: the nonce of each encrypted line, by :func:`line_between`; empty without encryption.
+        lines: the nonce of each encrypted line, by :func:`connection_name_of`; empty without encryption.
         key_id: of the key from which its secrets are derived; newer keys do not change it.
     """
 
@@ -64,7 +64,7 @@ class SessionNetwork(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str = ""
 
 
-def lasting(network: SessionNetwork, status: states.SessionStatus) -> SessionNetwork:
+def network_to_keep(network: SessionNetwork, status: states.SessionStatus) -> SessionNetwork:
     """Returns a session's network for later sessions, without its connections if the session is TERMINATING."""
     return replace(network, lines={}) if status is states.SessionStatus.TERMINATING else network
 
@@ -243,9 +243,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     def service_name(self, name: str) -> str:
         """Returns the declared name of a service for a name or an alias; any other name is returned as it is."""
-        declared = {port["name"] for port in self.service_ports}
-        alias_of = SERVICE_ALIASES.get(name, name)
-        return alias_of if alias_of in declared and name not in declared else name
+        declared_names = {port["name"] for port in self.service_ports}
+        canonical_name = SERVICE_ALIASES.get(name, name)
+        return canonical_name if canonical_name in declared_names and name not in declared_names else name
 
 
 class KernelRole(msgspec.Struct, frozen=True, kw_only=True):
@@ -342,11 +342,11 @@ class OwnerLimits(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_pending is not None and count > self.max_pending:
             message = f"Your policy allows {self.max_pending} sessions to wait at a time."
             raise LimitExceeded(message, data={"pending": self.max_pending})
-        exceeded = [name for name in self.max_pending_slots if slots[name] > self.max_pending_slots[name]]
-        if exceeded:
+        exceeded_slots = [name for name in self.max_pending_slots if slots[name] > self.max_pending_slots[name]]
+        if exceeded_slots:
             limits = self.max_pending_slots.to_json()
-            message = f"Sessions that wait may ask for {limits[exceeded[0]]} of {exceeded[0]} together."
-            raise LimitExceeded(message, data={"pending_slots": {name: limits[name] for name in exceeded}})
+            message = f"Sessions that wait may ask for {limits[exceeded_slots[0]]} of {exceeded_slots[0]} together."
+            raise LimitExceeded(message, data={"pending_slots": {name: limits[name] for name in exceeded_slots}})
 
 
 class CreateReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from ai.backend.common.states import ClusterMode
 from ai.backend.common.wire.agent import OverlayInfo, UnderlayPeer
 from ai.backend.manager.agents.capabilities import is_encrypted
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.sessions.model import Kernel, NetworkNode, Session, SessionNetwork, line_between
+from ai.backend.manager.sessions.model import Kernel, NetworkNode, Session, SessionNetwork, connection_name_of
 from ai.backend.manager.sessions.settings import SessionSettings
 
 Derive = Callable[[bytes, str], bytes]
@@ -45,55 +45,69 @@ def needs_overlay(session: Session) -> bool:
 def assign_network(
     session: Session,
     agents: Mapping[AgentId, Agent],
-    taken: Collection[tuple[int, SessionNetwork]],
+    existing_networks: Collection[tuple[int, SessionNetwork]],
     settings: SessionSettings,
     rng: random.Random,
     key_id: str = "",
 ) -> tuple[int, SessionNetwork]:
     """Returns the number and the network of a session whose kernels have their agents.
 
-    ``agents`` are at least those of its kernels; ``taken`` are the networks of all live sessions. The search begins at
-    random, so that numbers that a lost agent still uses are not reused at once. Raises InsufficientResource if no
-    numbers or addresses are free, or an agent does not support such networks any more.
+    ``agents`` are at least those of its kernels; ``existing_networks`` are the networks of all live sessions. The
+    search begins at random, so that numbers that a lost agent still uses are not reused at once. Raises
+    InsufficientResource if no numbers or addresses are free, or an agent does not support such networks any more.
     """
-    placed = [(kernel.cluster_hostname, kernel.agent) for kernel in session.kernels if kernel.agent is not None]
-    members = list(dict.fromkeys(agent for _, agent in placed))
-    overlay_reports = {agent_id: agents[agent_id].overlay if agent_id in agents else None for agent_id in members}
-    subnet = _free_subnet(len(placed) + len(members), [IPv4Network(net.subnet) for _, net in taken], settings, rng)
+    placed_hosts = [(kernel.cluster_hostname, kernel.agent) for kernel in session.kernels if kernel.agent is not None]
+    member_agents = list(dict.fromkeys(agent for _, agent in placed_hosts))
+    overlay_reports = {agent_id: agents[agent_id].overlay if agent_id in agents else None for agent_id in member_agents}
+    subnet = _free_subnet(
+        len(placed_hosts) + len(member_agents),
+        [IPv4Network(network_in_use.subnet) for _, network_in_use in existing_networks],
+        settings,
+        rng,
+    )
     nodes: dict[AgentId, NetworkNode] = {}
-    encrypted = is_encrypted(session.resource_opts)
+    is_network_encrypted = is_encrypted(session.resource_opts)
     mtu = _MAX_MTU
     for address_index, (agent_id, overlay) in enumerate(overlay_reports.items(), 1):
         if overlay is None or overlay.why_not:
             raise InsufficientResource(f"agent {agent_id} does not support networks over several nodes any more")
-        port = overlay.encrypted_port if encrypted else overlay.port
+        port = overlay.encrypted_port if is_network_encrypted else overlay.port
         nodes[agent_id] = NetworkNode(address=overlay.address, port=port, gateway=str(subnet[address_index]))
         mtu = min(mtu, overlay.mtu)
     network = SessionNetwork(
         subnet=str(subnet),
-        mtu=mtu - _HEADER_BYTES - (_ENCRYPTION_BYTES if encrypted else 0),
+        mtu=mtu - _HEADER_BYTES - (_ENCRYPTION_BYTES if is_network_encrypted else 0),
         addresses={
-            host: str(subnet[len(members) + address_index]) for address_index, (host, _) in enumerate(placed, 1)
+            host_name: str(subnet[len(member_agents) + address_index])
+            for address_index, (host_name, _) in enumerate(placed_hosts, 1)
         },
-        places=dict(placed),
+        places=dict(placed_hosts),
         nodes=nodes,
-        encrypted=encrypted,
-        lines=_connection_nonces(members, taken, rng, key_id) if encrypted else {},
+        encrypted=is_network_encrypted,
+        lines=_connection_nonces(member_agents, existing_networks, rng, key_id) if is_network_encrypted else {},
         key_id=key_id,
     )
-    return _free_vni({vni for vni, _ in taken}, settings, rng), network
+    return _free_vni({vni for vni, _ in existing_networks}, settings, rng), network
 
 
 def _connection_nonces(
-    members: Collection[AgentId], taken: Iterable[tuple[int, SessionNetwork]], rng: random.Random, key_id: str
+    member_agents: Collection[AgentId],
+    existing_networks: Iterable[tuple[int, SessionNetwork]],
+    rng: random.Random,
+    key_id: str,
 ) -> dict[str, str]:
     """Returns, by the name of a connection, the nonce and key id of each two agents. The nonce is that of live
     sessions, or a new one. A new line counts packets from zero and must not reuse a key; a line keeps its key while a
     session uses it.
     """
-    existing_nonces = {line: nonce for _, network in taken for line, nonce in network.lines.items()}
-    connection_names = (line_between(*agent_pair) for agent_pair in combinations(members, 2))
-    return {line: existing_nonces.get(line) or f"{key_id}:{rng.getrandbits(64):016x}" for line in connection_names}
+    existing_nonces = {
+        connection_name: nonce for _, network in existing_networks for connection_name, nonce in network.lines.items()
+    }
+    connection_names = (connection_name_of(*agent_pair) for agent_pair in combinations(member_agents, 2))
+    return {
+        connection_name: existing_nonces.get(connection_name) or f"{key_id}:{rng.getrandbits(64):016x}"
+        for connection_name in connection_names
+    }
 
 
 def _free_vni(taken_vnis: Collection[int], settings: SessionSettings, rng: random.Random) -> int:
@@ -110,22 +124,24 @@ def _free_vni(taken_vnis: Collection[int], settings: SessionSettings, rng: rando
 def _free_subnet(
     address_count: int, taken_subnets: Iterable[IPv4Network], settings: SessionSettings, rng: random.Random
 ) -> IPv4Network:
-    pool = settings.network_pool
+    address_pool = settings.network_pool
     prefix_bits = min(_SMALLEST_PREFIX_BITS, 32 - (address_count + _RESERVED_ADDRESSES - 1).bit_length())
-    if prefix_bits < pool.prefixlen:
-        raise InsufficientResource(f"{pool} has no room for a network of {address_count} addresses")
-    size = 1 << (32 - prefix_bits)
-    count = pool.num_addresses // size
-    pool_start = int(pool.network_address)
-    used: set[int] = set()
+    if prefix_bits < address_pool.prefixlen:
+        raise InsufficientResource(f"{address_pool} has no room for a network of {address_count} addresses")
+    subnet_size = 1 << (32 - prefix_bits)
+    subnet_count = address_pool.num_addresses // subnet_size
+    pool_start = int(address_pool.network_address)
+    used_indexes: set[int] = set()
     for subnet in taken_subnets:
         low_offset, high_offset = int(subnet.network_address) - pool_start, int(subnet.broadcast_address) - pool_start
-        used.update(range(max(0, low_offset // size), min(count - 1, high_offset // size) + 1))
-    first_index = rng.randrange(count)
-    for step in range(count):
-        if (index := (first_index + step) % count) not in used:
-            return IPv4Network((pool_start + index * size, prefix_bits))
-    raise InsufficientResource(f"no addresses of {pool} are left for networks over several nodes")
+        used_indexes.update(
+            range(max(0, low_offset // subnet_size), min(subnet_count - 1, high_offset // subnet_size) + 1)
+        )
+    first_index = rng.randrange(subnet_count)
+    for offset in range(subnet_count):
+        if (index := (first_index + offset) % subnet_count) not in used_indexes:
+            return IPv4Network((pool_start + index * subnet_size, prefix_bits))
+    raise InsufficientResource(f"no addresses of {address_pool} are left for networks over several nodes")
 
 
 def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInfo | None:
@@ -140,7 +156,7 @@ def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInf
     def key(source: AgentId, target: AgentId) -> bytes:
         if not network.encrypted:
             return b""
-        nonce = network.lines.get(line_between(source, target), "")
+        nonce = network.lines.get(connection_name_of(source, target), "")
         return derive(f"underlay {source} {target} {nonce}".encode(), nonce.partition(":")[0])
 
     return OverlayInfo(
@@ -160,6 +176,6 @@ def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInf
             for agent_id, node in network.nodes.items()
             if agent_id != kernel.agent
         },
-        places={host: agent_id for host, agent_id in network.places.items() if agent_id != kernel.agent},
+        places={host_name: agent_id for host_name, agent_id in network.places.items() if agent_id != kernel.agent},
         secret=derive(f"session-network {session.id} {session.vni}".encode(), network.key_id),
     )

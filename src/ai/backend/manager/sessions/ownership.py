@@ -33,17 +33,17 @@ class OwnerSessions:
         return (await self._store.search(query)).total_count
 
     async def count_live_of_member(self, group_id: GroupId, user_id: UserId) -> int:
-        is_theirs = Condition(field="user_id", op="==", value=str(user_id))
-        query = SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, group_id=str(group_id), filter=is_theirs)
+        is_of_member = Condition(field="user_id", op="==", value=str(user_id))
+        query = SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, group_id=str(group_id), filter=is_of_member)
         return (await self._store.search(query)).total_count
 
     async def end_all(self, caller: Caller, access_keys: Sequence[AccessKey]) -> None:
         for access_key in access_keys:
             query = SessionQuery(limit=10_000, access_key=access_key, statuses=LIVE_SESSION_STATUSES)
             page = await self._service.search(caller, query)
-            await asyncio.gather(*(self._end(caller, str(session.id)) for session in page.items))
+            await asyncio.gather(*(self._end_session(caller, str(session.id)) for session in page.items))
 
-    async def _end(self, caller: Caller, session_id: str) -> None:
+    async def _end_session(self, caller: Caller, session_id: str) -> None:
         with contextlib.suppress(NotFound):  # it has been removed meanwhile
             await self._service.destroy(caller, session_id, forced=True)
 
@@ -62,6 +62,6 @@ class ResourceGroupSessions:
         ]
 
     async def count_live_sessions(self, name: str) -> int:
-        in_group = Condition(field="scaling_group", op="==", value=name)
-        query = SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, filter=in_group)
+        is_in_group = Condition(field="scaling_group", op="==", value=name)
+        query = SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, filter=is_in_group)
         return (await self._sessions.search(query)).total_count

@@ -237,7 +237,7 @@ class DependencyTree(TypedDict):
 
 
 class SlotAuditReply(TypedDict):
-    """``drift``: agent -> what is recorded, and what its kernels hold, by slot."""
+    """The result of a recount. ``drift``: by agent, the recorded slots and the slots that its kernels hold."""
 
     drift: dict[str, dict[str, dict[str, str]]]
     orphans: list[str]

@@ -86,20 +86,20 @@ class SessionService:
         """
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
         session_id = SessionId(call_id) if call_id is not None else None
-        existing = await self._existing_session(owner, request, session_id)
-        if existing is not None:
-            return await self._await_start(existing, request, created=False)
+        existing_session = await self._existing_session(owner, request, session_id)
+        if existing_session is not None:
+            return await self._await_start(existing_session, request, created=False)
         try:
-            with span("session create") as traced:
+            with span("session create") as creation_span:
                 session, limits = await self.factory.build(caller, owner, request, session_id)
-                traced.set({"backendai.session_id": str(session.id)})
+                creation_span.set({"backendai.session_id": str(session.id)})
                 await self.check_hooks(owner, session)
                 await self.writer.insert(session, [enqueued_event(session)], limits=limits)
         except SessionAlreadyExists:
-            existing = await self._existing_session(owner, request, session_id)
-            if existing is None:
+            existing_session = await self._existing_session(owner, request, session_id)
+            if existing_session is None:
                 raise
-            return await self._await_start(existing, request, created=False)
+            return await self._await_start(existing_session, request, created=False)
         return await self._await_start(session, request, created=True)
 
     async def check_hooks(self, owner: Caller, session: model.Session) -> None:
@@ -111,9 +111,9 @@ class SessionService:
     ) -> model.Session | None:
         """Returns the existing session that the request names. Raises SessionAlreadyExists if it must not be reused."""
         if session_id is not None:
-            created = await self.store.get(session_id)
-            if created is not None:
-                return created
+            created_session = await self.store.get(session_id)
+            if created_session is not None:
+                return created_session
         if request.name is None:
             return None
         namesake = await self.store.live_named(owner.access_key, request.name)
@@ -129,10 +129,12 @@ class SessionService:
         if request.enqueue_only or session.has_started:
             return model.CreateReply(session=session, status=session.status.value, created=created)
         timeout_s = request.max_wait_s or None
-        reached = await self.writer.wait_until(session.id, lambda session: session.has_started, timeout_s=timeout_s)
-        if reached is None:
+        started_session = await self.writer.wait_until(
+            session.id, lambda session: session.has_started, timeout_s=timeout_s
+        )
+        if started_session is None:
             return model.CreateReply(session=await self.writer.load(session.id), status="TIMEOUT", created=created)
-        return model.CreateReply(session=reached, status=reached.status.value, created=created)
+        return model.CreateReply(session=started_session, status=started_session.status.value, created=created)
 
     # ---- reading ----
 
@@ -146,12 +148,12 @@ class SessionService:
         """Returns sessions with live statistics, as far as the caller's role permits. Users see their own sessions,
         admins those of their domain, superadmins all. Raises Forbidden for a plain user who names another access key.
         """
-        page = await self.store.search(await self._visible(caller, query))
+        page = await self.store.search(await self._restrict_query(caller, query))
         return Page(
             items=[with_live_statistics(session, self.stats) for session in page.items], total_count=page.total_count
         )
 
-    async def _visible(self, caller: Caller, query: model.SessionQuery) -> model.SessionQuery:
+    async def _restrict_query(self, caller: Caller, query: model.SessionQuery) -> model.SessionQuery:
         """Returns the query, restricted to the sessions that the caller may see. Raises Forbidden as :meth:`search`."""
         scope = scope_of(caller, Operation.SEE_SESSIONS)
         if scope is Scope.DOMAIN:
@@ -173,9 +175,9 @@ class SessionService:
         """Returns the number of sessions in each status, among the sessions of a query that :meth:`search` would
         return. The statuses that the query names are ignored.
         """
-        return await self.store.count_by_status(await self._visible(caller, query))
+        return await self.store.count_by_status(await self._restrict_query(caller, query))
 
-    async def of_kernel(self, caller: Caller, kernel_id: KernelId) -> model.Session | None:
+    async def session_of_kernel(self, caller: Caller, kernel_id: KernelId) -> model.Session | None:
         """Returns the session of a kernel with live statistics, or None if the caller may not see the session."""
         sessions = await self.store.of_kernels([kernel_id])
         return next((with_live_statistics(session, self.stats) for session in sessions if sees(caller, session)), None)
@@ -218,7 +220,7 @@ class SessionService:
     ) -> Mapping[str, str | None]:
         """Returns lower-case status -> ISO time of the last entry; ``preparing`` and ``terminated`` are always set."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
-        history = {name.lower(): at for name, at in session.status_history.items()}
+        history = {name.lower(): entered_at for name, entered_at in session.status_history.items()}
         return {"preparing": None, "terminated": None, **history}
 
     async def dependency_graph(
@@ -231,9 +233,9 @@ class SessionService:
     async def _dependency_node(self, caller: Caller, session: model.Session, depth: int) -> model.DependencyNode:
         next_depth = await self.get_many(caller, session.dependencies) if session.dependencies and depth else {}
         nodes = [
-            await self._dependency_node(caller, next_depth[d], depth - 1)
-            for d in session.dependencies
-            if d in next_depth
+            await self._dependency_node(caller, next_depth[dependency_id], depth - 1)
+            for dependency_id in session.dependencies
+            if dependency_id in next_depth
         ]
         return model.DependencyNode(session=session, depends_on=tuple(nodes))
 
@@ -258,17 +260,21 @@ class SessionService:
         ended instead) and DeadlineExceeded (it takes too long and continues)."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
         request = SessionRestartRequested(stimulus_id=caller.stimulus_id)
-        restarting = await self.writer.apply(session.id, request, self.clock, point="commit-restart")
-        restarted = await self.writer.wait_until(
-            restarting.id,
-            lambda session: session.version > restarting.version and session.status is not SessionStatus.RESTARTING,
+        restarting_session = await self.writer.apply(session.id, request, self.clock, point="commit-restart")
+        restarted_session = await self.writer.wait_until(
+            restarting_session.id,
+            lambda session: (
+                session.version > restarting_session.version and session.status is not SessionStatus.RESTARTING
+            ),
             timeout_s=self.settings.restart_timeout_s,
         )
-        if restarted is None:
+        if restarted_session is None:
             raise DeadlineExceeded("The session is still restarting.")
-        if restarted.status is not SessionStatus.RUNNING:
-            raise Conflict("The session ended while it was restarting.", data={"status": restarted.status.value})
-        return restarted
+        if restarted_session.status is not SessionStatus.RUNNING:
+            raise Conflict(
+                "The session ended while it was restarting.", data={"status": restarted_session.status.value}
+            )
+        return restarted_session
 
     async def destroy(
         self,
@@ -283,40 +289,50 @@ class SessionService:
         TERMINATING. ``recursive`` also ends every live session that depends on it. Repeating it is harmless.
         """
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
-        sessions = [*(await self._dependents(session) if recursive else ()), session]
+        sessions = [*(await self._all_dependents(session) if recursive else ()), session]
         reason = KernelEventReason.FORCE_TERMINATED if forced else KernelEventReason.USER_REQUESTED
         request = SessionDestroyRequested(reason=reason, forced=forced, stimulus_id=caller.stimulus_id)
-        last = session
-        for ended in sessions:
-            if not ended.status.is_final:
-                last = await self.writer.apply(ended.id, request, self.clock, point="commit-destroy")
-        if not last.status.is_final:
+        last_session = session
+        for ending_session in sessions:
+            if not ending_session.status.is_final:
+                last_session = await self.writer.apply(ending_session.id, request, self.clock, point="commit-destroy")
+        if not last_session.status.is_final:
             timeout_s = self.settings.destroy_wait_s
-            last = (
-                await self.writer.wait_until(last.id, lambda session: session.status.is_final, timeout_s=timeout_s)
-                or last
+            last_session = (
+                await self.writer.wait_until(
+                    last_session.id, lambda session: session.status.is_final, timeout_s=timeout_s
+                )
+                or last_session
             )
-        metrics = last.main.last_stat or self.stats.kernel_statistics(last.main.id)
-        stats = {**metrics, "status": last.status.value, "version": 2} if metrics else {}
-        return model.DestroyReply(session=last, stats=stats, destroyed=tuple(ended.id for ended in sessions))
+        metrics = last_session.main.last_stat or self.stats.kernel_statistics(last_session.main.id)
+        stats = {**metrics, "status": last_session.status.value, "version": 2} if metrics else {}
+        return model.DestroyReply(
+            session=last_session, stats=stats, destroyed=tuple(ending_session.id for ending_session in sessions)
+        )
 
     async def destroy_all(self, caller: Caller) -> int:
         """Ends every live session by force and returns their number. Raises Forbidden unless a superadmin calls."""
         require(caller, Operation.END_ALL_SESSIONS)
         reason = KernelEventReason.FORCE_TERMINATED
         request = SessionDestroyRequested(reason=reason, forced=True, stimulus_id=caller.stimulus_id)
-        live = await self.store.by_status(LIVE_SESSION_STATUSES)
-        for session in live:
+        live_sessions = await self.store.by_status(LIVE_SESSION_STATUSES)
+        for session in live_sessions:
             with contextlib.suppress(StaleVersion):  # the session is ending, or the caller retries
                 await self.writer.apply(session.id, request, self.clock, point="commit-destroy")
-        return len(live)
+        return len(live_sessions)
 
-    async def _dependents(self, session: model.Session) -> list[model.Session]:
+    async def _all_dependents(self, session: model.Session) -> list[model.Session]:
         """Returns live sessions that depend on this one, directly or indirectly, the furthest first."""
         dependents: dict[SessionId, model.Session] = {}
         frontier = [session]
         while frontier:
-            direct = [dependent for session in frontier for dependent in await self.store.dependents(session.id)]
-            frontier = [d for d in direct if d.id not in dependents and d.user_id == session.user_id]
+            direct_dependents = [
+                dependent for session in frontier for dependent in await self.store.dependents(session.id)
+            ]
+            frontier = [
+                direct_dependent
+                for direct_dependent in direct_dependents
+                if direct_dependent.id not in dependents and direct_dependent.user_id == session.user_id
+            ]
             dependents.update((dependent.id, dependent) for dependent in frontier)
         return list(reversed(dependents.values()))

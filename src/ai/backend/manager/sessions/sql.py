@@ -42,7 +42,7 @@ from ai.backend.manager.query.model import Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 from ai.backend.manager.sessions import model, tables
 from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck, claim_changes, slot_deltas
-from ai.backend.manager.sessions.claims.model import as_occupancy, own_devices
+from ai.backend.manager.sessions.claims.model import as_occupancy, without_claim_devices
 from ai.backend.manager.sessions.claims.sql import (
     SqlClaims,
     check_named_claims,
@@ -62,7 +62,7 @@ _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KER
 _SESSION_COLUMNS, _KERNEL_COLUMNS = tables.sessions.c.keys(), tables.kernels.c.keys()
 MAX_COUNTED = 10_000
 """The maximum number of sessions after a page that the total of the page counts (docs/decisions/0255)."""
-_HIDDEN = frozenset({"environ", "sealed_environ", "network", "bootstrap_script", "callback_url", "version"})
+_HIDDEN_FIELDS = frozenset({"environ", "sealed_environ", "network", "bootstrap_script", "callback_url", "version"})
 
 
 def _kernel_row(kernel: model.Kernel) -> dict[str, Any]:
@@ -76,8 +76,12 @@ def _session_row(session: model.Session) -> dict[str, Any]:
 def _changed_columns(
     field_names: tuple[str, ...], field_values: Callable[[Any], tuple[Any, ...]], old: object, new: object
 ) -> dict[str, Any]:
-    compared = zip(field_names, field_values(old), field_values(new), strict=True)
-    return {name: after for name, before, after in compared if after is not before and after != before}
+    compared_values = zip(field_names, field_values(old), field_values(new), strict=True)
+    return {
+        name: new_value
+        for name, old_value, new_value in compared_values
+        if new_value is not old_value and new_value != old_value
+    }
 
 
 def _load(conn: Connection, rows: Sequence[Any]) -> list[model.Session]:
@@ -97,7 +101,7 @@ def _already_exists(error: IntegrityError, session_id: UUID | None) -> SessionAl
     return SessionAlreadyExists(data=error_data)
 
 
-def _equalities(query: model.SessionQuery, *columns: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+def _equality_conditions(query: model.SessionQuery, *columns: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     """Returns an equality condition for each of the columns that has a value in the query."""
     column_values = ((column, getattr(query, str(column.key))) for column in columns)
     return [column == value for column, value in column_values if value is not None]
@@ -106,43 +110,59 @@ def _equalities(query: model.SessionQuery, *columns: ColumnElement[Any]) -> list
 def _conditions(query: model.SessionQuery) -> list[ColumnElement[bool]]:
     """Returns the SQL conditions of a query, except the condition on statuses."""
     cols = tables.sessions.c
-    conditions = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN)
-    return [*conditions, *_equalities(query, cols.access_key, cols.domain_name, cols.group_id)]
+    conditions = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN_FIELDS)
+    return [*conditions, *_equality_conditions(query, cols.access_key, cols.domain_name, cols.group_id)]
 
 
 def _sessions_where(*conditions: ColumnElement[bool] | TextClause) -> Select[Any]:
-    return select(tables.sessions).where(*conditions).order_by(_S.created_at, _S.id)
+    return select(tables.sessions).where(*conditions).order_by(_SESSION.created_at, _SESSION.id)
 
 
 def _select_held() -> Select[Any]:
-    renamed = _K.id.label("kernel_id"), _K.occupied_slots.label("slots")
-    details = _K.session_id, _K.agent, _S.access_key, _K.status, _K.status_changed, _K.attempt, _K.devices
-    joined = select(*renamed, *details, _S.device_requests, _S.claim_id).join(tables.sessions, _S.id == _K.session_id)
-    return joined.where(IsOneOf(_K.agent, "agents"), is_any(_K.status, HOLDING))
+    renamed_columns = _KERNEL.id.label("kernel_id"), _KERNEL.occupied_slots.label("slots")
+    detail_columns = (
+        _KERNEL.session_id,
+        _KERNEL.agent,
+        _SESSION.access_key,
+        _KERNEL.status,
+        _KERNEL.status_changed,
+        _KERNEL.attempt,
+        _KERNEL.devices,
+    )
+    kernels_query = select(*renamed_columns, *detail_columns, _SESSION.device_requests, _SESSION.claim_id).join(
+        tables.sessions, _SESSION.id == _KERNEL.session_id
+    )
+    return kernels_query.where(IsOneOf(_KERNEL.agent, "agents"), is_any(_KERNEL.status, HOLDING))
 
 
-_S, _K = tables.sessions.c, tables.kernels.c
-_IS_OWNED = _S.access_key == parameter(_S.access_key)
+_SESSION, _KERNEL = tables.sessions.c, tables.kernels.c
+_IS_OWNED = _SESSION.access_key == parameter(_SESSION.access_key)
 _INSERT_SESSION, _INSERT_KERNEL = insertion(tables.sessions, _SESSION_FIELDS), insertion(tables.kernels, _KERNEL_FIELDS)
-_KERNELS_OF = Prepared(select(tables.kernels).where(IsOneOf(_K.session_id, "ids")).order_by(_K.local_rank))
-_BY_ID = Prepared(_sessions_where(_S.id == parameter(_S.id)))
-_BY_IDS = Prepared(_sessions_where(IsOneOf(_S.id, "ids")))
-_BY_STATUS = Prepared(_sessions_where(IsOneOf(_S.status, "statuses")))
-_VERSIONS = Prepared(select(_S.id, _S.version).where(IsOneOf(_S.status, "statuses")).order_by(_S.created_at, _S.id))
-_OF_KERNELS = Prepared(_sessions_where(_S.id.in_(select(_K.session_id).where(IsOneOf(_K.id, "kernel_ids")))))
-_IS_NAMED = _S.name == parameter(_S.name)
+_KERNELS_OF = Prepared(select(tables.kernels).where(IsOneOf(_KERNEL.session_id, "ids")).order_by(_KERNEL.local_rank))
+_BY_ID = Prepared(_sessions_where(_SESSION.id == parameter(_SESSION.id)))
+_BY_IDS = Prepared(_sessions_where(IsOneOf(_SESSION.id, "ids")))
+_BY_STATUS = Prepared(_sessions_where(IsOneOf(_SESSION.status, "statuses")))
+_SELECT_VERSIONS = Prepared(
+    select(_SESSION.id, _SESSION.version)
+    .where(IsOneOf(_SESSION.status, "statuses"))
+    .order_by(_SESSION.created_at, _SESSION.id)
+)
+_OF_KERNELS = Prepared(
+    _sessions_where(_SESSION.id.in_(select(_KERNEL.session_id).where(IsOneOf(_KERNEL.id, "kernel_ids"))))
+)
+_IS_NAMED = _SESSION.name == parameter(_SESSION.name)
 _LIVE_NAMED = Prepared(_sessions_where(tables.LIVE, _IS_OWNED, _IS_NAMED))
 _NEWEST_NAMED = Prepared(
-    select(tables.sessions).where(_IS_OWNED, _IS_NAMED).order_by(_S.created_at.desc(), _S.id).limit(1)
+    select(tables.sessions).where(_IS_OWNED, _IS_NAMED).order_by(_SESSION.created_at.desc(), _SESSION.id).limit(1)
 )
-_HELD = Prepared(_select_held())
-_KEY = identity_tables.keypairs.c.access_key
-_LOCK_OWNER = Prepared(select(_KEY).where(parameter(_KEY) == _KEY).with_for_update())
+_SELECT_HELD = Prepared(_select_held())
+_ACCESS_KEY = identity_tables.keypairs.c.access_key
+_LOCK_OWNER = Prepared(select(_ACCESS_KEY).where(parameter(_ACCESS_KEY) == _ACCESS_KEY).with_for_update())
 _COUNT_LIVE = Prepared(select(func.count().label("live")).select_from(tables.sessions).where(tables.LIVE, _IS_OWNED))
 _PENDING_OF_OWNER = Prepared(
-    select(_S.id, _K.requested_slots)
-    .join(tables.kernels, _K.session_id == _S.id)
-    .where(_IS_OWNED, _S.status == SessionStatus.PENDING)
+    select(_SESSION.id, _KERNEL.requested_slots)
+    .join(tables.kernels, _KERNEL.session_id == _SESSION.id)
+    .where(_IS_OWNED, _SESSION.status == SessionStatus.PENDING)
 )
 
 
@@ -173,12 +193,12 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
         try:
             await self._inserts.put(new_session)
         except IntegrityError as e:
-            existing = await self.get(session.id)
-            if existing is None:
-                existing = await self.live_named(session.access_key, session.name)
-            if existing is None:
+            existing_session = await self.get(session.id)
+            if existing_session is None:
+                existing_session = await self.live_named(session.access_key, session.name)
+            if existing_session is None:
                 raise
-            raise _already_exists(e, existing.id) from None
+            raise _already_exists(e, existing_session.id) from None
 
     async def _insert_batch(self, batch: Sequence[_NewSession]) -> Sequence[BaseException | None]:
         """Inserts all sessions in one transaction; if that fails, each in its own, so that each gets its own error."""
@@ -189,7 +209,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
         except Exception:
             if len(batch) == 1:
                 raise
-            inserts = (self._insert_all([new]) for new in batch)
+            inserts = (self._insert_all([new_session]) for new_session in batch)
             return await asyncio.gather(*inserts, return_exceptions=True)
         return [None] * len(batch)
 
@@ -209,28 +229,39 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
             raise SessionAlreadyExists("A live session has the name of one of these.") from e
 
     async def _insert_all(
-        self, batch: Sequence[_NewSession], first: Callable[[Connection], None] = lambda _: None
+        self, batch: Sequence[_NewSession], prepare: Callable[[Connection], None] = lambda _: None
     ) -> None:
-        def work(conn: Connection) -> None:
-            first(conn)
-            if claim_ids := {new.session.claim_id for new in batch if new.session.claim_id is not None}:
+        def transact(conn: Connection) -> None:
+            prepare(conn)
+            if claim_ids := {
+                new_session.session.claim_id for new_session in batch if new_session.session.claim_id is not None
+            }:
                 check_named_claims(conn, claim_ids)
-            _INSERT_SESSION.execute(conn, *(_session_row(new.session) for new in batch))
-            _INSERT_KERNEL.execute(conn, *(_kernel_row(kernel) for new in batch for kernel in new.session.kernels))
-            links = [{"session_id": new.session.id, "depends_on": d} for new in batch for d in new.session.dependencies]
-            if links:
-                insertion(tables.session_dependencies).execute(conn, *links)
-            for session in (new.session for new in batch):
-                for step in self._insert_steps:
-                    step(conn, session.id, session.vfolder_mounts, session.created_at)
-            insert_events(conn, [(new.session, new.events, new.session.created_at) for new in batch])
-            checked: list[tuple[AccessKey, model.OwnerLimits]] = []
-            for new in batch:
-                if (new.session.access_key, new.limits) not in checked:
-                    checked.append((new.session.access_key, new.limits))
-                    self._check_limits(conn, new.session, new.limits)
+            _INSERT_SESSION.execute(conn, *(_session_row(new_session.session) for new_session in batch))
+            _INSERT_KERNEL.execute(
+                conn, *(_kernel_row(kernel) for new_session in batch for kernel in new_session.session.kernels)
+            )
+            dependency_rows = [
+                {"session_id": new_session.session.id, "depends_on": dependency_id}
+                for new_session in batch
+                for dependency_id in new_session.session.dependencies
+            ]
+            if dependency_rows:
+                insertion(tables.session_dependencies).execute(conn, *dependency_rows)
+            for session in (new_session.session for new_session in batch):
+                for insert_step in self._insert_steps:
+                    insert_step(conn, session.id, session.vfolder_mounts, session.created_at)
+            insert_events(
+                conn,
+                [(new_session.session, new_session.events, new_session.session.created_at) for new_session in batch],
+            )
+            checked_owners: list[tuple[AccessKey, model.OwnerLimits]] = []
+            for new_session in batch:
+                if (new_session.session.access_key, new_session.limits) not in checked_owners:
+                    checked_owners.append((new_session.session.access_key, new_session.limits))
+                    self._check_limits(conn, new_session.session, new_session.limits)
 
-        await self._db.run_write(work)
+        await self._db.run_write(transact)
 
     @staticmethod
     def _check_limits(conn: Connection, session: model.Session, limits: model.OwnerLimits) -> None:
@@ -248,7 +279,7 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
         try:
 
-            def work(conn: Connection) -> None:
+            def transact(conn: Connection) -> None:
                 self._write(conn, changes)
                 write_claims(conn, claim_changes(changes))
                 move_slots(conn, slot_deltas(changes))
@@ -256,12 +287,14 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
                 if ack is not None:
                     acknowledge(conn, ack)
 
-            await self._db.run_write(work)
+            await self._db.run_write(transact)
         except IntegrityError as e:
             if any(change.new.vni is not None and change.new.vni != change.old.vni for change in changes):
                 raise StaleVersion("another session has the same network number") from e
             newest_sessions = [
-                await self.newest_named(c.new.access_key, c.new.name) for c in changes if c.old.name != c.new.name
+                await self.newest_named(renaming_change.new.access_key, renaming_change.new.name)
+                for renaming_change in changes
+                if renaming_change.old.name != renaming_change.new.name
             ]
             raise _already_exists(e, next((row.id for row in newest_sessions if row is not None), None)) from None
 
@@ -269,18 +302,24 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
     def _write(conn: Connection, changes: Sequence[Change]) -> None:
         """Updates the rows of sessions. Raises StaleVersion unless each has the version before its change."""
         updates = [
-            (c.old, {**_changed_columns(_SESSION_FIELDS, _session_values, c.old, c.new), "version": c.old.version + 1})
-            for c in changes
+            (
+                session_change.old,
+                {
+                    **_changed_columns(_SESSION_FIELDS, _session_values, session_change.old, session_change.new),
+                    "version": session_change.old.version + 1,
+                },
+            )
+            for session_change in changes
         ]
         if len(updates) == 1:
-            old, new_values = updates[0]
+            old_session, new_values = updates[0]
             statement = updating(tables.sessions, ("id", "version"), tuple(new_values))
             row = {f"new_{name}": value for name, value in new_values.items()}
-            if statement.execute(conn, {**row, "id": old.id, "version": old.version}) != 1:
-                raise StaleVersion(f"session {old.id} is not at version {old.version} any more")
+            if statement.execute(conn, {**row, "id": old_session.id, "version": old_session.version}) != 1:
+                raise StaleVersion(f"session {old_session.id} is not at version {old_session.version} any more")
         elif updates:
-            check_versions(conn, {old.id: old.version for old, _ in updates})
-            update_many(conn, tables.sessions, [(old.id, new_values) for old, new_values in updates])
+            check_versions(conn, {old_session.id: old_session.version for old_session, _ in updates})
+            update_many(conn, tables.sessions, [(old_session.id, new_values) for old_session, new_values in updates])
         kernels = [
             (new_kernel.id, new_values)
             for change in changes
@@ -325,44 +364,48 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
             exact_matches = await self._select(tables.LIVE, is_exact, limit=limit)
         if exact_matches or not ref:
             return exact_matches
-        as_text = sql_cast(cols.id, String)
-        has_prefix = or_(cols.name.startswith(ref, autoescape=True), as_text.startswith(ref.lower(), autoescape=True))
+        id_text = sql_cast(cols.id, String)
+        has_prefix = or_(cols.name.startswith(ref, autoescape=True), id_text.startswith(ref.lower(), autoescape=True))
         return await self._select(*live_of_owner, has_prefix, limit=limit)
 
     async def newest_named(self, access_key: AccessKey, name: str) -> model.Session | None:
-        newest = await self._read(_NEWEST_NAMED, {"access_key": access_key, "name": name})
-        return newest[0] if newest else None
+        newest_sessions = await self._read(_NEWEST_NAMED, {"access_key": access_key, "name": name})
+        return newest_sessions[0] if newest_sessions else None
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[model.Session]:
         return await self._read(_BY_STATUS, {"statuses": statuses})
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], model.Session | None]
+        self, statuses: Collection[SessionStatus], find_cached: Callable[[SessionId], model.Session | None]
     ) -> list[model.Session]:
-        def work(conn: Connection) -> list[model.Session]:
-            versions = dict(_VERSIONS.all(conn, {"statuses": statuses}))
-            current = {i: entry for i, v in versions.items() if (entry := cached(i)) is not None and entry.version == v}
-            if missing_ids := [session_id for session_id in versions if session_id not in current]:
-                loaded = _load(conn, _BY_IDS.all(conn, {"ids": missing_ids}))
-                current.update((session.id, session) for session in loaded)
-            return [current[session_id] for session_id in versions]
+        def transact(conn: Connection) -> list[model.Session]:
+            versions = dict(_SELECT_VERSIONS.all(conn, {"statuses": statuses}))
+            session_of_id = {
+                stored_id: cached_session
+                for stored_id, version in versions.items()
+                if (cached_session := find_cached(stored_id)) is not None and cached_session.version == version
+            }
+            if missing_ids := [session_id for session_id in versions if session_id not in session_of_id]:
+                loaded_sessions = _load(conn, _BY_IDS.all(conn, {"ids": missing_ids}))
+                session_of_id.update((session.id, session) for session in loaded_sessions)
+            return [session_of_id[session_id] for session_id in versions]
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[model.Session]:
         return await self._read(_OF_KERNELS, {"kernel_ids": kernel_ids})
 
     async def on_agent(self, agent_id: AgentId) -> list[model.Session]:
-        owners = select(tables.kernels.c.session_id).where(tables.kernels.c.agent == agent_id)
-        return await self._select(tables.LIVE, tables.sessions.c.id.in_(owners))
+        session_ids = select(tables.kernels.c.session_id).where(tables.kernels.c.agent == agent_id)
+        return await self._select(tables.LIVE, tables.sessions.c.id.in_(session_ids))
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
-        def work(conn: Connection) -> list[KernelOccupancy]:
-            kernels = [KernelOccupancy(**row._mapping) for row in _HELD.all(conn, {"agents": agent_ids})]
+        def transact(conn: Connection) -> list[KernelOccupancy]:
+            kernels = [KernelOccupancy(**row._mapping) for row in _SELECT_HELD.all(conn, {"agents": agent_ids})]
             claims = held_claims(conn, agent_ids)
-            return [*map(own_devices, kernels), *map(as_occupancy, claims)]
+            return [*map(without_claim_devices, kernels), *map(as_occupancy, claims)]
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def workloads(self) -> list[model.KernelWorkload]:
         kernel, session = tables.kernels.c, tables.sessions.c
@@ -377,27 +420,29 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
         cols = tables.sessions.c
         query = select(cols.vni, cols.network, cols.status).where(cols.vni > 0)
         rows = await self._db.run_read(lambda conn: conn.execute(query).all())
-        return [(vni, model.lasting(network, status)) for vni, network, status in rows]
+        return [(vni, model.network_to_keep(network, status)) for vni, network, status in rows]
 
     async def search(self, query: model.SessionQuery) -> Page[model.Session]:
         cols = tables.sessions.c
         conditions = _conditions(query)
         if query.statuses is not None:
             conditions.append(cols.status.in_(query.statuses))
-        order = compile_order(tables.sessions, query.order, (cols.created_at.desc(), cols.id.asc()), hidden=_HIDDEN)
+        order = compile_order(
+            tables.sessions, query.order, (cols.created_at.desc(), cols.id.asc()), hidden=_HIDDEN_FIELDS
+        )
 
-        def work(conn: Connection) -> Page[model.Session]:
-            matching: Select[Any] = select(literal_column("1")).select_from(tables.sessions).where(*conditions)
-            counted = matching.limit(query.offset + query.limit + MAX_COUNTED).subquery()
-            total = conn.execute(select(func.count()).select_from(counted)).scalar_one()
+        def transact(conn: Connection) -> Page[model.Session]:
+            matching_rows: Select[Any] = select(literal_column("1")).select_from(tables.sessions).where(*conditions)
+            counted_rows = matching_rows.limit(query.offset + query.limit + MAX_COUNTED).subquery()
+            total = conn.execute(select(func.count()).select_from(counted_rows)).scalar_one()
             page = select(tables.sessions).where(*conditions).order_by(*order).limit(query.limit).offset(query.offset)
             return Page(items=_load(conn, conn.execute(page).all()), total_count=total)
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def count_by_status(self, query: model.SessionQuery) -> Mapping[str, int]:
-        counted = select(tables.sessions.c.status).where(*_conditions(query)).limit(MAX_COUNTED).subquery()
-        by_status = select(counted.c.status, func.count()).group_by(counted.c.status)
+        counted_rows = select(tables.sessions.c.status).where(*_conditions(query)).limit(MAX_COUNTED).subquery()
+        by_status = select(counted_rows.c.status, func.count()).group_by(counted_rows.c.status)
         return await self._db.run_read(lambda conn: {str(status): count for status, count in conn.execute(by_status)})
 
     async def dependents(self, session_id: SessionId) -> list[model.Session]:
@@ -408,13 +453,19 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
 
     async def live_statuses(self) -> Mapping[SessionStatus, tuple[int, datetime]]:
         cols = tables.sessions.c
-        since = func.coalesce(cols.starts_at, cols.status_changed)
-        oldest = func.min(since, type_=cols.status_changed.type)
+        status_since = func.coalesce(cols.starts_at, cols.status_changed)
+        oldest_since = func.min(status_since, type_=cols.status_changed.type)
         # Named one by one, so that the index of statuses is searched and no ended session is read.
-        living = [status for status in SessionStatus if not status.is_final]
-        query = select(cols.status, func.count(), oldest).where(cols.status.in_(living)).group_by(cols.status)
+        living_statuses = [status for status in SessionStatus if not status.is_final]
+        query = (
+            select(cols.status, func.count(), oldest_since)
+            .where(cols.status.in_(living_statuses))
+            .group_by(cols.status)
+        )
         return await self._db.run_read(
-            lambda conn: {SessionStatus(status): (count, since) for status, count, since in conn.execute(query)}
+            lambda conn: {
+                SessionStatus(status): (count, status_since) for status, count, status_since in conn.execute(query)
+            }
         )
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:
@@ -432,21 +483,25 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
         domain_name: DomainName | None = None,
     ) -> ResourceSlot:
         kernel, session = tables.kernels.c, tables.sessions.c
-        wanted_values = {session.access_key: access_key, session.group_id: group_id, session.domain_name: domain_name}
-        conditions = [column == value for column, value in wanted_values.items() if value is not None]
+        value_of_column = {session.access_key: access_key, session.group_id: group_id, session.domain_name: domain_name}
+        conditions = [column == value for column, value in value_of_column.items() if value is not None]
         query = select(kernel.occupied_slots).join(tables.sessions, session.id == kernel.session_id)
         query = query.where(kernel.agent.is_not(None), kernel.status.in_(HOLDING), *conditions)
-        claim = tables.device_claims.c
-        owners = {claim.access_key: access_key, claim.group_id: group_id, claim.domain_name: domain_name}
-        of_claims = [column == value for column, value in owners.items() if value is not None]
+        claim_columns = tables.device_claims.c
+        claim_values = {
+            claim_columns.access_key: access_key,
+            claim_columns.group_id: group_id,
+            claim_columns.domain_name: domain_name,
+        }
+        claim_conditions = [column == value for column, value in claim_values.items() if value is not None]
         return await self._db.run_read(
-            lambda conn: sum(conn.execute(query).scalars(), occupied_by_claims(conn, *of_claims))
+            lambda conn: sum(conn.execute(query).scalars(), occupied_by_claims(conn, *claim_conditions))
         )
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
         cols = tables.sessions.c
 
-        def work(conn: Connection) -> None:
+        def transact(conn: Connection) -> None:
             for session_id, count in queries.items():
                 conn.execute(
                     update(tables.sessions).where(cols.id == session_id).values(num_queries=cols.num_queries + count)
@@ -456,27 +511,31 @@ class SqlSessionStore(SqlClaims, SqlOutbox):
                     update(tables.kernels).where(tables.kernels.c.id == kernel_id).values(last_stat=dict(stat))
                 )
 
-        await self._db.run_write(work)
+        await self._db.run_write(transact)
 
     async def audit(self) -> model.SlotAudit:
         cols = tables.kernels.c
 
-        def work(conn: Connection) -> model.SlotAudit:
+        def transact(conn: Connection) -> model.SlotAudit:
             agents = conn.execute(select(agents_tables.agents.c.id, agents_tables.agents.c.occupied_slots)).all()
-            occupying = cols.agent.is_not(None) & cols.status.in_(HOLDING)
-            sums: dict[str, ResourceSlot] = {}
-            for agent_id, slots in conn.execute(select(cols.agent, cols.occupied_slots).where(occupying)):
-                sums[agent_id] = sums.get(agent_id, ResourceSlot()) + slots
+            is_occupying = cols.agent.is_not(None) & cols.status.in_(HOLDING)
+            counted_slots: dict[str, ResourceSlot] = {}
+            for agent_id, slots in conn.execute(select(cols.agent, cols.occupied_slots).where(is_occupying)):
+                counted_slots[agent_id] = counted_slots.get(agent_id, ResourceSlot()) + slots
             for claim in held_claims(conn):
                 assert claim.agent is not None
-                sums[claim.agent] = sums.get(claim.agent, ResourceSlot()) + claim.occupied_slots
+                counted_slots[claim.agent] = counted_slots.get(claim.agent, ResourceSlot()) + claim.occupied_slots
             orphans = (
                 conn.execute(select(cols.id).where(cols.session_id.not_in(select(tables.sessions.c.id))))
                 .scalars()
                 .all()
             )
-            zero = ResourceSlot()
-            drift = {AgentId(a): (slots, sums.get(a, zero)) for a, slots in agents if slots != sums.get(a, zero)}
+            no_slots = ResourceSlot()
+            drift = {
+                AgentId(agent_name): (slots, counted_slots.get(agent_name, no_slots))
+                for agent_name, slots in agents
+                if slots != counted_slots.get(agent_name, no_slots)
+            }
             return model.SlotAudit(drift=drift, orphans=tuple(KernelId(kernel_id) for kernel_id in orphans))
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)

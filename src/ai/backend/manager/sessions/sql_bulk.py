@@ -35,14 +35,14 @@ def check_versions(conn: Connection, versions: Mapping[Any, int]) -> None:
             raise StaleVersion(f"session {session_id} is not at version {version} any more")
 
 
-def update_many(conn: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
+def update_many(conn: Connection, table: Any, values_of_rows: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
     """Sets columns of rows by their id; rows in which the same columns change share a statement."""
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row_id, values in changed:
+    rows_by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row_id, values in values_of_rows:
         row = {f"new_{name}": value for name, value in values.items()}
-        groups.setdefault(tuple(sorted(values)), []).append({**row, "id": row_id})
-    for names, rows in groups.items():
-        updating(table, ("id",), names).execute(conn, *rows)
+        rows_by_columns.setdefault(tuple(sorted(values)), []).append({**row, "id": row_id})
+    for column_names, rows in rows_by_columns.items():
+        updating(table, ("id",), column_names).execute(conn, *rows)
 
 
 def move_slots(conn: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
@@ -51,15 +51,19 @@ def move_slots(conn: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None
     if not deltas:
         return
     changed_agents: list[tuple[Any, Mapping[str, Any]]] = []
-    for agent_id, available, old_slots in _LOCK_SLOTS.all(conn, {"ids": list(deltas)}):
+    for agent_id, capacity, old_slots in _LOCK_SLOTS.all(conn, {"ids": list(deltas)}):
         delta = deltas[AgentId(agent_id)]
-        occupied = (old_slots + delta).nonzero()
-        exceeded = [name for name, amount in delta.items() if amount > 0 and occupied[name] > available[name]]
-        if exceeded:  # kernels may still hold slots of failed devices
+        occupied_slots = (old_slots + delta).nonzero()
+        exceeded_slots = [
+            name for name, amount in delta.items() if amount > 0 and occupied_slots[name] > capacity[name]
+        ]
+        if exceeded_slots:  # kernels may still hold slots of failed devices
             query = select(_AGENTS.devices).where(_AGENTS.id == agent_id)
-            withheld = withheld_slots(conn.execute(query).scalar_one())
-            exceeded = [name for name in exceeded if occupied[name] > available[name] + withheld[name]]
-        if exceeded:
+            withheld_amounts = withheld_slots(conn.execute(query).scalar_one())
+            exceeded_slots = [
+                name for name in exceeded_slots if occupied_slots[name] > capacity[name] + withheld_amounts[name]
+            ]
+        if exceeded_slots:
             raise InsufficientResource(f"agent {agent_id} does not have as much free")
-        changed_agents.append((agent_id, {"occupied_slots": occupied}))
+        changed_agents.append((agent_id, {"occupied_slots": occupied_slots}))
     update_many(conn, agents_tables.agents, changed_agents)

@@ -19,7 +19,7 @@ SessionEvents: TypeAlias = tuple[Session, Sequence[EventDraft], datetime]
 """A session, its events, and their time."""
 
 _ACKS, _EVENTS = tables.agent_acks.c, tables.session_events.c
-_ACKED = Prepared(select(tables.agent_acks).where(_ACKS.agent_id == parameter(_ACKS.agent_id)))
+_SELECT_ACK = Prepared(select(tables.agent_acks).where(_ACKS.agent_id == parameter(_ACKS.agent_id)))
 _EVENTS_AFTER = Prepared(
     select(tables.session_events)
     .where(_EVENTS.id > parameter(_EVENTS.id))
@@ -51,7 +51,7 @@ class SqlOutbox:
         self._db = database
 
     async def acked(self, agent_id: AgentId) -> ObservationAck | None:
-        rows = await self._db.fetch(_ACKED, {"agent_id": agent_id})
+        rows = await self._db.fetch(_SELECT_ACK, {"agent_id": agent_id})
         return ObservationAck(**rows[0]._mapping) if rows else None
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
@@ -59,8 +59,10 @@ class SqlOutbox:
         return [Event(**row._mapping) for row in rows]
 
     async def events_of(self, session_id: SessionId, *, limit: int) -> list[Event]:
-        newest = select(tables.session_events).where(_EVENTS.session_id == session_id).order_by(_EVENTS.id.desc())
-        rows = await self._db.run_read(lambda conn: conn.execute(newest.limit(limit)).all())
+        newest_events = (
+            select(tables.session_events).where(_EVENTS.session_id == session_id).order_by(_EVENTS.id.desc())
+        )
+        rows = await self._db.run_read(lambda conn: conn.execute(newest_events.limit(limit)).all())
         return [Event(**row._mapping) for row in reversed(rows)]
 
     async def last_event_id(self) -> int:
@@ -83,21 +85,21 @@ class SqlOutbox:
         await self._db.run_write(lambda conn: conn.execute(query))
 
     async def put_log(self, kernel_id: KernelId, tail: bytes) -> None:
-        def work(conn: Connection) -> None:
+        def transact(conn: Connection) -> None:
             conn.execute(delete(tables.kernel_logs).where(tables.kernel_logs.c.kernel_id == kernel_id))
             conn.execute(insert(tables.kernel_logs), {"kernel_id": kernel_id, "tail": tail})
 
-        await self._db.run_write(work)
+        await self._db.run_write(transact)
 
     async def get_log(self, kernel_id: KernelId) -> bytes | None:
         query = select(tables.kernel_logs.c.tail).where(tables.kernel_logs.c.kernel_id == kernel_id)
         return await self._db.run_read(lambda conn: conn.execute(query).scalar_one_or_none())
 
     async def purge(self, *, before: datetime) -> int:
-        def work(conn: Connection) -> int:
+        def transact(conn: Connection) -> int:
             removed_events = conn.execute(delete(tables.session_events).where(tables.session_events.c.at < before))
             stale_kernel_ids = select(tables.kernels.c.id).where(tables.kernels.c.terminated_at < before)
             conn.execute(delete(tables.kernel_logs).where(tables.kernel_logs.c.kernel_id.in_(stale_kernel_ids)))
             return int(removed_events.rowcount)
 
-        return await self._db.run_write(work)
+        return await self._db.run_write(transact)

@@ -64,10 +64,10 @@ class SessionStore(ClaimStore, Protocol):
         ...
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
+        self, statuses: Collection[SessionStatus], find_cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
-        """Returns the sessions in these statuses, oldest first, and reads only those whose stored version is not in
-        ``cached``.
+        """Returns the sessions in these statuses, oldest first, and reads only those that ``find_cached`` does
+        not return in the stored version.
         """
         ...
 

@@ -16,25 +16,27 @@ def trace_statuses(changes: Iterable[Change]) -> None:
     """
     if not is_tracing():
         return
-    current = current_traceparent()
+    current_trace = current_traceparent()
     for change in changes:
-        old, new = change.old, change.new
-        if old.status is new.status or new.trace is None:
+        old_session, new_session = change.old, change.new
+        if old_session.status is new_session.status or new_session.trace is None:
             continue
-        has_failed = new.status is SessionStatus.ERROR or (new.status.is_final and new.result is SessionResult.FAILURE)
-        agents = new.agent_ids or old.agent_ids
+        has_failed = new_session.status is SessionStatus.ERROR or (
+            new_session.status.is_final and new_session.result is SessionResult.FAILURE
+        )
+        agents = new_session.agent_ids or old_session.agent_ids
         record_span(
-            f"session {old.status.value}",
-            old.status_changed,
-            new.status_changed,
-            parent=new.trace,
+            f"session {old_session.status.value}",
+            old_session.status_changed,
+            new_session.status_changed,
+            parent=new_session.trace,
             attributes={
-                "backendai.session_id": str(new.id),
-                "backendai.session_status": old.status.value,
-                "backendai.session_next_status": new.status.value,
-                "backendai.reason": new.reason.value,
+                "backendai.session_id": str(new_session.id),
+                "backendai.session_status": old_session.status.value,
+                "backendai.session_next_status": new_session.status.value,
+                "backendai.reason": new_session.reason.value,
                 **({"backendai.agents": ",".join(agents)[:256]} if agents else {}),
             },
-            links=[change.cause, current],
-            failure=new.reason.value if has_failed else None,
+            links=[change.cause, current_trace],
+            failure=new_session.reason.value if has_failed else None,
         )

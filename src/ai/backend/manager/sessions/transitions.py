@@ -37,7 +37,7 @@ MAX_ATTEMPTS = 5
 UNHEALTHY = "unhealthy_devices"
 """Key of ``status_data``: the failed devices."""
 MAX_RETRY_AFTER_S = 3600.0
-"""The longest wait that a plugin may request, see :func:`deferred`."""
+"""The longest wait that a plugin may request, see :func:`with_retry_delay`."""
 _REQUEST_COMPILER = RequestCompiler()
 _RETRY_BACKOFF = Backoff(0.5, MAX_RETRY_AFTER_S)
 """The wait of a session after a creation failed temporarily."""
@@ -66,7 +66,7 @@ def session_state(session: Session) -> SessionState:
         phase=SessionPhase.STARTING_OVER if session.starting_over else SessionPhase(session.status.value),
         result=session.result,
         reason=session.reason,
-        max_attempts=MAX_ATTEMPTS + _spent(session),
+        max_attempts=MAX_ATTEMPTS + _spent_attempts(session),
         recent_transitions=session.recent_transitions,
     )
 
@@ -90,7 +90,7 @@ def with_largest_amounts(session: Session) -> Session:
     return replace(session, kernels=kernels)
 
 
-def _spent(session: Session) -> int:
+def _spent_attempts(session: Session) -> int:
     """Returns the number of attempts that do not count any more, since the session has started over after them."""
     return int(session.status_data.get(STARTED_OVER, {}).get("attempts", 0))
 
@@ -98,24 +98,28 @@ def _spent(session: Session) -> int:
 def _start_over(session: Session) -> Session:
     """Returns a preempted session without its start times, and counts that it starts over."""
     restart_count = int(session.status_data.get(STARTED_OVER, {}).get("times", 0)) + 1
-    counts = {"times": restart_count, "attempts": max(kernel.attempt for kernel in session.kernels)}
-    status_data = {**session.status_data, STARTED_OVER: counts}
+    start_over_counts = {"times": restart_count, "attempts": max(kernel.attempt for kernel in session.kernels)}
+    status_data = {**session.status_data, STARTED_OVER: start_over_counts}
     return replace(session, started_at=None, not_before=None, status_data=status_data)
 
 
-def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | None:
+def _status_info(old_object: Session | Kernel, new_state: SessionState | KernelState) -> str | None:
     """Returns the text for ``status_info``: the new reason, or the stored text if status and reason did not change."""
-    is_changed = (state.status, state.reason) != (old.status, old.reason)
-    if is_changed and state.status == "RUNNING" and state.reason is KernelEventReason.RESTARTING:
+    is_changed = (new_state.status, new_state.reason) != (old_object.status, old_object.reason)
+    if is_changed and new_state.status == "RUNNING" and new_state.reason is KernelEventReason.RESTARTING:
         return None  # the restart is over
-    return state.reason.value if is_changed and state.reason is not KernelEventReason.UNKNOWN else old.status_info
+    return (
+        new_state.reason.value
+        if is_changed and new_state.reason is not KernelEventReason.UNKNOWN
+        else old_object.status_info
+    )
 
 
 def _merge_kernel(
     kernel: Kernel,
     state: KernelState,
     now: datetime,
-    placed: Mapping[str, Any],
+    placement_fields: Mapping[str, Any],
     slots: Mapping[KernelId, ResourceSlot],
     device_requests: Sequence[str],
 ) -> Kernel:
@@ -130,7 +134,7 @@ def _merge_kernel(
     }
     if all(getattr(kernel, name) == value for name, value in changes.items()):
         return kernel
-    changes["status_info"] = _info(kernel, state)
+    changes["status_info"] = _status_info(kernel, state)
     if state.status is not kernel.status:
         changes["status_changed"] = now
     if state.status is KernelStatus.SCHEDULED and state.attempt > kernel.attempt:
@@ -146,7 +150,7 @@ def _merge_kernel(
         changes |= {"started_at": None, "exit_code": None}
         changes["status_data"] = _without_devices(kernel.status_data)
         changes["requested_slots"] = _largest_amounts(kernel.requested_slots, device_requests)
-    return replace(kernel, **changes, **placed)
+    return replace(kernel, **changes, **placement_fields)
 
 
 def _reason_of(effect: EmitEvent) -> KernelEventReason:
@@ -155,7 +159,7 @@ def _reason_of(effect: EmitEvent) -> KernelEventReason:
     return KernelEventReason.USER_REQUESTED if is_start else effect.reason
 
 
-def _draft(session: Session, effect: EmitEvent) -> EventDraft:
+def _draft_event(session: Session, effect: EmitEvent) -> EventDraft:
     payload: dict[str, Any] = {
         "sessionId": str(session.id),
         "sessionName": session.name,
@@ -181,18 +185,21 @@ def _merge_session(
     session: Session, state: SessionState, kernels: tuple[Kernel, ...], now: datetime, path: Sequence[Transition]
 ) -> Session:
     has_moved = state.status is not session.status
-    passed = [new_status for old_status, new_status in map(_statuses, path) if new_status is not old_status]
+    entered_statuses = [new_status for old_status, new_status in map(_statuses, path) if new_status is not old_status]
     changes: dict[str, Any] = {
         "kernels": kernels,
         "status": state.status,
         "result": state.result,
         "reason": state.reason,
-        "status_info": _info(session, state),
+        "status_info": _status_info(session, state),
         "starting_over": state.phase is SessionPhase.STARTING_OVER,
         "recent_transitions": state.recent_transitions,
     }
-    if passed:
-        changes["status_history"] = {**session.status_history, **{status.value: now.isoformat() for status in passed}}
+    if entered_statuses:
+        changes["status_history"] = {
+            **session.status_history,
+            **{status.value: now.isoformat() for status in entered_statuses},
+        }
     if has_moved:
         changes["status_changed"] = now
     if state.status is SessionStatus.SCHEDULED and has_moved:
@@ -205,8 +212,8 @@ def _merge_session(
         changes["status_data"] = _without_devices(session.status_data)
         starts_over = path[-1].before == SessionPhase.STARTING_OVER
         if not starts_over:
-            attempts = max(kernel.attempt for kernel in kernels) - _spent(session)
-            changes["not_before"] = now + timedelta(seconds=_RETRY_BACKOFF.delay_s(attempts - 1))
+            counted_attempts = max(kernel.attempt for kernel in kernels) - _spent_attempts(session)
+            changes["not_before"] = now + timedelta(seconds=_RETRY_BACKOFF.delay_s(counted_attempts - 1))
     if state.status.is_final and has_moved:
         changes["terminated_at"] = now
     if has_moved and (state.status.is_final or state.status is SessionStatus.PENDING):
@@ -220,10 +227,13 @@ def _statuses(transition: Transition) -> tuple[SessionStatus, SessionStatus]:
 
 
 def advance(
-    session: Session, *events: SessionEvent, now: datetime, placed: Mapping[KernelId, Mapping[str, Any]] | None = None
+    session: Session,
+    *events: SessionEvent,
+    now: datetime,
+    placements: Mapping[KernelId, Mapping[str, Any]] | None = None,
 ) -> Change | None:
     """Applies events to a session in their order and returns the change to save, with the commands to execute
-    afterwards; None if there is neither. ``placed`` are fields of kernels that change with their placement. Raises
+    afterwards; None if there is neither. ``placements`` are fields of kernels that change with their placement. Raises
     InvalidTransition."""
     state = session_state(session)
     path: Transitions = ()
@@ -233,50 +243,59 @@ def advance(
         path += transitions
         effects += step_effects
     slots: dict[KernelId, ResourceSlot] = {}
-    placed_fields = placed or {}
-    emitted: list[EmitEvent] = []
+    fields_by_kernel = placements or {}
+    emitted_events: list[EmitEvent] = []
     commands: list[Command] = []
     for effect in effects:
         match effect:
             case TakeSlots(target=target):
-                requested = placed_fields.get(target.kernel_id, {}).get("requested_slots")
-                slots[target.kernel_id] = requested or _kernel_of(session, target.kernel_id).requested_slots
+                requested_slots = fields_by_kernel.get(target.kernel_id, {}).get("requested_slots")
+                slots[target.kernel_id] = requested_slots or _kernel_of(session, target.kernel_id).requested_slots
             case ReleaseSlots(target=target):
                 slots[target.kernel_id] = ResourceSlot()
             case EmitEvent():
-                emitted.append(effect)
+                emitted_events.append(effect)
             case CreateKernels() | RestartKernels() | DestroyKernels():
                 commands.append(effect)
             case _:
                 assert_never(effect)
     kernels = tuple(
-        _merge_kernel(kernel, after, now, placed_fields.get(kernel.id, {}), slots, session.device_requests)
-        for kernel, after in zip(session.kernels, state.kernels, strict=True)
+        _merge_kernel(kernel, kernel_state, now, fields_by_kernel.get(kernel.id, {}), slots, session.device_requests)
+        for kernel, kernel_state in zip(session.kernels, state.kernels, strict=True)
     )
-    new = _merge_session(session, state, kernels, now, path)
-    if new == session and not emitted:
+    new_session = _merge_session(session, state, kernels, now, path)
+    if new_session == session and not emitted_events:
         return Change(old=session, new=session, commands=tuple(commands)) if commands else None
     return Change(
-        old=session, new=new, events=tuple(_draft(new, effect) for effect in emitted), commands=tuple(commands)
+        old=session,
+        new=new_session,
+        events=tuple(_draft_event(new_session, effect) for effect in emitted_events),
+        commands=tuple(commands),
     )
 
 
-def deferred(change: Change, retry_after_s: float | None, now: datetime) -> Change:
+def with_retry_delay(change: Change, retry_after_s: float | None, now: datetime) -> Change:
     """Returns the change with a wait of ``retry_after_s`` or more if the session goes back to the scheduler."""
-    new = change.new
-    if new.status is not SessionStatus.PENDING or change.old.status is SessionStatus.PENDING or not retry_after_s:
+    new_session = change.new
+    if (
+        new_session.status is not SessionStatus.PENDING
+        or change.old.status is SessionStatus.PENDING
+        or not retry_after_s
+    ):
         return change
-    earliest = now + timedelta(seconds=min(max(0.0, retry_after_s), MAX_RETRY_AFTER_S))
-    return replace(change, new=replace(new, not_before=max(new.not_before or earliest, earliest)))
+    earliest_retry = now + timedelta(seconds=min(max(0.0, retry_after_s), MAX_RETRY_AFTER_S))
+    return replace(
+        change, new=replace(new_session, not_before=max(new_session.not_before or earliest_retry, earliest_retry))
+    )
 
 
 def enqueued_event(session: Session) -> EventDraft:
     """Returns the event that reports a new session."""
-    return _draft(session, EmitEvent(name="session_enqueued", session_id=session.id))
+    return _draft_event(session, EmitEvent(name="session_enqueued", session_id=session.id))
 
 
 def with_health(
-    session: Session, kernel_id: KernelId, failed: Sequence[UnhealthyDevice]
+    session: Session, kernel_id: KernelId, failed_devices: Sequence[UnhealthyDevice]
 ) -> tuple[Session, tuple[EventDraft, ...]]:
     """Returns the session with the failed devices of a kernel, and the events that report new or recovered devices.
     ``status_data["unhealthy_devices"]`` of the kernel lists those that it holds, that of the session those of all its
@@ -285,24 +304,39 @@ def with_health(
     kernel = _kernel_of(session, kernel_id)
     if kernel.status.is_final:
         return session, ()
-    before = {(device["device_name"], device["device_id"]): device for device in kernel.status_data.get(UNHEALTHY, ())}
-    new_devices = {(device.device_name, device.device_id): msgspec.to_builtins(device) for device in failed}
-    if before == new_devices:
+    old_devices = {
+        (device["device_name"], device["device_id"]): device for device in kernel.status_data.get(UNHEALTHY, ())
+    }
+    new_devices = {(device.device_name, device.device_id): msgspec.to_builtins(device) for device in failed_devices}
+    if old_devices == new_devices:
         return session, ()
-    data = _without_devices(kernel.status_data)
+    other_status_data = _without_devices(kernel.status_data)
     updated_kernel = replace(
-        kernel, status_data={**data, UNHEALTHY: list(new_devices.values())} if new_devices else data
+        kernel,
+        status_data={**other_status_data, UNHEALTHY: list(new_devices.values())} if new_devices else other_status_data,
     )
     kernels = tuple(updated_kernel if kernel.id == kernel_id else kernel for kernel in session.kernels)
-    all_devices = [{**device, "kernel_id": str(k.id)} for k in kernels for device in k.status_data.get(UNHEALTHY, ())]
-    data = _without_devices(session.status_data)
-    session = replace(session, kernels=kernels, status_data={**data, UNHEALTHY: all_devices} if all_devices else data)
-    news = {
-        "unhealthy": [device for key, device in new_devices.items() if before.get(key) != device],
-        "recovered": [{**device, "reason": ""} for key, device in before.items() if key not in new_devices],
+    all_devices = [
+        {**device, "kernel_id": str(session_kernel.id)}
+        for session_kernel in kernels
+        for device in session_kernel.status_data.get(UNHEALTHY, ())
+    ]
+    other_status_data = _without_devices(session.status_data)
+    session = replace(
+        session,
+        kernels=kernels,
+        status_data={**other_status_data, UNHEALTHY: all_devices} if all_devices else other_status_data,
+    )
+    devices_by_event = {
+        "unhealthy": [device for device_key, device in new_devices.items() if old_devices.get(device_key) != device],
+        "recovered": [
+            {**device, "reason": ""} for device_key, device in old_devices.items() if device_key not in new_devices
+        ],
     }
     return session, tuple(
-        _device_event(session, kernel_id, health, devices) for health, devices in news.items() if devices
+        _device_event(session, kernel_id, event_name, devices)
+        for event_name, devices in devices_by_event.items()
+        if devices
     )
 
 
@@ -313,12 +347,14 @@ def _without_devices(status_data: Mapping[str, Any]) -> dict[str, Any]:
 def _device_event(
     session: Session, kernel_id: KernelId, health: str, devices: Sequence[Mapping[str, Any]]
 ) -> EventDraft:
-    draft = _draft(session, EmitEvent(name=f"session_device_{health}", session_id=session.id, kernel_id=kernel_id))
+    draft = _draft_event(
+        session, EmitEvent(name=f"session_device_{health}", session_id=session.id, kernel_id=kernel_id)
+    )
     details = {"reason": f"device-{health}", "devices": [dict(device) for device in devices]}
     return replace(draft, payload={**draft.payload, **details})
 
 
-def fold(first: Change, second: Change) -> Change:
+def combine_changes(first: Change, second: Change) -> Change:
     """Combines two successive changes of one session into one."""
     events, commands = (*first.events, *second.events), (*first.commands, *second.commands)
     cause = second.cause or first.cause

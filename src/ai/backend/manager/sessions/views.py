@@ -43,9 +43,9 @@ def session_of(call: Call[Any, Any]) -> SessionArguments:
 def creation_of(body: CreateSessionBody) -> CreateSession:
     """Returns the creation request in the form that the service takes."""
     config = body.config
-    copied: dict[str, Any] = {name: getattr(body, name) for name in _COPIED_FIELDS}
+    copied_fields: dict[str, Any] = {name: getattr(body, name) for name in _COPIED_FIELDS}
     return CreateSession(
-        **copied,
+        **copied_fields,
         batch_timeout_s=duration_s(body.batch_timeout),
         exec_timeout_s=body.exec_timeout,
         dependencies=tuple(body.dependencies),
@@ -58,7 +58,9 @@ def creation_of(body: CreateSessionBody) -> CreateSession:
         resource_opts={name: str(value) for name, value in config.resource_opts.items()},
         mounts=tuple(config.mounts),
         mount_map=config.mount_map,
-        mount_options={name: msgspec.structs.asdict(option) for name, option in config.mount_options.items()},
+        mount_options={
+            name: msgspec.structs.asdict(mount_option) for name, mount_option in config.mount_options.items()
+        },
         claim=config.claim,
         scaling_group=config.scaling_group,
         preopen_ports=tuple(port_number(port) for port in config.preopen_ports),
@@ -106,14 +108,14 @@ def created_session(reply: CreateReply, *, enqueue_only: bool) -> CreatedSession
     """Returns the reply to a creation; a request that is only queued is PENDING whatever happens meanwhile (spec
     03-08)."""
     session = reply.session
-    queued = enqueue_only and reply.created
+    is_queued = enqueue_only and reply.created
     return CreatedSession(
         sessionId=str(session.id),
         sessId=session.name,
         name=session.name,
-        status="PENDING" if queued else reply.status,
+        status="PENDING" if is_queued else reply.status,
         status_info=session.status_info,
-        servicePorts=[] if queued else service_ports(session.service_ports),
+        servicePorts=[] if is_queued else service_ports(session.service_ports),
         created=reply.created,
     )
 
@@ -128,9 +130,9 @@ def session_info(session: Session, *, now: datetime | None = None) -> SessionInf
     """Returns the reply of ``GET /session/{s}``; statistics are as fresh as the agent's last report."""
     end_time = session.terminated_at or now or datetime.now(UTC)
     stat = session.main.live_stat or session.main.last_stat or {}
-    texts: dict[str, Any] = {name: str(getattr(session, name)) for name in _INFO_TEXTS}
+    text_fields: dict[str, Any] = {name: str(getattr(session, name)) for name in _INFO_TEXTS}
     return SessionInfo(
-        **texts,
+        **text_fields,
         lang=session.image.rpartition("/")[2].partition(":")[0],
         age=max(0, int((end_time - (session.started_at or session.created_at)).total_seconds() * 1000)),
         memory_limit=int(session.requested_slots["mem"]) // 1024,
@@ -173,12 +175,12 @@ _CONTAINER_STATS = {
 def container_stats(metrics: Mapping[str, Any]) -> dict[str, int]:
     """Returns the Container Stats Object (spec 03-07:581), in which what was not measured is zero. The manual's second
     ``io_write_bytes``, after ``io_max_scratch_size``, is the present size of the scratch directory."""
-    return {name: _metric(metrics, key, part) for name, (key, part) in _CONTAINER_STATS.items()}
+    return {name: _metric(metrics, key, value_name) for name, (key, value_name) in _CONTAINER_STATS.items()}
 
 
-def _metric(metrics: Mapping[str, Any], key: str, part: str = "current") -> int:
+def _metric(metrics: Mapping[str, Any], key: str, value_name: str = "current") -> int:
     try:
-        return int(float(metrics[key][part]))
+        return int(float(metrics[key][value_name]))
     except (KeyError, TypeError, ValueError, OverflowError):
         return 0
 

@@ -58,19 +58,19 @@ class SessionWriter:
 
     # ---- reading ----
 
-    def recent(self, session_id: SessionId) -> Session | None:
+    def recent_session(self, session_id: SessionId) -> Session | None:
         """Returns the cached session, or None if other managers write sessions as well."""
-        return None if self.is_shared else self.written(session_id)
+        return None if self.is_shared else self.written_session(session_id)
 
-    def written(self, session_id: SessionId) -> Session | None:
+    def written_session(self, session_id: SessionId) -> Session | None:
         """Returns the cached session even if it may be old, for a change whose save checks the version."""
         if session_id in self._running:
             self._running.move_to_end(session_id)
         return self._recent.get(session_id) or self._running.get(session_id)
 
-    def recent_of_kernel(self, kernel_id: KernelId) -> Session | None:
+    def recent_session_of_kernel(self, kernel_id: KernelId) -> Session | None:
         session_and_agent = self._agents.get(kernel_id)
-        return self.written(session_and_agent[0]) if session_and_agent is not None else None
+        return self.written_session(session_and_agent[0]) if session_and_agent is not None else None
 
     def is_on(self, kernel_id: KernelId, agent_id: AgentId) -> bool:
         """Returns True if the cache says that the kernel is on that agent."""
@@ -78,7 +78,7 @@ class SessionWriter:
 
     async def load(self, session_id: SessionId, *, fresh: bool = False) -> Session:
         """Returns a session from the cache or the store. Raises SessionNotFound."""
-        session = None if fresh else self.recent(session_id)
+        session = None if fresh else self.recent_session(session_id)
         if session is None:
             session = await self.store.get(session_id)
         if session is None:
@@ -90,8 +90,8 @@ class SessionWriter:
     def cache(self, sessions: Iterable[Session]) -> None:
         """Caches sessions that were just read from the store."""
         for session in sessions:
-            cached = self.written(session.id)
-            if cached is None or cached.version <= session.version:
+            cached_session = self.written_session(session.id)
+            if cached_session is None or cached_session.version <= session.version:
                 self._cache(session)
 
     def _cache(self, session: Session) -> None:
@@ -154,9 +154,9 @@ class SessionWriter:
                 self._forget(change.old.id)
             raise
         crash_point(f"after-{point}")
-        saved = [replace(change.new, version=change.old.version + 1) for change in changes]
+        saved_sessions = [replace(change.new, version=change.old.version + 1) for change in changes]
         trace_statuses(changes)
-        for session in saved:
+        for session in saved_sessions:
             self._cache(session)
             self._notify_waiters(session)
             if session.status.is_final:
@@ -171,7 +171,7 @@ class SessionWriter:
             self.bus.publish(CLAIM)
         for change in changes:
             self._execute(change.commands)
-        return saved
+        return saved_sessions
 
     def _execute(self, commands: Iterable[Command]) -> None:
         """Publishes commands to the loops that call the agents."""
@@ -186,9 +186,9 @@ class SessionWriter:
 
     async def transition(self, session_id: SessionId, step: Step, *, point: str) -> Session:
         """Loads a session, applies ``step``, and returns the saved session; repeats while another change was faster.
-        Raises SessionNotFound, and whatever ``step`` raises; the transitions of an InvalidTransition are logged."""
-        for attempt in range(_MAX_TRIES):
-            session = await self.load(session_id, fresh=attempt > 0)
+        Raises SessionNotFound, and whatever ``step`` raises; the recent_transitions of an InvalidTransition is logged."""
+        for tries in range(_MAX_TRIES):
+            session = await self.load(session_id, fresh=tries > 0)
             try:
                 change = step(session)
             except InvalidTransition as e:
@@ -217,23 +217,23 @@ class SessionWriter:
                 future.set_result(session)
 
     async def wait_until(
-        self, session_id: SessionId, reached: Callable[[Session], bool], *, timeout_s: float | None
+        self, session_id: SessionId, is_reached: Callable[[Session], bool], *, timeout_s: float | None
     ) -> Session | None:
-        """Waits until ``reached`` returns True for a session and returns the session, or None after ``timeout_s``. A
+        """Waits until ``is_reached`` returns True for a session and returns the session, or None after ``timeout_s``. A
         change made by this process is seen at once, one by another manager within half a second.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s if timeout_s is not None else math.inf
         poll_s = _POLL_SHARED_S if self.is_shared else _POLL_S
         waiters = self._waiting.setdefault(session_id, set())
-        session = self.recent(session_id)
+        session = self.recent_session(session_id)
         future: asyncio.Future[Session] = loop.create_future()
         waiters.add(future)
         try:
             while True:
                 if session is None:
                     session = await self.store.get(session_id)
-                if session is None or reached(session):
+                if session is None or is_reached(session):
                     return session
                 timeout = min(poll_s, deadline - loop.time())
                 if timeout <= 0:

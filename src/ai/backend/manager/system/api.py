@@ -57,8 +57,8 @@ class StateApi:
     @route("GET", "/manager/status", query=StatusQuery)
     async def status(self, call: Call[Nothing, StatusQuery]) -> StatusReply:
         """Returns the status of the installation and the number of active sessions."""
-        active, status = await self._sessions.count_active(), await self._state.status()
-        return {"status": status, "active_sessions": active, "nodes": []}
+        active_sessions, status = await self._sessions.count_active(), await self._state.status()
+        return {"status": status, "active_sessions": active_sessions, "nodes": []}
 
     @route("PUT", "/manager/status", body=StatusBody)
     async def set_status(self, call: Call[StatusBody]) -> None:

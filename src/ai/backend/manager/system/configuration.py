@@ -27,7 +27,7 @@ class ConfigService:
         require(caller, Operation.CONFIGURE)
         if not prefix:
             return await self._store.get(key)
-        return nested(key, await self._store.get_prefix(key.rstrip("/")))
+        return nest_values(key, await self._store.get_prefix(key.rstrip("/")))
 
     async def is_true(self, key: str) -> bool:
         """Returns True if the value of a key is ``true``; used by the manager itself, without a caller."""
@@ -38,7 +38,7 @@ class ConfigService:
         lists, null, and deep nesting.
         """
         require(caller, Operation.CONFIGURE)
-        values = dict(flattened(key, value))
+        values = dict(flatten_value(key, value))
         if not values:
             raise InvalidInput("there is nothing to set", data={"value": "empty"})
         await self._store.put_many(values)
@@ -55,31 +55,31 @@ class ConfigService:
         return await self._store.delete(key.rstrip("/"), prefix=prefix)
 
 
-def nested(key: str, values: Mapping[str, str]) -> dict[str, Any]:
+def nest_values(key: str, values: Mapping[str, str]) -> dict[str, Any]:
     """Returns the values at and below ``key`` as nested objects; the value of an inner key gets the empty name."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
-        node, parts = tree, [part for part in path.removeprefix(key.rstrip("/")).split("/") if part]
-        for part in parts[:-1]:
-            child = node.setdefault(part, {})
+        node, path_parts = tree, [path_part for path_part in path.removeprefix(key.rstrip("/")).split("/") if path_part]
+        for path_part in path_parts[:-1]:
+            child = node.setdefault(path_part, {})
             if not isinstance(child, dict):
-                child = node[part] = {"": child}
+                child = node[path_part] = {"": child}
             node = child
-        name = parts[-1] if parts else ""
+        name = path_parts[-1] if path_parts else ""
         if isinstance(node.get(name), dict):
             node, name = node[name], ""
         node[name] = value
     return tree
 
 
-def flattened(key: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
+def flatten_value(key: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yields the path and text of every value in ``value``. Raises InvalidInput for unsupported values."""
     if isinstance(value, Mapping):
         if depth >= _MAX_NESTING:
             raise InvalidInput("the value is nested too deeply", data={"value": "too deep"})
         for name, child in value.items():
-            path = "/".join(part for part in (key.rstrip("/"), str(name)) if part)
-            yield from flattened(path, child, depth + 1)
+            path = "/".join(path_part for path_part in (key.rstrip("/"), str(name)) if path_part)
+            yield from flatten_value(path, child, depth + 1)
     elif isinstance(value, bool):
         yield key, "true" if value else "false"
     elif isinstance(value, str | int | float):

@@ -44,7 +44,7 @@ class PermissionsReply(TypedDict):
 
 
 class InstallationApi:
-    """Routes by which operators see what holds."""
+    """Routes by which operators read the settings in force and the permissions of roles."""
 
     problems = (Forbidden,)
 
@@ -57,14 +57,14 @@ class InstallationApi:
         require(caller_of(call), Operation.CONFIGURE)
         items: list[Setting] = [
             {
-                "key": each.key,
-                "value": each.value,
-                "default": each.default,
-                "is_set": each.is_set,
-                "description": each.description,
-                "without_effect": each.without_effect,
+                "key": setting.key,
+                "value": setting.value,
+                "default": setting.default,
+                "is_set": setting.is_set,
+                "description": setting.description,
+                "without_effect": setting.without_effect,
             }
-            for each in settings_in_force(self._settings)
+            for setting in settings_in_force(self._settings)
         ]
         return {"items": items}
 

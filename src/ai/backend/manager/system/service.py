@@ -55,8 +55,12 @@ class ManagerState:
     async def check_running(self) -> None:
         """Raises ServerFrozen if the installation is frozen; a change by another manager has effect within a second."""
         now = self._clock.monotonic()
-        cached = self._cached_status
-        status = cached[1] if cached is not None and now - cached[0] < _STATUS_CACHE_S else await self.status()
+        cached_status = self._cached_status
+        status = (
+            cached_status[1]
+            if cached_status is not None and now - cached_status[0] < _STATUS_CACHE_S
+            else await self.status()
+        )
         if status == FROZEN:
             raise ServerFrozen("This installation takes no new sessions now.")
 
@@ -68,15 +72,15 @@ class ManagerState:
 
     async def announcement(self, fallback: str = "") -> Announcement:
         """Returns the announcement, or ``fallback`` if no administrator has set an announcement."""
-        stored = await self._store.get_prefix(ANNOUNCEMENT_KEY)
-        if f"{ANNOUNCEMENT_KEY}/enabled" not in stored:
+        stored_values = await self._store.get_prefix(ANNOUNCEMENT_KEY)
+        if f"{ANNOUNCEMENT_KEY}/enabled" not in stored_values:
             return Announcement(bool(fallback), fallback)
-        is_enabled = stored[f"{ANNOUNCEMENT_KEY}/enabled"].lower() == "true"
-        return Announcement(is_enabled, stored.get(f"{ANNOUNCEMENT_KEY}/message", ""))
+        is_enabled = stored_values[f"{ANNOUNCEMENT_KEY}/enabled"].lower() == "true"
+        return Announcement(is_enabled, stored_values.get(f"{ANNOUNCEMENT_KEY}/message", ""))
 
     async def announce(self, caller: Caller, announcement: Announcement) -> None:
         """Replaces the announcement."""
         require(caller, Operation.CHANGE_STATE)
-        enabled = "true" if announcement.enabled else "false"
-        values = {"enabled": enabled, "message": announcement.message}
+        enabled_text = "true" if announcement.enabled else "false"
+        values = {"enabled": enabled_text, "message": announcement.message}
         await self._store.put_many({f"{ANNOUNCEMENT_KEY}/{name}": value for name, value in values.items()})

@@ -35,10 +35,10 @@ class TasksApi:
     @route("GET", "/events/background-task", kind="stream", query=TaskEventsQuery)
     async def task_events(self, call: Call[Nothing, TaskEventsQuery]) -> web.StreamResponse:
         """Stream the progress and the end of a background task; then ``server_close``."""
-        value = either(call.query.task_id, call.query.camel, "task_id", "taskId")
-        if value is None:
+        task_id_text = either(call.query.task_id, call.query.camel, "task_id", "taskId")
+        if task_id_text is None:
             raise refuse({"task_id": "required"})
-        task_id = TaskId(value)
+        task_id = TaskId(task_id_text)
         caller = caller_of(call)
         await self._tasks.get(caller, task_id)
         return await send_events(call.request, self._progress_events(caller, task_id))

@@ -99,9 +99,9 @@ class TaskService:
             subject=subject,
         )
         await self.store.add_task(task)
-        running = asyncio.create_task(self._run(TaskProgress(self, task), body), name=f"task-{task.id}")
-        self._running[task.id] = running
-        running.add_done_callback(lambda _: self._running.pop(task.id, None))
+        running_task = asyncio.create_task(self._run(TaskProgress(self, task), body), name=f"task-{task.id}")
+        self._running[task.id] = running_task
+        running_task.add_done_callback(lambda _: self._running.pop(task.id, None))
         return task.id
 
     async def _run(self, progress: TaskProgress, body: Callable[[TaskProgress], Awaitable[str]]) -> None:
@@ -161,9 +161,9 @@ class TaskService:
     async def cancel(self, caller: Caller, task_id: TaskId) -> None:
         """Cancels a task, on whichever manager it runs, or does nothing if the task has ended."""
         task = await self.get(caller, task_id)
-        running = self._running.get(task_id)
-        if running is not None:
-            running.cancel()
+        running_task = self._running.get(task_id)
+        if running_task is not None:
+            running_task.cancel()
         elif not task.status.is_final:
             await self.store.request_cancel(task_id)
             self.bus.publish(CANCEL_REQUESTS)
@@ -175,8 +175,8 @@ class TaskService:
                 await wait_for_hint(subscription, RECHECK_S)
                 try:
                     for task_id in await self.store.cancel_requested(list(self._running)) if self._running else ():
-                        if (running := self._running.get(task_id)) is not None:
-                            running.cancel()
+                        if (running_task := self._running.get(task_id)) is not None:
+                            running_task.cancel()
                 except Exception:  # the next round asks again
                     log.exception("could not read which background tasks are to be cancelled")
 

@@ -43,15 +43,15 @@ class SqlTaskStore:
 
     async def add_task(self, task: Task) -> None:
         cols = tasks.c
-        busy = sa.select(cols.id).where(cols.subject == task.subject, cols.status.in_(_OPEN_STATUSES))
+        open_task_query = sa.select(cols.id).where(cols.subject == task.subject, cols.status.in_(_OPEN_STATUSES))
 
-        def work(conn: sa.Connection) -> None:
-            busy_task_id = conn.execute(busy).scalars().first() if task.subject else None
+        def transact(conn: sa.Connection) -> None:
+            busy_task_id = conn.execute(open_task_query).scalars().first() if task.subject else None
             if busy_task_id is not None:
                 raise busy_with(task.subject, busy_task_id)
             conn.execute(sa.insert(tasks), row_of(task))
 
-        await self._db.run_write(work)
+        await self._db.run_write(transact)
 
     async def put_task(self, task: Task) -> None:
         query = sa.update(tasks).where(tasks.c.id == task.id).values(row_of(task))
@@ -78,11 +78,11 @@ class SqlTaskStore:
 
     async def fail_open_tasks(self, *, at: datetime, message: str, living: Collection[str] = ()) -> int:
         cols = tasks.c
-        unfinished = cols.status.in_(_OPEN_STATUSES) & cols.manager.not_in(living)
+        is_unfinished = cols.status.in_(_OPEN_STATUSES) & cols.manager.not_in(living)
 
-        def work(conn: sa.Connection) -> int:
+        def transact(conn: sa.Connection) -> int:
             new_values = {"status": TaskStatus.FAILED, "updated_at": at, "message": message}
-            update_result = conn.execute(sa.update(tasks).where(unfinished).values(new_values))
+            update_result = conn.execute(sa.update(tasks).where(is_unfinished).values(new_values))
             return int(update_result.rowcount)
 
-        return await self._db.run_write(work)
+        return await self._db.run_write(transact)

@@ -138,11 +138,13 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
 
 def overrides_of(body: FromTemplateBody) -> dict[str, Any]:
     """Returns the fields that a request sets, as those of :class:`ai.backend.manager.sessions.model.CreateSession`."""
-    values = {name: getattr(part, name) for part in (body, body.config) for name in part.__struct_fields__}
-    requested = {name: value for name, value in values.items() if value is not None}
+    values = {
+        name: getattr(body_part, name) for body_part in (body, body.config) for name in body_part.__struct_fields__
+    }
+    sent_values = {name: value for name, value in values.items() if value is not None}
     return {
         name: _CONVERSIONS[name](value) if name in _CONVERSIONS else value
-        for name, value in requested.items()
+        for name, value in sent_values.items()
         if name not in ("template_id", "config")
     }
 
@@ -223,17 +225,17 @@ class TemplatesApi:
     @route("GET", "/template/cluster/{id}", query=TemplateQuery, produces=_DOCUMENT_TYPES, reply=dict[str, Any])
     async def get(self, call: Call[Nothing, TemplateQuery]) -> web.Response:
         """Returns the text of a template, in YAML or JSON."""
-        form = call.query.format
-        text = await self._templates.text(caller_of(call), _kind(call), template_id_of(call.params["id"]), form)
-        return web.Response(text=text, content_type="application/json" if form == "json" else "application/yaml")
+        text_format = call.query.format
+        text = await self._templates.text(caller_of(call), _kind(call), template_id_of(call.params["id"]), text_format)
+        return web.Response(text=text, content_type="application/json" if text_format == "json" else "application/yaml")
 
     @route("PUT", "/template/session/{id}", body=TemplateBody)
     @route("PUT", "/template/cluster/{id}", body=TemplateBody)
     async def update(self, call: Call[TemplateBody]) -> ChangedTemplate:
         """Replaces a template."""
         template_id = template_id_of(call.params["id"])
-        changed = await self._templates.update(caller_of(call), _kind(call), template_id, call.body.payload)
-        return {"success": True, "id": str(changed.id)}
+        changed_template = await self._templates.update(caller_of(call), _kind(call), template_id, call.body.payload)
+        return {"success": True, "id": str(changed_template.id)}
 
     @route("DELETE", "/template/session/{id}")
     @route("DELETE", "/template/cluster/{id}")
@@ -268,8 +270,8 @@ class TemplatesApi:
     ) -> Reply:
         template_id = template_id_of(call.body.template_id)
         reply = await create(caller_of(call), template_id, overrides, call_id=call.call_id)
-        view = created_session(reply, enqueue_only=bool(overrides.get("enqueue_only")))
-        return Reply(view, 201 if reply.created else 200)
+        session_view = created_session(reply, enqueue_only=bool(overrides.get("enqueue_only")))
+        return Reply(session_view, 201 if reply.created else 200)
 
 
 def _kind(call: Call[Any, Any]) -> TemplateKind:

@@ -23,7 +23,7 @@ _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-def _malformed(reason: str) -> InvalidInput:
+def _malformed_error(reason: str) -> InvalidInput:
     return InvalidInput(f"The template cannot be read: {reason}.", data={"payload": "malformed"})
 
 
@@ -32,15 +32,15 @@ def read_documents(payload: str) -> list[Mapping[str, Any]]:
     InvalidInput if it is malformed, too large, nested too deeply, or has aliases.
     """
     if len(payload.encode(errors="replace")) > MAX_PAYLOAD_BYTES:
-        raise _malformed(f"it exceeds {MAX_PAYLOAD_BYTES} bytes")
+        raise _malformed_error(f"it exceeds {MAX_PAYLOAD_BYTES} bytes")
     templates: list[Any] = []
     for document in _parse_json(payload) if payload.lstrip()[:1] in ("{", "[") else _parse_yaml(payload):
         templates += document if isinstance(document, list) else [document]
     if not 1 <= len(templates) <= MAX_TEMPLATES:
-        raise _malformed(f"it holds {len(templates)} templates, and may hold 1 to {MAX_TEMPLATES}")
+        raise _malformed_error(f"it holds {len(templates)} templates, and may hold 1 to {MAX_TEMPLATES}")
     for template in templates:
         if not isinstance(template, Mapping):
-            raise _malformed("a template is an object")
+            raise _malformed_error("a template is an object")
     return templates
 
 
@@ -53,7 +53,7 @@ def _parse_json(payload: str) -> list[Any]:
 
 def _plain_value(value: Any, depth: int) -> Any:
     if depth > _MAX_DEPTH:
-        raise _malformed("it is nested too deeply")
+        raise _malformed_error("it is nested too deeply")
     if isinstance(value, dict):
         return {name: _plain_value(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list):
@@ -67,17 +67,17 @@ def _parse_yaml(payload: str) -> list[Any]:
     try:
         problem = structure_problem(payload, _Loader, max_depth=_MAX_DEPTH)
         if problem is not None:
-            raise _malformed(problem)
+            raise _malformed_error(problem)
         return [document for document in yaml.load_all(payload, Loader=_Loader) if document != ""]  # BaseLoader: text
     except yaml.MarkedYAMLError as e:
         line = f" in line {e.problem_mark.line + 1}" if e.problem_mark is not None else ""
-        raise _malformed(f"{e.problem or 'it is not YAML'}{line}") from None
+        raise _malformed_error(f"{e.problem or 'it is not YAML'}{line}") from None
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
-        raise _malformed("it is neither JSON nor YAML") from None
+        raise _malformed_error("it is neither JSON nor YAML") from None
 
 
-def write_document(document: Mapping[str, Any], form: Literal["yaml", "json"]) -> str:
+def write_document(document: Mapping[str, Any], text_format: Literal["yaml", "json"]) -> str:
     """Formats a document as text."""
-    if form == "json":
+    if text_format == "json":
         return json.dumps(document, indent=2, ensure_ascii=False)
     return str(yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True))

@@ -106,8 +106,8 @@ class TemplateService:
 
     async def list(self, caller: Caller, kind: TemplateKind, *, is_all: bool = False) -> Sequence[Template]:
         """Returns the caller's templates, and with ``is_all`` also templates of others that the caller may see."""
-        bounds = visibility_filter(caller, Operation.SEE_TEMPLATES) if is_all else {"user_id": caller.user_id}
-        return await self._store.templates(kind, **bounds)
+        scope_filter = visibility_filter(caller, Operation.SEE_TEMPLATES) if is_all else {"user_id": caller.user_id}
+        return await self._store.templates(kind, **scope_filter)
 
     async def get(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
         """Returns a template. Raises NotFound, also for templates that the caller may not see."""
@@ -117,33 +117,33 @@ class TemplateService:
         return template
 
     async def text(
-        self, caller: Caller, kind: TemplateKind, template_id: TemplateId, form: Literal["yaml", "json"]
+        self, caller: Caller, kind: TemplateKind, template_id: TemplateId, text_format: Literal["yaml", "json"]
     ) -> str:
         """Returns the text of a template; comments and layout of the uploaded text are lost."""
-        return write_document((await self.get(caller, kind, template_id)).document, form)
+        return write_document((await self.get(caller, kind, template_id)).document, text_format)
 
     async def update(self, caller: Caller, kind: TemplateKind, template_id: TemplateId, payload: str) -> Template:
         """Replaces a template. Raises NotFound, and InvalidInput for several templates."""
-        template = await self._changeable(caller, kind, template_id)
+        template = await self._get_changeable(caller, kind, template_id)
         documents = read_documents(payload)
         if len(documents) != 1:
             raise InvalidInput("One template is replaced by one.", data={"payload": "more than one template"})
-        changed = replace(
+        changed_template = replace(
             template,
             name=await self._check_document(caller, kind, documents[0]),
             document=documents[0],
             modified_at=self._clock.now(),
         )
-        if not await self._store.put_template(changed):
+        if not await self._store.put_template(changed_template):
             raise _no_template(kind)
-        return changed
+        return changed_template
 
     async def delete(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> None:
         """Deletes a template. Sessions created from it are not changed."""
-        await self._changeable(caller, kind, template_id)
+        await self._get_changeable(caller, kind, template_id)
         await self._store.drop_template(template_id)
 
-    async def _changeable(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
+    async def _get_changeable(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
         template = await self.get(caller, kind, template_id)
         if not _permits(caller, Operation.CHANGE_TEMPLATES, template):
             raise _no_template(kind)
@@ -163,11 +163,11 @@ class TemplateService:
             overrides: fields of :class:`CreateSession` that the request sets. Entries of ``environ``, ``resources`` and
                 ``resource_opts`` replace single ones of the template; mounts replace all of them.
         """
-        stored = await self._visible_template(
+        stored_template = await self._visible_template(
             caller, TemplateKind.SESSION, template_id, overrides.get("owner_access_key")
         )
-        template = read_template(stored.document, SessionTemplate)
-        values = {**_placement_values(stored), **_creation_values(template)}
+        template = read_template(stored_template.document, SessionTemplate)
+        values = {**_placement_values(stored_template), **_creation_values(template)}
         return await self._sessions.create(caller, _session_request(values, overrides), call_id=call_id)
 
     async def create_cluster(
@@ -175,16 +175,16 @@ class TemplateService:
     ) -> CreateReply:
         """Creates a session whose kernels have the roles of a cluster template; see :meth:`create_session`."""
         owner_key = overrides.get("owner_access_key")
-        stored = await self._visible_template(caller, TemplateKind.CLUSTER, template_id, owner_key)
-        cluster = read_template(stored.document, ClusterTemplate)
+        stored_template = await self._visible_template(caller, TemplateKind.CLUSTER, template_id, owner_key)
+        cluster = read_template(stored_template.document, ClusterTemplate)
         templates: list[SessionTemplate] = []
         mounts = dict(cluster.spec.mounts)
         mount_options: dict[str, Any] = {}
         for node in cluster.nodes:
-            used = await self._visible_template(
+            node_template = await self._visible_template(
                 caller, TemplateKind.SESSION, TemplateId(node.session_template), owner_key
             )
-            templates.append(read_template(used.document, SessionTemplate))
+            templates.append(read_template(node_template.document, SessionTemplate))
             mounts = {**templates[-1].spec.mounts, **mounts}
             mount_options = {**_creation_values(templates[-1])["mount_options"], **mount_options}
         _check_roles(cluster, templates)
@@ -193,14 +193,14 @@ class TemplateService:
             for node, template in zip(cluster.nodes, templates, strict=True)
         ]
         values = {
-            **_placement_values(stored),
+            **_placement_values(stored_template),
             **_creation_values(templates[0]),
             "cluster_mode": cluster.mode,
             "cluster_size": sum(role.replicas for role in roles),
             "environ": dict(cluster.spec.environ),
             "bootstrap_script": None,
             "mounts": tuple(mounts),
-            "mount_map": {name: target for name, target in mounts.items() if target},
+            "mount_map": {name: mount_path for name, mount_path in mounts.items() if mount_path},
             "mount_options": mount_options,
             "roles": tuple(roles),
         }
@@ -241,7 +241,7 @@ def _creation_values(template: SessionTemplate) -> dict[str, Any]:
         "bootstrap_script": kernel.bootstrap_script,
         "startup_command": kernel.run.startup,
         "mounts": tuple(spec.mounts),
-        "mount_map": {name: target for name, target in spec.mounts.items() if target},
+        "mount_map": {name: mount_path for name, mount_path in spec.mounts.items() if mount_path},
         "resources": dict(spec.resources) or None,
         "resource_opts": dict(spec.resource_opts),
         "mount_options": {name: {"permission": options.permission} for name, options in spec.mount_options.items()},
@@ -272,11 +272,11 @@ def _check_roles(cluster: ClusterTemplate, templates: Sequence[SessionTemplate])
     """Raises InvalidInput if a role's template requests other devices than the template of ``main``. All kernels of a
     session have one device claim, and the same requests for devices.
     """
-    main = templates[0].spec
+    main_spec = templates[0].spec
     for node, template in zip(cluster.nodes, templates, strict=True):
         for name in _SHARED_FIELDS:
             value = getattr(template.spec, name)
-            if value and value != getattr(main, name):
+            if value and value != getattr(main_spec, name):
                 message = (
                     f"The template of the role {node.role} has another {name} than that of main; all kernels of a "
                     "session have the one of main."
@@ -297,8 +297,8 @@ def _session_request(values: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     result["claim"] = result["claim"] or None
     result["mounts"] = overrides.get("mounts") or values["mounts"]
     for name in ("mount_map", "mount_options"):  # those of the template's mounts that the request keeps
-        kept = {mount: value for mount, value in values[name].items() if mount in result["mounts"]}
-        result[name] = {**kept, **overrides.get(name, {})}
+        kept_entries = {mount: value for mount, value in values[name].items() if mount in result["mounts"]}
+        result[name] = {**kept_entries, **overrides.get(name, {})}
     return CreateSession(**result)
 
 

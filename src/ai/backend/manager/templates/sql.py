@@ -57,8 +57,8 @@ class SqlTemplateStore:
         return [Template(**row._mapping) for row in await self._db.fetch(query)]
 
     async def put_template(self, template: Template) -> bool:
-        has_id = _TEMPLATE_TABLE.c.id == template.id
-        return bool(await self._db.execute(update(_TEMPLATE_TABLE).where(has_id).values(row_of(template))))
+        is_template = _TEMPLATE_TABLE.c.id == template.id
+        return bool(await self._db.execute(update(_TEMPLATE_TABLE).where(is_template).values(row_of(template))))
 
     async def drop_template(self, template_id: TemplateId) -> bool:
         return bool(await self._db.execute(delete(_TEMPLATE_TABLE).where(_TEMPLATE_TABLE.c.id == template_id)))

@@ -78,10 +78,10 @@ class GitSource(_TemplatePart, frozen=True):
     destination_dir: Annotated[str, Meta(max_length=1_024)] = ""
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.repository)
+        url_parts = urlsplit(self.repository)
         # ext:: would run a command, file: would read local files, and a leading dash would be an option
-        is_plain = self.repository.isprintable() and parts.scheme in ("http", "https", "git", "ssh")
-        if not is_plain or not parts.hostname:
+        is_safe_url = self.repository.isprintable() and url_parts.scheme in ("http", "https", "git", "ssh")
+        if not is_safe_url or not url_parts.hostname:
             raise ValueError("`repository` must be an http, https, git or ssh URL")
         for name, value in (("branch", self.branch), ("commit", self.commit)):
             if value.startswith("-") or not value.isprintable():
@@ -111,8 +111,10 @@ class KernelTemplate(_TemplatePart, frozen=True):
     @property
     def bootstrap_script(self) -> str | None:
         """Returns the script that the session runs first: it clones the repository, then runs the template's script."""
-        parts = [part for part in (clone_script(self.git) if self.git is not None else "", self.run.bootstrap) if part]
-        return "\n".join(parts) or None
+        scripts = [
+            script for script in (clone_script(self.git) if self.git is not None else "", self.run.bootstrap) if script
+        ]
+        return "\n".join(scripts) or None
 
 
 class MountOptions(_TemplatePart, frozen=True):
@@ -198,32 +200,36 @@ T = TypeVar("T", SessionTemplate, ClusterTemplate)
 def read_template(document: Mapping[str, Any], kind: type[T]) -> T:
     """Reads and checks a template. Raises InvalidInput, whose ``data.payload`` names the field."""
     try:
-        return msgspec.convert(_respelled(document, ""), kind, strict=False)
+        return msgspec.convert(_canonical_fields(document, ""), kind, strict=False)
     except msgspec.ValidationError as e:
-        place, problem = split_message(e, kind)
-        raise _malformed(place.removeprefix("."), problem) from None
+        field_path, problem = split_message(e, kind)
+        raise _malformed_error(field_path.removeprefix("."), problem) from None
 
 
-def _respelled(document: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _canonical_fields(document: Mapping[str, Any], field_path: str) -> dict[str, Any]:
     """Returns a document with canonical field names and without empty fields; lists of names become objects."""
     result: dict[str, Any] = {}
     for key, value in document.items():
         name = _FIELD_SPELLINGS.get(key, key)
         if name in result:
-            raise _malformed(f"{place}{name}"[:200], "is given twice, in two spellings")
+            raise _malformed_error(f"{field_path}{name}"[:200], "is given twice, in two spellings")
         if name in _FREE_KEYS:
             value = dict.fromkeys(map(str, value), "") if isinstance(value, list) else value
         elif isinstance(value, Mapping):
-            value = _respelled(value, f"{place}{name}.")
+            value = _canonical_fields(value, f"{field_path}{name}.")
         elif isinstance(value, list):
-            value = [_respelled(item, f"{place}{name}.") if isinstance(item, Mapping) else item for item in value]
+            value = [
+                _canonical_fields(item, f"{field_path}{name}.") if isinstance(item, Mapping) else item for item in value
+            ]
         if value != "":
             result[name] = value
     return result
 
 
-def _malformed(place: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"The template is not valid: {place}: {problem}", data={"payload": f"{place}: {problem}"})
+def _malformed_error(field_path: str, problem: str) -> InvalidInput:
+    return InvalidInput(
+        f"The template is not valid: {field_path}: {problem}", data={"payload": f"{field_path}: {problem}"}
+    )
 
 
 def clone_script(git: GitSource) -> str:
@@ -233,16 +239,16 @@ def clone_script(git: GitSource) -> str:
     """
     path = shlex.quote(git.destination)
     options = ["--branch", shlex.quote(git.branch)] if git.branch else []
-    command = ["git"]
-    lines = ["export GIT_TERMINAL_PROMPT=0"]
+    git_command = ["git"]
+    script_lines = ["export GIT_TERMINAL_PROMPT=0"]
     if git.credential.username or git.credential.password:
-        helper = '!f() { printf "username=%s\\npassword=%s\\n" "$BAI_GIT_USER" "$BAI_GIT_PASSWORD"; }; f'
+        credential_helper = '!f() { printf "username=%s\\npassword=%s\\n" "$BAI_GIT_USER" "$BAI_GIT_PASSWORD"; }; f'
         user, password = shlex.quote(git.credential.username), shlex.quote(git.credential.password)
-        command = [f"BAI_GIT_USER={user}", f"BAI_GIT_PASSWORD={password}", "git", "-c"]
-        command.append(shlex.quote(f"credential.helper={helper}"))
+        git_command = [f"BAI_GIT_USER={user}", f"BAI_GIT_PASSWORD={password}", "git", "-c"]
+        git_command.append(shlex.quote(f"credential.helper={credential_helper}"))
     # an existing clone is from before a restart of the session
-    clone = " ".join([*command, "clone", *options, "--", shlex.quote(git.repository), path])
-    lines.append(f"[ -e {path}/.git ] || {clone} || exit 1")
+    clone_command = " ".join([*git_command, "clone", *options, "--", shlex.quote(git.repository), path])
+    script_lines.append(f"[ -e {path}/.git ] || {clone_command} || exit 1")
     if git.commit:
-        lines.append(f"git -C {path} checkout --quiet {shlex.quote(git.commit)} -- || exit 1")
-    return "\n".join(lines)
+        script_lines.append(f"git -C {path} checkout --quiet {shlex.quote(git.commit)} -- || exit 1")
+    return "\n".join(script_lines)

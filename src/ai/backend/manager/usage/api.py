@@ -128,14 +128,16 @@ class UsageApi:
         """Report the usage of groups in a month, for administrators: sums, and the first 10,000 containers."""
         query = call.query
         group_ids = [GroupId(group_id) for group_id in query.group_ids or ()] or None
-        usages = await self._usage.of_month(caller_of(call), query.month, group_ids)
+        usages = await self._usage.month_usage(caller_of(call), query.month, group_ids)
         return await asyncio.to_thread(lambda: [group_report(usage) for usage in usages])
 
     @route("GET", "/resource/usage/period", query=PeriodQuery, reply=GroupUsageReport)
     async def period(self, call: Call[Nothing, PeriodQuery]) -> dict[str, Any]:
         """Report the usage of a group between two days, for administrators; an empty object if there is none."""
         query = call.query
-        usage = await self._usage.of_period(caller_of(call), GroupId(query.group_id), query.start_date, query.end_date)
+        usage = await self._usage.period_usage(
+            caller_of(call), GroupId(query.group_id), query.start_date, query.end_date
+        )
         return await asyncio.to_thread(group_report, usage) if usage is not None else {}
 
     @route("GET", "/resource/stats/user/month", reply=list[UsageBin])
@@ -199,7 +201,7 @@ def _container_report(kernel: UsedKernel) -> dict[str, Any]:
         "group_id": str(kernel.group_id),
         **{name: getattr(kernel, name) for name in _KERNEL_ATTRIBUTES},
         **_allocated_amounts(kernel.slots),
-        **_used_amounts({name: kernel.metric(*source) for name, source in METRICS.items()}),
+        **_used_amounts({name: kernel.metric(*metric_key) for name, metric_key in METRICS.items()}),
         "slots": kernel.slots.to_json(),
         "device_type": sorted({name.partition(".")[0] for name in kernel.devices}),
         "nfs": list(kernel.mounts),
@@ -229,13 +231,13 @@ _SERIES: Sequence[tuple[str, str, str]] = (
 def _timeline_report(timeline: Timeline) -> list[dict[str, Any]]:
     return [
         {
-            "date": begin.timestamp(),
+            "date": bin_start.timestamp(),
             **{
-                name: {"value": _json_number(bin_values[value_key]), "unit_hint": unit}
-                for name, value_key, unit in _SERIES
+                name: {"value": _json_number(bin_values[value_key]), "unit_hint": unit_hint}
+                for name, value_key, unit_hint in _SERIES
             },
         }
-        for begin, bin_values in timeline.bins()
+        for bin_start, bin_values in timeline.bins()
     ]
 
 

@@ -80,7 +80,7 @@ class UsedKernel(msgspec.Struct, frozen=True, kw_only=True):
     def cursor(self) -> Cursor:
         return Cursor(terminated_at=self.terminated_at, kernel_id=self.kernel_id)
 
-    def metric(self, name: str, part: str = "current") -> Decimal:
+    def metric(self, name: str, value_name: str = "current") -> Decimal:
         """Returns a value of a metric, or zero if it is missing or no number from 0 to below 2**63.
 
         Values are checked because agents write them.
@@ -88,7 +88,9 @@ class UsedKernel(msgspec.Struct, frozen=True, kw_only=True):
         metric = (self.last_stat or {}).get(name)
         try:
             value = (
-                Decimal(str(metric[part])) if isinstance(metric, Mapping) and metric.get(part) is not None else _ZERO
+                Decimal(str(metric[value_name]))
+                if isinstance(metric, Mapping) and metric.get(value_name) is not None
+                else _ZERO
             )
         except InvalidOperation:
             return _ZERO
@@ -119,9 +121,11 @@ class UsedClaim(msgspec.Struct, frozen=True, kw_only=True):
         return _seconds_within(self.started_at, self.terminated_at, start, end, now)
 
 
-def _seconds_within(began: datetime, ended: datetime | None, start: datetime, end: datetime, now: datetime) -> Decimal:
-    until = min(ended or now, end, now)
-    return max(_ZERO, Decimal(str((until - max(began, start)).total_seconds())))
+def _seconds_within(
+    started_at: datetime, ended_at: datetime | None, start: datetime, end: datetime, now: datetime
+) -> Decimal:
+    counted_until = min(ended_at or now, end, now)
+    return max(_ZERO, Decimal(str((counted_until - max(started_at, start)).total_seconds())))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,8 +148,8 @@ class GroupUsage:
         if is_listed:
             self.kernels.append(kernel)
         self._add_slots(kernel, query, now)
-        for name, (metric, part) in METRICS.items():
-            self.metrics[name] = self.metrics.get(name, _ZERO) + kernel.metric(metric, part)
+        for name, (metric, value_name) in METRICS.items():
+            self.metrics[name] = self.metrics.get(name, _ZERO) + kernel.metric(metric, value_name)
 
     def add_claim(self, claim: UsedClaim, query: UsageQuery, now: datetime) -> None:
         """Adds the slots of a device claim to the sums, without counting a kernel."""
@@ -208,10 +212,10 @@ class Timeline:
 
     def bins(self) -> list[tuple[datetime, dict[str, Decimal]]]:
         """Returns the start and the amounts of each quarter of an hour."""
-        running = dict.fromkeys(_SERIES, _ZERO)
+        running_sums = dict.fromkeys(_SERIES, _ZERO)
         bins = []
         for index in range(BINS):
             for name in _SERIES:
-                running[name] += self._changes[name][index]
-            bins.append((self.start + index * BIN, dict(running)))
+                running_sums[name] += self._changes[name][index]
+            bins.append((self.start + index * BIN, dict(running_sums)))
         return bins

@@ -26,7 +26,7 @@ _PAGE_ROWS = 1_000
 
 
 @dataclass(slots=True)
-class _Limiter:
+class _ReportLimiter:
     """Limits the number of reports that are made at the same time. ``users`` have a report that is made or waits."""
 
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
@@ -54,9 +54,9 @@ class UsageService:
         self._store = store
         self._identity = identity
         self._clock = clock
-        self._administrators, self._others = _Limiter(), _Limiter()
+        self._administrators, self._others = _ReportLimiter(), _ReportLimiter()
 
-    async def of_month(self, caller: Caller, month: str, group_ids: Sequence[GroupId] | None) -> list[GroupUsage]:
+    async def month_usage(self, caller: Caller, month: str, group_ids: Sequence[GroupId] | None) -> list[GroupUsage]:
         """Returns the usage of groups in a month (``YYYYMM``, UTC), by default of all groups that the caller sees.
         Groups without usage are left out. Raises InvalidInput, Forbidden, NotFound and RateLimitExceeded.
         """
@@ -64,9 +64,9 @@ class UsageService:
         end = (start + timedelta(days=32)).replace(day=1)
         return await self._report(caller, start, end, group_ids)
 
-    async def of_period(self, caller: Caller, group_id: GroupId, first_day: str, last_day: str) -> GroupUsage | None:
+    async def period_usage(self, caller: Caller, group_id: GroupId, first_day: str, last_day: str) -> GroupUsage | None:
         """Returns the usage of a group from one day to another (``YYYYMMDD``, UTC), both included. Returns None if
-        there is none. Raises as :meth:`of_month`.
+        there is none. Raises as :meth:`month_usage`.
         """
         start, end = _parse_day(first_day, "start_date"), _parse_day(last_day, "end_date") + timedelta(days=1)
         if end <= start:
@@ -91,18 +91,20 @@ class UsageService:
     ) -> Timeline:
         timeline = Timeline(self._clock.now())
         query = UsageQuery(start=timeline.start, end=timeline.now, user_id=user_id, domain_name=domain_name)
-        await self._read(caller, query, timeline.add, timeline.add_claim)
+        await self._read_usage(caller, query, timeline.add, timeline.add_claim)
         return timeline
 
     async def _report(
         self, caller: Caller, start: datetime, end: datetime, group_ids: Sequence[GroupId] | None
     ) -> list[GroupUsage]:
         require_any(caller, Operation.SEE_USAGE)
-        visible = {group.id: group for group in await self._identity.groups(caller)}
+        visible_groups = {group.id: group for group in await self._identity.groups(caller)}
         if group_ids is not None and (
-            unknown := [group for group in group_ids if group not in visible and _domain_of(caller) is not None]
+            unknown_ids := [
+                group for group in group_ids if group not in visible_groups and _domain_of(caller) is not None
+            ]
         ):
-            raise NotFound(f"There is no group {unknown[0]}.", data={"group_ids": "unknown"})
+            raise NotFound(f"There is no group {unknown_ids[0]}.", data={"group_ids": "unknown"})
         query = UsageQuery(
             start=start,
             end=end,
@@ -110,7 +112,7 @@ class UsageService:
             domain_name=_domain_of(caller),
         )
         usages: dict[GroupId, GroupUsage] = {}
-        now, listed = self._clock.now(), 0
+        now, listed_kernels = self._clock.now(), 0
 
         def usage_of(holder: UsedKernel | UsedClaim) -> GroupUsage:
             usage = usages.get(holder.group_id)
@@ -121,14 +123,14 @@ class UsageService:
             return usage
 
         def add(kernel: UsedKernel) -> None:
-            nonlocal listed
-            usage_of(kernel).add(kernel, query, now, is_listed=listed < MAX_LISTED)
-            listed += 1
+            nonlocal listed_kernels
+            usage_of(kernel).add(kernel, query, now, is_listed=listed_kernels < MAX_LISTED)
+            listed_kernels += 1
 
-        await self._read(caller, query, add, lambda claim: usage_of(claim).add_claim(claim, query, now))
+        await self._read_usage(caller, query, add, lambda claim: usage_of(claim).add_claim(claim, query, now))
         return sorted(usages.values(), key=lambda usage: (usage.domain_name, usage.group_name))
 
-    async def _read(
+    async def _read_usage(
         self,
         caller: Caller,
         query: UsageQuery,

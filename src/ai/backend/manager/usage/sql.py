@@ -24,39 +24,45 @@ class SqlUsageStore:
     async def used(self, query: UsageQuery, *, after: Cursor | None = None, limit: int = 1_000) -> Sequence[UsedKernel]:
         has_ended = after is None or after.terminated_at is not None
 
-        def work(conn: Connection) -> list[UsedKernel]:
+        def transact(conn: Connection) -> list[UsedKernel]:
             rows: list[Row[Any]] = []
             if has_ended:
-                rows += conn.execute(_ended(query, after).limit(limit)).all()
+                rows += conn.execute(_select_ended(query, after).limit(limit)).all()
             if len(rows) < limit:
-                rows += conn.execute(_running(query, None if has_ended else after).limit(limit - len(rows))).all()
+                rows += conn.execute(
+                    _select_running(query, None if has_ended else after).limit(limit - len(rows))
+                ).all()
             return [UsedKernel(**row._mapping) for row in rows]
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
     async def claimed(self, query: UsageQuery) -> Sequence[UsedClaim]:
-        ended, held = sessions_tables.claim_spans.c, sessions_tables.device_claims.c
-        shared = ("domain_name", "group_id", "group_name")
-        of_ended = select(*(ended[name] for name in (*shared, "slots", "started_at", "terminated_at")))
-        of_held = select(
-            *(held[name] for name in shared),
-            held.occupied_slots.label("slots"),
-            held.allocated_at.label("started_at"),
+        span_columns, claim_columns = sessions_tables.claim_spans.c, sessions_tables.device_claims.c
+        shared_names = ("domain_name", "group_id", "group_name")
+        ended_query = select(*(span_columns[name] for name in (*shared_names, "slots", "started_at", "terminated_at")))
+        held_query = select(
+            *(claim_columns[name] for name in shared_names),
+            claim_columns.occupied_slots.label("slots"),
+            claim_columns.allocated_at.label("started_at"),
             null().label("terminated_at"),
         )
 
-        def work(conn: Connection) -> list[UsedClaim]:
-            past = of_ended.where(
-                ended.started_at < query.end, ended.terminated_at >= query.start, *_owners(ended, query)
+        def transact(conn: Connection) -> list[UsedClaim]:
+            ended_in_period = ended_query.where(
+                span_columns.started_at < query.end,
+                span_columns.terminated_at >= query.start,
+                *_owner_conditions(span_columns, query),
             )
-            present = of_held.where(held.allocated_at < query.end, *_owners(held, query))
-            rows = [*conn.execute(past).all(), *conn.execute(present).all()]
+            held_in_period = held_query.where(
+                claim_columns.allocated_at < query.end, *_owner_conditions(claim_columns, query)
+            )
+            rows = [*conn.execute(ended_in_period).all(), *conn.execute(held_in_period).all()]
             return [UsedClaim(**row._mapping) for row in rows]
 
-        return await self._db.run_read(work)
+        return await self._db.run_read(transact)
 
 
-def _owners(columns: Any, query: UsageQuery) -> list[ColumnElement[bool]]:
+def _owner_conditions(columns: Any, query: UsageQuery) -> list[ColumnElement[bool]]:
     """Returns the SQL conditions of a query on groups, domain and user."""
     conditions: list[ColumnElement[bool]] = []
     if query.group_ids is not None:
@@ -68,28 +74,59 @@ def _owners(columns: Any, query: UsageQuery) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _kernels(query: UsageQuery) -> Select[Any]:
-    k, c = sessions_tables.kernels.c, sessions_tables.sessions.c
-    conditions: list[ColumnElement[bool]] = [k.started_at < query.end, *_owners(c, query)]
+def _select_kernels(query: UsageQuery) -> Select[Any]:
+    kernel, session = sessions_tables.kernels.c, sessions_tables.sessions.c
+    conditions: list[ColumnElement[bool]] = [kernel.started_at < query.end, *_owner_conditions(session, query)]
     columns = (
-        *(k.id.label("kernel_id"), k.session_id, (k.id == k.session_id).label("is_main"), k.image, k.agent),
-        *(k.container_id, k.status, k.status_info, k.requested_slots.label("slots"), k.last_stat, k.created_at),
-        *(k.started_at, k.terminated_at, c.name, c.access_key, c.user_id, c.user_email.label("email")),
-        *(c.domain_name, c.group_id, c.group_name, c.cluster_mode, c.mounts),
+        *(
+            kernel.id.label("kernel_id"),
+            kernel.session_id,
+            (kernel.id == kernel.session_id).label("is_main"),
+            kernel.image,
+            kernel.agent,
+        ),
+        *(
+            kernel.container_id,
+            kernel.status,
+            kernel.status_info,
+            kernel.requested_slots.label("slots"),
+            kernel.last_stat,
+            kernel.created_at,
+        ),
+        *(
+            kernel.started_at,
+            kernel.terminated_at,
+            session.name,
+            session.access_key,
+            session.user_id,
+            session.user_email.label("email"),
+        ),
+        *(session.domain_name, session.group_id, session.group_name, session.cluster_mode, session.mounts),
     )
-    return select(*columns).join(sessions_tables.sessions, c.id == k.session_id).where(*conditions)
+    return select(*columns).join(sessions_tables.sessions, session.id == kernel.session_id).where(*conditions)
 
 
-def _ended(query: UsageQuery, after: Cursor | None) -> Select[Any]:
-    k = sessions_tables.kernels.c
-    condition = k.terminated_at >= query.start
-    if after is not None:
-        at = after.terminated_at  # written so that the index is used from here
-        condition = and_(k.terminated_at >= at, or_(k.terminated_at > at, k.id > after.kernel_id))
-    return _kernels(query).where(k.terminated_at.is_not(None), condition).order_by(k.terminated_at, k.id)
+def _select_ended(query: UsageQuery, cursor: Cursor | None) -> Select[Any]:
+    kernel = sessions_tables.kernels.c
+    condition = kernel.terminated_at >= query.start
+    if cursor is not None:
+        last_ended_at = cursor.terminated_at  # written so that the index is used from here
+        condition = and_(
+            kernel.terminated_at >= last_ended_at,
+            or_(kernel.terminated_at > last_ended_at, kernel.id > cursor.kernel_id),
+        )
+    return (
+        _select_kernels(query)
+        .where(kernel.terminated_at.is_not(None), condition)
+        .order_by(kernel.terminated_at, kernel.id)
+    )
 
 
-def _running(query: UsageQuery, after: Cursor | None) -> Select[Any]:
-    k = sessions_tables.kernels.c
-    selected = _kernels(query).where(k.terminated_at.is_(None), k.status != KernelStatus.PENDING).order_by(k.id)
-    return selected.where(k.id > after.kernel_id) if after is not None else selected
+def _select_running(query: UsageQuery, cursor: Cursor | None) -> Select[Any]:
+    kernel = sessions_tables.kernels.c
+    kernels_query = (
+        _select_kernels(query)
+        .where(kernel.terminated_at.is_(None), kernel.status != KernelStatus.PENDING)
+        .order_by(kernel.id)
+    )
+    return kernels_query.where(kernel.id > cursor.kernel_id) if cursor is not None else kernels_query

@@ -34,7 +34,7 @@ class StorageProxyVolumes:
     async def volumes(self) -> Mapping[str, Volume]:
         if self._cached is None or time.monotonic() - self._cached[0] > _VOLUMES_TIMEOUT_S:
             proxies = (await self._proxies.settings()).proxies
-            replies = await asyncio.gather(*(self._volumes_of(name) for name in proxies))
+            replies = await asyncio.gather(*(self._volumes_of(proxy_name) for proxy_name in proxies))
             volumes = {volume.host: volume for reply in replies for volume in reply or ()}
             if None in replies or not proxies:
                 return volumes  # not cached: a proxy that is silent now may answer the next time
@@ -49,13 +49,13 @@ class StorageProxyVolumes:
             return None
         return [
             Volume(
-                host=f"{proxy}:{described['name']}",
-                backend=str(described.get("backend", "")),
-                capabilities=tuple(described.get("capabilities") or ()),
-                path=str(described.get("path", "")),
-                fsprefix=str(described.get("fsprefix", ".")),
+                host=f"{proxy}:{description['name']}",
+                backend=str(description.get("backend", "")),
+                capabilities=tuple(description.get("capabilities") or ()),
+                path=str(description.get("path", "")),
+                fsprefix=str(description.get("fsprefix", ".")),
             )
-            for described in reply.get("volumes", ())
+            for description in reply.get("volumes", ())
         ]
 
     async def volume_health(self, host: str) -> VolumeHealth:
@@ -74,7 +74,7 @@ class StorageProxyVolumes:
         return dict((await self._get(host, "/volume/performance-metric"))["metric"])
 
     async def mounts(self) -> Mapping[str, Sequence[VolumeMount]]:
-        names = VolumeMount.__struct_fields__
+        field_names = VolumeMount.__struct_fields__
         mounts: dict[str, Sequence[VolumeMount]] = {}
         for proxy in (await self._proxies.settings()).proxies:
             try:
@@ -82,7 +82,9 @@ class StorageProxyVolumes:
             except BackendError as e:
                 log.warning("cannot list the mounts of the storage proxy %s: %s", proxy, e)
                 continue
-            mounts[proxy] = [VolumeMount(**{name: str(row.get(name, "")) for name in names}) for row in rows]
+            mounts[proxy] = [
+                VolumeMount(**{field_name: str(row.get(field_name, "")) for field_name in field_names}) for row in rows
+            ]
         return mounts
 
     async def _get(self, host: str, path: str) -> dict[str, Any]:

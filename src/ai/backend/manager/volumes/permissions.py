@@ -30,23 +30,27 @@ _ACTION_OF_PERMISSION = {
 }
 
 
-def merge_rights(allowed: Iterable[Mapping[str, Any]]) -> HostRights:
+def merge_rights(host_maps: Iterable[Mapping[str, Any]]) -> HostRights:
     """Returns the union of several ``allowed_vfolder_hosts``; unknown permissions are ignored."""
-    merged: dict[str, frozenset[HostPermission]] = {}
-    for hosts in allowed:
-        for host, permissions in hosts.items():
-            granted = frozenset(_PERMISSION_OF_WORD[word] for word in permissions if word in _PERMISSION_OF_WORD)
-            merged[host] = merged.get(host, frozenset()) | granted
-    return merged
+    merged_rights: dict[str, frozenset[HostPermission]] = {}
+    for permissions_of_host in host_maps:
+        for host, permissions in permissions_of_host.items():
+            granted_permissions = frozenset(
+                _PERMISSION_OF_WORD[permission_word]
+                for permission_word in permissions
+                if permission_word in _PERMISSION_OF_WORD
+            )
+            merged_rights[host] = merged_rights.get(host, frozenset()) | granted_permissions
+    return merged_rights
 
 
 CLONE = "clone-vfolder"
 """The operation of cloning folders, which can be blocked on a volume, but which no policy grants."""
 
 
-def require(allowed: Collection[HostPermission], permission: HostPermission, host: str) -> None:
+def require_permission(allowed_permissions: Collection[HostPermission], permission: HostPermission, host: str) -> None:
     """Raises Forbidden with the host and the missing permission if ``permission`` is not allowed."""
-    if permission not in allowed:
+    if permission not in allowed_permissions:
         raise Forbidden(
             f"You may not {_ACTION_OF_PERMISSION[permission]} on {host[:128]!r}.",
             data={"host": host, "permission": permission.value},
@@ -83,11 +87,11 @@ class FolderScope(msgspec.Struct, frozen=True):
         """Returns the operations that the caller may perform on a host. If ``group_id`` is a model store, its
         permissions are added.
         """
-        allowed = self.rights.get(host, frozenset())
+        allowed_permissions = self.rights.get(host, frozenset())
         if group_id is not None and group_id in self.stores:
-            allowed |= self.stores[group_id].get(host, frozenset())
-        blocked = self.blocked.get(host, frozenset())
-        return frozenset(permission for permission in allowed if permission.value not in blocked)
+            allowed_permissions |= self.stores[group_id].get(host, frozenset())
+        blocked_words = self.blocked.get(host, frozenset())
+        return frozenset(permission for permission in allowed_permissions if permission.value not in blocked_words)
 
 
 class FolderScopes:
@@ -97,7 +101,7 @@ class FolderScopes:
         self._identities = identities
         self._volumes = volumes
 
-    async def administered(self, caller: Caller) -> frozenset[GroupId]:
+    async def administered_groups(self, caller: Caller) -> frozenset[GroupId]:
         """Returns the groups in which the caller may create folders as an administrator, even without
         being a member.
         """
@@ -116,8 +120,8 @@ class FolderScopes:
         own_ids = frozenset(group.id for group in groups)
         if group_id is not None and group_id not in own_ids:
             groups += [group for group in await self._identities.groups() if group.id == group_id]
-        sources = (user_scope.domain, user_scope.policy, *groups)
-        rights = merge_rights(source.allowed_vfolder_hosts for source in sources if source is not None)
+        rights_sources = (user_scope.domain, user_scope.policy, *groups)
+        rights = merge_rights(source.allowed_vfolder_hosts for source in rights_sources if source is not None)
         folder_limits = [
             policy.max_vfolder_count for policy in (user_scope.policy, user_scope.storage_policy) if policy is not None
         ]
@@ -127,7 +131,7 @@ class FolderScopes:
             stores={group.id: merge_rights([group.allowed_vfolder_hosts]) for group in user_scope.model_stores},
             rights=rights,
             blocked=await self._volumes.blocked(),
-            max_count=min((count for count in folder_limits if count), default=0),
+            max_count=min((folder_limit for folder_limit in folder_limits if folder_limit), default=0),
             max_size=size_limit if size_limit >= 0 else None,
             max_folder_size=user_scope.policy.max_vfolder_size if user_scope.policy is not None else 0,
         )

@@ -49,21 +49,25 @@ class CdiRegistry(msgspec.Struct, frozen=True):
         """
         devices: dict[str, DescribedDevice] = {}
         for directory in self.directories:
-            of_directory: dict[str, DescribedDevice] = {}
-            conflicts: set[str] = set()
+            devices_of_directory: dict[str, DescribedDevice] = {}
+            conflicting_names: set[str] = set()
             for path in _specification_files(Path(directory)):
                 if self.without_prefix and path.name.startswith(self.without_prefix):
                     continue
-                specification = _read(path)
+                specification = _read_cached(path)
                 for device in specification.devices if specification is not None else ():
                     assert specification is not None
                     name = f"{specification.kind}={device.name}"
-                    if name in of_directory:
-                        conflicts.add(name)
-                        log.warning("%s and %s both describe the CDI device %s", of_directory[name].path, path, name)
-                    of_directory[name] = DescribedDevice(path, device.container_edits, specification.container_edits)
-            devices |= of_directory
-            for name in conflicts:
+                    if name in devices_of_directory:
+                        conflicting_names.add(name)
+                        log.warning(
+                            "%s and %s both describe the CDI device %s", devices_of_directory[name].path, path, name
+                        )
+                    devices_of_directory[name] = DescribedDevice(
+                        path, device.container_edits, specification.container_edits
+                    )
+            devices |= devices_of_directory
+            for name in conflicting_names:
                 del devices[name]
         return devices
 
@@ -75,7 +79,7 @@ def _specification_files(directory: Path) -> list[Path]:
         return []
 
 
-def _read(path: Path) -> CdiSpecification | None:
+def _read_cached(path: Path) -> CdiSpecification | None:
     try:
         status = path.stat()
     except OSError:

@@ -23,11 +23,13 @@ NEWEST_VERSION = (1, 1, 0)
 _MAX_TEXT = 300
 
 
-class _Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+class _SpecificationPart(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
     pass
 
 
-class DeviceNode(_Value, frozen=True, kw_only=True):
+class DeviceNode(_SpecificationPart, frozen=True, kw_only=True):
     """Describes a device file at ``path`` in the container. It is made from ``host_path``, by default the same path."""
 
     path: str
@@ -41,14 +43,14 @@ class DeviceNode(_Value, frozen=True, kw_only=True):
     gid: int | None = None
 
 
-class BindMount(_Value, frozen=True, kw_only=True):
+class BindMount(_SpecificationPart, frozen=True, kw_only=True):
     host_path: str
     container_path: str
     type: str = ""
     options: tuple[str, ...] = ()
 
 
-class Hook(_Value, frozen=True, kw_only=True):
+class Hook(_SpecificationPart, frozen=True, kw_only=True):
     """Describes a program that an OCI runtime executes around the start of a container."""
 
     hook_name: str
@@ -58,7 +60,7 @@ class Hook(_Value, frozen=True, kw_only=True):
     timeout: int | None = None
 
 
-class IntelRdt(_Value, frozen=True, kw_only=True):
+class IntelRdt(_SpecificationPart, frozen=True, kw_only=True):
     clos_id: str = msgspec.field(default="", name="closID")
     l3_cache_schema: str = ""
     mem_bw_schema: str = ""
@@ -68,12 +70,12 @@ class IntelRdt(_Value, frozen=True, kw_only=True):
     enable_mbm: bool = msgspec.field(default=False, name="enableMBM")
 
 
-class NetDevice(_Value, frozen=True, kw_only=True):
+class NetDevice(_SpecificationPart, frozen=True, kw_only=True):
     host_interface_name: str
     name: str
 
 
-class ContainerEdits(_Value, frozen=True, kw_only=True):
+class ContainerEdits(_SpecificationPart, frozen=True, kw_only=True):
     """Holds the changes that a device makes to a container."""
 
     env: tuple[str, ...] = ()
@@ -85,13 +87,13 @@ class ContainerEdits(_Value, frozen=True, kw_only=True):
     net_devices: tuple[NetDevice, ...] = ()
 
 
-class CdiDevice(_Value, frozen=True, kw_only=True):
+class CdiDevice(_SpecificationPart, frozen=True, kw_only=True):
     name: str
     annotations: Mapping[str, str] = {}
     container_edits: ContainerEdits
 
 
-class CdiSpecification(_Value, frozen=True, kw_only=True):
+class CdiSpecification(_SpecificationPart, frozen=True, kw_only=True):
     """Holds one specification file: the devices of one kind, and the edits that all of them share."""
 
     cdi_version: str
@@ -112,59 +114,61 @@ def parse(content: Any) -> CdiSpecification:
     try:
         specification = msgspec.convert(content, CdiSpecification)
     except msgspec.ValidationError as e:
-        raise _invalid(str(e)) from None
+        raise _invalid_error(str(e)) from None
     if not _KIND.fullmatch(specification.kind):
-        raise _invalid(f"kind {specification.kind!r} is not vendor.com/class")
-    names = [device.name for device in specification.devices]
-    for name in names:
+        raise _invalid_error(f"kind {specification.kind!r} is not vendor.com/class")
+    device_names = [device.name for device in specification.devices]
+    for name in device_names:
         if not _NAME.fullmatch(name):
-            raise _invalid(f"{name!r} cannot be the name of a device")
-    if len(set(names)) != len(names):
-        raise _invalid("a device is there twice")
-    version, needed = _version_of(specification.cdi_version), _needed_version(specification)
+            raise _invalid_error(f"{name!r} cannot be the name of a device")
+    if len(set(device_names)) != len(device_names):
+        raise _invalid_error("a device is there twice")
+    version, needed_version = _version_of(specification.cdi_version), _needed_version(specification)
     if version > NEWEST_VERSION:
-        raise _invalid(f"cdiVersion {specification.cdi_version} is newer than {_text_of(NEWEST_VERSION)}")
-    if version < needed:
-        raise _invalid(f"cdiVersion {specification.cdi_version} is too low: its fields need {_text_of(needed)}")
+        raise _invalid_error(f"cdiVersion {specification.cdi_version} is newer than {_version_text(NEWEST_VERSION)}")
+    if version < needed_version:
+        raise _invalid_error(
+            f"cdiVersion {specification.cdi_version} is too low: its fields need {_version_text(needed_version)}"
+        )
     return specification
 
 
 def minimum_version(content: Mapping[str, Any]) -> str:
     """Returns the lowest version that has all fields of a decoded specification, whatever it says of its version.
     Raises InvalidInput as :func:`parse`."""
-    newest = {**content, "cdiVersion": _text_of(NEWEST_VERSION)}
-    return _text_of(_needed_version(parse(newest)))
+    newest_content = {**content, "cdiVersion": _version_text(NEWEST_VERSION)}
+    return _version_text(_needed_version(parse(newest_content)))
 
 
 def _needed_version(specification: CdiSpecification) -> tuple[int, ...]:
     edits = list(specification.all_edits())
     device_class = specification.kind.partition("/")[2]
-    rules = {
+    need_of_version = {
         (1, 1, 0): any(
-            one.net_devices
-            or (one.intel_rdt is not None and (one.intel_rdt.schemata or one.intel_rdt.enable_monitoring))
-            for one in edits
+            edit.net_devices
+            or (edit.intel_rdt is not None and (edit.intel_rdt.schemata or edit.intel_rdt.enable_monitoring))
+            for edit in edits
         ),
-        (0, 7, 0): any(one.additional_gids or one.intel_rdt is not None for one in edits),
+        (0, 7, 0): any(edit.additional_gids or edit.intel_rdt is not None for edit in edits),
         (0, 6, 0): bool(specification.annotations or any(device.annotations for device in specification.devices))
         or "." in device_class,
         (0, 5, 0): any(not device.name[0].isalpha() for device in specification.devices)
-        or any(node.host_path for one in edits for node in one.device_nodes),
-        (0, 4, 0): any(mount.type for one in edits for mount in one.mounts),
+        or any(node.host_path for edit in edits for node in edit.device_nodes),
+        (0, 4, 0): any(mount.type for edit in edits for mount in edit.mounts),
     }
-    return next((version for version, is_needed in rules.items() if is_needed), (0, 3, 0))
+    return next((version for version, is_needed in need_of_version.items() if is_needed), (0, 3, 0))
 
 
 def _version_of(text: str) -> tuple[int, ...]:
     match = _VERSION.fullmatch(text)
     if match is None:
-        raise _invalid(f"cdiVersion {text!r} is not MAJOR.MINOR.PATCH")
-    return tuple(int(part) for part in match.groups())
+        raise _invalid_error(f"cdiVersion {text!r} is not MAJOR.MINOR.PATCH")
+    return tuple(int(number_text) for number_text in match.groups())
 
 
-def _text_of(version: tuple[int, ...]) -> str:
+def _version_text(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def _invalid(problem: str) -> InvalidInput:
+def _invalid_error(problem: str) -> InvalidInput:
     return InvalidInput(f"no valid CDI specification: {problem[:_MAX_TEXT]}")

@@ -13,13 +13,13 @@ from typing import Any
 
 from ai.backend.node.cdi.specification import minimum_version, parse
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def file_prefix(agent_id: str) -> str:
     """Returns the beginning of the names of an agent's files."""
     digest = hashlib.sha256(agent_id.encode()).hexdigest()[:8]  # two ids may differ in unsafe characters alone
-    return f"backend.ai-{_UNSAFE.sub('_', agent_id)}-{digest}-"
+    return f"backend.ai-{_UNSAFE_CHARACTER.sub('_', agent_id)}-{digest}-"
 
 
 def write_specification(directory: Path, agent_id: str, plugin_key: str, content: Mapping[str, Any]) -> frozenset[str]:
@@ -28,19 +28,19 @@ def write_specification(directory: Path, agent_id: str, plugin_key: str, content
     content = {**content, "cdiVersion": minimum_version(content)}
     specification = parse(content)
     path = _path_of(directory, agent_id, plugin_key)
-    text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+    json_text = json.dumps(content, indent=1, sort_keys=True) + "\n"
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     is_written = False
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        is_written = not path.is_symlink() and path.read_text(encoding="utf-8") == text
+        is_written = not path.is_symlink() and path.read_text(encoding="utf-8") == json_text
     if not is_written:
-        temporary = path.with_name(path.name + ".tmp")  # engines read .json and .yaml alone
+        temporary_path = path.with_name(path.name + ".tmp")  # engines read .json and .yaml alone
         with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+            temporary_path.unlink()
+        descriptor = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        temporary.replace(path)
+            file.write(json_text)
+        temporary_path.replace(path)
     return frozenset(f"{specification.kind}={device.name}" for device in specification.devices)
 
 
@@ -50,21 +50,21 @@ def remove_specification(directory: Path, agent_id: str, plugin_key: str) -> Non
 
 
 def _path_of(directory: Path, agent_id: str, plugin_key: str) -> Path:
-    return directory / f"{file_prefix(agent_id)}{_UNSAFE.sub('_', plugin_key)}.json"
+    return directory / f"{file_prefix(agent_id)}{_UNSAFE_CHARACTER.sub('_', plugin_key)}.json"
 
 
 def remove_others(directory: Path, agent_id: str, kept_keys: Collection[str]) -> list[Path]:
     """Removes the agent's specifications of all plugins but ``kept_keys``, and returns the removed files."""
-    prefix = file_prefix(agent_id)
-    kept_names = {f"{prefix}{_UNSAFE.sub('_', key)}.json" for key in kept_keys}
-    removed = []
+    name_prefix = file_prefix(agent_id)
+    kept_names = {f"{name_prefix}{_UNSAFE_CHARACTER.sub('_', key)}.json" for key in kept_keys}
+    removed_files = []
     try:
-        own_files = [path for path in directory.iterdir() if path.name.startswith(prefix)]
+        own_files = [path for path in directory.iterdir() if path.name.startswith(name_prefix)]
     except OSError:
         return []
     for path in own_files:
         if path.name not in kept_names:
             with contextlib.suppress(OSError):
                 path.unlink()
-                removed.append(path)
-    return removed
+                removed_files.append(path)
+    return removed_files

@@ -40,7 +40,7 @@ _SLOW_S = 5.0
 _MAX_BUSY_RETRIES = 5
 """How often a request is sent again that a busy server has refused to begin."""
 _BUSY_WAIT_S = 1.0
-_PAGE = 500
+_PAGE_OBJECTS = 500
 _REQUEST_CONNECTIONS = 128
 _WATCH_CONNECTIONS = 64
 _CHUNK_BYTES = 1 << 16
@@ -87,14 +87,14 @@ def path_of(resource: Resource[Any], namespace: str = "", name: str = "", subres
 
     Raises InvalidInput for a name that would leave its place in the path.
     """
-    parts = [resource.root]
-    for part in (namespace, name, subresource):
-        if part in (".", "..") or "/" in part or "%" in part or "?" in part or "#" in part:
-            raise InvalidInput(f"{part[:253]!r} is no name of an object", data={"name": "malformed"})
+    segments = [resource.root]
+    for segment in (namespace, name, subresource):
+        if segment in (".", "..") or "/" in segment or "%" in segment or "?" in segment or "#" in segment:
+            raise InvalidInput(f"{segment[:253]!r} is no name of an object", data={"name": "malformed"})
     if namespace and resource.is_namespaced:
-        parts += ["namespaces", namespace]
-    parts.append(resource.plural)
-    return "/".join([*parts, *(part for part in (name, subresource) if part)])
+        segments += ["namespaces", namespace]
+    segments.append(resource.plural)
+    return "/".join([*segments, *(segment for segment in (name, subresource) if segment)])
 
 
 class KubeApi:
@@ -146,7 +146,7 @@ class KubeApi:
 
     async def get(self, resource: Resource[ObjectT], name: str, namespace: str = "") -> ObjectT:
         body = await self.request("GET", path_of(resource, namespace, name))
-        return _decoded(body, resource.type)
+        return _decode_answer(body, resource.type)
 
     async def find(self, resource: Resource[ObjectT], name: str, namespace: str = "") -> ObjectT | None:
         """Returns an object, or None if there is none."""
@@ -185,7 +185,7 @@ class KubeApi:
         """Returns all objects and the version of the list. An object that does not fit the projection is returned as
         Undecodable.
         """
-        query = {"limit": str(_PAGE), **selectors(label_selector, field_selector)}
+        query = {"limit": str(_PAGE_OBJECTS), **selector_query(label_selector, field_selector)}
         objects: list[ObjectT | Undecodable] = []
         while True:
             body = await self.request("GET", path_of(resource, namespace), query=query)
@@ -201,8 +201,8 @@ class KubeApi:
         """Creates an object. Raises ObjectExists, RequestDenied, ObjectInvalid among others."""
         manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         query = {"dryRun": "All"} if dry_run else {}
-        answer = await self.request("POST", path_of(resource, namespace), query=query, body=manifest)
-        return _decoded(answer, resource.type)
+        answer_body = await self.request("POST", path_of(resource, namespace), query=query, body=manifest)
+        return _decode_answer(answer_body, resource.type)
 
     async def replace(
         self,
@@ -216,8 +216,8 @@ class KubeApi:
         ObjectConflict.
         """
         manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
-        answer = await self.request("PUT", path_of(resource, namespace, name, subresource), body=manifest)
-        return _decoded(answer, resource.type)
+        answer_body = await self.request("PUT", path_of(resource, namespace, name, subresource), body=manifest)
+        return _decode_answer(answer_body, resource.type)
 
     async def patch(
         self,
@@ -232,7 +232,9 @@ class KubeApi:
         """Changes an object. ``metadata.uid`` and ``metadata.resourceVersion`` of a merge patch, or ``test`` of a JSON
         patch, are conditions; if they do not hold, raises ObjectConflict or ObjectInvalid."""
         path = path_of(resource, namespace, name, subresource)
-        return _decoded(await self.request("PATCH", path, body=body, content_type=_PATCH_TYPES[kind]), resource.type)
+        return _decode_answer(
+            await self.request("PATCH", path, body=body, content_type=_PATCH_TYPES[kind]), resource.type
+        )
 
     async def apply(
         self,
@@ -250,14 +252,14 @@ class KubeApi:
         ObjectConflict."""
         metadata = {**body.get("metadata", {}), "name": name}
         manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
-        answer = await self.request(
+        answer_body = await self.request(
             "PATCH",
             path_of(resource, namespace, name, subresource),
             query={"fieldManager": manager, "force": "true" if force else "false"},
             body=manifest,
             content_type=_PATCH_TYPES["apply"],
         )
-        return _decoded(answer, resource.type)
+        return _decode_answer(answer_body, resource.type)
 
     async def delete(
         self,
@@ -277,10 +279,10 @@ class KubeApi:
             resource_version: likewise, of the state that is meant.
             grace_s: the grace period in seconds of a pod; 0 forces, None takes the pod's own.
         """
-        conditions = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if any(conditions.values()):
-            options["preconditions"] = {key: value for key, value in conditions.items() if value}
+        if any(preconditions.values()):
+            options["preconditions"] = {key: value for key, value in preconditions.items() if value}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
         if propagation:
@@ -294,10 +296,10 @@ class KubeApi:
     async def is_served(self, resource: Resource[Any]) -> bool:
         """Returns True if the cluster has this kind of objects in this version."""
         try:
-            entries = _decoded(await self.request("GET", resource.root), _ServedKinds)
+            served_kinds = _decode_answer(await self.request("GET", resource.root), _ServedKinds)
         except ObjectNotFound:
             return False
-        return any(entry.name == resource.plural for entry in entries.resources)
+        return any(served_kind.name == resource.plural for served_kind in served_kinds.resources)
 
     async def request(
         self,
@@ -346,23 +348,23 @@ class KubeApi:
                 allow_redirects=False,
                 server_hostname=self.address.server_name or None,
             ) as response:
-                answer = await response.read()
+                answer_body = await response.read()
         except TimeoutError:
-            self.limit.congested()
+            self.limit.record_overload()
             message = f"the API server did not answer {method} {path} within {timeout_s:g} s"
             raise DeadlineExceeded(message) from None
         except (aiohttp.ClientError, OSError) as e:
             raise Unavailable(f"the API server at {self.address.server} does not answer: {e}") from None
         if response.status >= 300:
-            refusal = self._refusal(response, answer, f"{method} {path}")
+            refusal = self._refusal(response, answer_body, f"{method} {path}")
             if isinstance(refusal, TooManyRequests | ServerFailed):
-                self.limit.congested()
+                self.limit.record_overload()
             raise refusal
         if loop.time() - started_at > _SLOW_S:
-            self.limit.congested()
+            self.limit.record_overload()
         else:
-            self.limit.succeeded()
-        return answer
+            self.limit.record_success()
+        return answer_body
 
     @asynccontextmanager
     async def stream(
@@ -372,7 +374,7 @@ class KubeApi:
         ``silence_s``, and the errors of every request.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=silence_s)
-        what = f"GET {path}"
+        request_text = f"GET {path}"
         try:
             async with self._watches.get(
                 self._url(path, query),
@@ -382,7 +384,7 @@ class KubeApi:
                 server_hostname=self.address.server_name or None,
             ) as response:
                 if response.status >= 300:
-                    raise self._refusal(response, await response.content.read(_CHUNK_BYTES), what)
+                    raise self._refusal(response, await response.content.read(_CHUNK_BYTES), request_text)
                 self._open_streams.add(response)
                 try:
                     yield response.content.iter_any()
@@ -392,9 +394,9 @@ class KubeApi:
                     if connection is not None and connection.transport is not None:
                         connection.transport.abort()  # a farewell by TLS would outlive the client
         except TimeoutError:
-            raise DeadlineExceeded(f"{what}: the API server said nothing for {silence_s:g} s") from None
+            raise DeadlineExceeded(f"{request_text}: the API server said nothing for {silence_s:g} s") from None
         except (aiohttp.ClientError, OSError) as e:
-            raise Unavailable(f"{what}: the connection to the API server failed: {e}") from None
+            raise Unavailable(f"{request_text}: the connection to the API server failed: {e}") from None
         except CredentialsRefused:
             self.address.token.current(is_refused=True)
             raise
@@ -408,12 +410,14 @@ class KubeApi:
         return headers | {"Authorization": f"Bearer {token}"} if token else headers
 
     @staticmethod
-    def _refusal(response: aiohttp.ClientResponse, body: bytes, what: str) -> ApiRefusal:
+    def _refusal(response: aiohttp.ClientResponse, body: bytes, request_text: str) -> ApiRefusal:
         retry_after = response.headers.get("Retry-After", "")
-        return refusal_of(parse_status(body), http_status=response.status, retry_after=retry_after, what=what)
+        return refusal_of(
+            parse_status(body), http_status=response.status, retry_after=retry_after, request_text=request_text
+        )
 
 
-def selectors(label_selector: str, field_selector: str) -> dict[str, str]:
+def selector_query(label_selector: str, field_selector: str) -> dict[str, str]:
     """Returns the query of a list or watch of some of the objects; an empty selector selects all."""
     values = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {key: value for key, value in values.items() if value}
@@ -443,13 +447,13 @@ def _page_of(body: bytes, cls: type[ObjectT]) -> tuple[list[ObjectT | Undecodabl
         page = decode(body, _decoder_of(_list_type(cls)))
         return list(page.items or ()), page.metadata
     except msgspec.ValidationError:
-        raw = _decoded(body, _RawList)
-        return [_item(item, cls) for item in raw.items or ()], raw.metadata
+        raw_list = _decode_answer(body, _RawList)
+        return [_decode_item(item, cls) for item in raw_list.items or ()], raw_list.metadata
     except msgspec.MsgspecError as e:
         raise ServerFailed(f"the API server answered something else than expected: {e}") from None
 
 
-def _item(item: msgspec.Raw, cls: type[ObjectT]) -> ObjectT | Undecodable:
+def _decode_item(item: msgspec.Raw, cls: type[ObjectT]) -> ObjectT | Undecodable:
     decoder: msgspec.json.Decoder[ObjectT] = _decoder_of(cls)
     try:
         return decode(item, decoder)
@@ -459,10 +463,10 @@ def _item(item: msgspec.Raw, cls: type[ObjectT]) -> ObjectT | Undecodable:
         raise ServerFailed(f"the API server listed something that is no object: {e}") from None
 
 
-def _decoded(body: bytes, cls: type[T]) -> T:
+def _decode_answer(body: bytes, cls: type[T]) -> T:
     """Decodes an answer of the API server. Raises ServerFailed for an answer of another form."""
-    form: Any = cls
-    decoder: msgspec.json.Decoder[T] = _decoder_of(form)
+    answer_type: Any = cls
+    decoder: msgspec.json.Decoder[T] = _decoder_of(answer_type)
     try:
         return decode(body, decoder)
     except msgspec.MsgspecError as e:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-_DECREASE = 0.7
+_DECREASE_FACTOR = 0.7
 _DECREASE_PAUSE_S = 1.0
 """The seconds after a decrease of the limit in which refusals do not decrease it again."""
 
@@ -50,32 +50,32 @@ class ConcurrencyLimit:
         if self._active < self.limit and not self._waiting:
             self._active += 1
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        admission: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(admission)
         try:
-            await turn
+            await admission
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # admitted at the same moment
+            if admission.done() and not admission.cancelled():  # admitted at the same moment
                 self._active -= 1
                 self._admit()
             raise
 
     def _admit(self) -> None:
         while self._waiting and self._active < self.limit:
-            turn = self._waiting.popleft()
-            if not turn.done():
+            admission = self._waiting.popleft()
+            if not admission.done():
                 self._active += 1
-                turn.set_result(None)
+                admission.set_result(None)
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Records an answer that came in good time, which may raise the limit."""
         if self._active >= self.limit - 1:
             self._limit = min(self._limit + 1 / self._limit, self._maximum)
             self._admit()
 
-    def congested(self) -> None:
+    def record_overload(self) -> None:
         """Records a refusal for overload or a late answer, which lowers the limit."""
         now = asyncio.get_running_loop().time()
         if now - self._decreased_at >= _DECREASE_PAUSE_S:
             self._decreased_at = now
-            self._limit = max(self._minimum, self._limit * _DECREASE)
+            self._limit = max(self._minimum, self._limit * _DECREASE_FACTOR)

@@ -84,15 +84,15 @@ class ClusterAddress:
 
 def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
     """Loads the client's certificate from memory, so that its key reaches no disk: the module reads files only."""
-    memory = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    memory_fd = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
-        os.write(memory, f"{key}\n{certificate}".encode())
-        context.load_cert_chain(f"/proc/self/fd/{memory}")
+        os.write(memory_fd, f"{key}\n{certificate}".encode())
+        context.load_cert_chain(f"/proc/self/fd/{memory_fd}")
     finally:
-        os.close(memory)
+        os.close(memory_fd)
 
 
-def in_cluster(folder: Path = SERVICE_ACCOUNT_FOLDER, environ: Mapping[str, str] = os.environ) -> ClusterAddress:
+def address_in_pod(folder: Path = SERVICE_ACCOUNT_FOLDER, environ: Mapping[str, str] = os.environ) -> ClusterAddress:
     """Returns the address for a process in a pod. Raises InvalidInput outside of one."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
@@ -122,7 +122,7 @@ class _KubeConfig(msgspec.Struct, kw_only=True, rename="kebab"):
     current_context: str = ""
 
 
-def from_kubeconfig(path: Path, context_name: str = "") -> ClusterAddress:
+def read_kubeconfig(path: Path, context_name: str = "") -> ClusterAddress:
     """Returns the address of a context of a kubeconfig file. Without ``context_name`` it is the file's current context.
 
     Raises InvalidInput: there is no such file or context, or it needs a helper program or another way to authenticate
@@ -133,10 +133,10 @@ def from_kubeconfig(path: Path, context_name: str = "") -> ClusterAddress:
     except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as e:
         raise InvalidInput(f"{path} is no kubeconfig: {e}", data={"kubeconfig": str(path)}) from None
     name = context_name or config.current_context
-    context = _named(path, config.contexts, name, "context").context or {}
-    cluster = _named(path, config.clusters, str(context.get("cluster", "")), "cluster").cluster or {}
+    context = _find_entry(path, config.contexts, name, "context").context or {}
+    cluster = _find_entry(path, config.clusters, str(context.get("cluster", "")), "cluster").cluster or {}
     user_name = str(context.get("user", ""))
-    user = (_named(path, config.users, user_name, "user").user if user_name else None) or {}
+    user = (_find_entry(path, config.users, user_name, "user").user if user_name else None) or {}
     for key in _UNSUPPORTED_USER_KEYS:
         if key in user:
             message = f"{path}: the user {user_name} needs {key!r}; give it a token, a tokenFile or a certificate"
@@ -149,9 +149,9 @@ def from_kubeconfig(path: Path, context_name: str = "") -> ClusterAddress:
     token_file = user.get("tokenFile")
     return ClusterAddress(
         server=server,
-        authority=_pem(path, cluster, "certificate-authority"),
-        certificate=_pem(path, user, "client-certificate"),
-        key=_pem(path, user, "client-key"),
+        authority=_read_pem(path, cluster, "certificate-authority"),
+        certificate=_read_pem(path, user, "client-certificate"),
+        key=_read_pem(path, user, "client-key"),
         token=Token(str(user.get("token", "")), file=path.parent / token_file if token_file else None),
         namespace=str(context.get("namespace", "default")),
         server_name=str(cluster.get("tls-server-name", "")),
@@ -159,23 +159,23 @@ def from_kubeconfig(path: Path, context_name: str = "") -> ClusterAddress:
     )
 
 
-def _named(path: Path, entries: list[_Entry], name: str, kind: str) -> _Entry:
+def _find_entry(path: Path, entries: list[_Entry], name: str, kind: str) -> _Entry:
     for entry in entries:
         if entry.name == name:
             return entry
-    names = ", ".join(entry.name for entry in entries) or "none"
-    raise InvalidInput(f"{path} has no {kind} {name!r}; it has {names}", data={kind: name})
+    entry_names = ", ".join(entry.name for entry in entries) or "none"
+    raise InvalidInput(f"{path} has no {kind} {name!r}; it has {entry_names}", data={kind: name})
 
 
-def _pem(path: Path, values: Mapping[str, Any], key: str) -> str:
+def _read_pem(path: Path, values: Mapping[str, Any], key: str) -> str:
     """Returns a certificate or key of a kubeconfig file. It is in the file itself (``KEY-data``) or in a file that it
     names. Returns an empty text for neither.
     """
     try:
-        if data := values.get(f"{key}-data"):
-            return base64.b64decode(str(data), validate=True).decode()
-        if file := values.get(key):
-            return (path.parent / str(file)).read_text()
+        if encoded_pem := values.get(f"{key}-data"):
+            return base64.b64decode(str(encoded_pem), validate=True).decode()
+        if pem_path := values.get(key):
+            return (path.parent / str(pem_path)).read_text()
     except (OSError, binascii.Error, UnicodeDecodeError) as e:
         raise InvalidInput(f"{path}: {key} cannot be read: {e}", data={key: "unreadable"}) from None
     return ""
@@ -185,4 +185,4 @@ def cluster_address(kubeconfig: Path | None, context_name: str = "") -> ClusterA
     """Returns the address in a kubeconfig file. Without a file returns the address for the pod in which this process
     runs. Raises InvalidInput.
     """
-    return from_kubeconfig(kubeconfig.expanduser(), context_name) if kubeconfig is not None else in_cluster()
+    return read_kubeconfig(kubeconfig.expanduser(), context_name) if kubeconfig is not None else address_in_pod()

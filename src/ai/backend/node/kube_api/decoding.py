@@ -14,7 +14,7 @@ _MAX_DEPTH = 100
 """The depth of JSON below which no projection reads. The server takes JSON of 10,000 levels, as the opaque parameters
 of a user's claim.
 """
-_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]')
+_TOKEN_PATTERN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]')
 
 
 class _Identity(Part, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class _Named(Part, frozen=True, kw_only=True):
     metadata: _Identity
 
 
-_NAMED = msgspec.json.Decoder(_Named)
+_NAMED_DECODER = msgspec.json.Decoder(_Named)
 
 
 class Undecodable(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ def decode(data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(data)
     except RecursionError:
-        return decoder.decode(_shallow(bytes(data)))
+        return decoder.decode(_empty_deepest_level(bytes(data)))
 
 
 def undecodable(data: bytes | msgspec.Raw, problem: msgspec.ValidationError) -> Undecodable | None:
@@ -60,25 +60,25 @@ def undecodable(data: bytes | msgspec.Raw, problem: msgspec.ValidationError) -> 
     object.
     """
     try:
-        metadata = decode(data, _NAMED).metadata
+        metadata = decode(data, _NAMED_DECODER).metadata
     except msgspec.MsgspecError:
         return None
     fields: dict[str, Any] = {name: getattr(metadata, name) for name in metadata.__struct_fields__}
     return Undecodable(ObjectMeta(**fields), str(problem))
 
 
-def _shallow(data: bytes) -> bytes:
+def _empty_deepest_level(data: bytes) -> bytes:
     """Returns JSON in which the lists and objects of the deepest permitted level are emptied."""
-    kept: list[bytes] = []
-    depth = begin = 0
-    for token in _TOKENS.finditer(data):
-        first = data[token.start()]
-        if first in b"[{":
+    kept_parts: list[bytes] = []
+    depth = kept_start = 0
+    for token in _TOKEN_PATTERN.finditer(data):
+        first_byte = data[token.start()]
+        if first_byte in b"[{":
             depth += 1
             if depth == _MAX_DEPTH:
-                kept.append(data[begin : token.end()])
-        elif first in b"]}":
+                kept_parts.append(data[kept_start : token.end()])
+        elif first_byte in b"]}":
             if depth == _MAX_DEPTH:
-                begin = token.start()
+                kept_start = token.start()
             depth -= 1
-    return b"".join([*kept, data[begin:]])
+    return b"".join([*kept_parts, data[kept_start:]])

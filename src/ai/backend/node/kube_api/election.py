@@ -71,7 +71,7 @@ class Election:
             task = asyncio.ensure_future(work(term))
             self._is_working = True
             try:
-                await self._hold(task)
+                await self._renew_until_done(task)
                 if task.done():
                     return task.result()
                 log.warning("%s no longer leads by the lease %s/%s", self._identity, self._namespace, self._name)
@@ -84,7 +84,7 @@ class Election:
     async def _acquire(self) -> int:
         while True:
             try:
-                term = await self._try()
+                term = await self._take_or_renew()
             except BackendError as e:
                 log.warning("the lease %s/%s cannot be read: %s", self._namespace, self._name, e)
                 term = None
@@ -92,7 +92,7 @@ class Election:
                 return term
             await asyncio.sleep(self._retry_s)
 
-    async def _hold(self, task: asyncio.Future[Any]) -> None:
+    async def _renew_until_done(self, task: asyncio.Future[Any]) -> None:
         """Renews the Lease until it is lost or the task is done."""
         while True:
             await asyncio.wait({task}, timeout=self._retry_s)
@@ -101,29 +101,29 @@ class Election:
             try:
                 left_s = self._renewed_at + self._renew_deadline_s - asyncio.get_running_loop().time()
                 async with asyncio.timeout(self._renew_deadline_s if self._is_patient else max(0.0, left_s)):
-                    if await self._try() is None:
+                    if await self._take_or_renew() is None:
                         return
             except (BackendError, TimeoutError) as e:
                 log.warning("the lease %s/%s cannot be renewed: %s", self._namespace, self._name, e)
             if not self.is_leading() and not self._is_patient:
                 return
 
-    async def _try(self) -> int | None:
+    async def _take_or_renew(self) -> int | None:
         """Takes or renews the Lease; returns the term, or None while another process holds it."""
         now = asyncio.get_running_loop().time()
         lease = await self._api.find(LEASES, self._name, self._namespace)
         spec = lease.spec if lease is not None else None
         if spec is not None and spec.holder_identity not in ("", self._identity):
-            state = (spec.holder_identity, spec.renew_time, spec.lease_transitions)
-            if state != self._seen:
-                self._seen, self._seen_at, self.holder = state, now, spec.holder_identity
+            holder_state = (spec.holder_identity, spec.renew_time, spec.lease_transitions)
+            if holder_state != self._seen:
+                self._seen, self._seen_at, self.holder = holder_state, now, spec.holder_identity
             if now - self._seen_at < max(self._lease_s, spec.lease_duration_seconds):
                 return None
         is_own = spec is not None and spec.holder_identity == self._identity
         is_renewal = is_own and (self.is_leading() or self._is_working)
         term = (spec.lease_transitions if spec is not None else 0) + (0 if is_renewal else 1)
         try:
-            await self._write(lease, term, is_renewal=is_renewal)
+            await self._write_lease(lease, term, is_renewal=is_renewal)
         except (ObjectConflict, NotFound):
             if is_renewal:  # somebody has annotated it meanwhile, or taken it: the next attempt tells
                 raise
@@ -131,7 +131,7 @@ class Election:
         self._renewed_at, self.holder = now, self._identity
         return term
 
-    async def _write(self, lease: Lease | None, term: int, *, is_renewal: bool) -> None:
+    async def _write_lease(self, lease: Lease | None, term: int, *, is_renewal: bool) -> None:
         written_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {
             "holderIdentity": self._identity,
@@ -144,8 +144,8 @@ class Election:
         if lease is None:
             await self._api.create(LEASES, {"metadata": metadata, "spec": spec}, self._namespace)
             return
-        condition = {"resourceVersion": lease.metadata.resource_version, "uid": lease.metadata.uid}
-        await self._api.patch(LEASES, self._name, {"metadata": condition, "spec": spec}, self._namespace)
+        precondition = {"resourceVersion": lease.metadata.resource_version, "uid": lease.metadata.uid}
+        await self._api.patch(LEASES, self._name, {"metadata": precondition, "spec": spec}, self._namespace)
 
     async def _release(self) -> None:
         """Gives the Lease back, so that the next holder need not wait for its end."""
@@ -156,8 +156,8 @@ class Election:
             async with asyncio.timeout(self._retry_s):
                 lease = await self._api.get(LEASES, self._name, self._namespace)
                 if lease.spec.holder_identity == self._identity:
-                    condition = {"resourceVersion": lease.metadata.resource_version}
-                    body = {"metadata": condition, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+                    precondition = {"resourceVersion": lease.metadata.resource_version}
+                    body = {"metadata": precondition, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
                     await self._api.patch(LEASES, self._name, body, self._namespace)
         except (BackendError, TimeoutError) as e:
             log.info("the lease %s/%s is left to end by itself: %s", self._namespace, self._name, e)

@@ -119,7 +119,7 @@ class NotServed(ApiRefusal, InternalError):
     """Raised when the server does not know the method or the format (405, 406, 415)."""
 
 
-_CLASSES: dict[int, type[ApiRefusal]] = {
+_CLASS_OF_CODE: dict[int, type[ApiRefusal]] = {
     HTTPStatus.BAD_REQUEST: ObjectInvalid,
     HTTPStatus.UNPROCESSABLE_ENTITY: ObjectInvalid,
     HTTPStatus.UNAUTHORIZED: CredentialsRefused,
@@ -137,44 +137,44 @@ _EXPIRED_REASONS = frozenset({"Expired", "Gone"})
 _TOO_LARGE_VERSION = "Too large resource version"
 
 
-def refusal_of(status: Status, *, http_status: int, retry_after: str = "", what: str = "") -> ApiRefusal:
+def refusal_of(status: Status, *, http_status: int, retry_after: str = "", request_text: str = "") -> ApiRefusal:
     """Converts a refused request into the error that is raised for it.
 
     Args:
         http_status: that of the answer; 0 for a frame of a watch, whose own code counts.
         retry_after: the header ``Retry-After`` in seconds.
-        what: verb and object, put before the message.
+        request_text: verb and object, put before the message.
     """
     code = http_status or status.code
-    cls = _CLASSES.get(code, ServerFailed if code >= HTTPStatus.INTERNAL_SERVER_ERROR else NotServed)
-    denial = _denial_of(status) if cls is RequestDenied else None
+    error_class = _CLASS_OF_CODE.get(code, ServerFailed if code >= HTTPStatus.INTERNAL_SERVER_ERROR else NotServed)
+    denial = _denial_of(status) if error_class is RequestDenied else None
     if status.reason in _EXPIRED_REASONS or _TOO_LARGE_VERSION in status.message:
-        cls = VersionExpired
+        error_class = VersionExpired
     elif code == HTTPStatus.CONFLICT and status.reason == "AlreadyExists":
-        cls = ObjectExists
+        error_class = ObjectExists
     elif denial is Denial.QUOTA:
-        cls = NamespaceQuotaExceeded
+        error_class = NamespaceQuotaExceeded
     details = status.details or StatusDetails()
     data: dict[str, Any] = {"status": code, "reason": status.reason}
-    if cls is ObjectInvalid:
+    if error_class is ObjectInvalid:
         data = {cause.field or "object": cause.message for cause in details.causes} or {"object": status.message}
     message = status.message or f"the API server answered {code}"
-    error = cls(f"{what}: {message}" if what else message, data=data)
+    error = error_class(f"{request_text}: {message}" if request_text else message, data=data)
     error.status, error.reason = code, status.reason
-    error.retry_after_s = _seconds(retry_after) or min(float(details.retry_after_seconds), MAX_WAIT_S)
+    error.retry_after_s = _retry_after_s(retry_after) or min(float(details.retry_after_seconds), MAX_WAIT_S)
     if isinstance(error, RequestDenied) and denial is not None:
         error.denial = denial
     return error
 
 
 def _denial_of(status: Status) -> Denial:
-    if any(mark in status.message for mark in _QUOTA_MARKS):
+    if any(quota_mark in status.message for quota_mark in _QUOTA_MARKS):
         return Denial.QUOTA
     is_permission = _RBAC_MARK in status.message and ("User " in status.message or "user " in status.message)
     return Denial.PERMISSION if is_permission else Denial.ADMISSION
 
 
-def _seconds(retry_after: str) -> float:
+def _retry_after_s(retry_after: str) -> float:
     try:
         return min(max(float(retry_after), 0.0), MAX_WAIT_S)
     except ValueError:  # a date, or nothing

@@ -222,7 +222,14 @@ class DeviceAttribute(Part, frozen=True, kw_only=True):
     @property
     def value(self) -> Any:
         """The value, or None for an attribute of a type that is not known."""
-        return next((v for v in (self.string, self.number, self.flag, self.version) if v is not None), None)
+        return next(
+            (
+                field_value
+                for field_value in (self.string, self.number, self.flag, self.version)
+                if field_value is not None
+            ),
+            None,
+        )
 
 
 class DeviceCapacity(Part, frozen=True, kw_only=True):

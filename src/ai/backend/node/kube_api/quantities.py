@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 
 from ai.backend.common.errors import InvalidQuantity
 
-_FACTORS = {
+_FACTOR_OF_SUFFIX = {
     "n": Decimal("1e-9"),
     "u": Decimal("1e-6"),
     "m": Decimal("1e-3"),
@@ -23,8 +23,8 @@ def parse_quantity(text: str) -> Decimal:
     """Returns the number of a quantity in its base unit: cores, bytes or pieces. Raises InvalidQuantity."""
     match = _QUANTITY.fullmatch(text)
     try:
-        if match is None or match[2] not in _FACTORS:
+        if match is None or match[2] not in _FACTOR_OF_SUFFIX:
             raise InvalidOperation
-        return Decimal(match[1]) * _FACTORS[match[2]]
+        return Decimal(match[1]) * _FACTOR_OF_SUFFIX[match[2]]
     except InvalidOperation:
         raise InvalidQuantity(f"{text[:_SHOWN_CHARACTERS]!r} is no quantity") from None

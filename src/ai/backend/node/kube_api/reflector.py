@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Generic
 
 from ai.backend.common.errors import BackendError, DeadlineExceeded
-from ai.backend.node.kube_api.client import KubeApi, path_of, selectors
+from ai.backend.node.kube_api.client import KubeApi, path_of, selector_query
 from ai.backend.node.kube_api.decoding import Undecodable
 from ai.backend.node.kube_api.errors import NotServed, ObjectInvalid, VersionExpired
 from ai.backend.node.kube_api.resources import ObjectT, Resource
@@ -137,48 +137,48 @@ class Reflector(Generic[ObjectT]):
         sends all present objects. Returns False if it said nothing at all. Raises DeadlineExceeded for a list that
         stays silent.
         """
-        listing: dict[Key, ObjectT | Undecodable] | None = None if self._version else {}
+        listed_objects: dict[Key, ObjectT | Undecodable] | None = None if self._version else {}
         is_answered = False
-        time = asyncio.get_running_loop().time
+        loop_time = asyncio.get_running_loop().time
         try:
             async with (
-                asyncio.timeout(None if listing is None else _LIST_SILENCE_S) as patience,
+                asyncio.timeout(None if listed_objects is None else _LIST_SILENCE_S) as list_timeout,
                 aclosing(self._events()) as events,
             ):
                 async for event in events:
                     is_answered = True
-                    self._note_answer()
-                    if listing is None:
-                        self._apply(event.type, event.object)
-                    elif self._is_listed(event, listing):
-                        self.replace(listing.values(), event.object.metadata.resource_version)
-                        listing = None
-                        patience.reschedule(None)
+                    self._record_answer()
+                    if listed_objects is None:
+                        self._apply_change(event.type, event.object)
+                    elif self._is_listed(event, listed_objects):
+                        self.replace(listed_objects.values(), event.object.metadata.resource_version)
+                        listed_objects = None
+                        list_timeout.reschedule(None)
                     else:
-                        patience.reschedule(time() + _LIST_SILENCE_S)
+                        list_timeout.reschedule(loop_time() + _LIST_SILENCE_S)
         except TimeoutError:
             raise DeadlineExceeded(f"the streamed list said nothing for {_LIST_SILENCE_S:g} s") from None
-        return is_answered and listing is None
+        return is_answered and listed_objects is None
 
     @staticmethod
-    def _is_listed(event: Any, listing: dict[Key, ObjectT | Undecodable]) -> bool:
-        """Adds an event of a streamed list to ``listing``. Returns True for the event that ends the list."""
+    def _is_listed(event: Any, listed_objects: dict[Key, ObjectT | Undecodable]) -> bool:
+        """Adds an event of a streamed list to ``listed_objects``. Returns True for the event that ends the list."""
         if event.type == "BOOKMARK":
             return bool(event.object.metadata.annotations.get(INITIAL_EVENTS_END) == "true")
         if event.type == "DELETED":
-            listing.pop(event.object.key, None)
+            listed_objects.pop(event.object.key, None)
         else:
-            listing[event.object.key] = event.object
+            listed_objects[event.object.key] = event.object
         return False
 
     async def _events(self) -> AsyncGenerator[Any, None]:
-        start = {"resourceVersion": self._version} if self._version else _STREAMED_LIST
+        start_query = {"resourceVersion": self._version} if self._version else _STREAMED_LIST
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(self._rng.randint(_MIN_WATCH_S, _MAX_WATCH_S)),
-            **selectors(self._labels, self._fields),
-            **start,
+            **selector_query(self._labels, self._fields),
+            **start_query,
         }
         decoder = WatchDecoder(self._resource.type)
         path = path_of(self._resource, self._namespace)
@@ -187,7 +187,7 @@ class Reflector(Generic[ObjectT]):
                 for event in decoder.feed(chunk):
                     yield event
 
-    def _note_answer(self) -> None:
+    def _record_answer(self) -> None:
         self._answered_at = asyncio.get_running_loop().time()
         self._delays.reset()
         self.failure = ""
@@ -198,73 +198,75 @@ class Reflector(Generic[ObjectT]):
         for obj in listed_objects:
             if isinstance(obj, Undecodable):
                 undecodable[obj.key] = obj
-                if (last := self._kept(obj)) is not None:
-                    present_objects[obj.key] = last
+                if (kept_object := self._keep_last(obj)) is not None:
+                    present_objects[obj.key] = kept_object
             else:
                 present_objects[obj.key] = obj
         self._objects = present_objects
         self._version = version
         self.lists += 1
-        self._note_answer()
-        for key, previous in previous_objects.items():
+        self._record_answer()
+        for key, previous_object in previous_objects.items():
             if key not in self._objects:
-                self._notify(previous, None)
-        for key, present in list(self._objects.items()):
-            before = previous_objects.get(key)
-            if before is None or before.metadata.resource_version != present.metadata.resource_version:
-                self._notify(before, present)
+                self._notify(previous_object, None)
+        for key, present_object in list(self._objects.items()):
+            old_object = previous_objects.get(key)
+            if old_object is None or old_object.metadata.resource_version != present_object.metadata.resource_version:
+                self._notify(old_object, present_object)
         for key in self._undecodable.keys() | undecodable.keys():
-            self._note_undecodable(key, undecodable.get(key))
+            self._record_undecodable(key, undecodable.get(key))
         self.synced.set()
 
-    def _apply(self, kind: str, obj: ObjectT | Undecodable) -> None:
+    def _apply_change(self, kind: str, obj: ObjectT | Undecodable) -> None:
         self._version = obj.metadata.resource_version or self._version
-        before = self._objects.get(obj.key)
+        old_object = self._objects.get(obj.key)
         if kind not in ("ADDED", "MODIFIED", "DELETED"):
             return
         if isinstance(obj, Undecodable):
-            if before is not None and (kind == "DELETED" or self._kept(obj) is None):
+            if old_object is not None and (kind == "DELETED" or self._keep_last(obj) is None):
                 del self._objects[obj.key]
-                self._notify(before, None)
+                self._notify(old_object, None)
         elif kind == "DELETED":
             self._objects.pop(obj.key, None)
             self._notify(obj, None)
         else:
             self._objects[obj.key] = obj
-            self._notify(before, obj)
-        self._note_undecodable(obj.key, obj if isinstance(obj, Undecodable) and kind != "DELETED" else None)
+            self._notify(old_object, obj)
+        self._record_undecodable(obj.key, obj if isinstance(obj, Undecodable) and kind != "DELETED" else None)
 
-    def _kept(self, obj: Undecodable) -> ObjectT | None:
+    def _keep_last(self, obj: Undecodable) -> ObjectT | None:
         """Returns the stored object in place of a version that cannot be decoded. Returns None if none is stored, or
         the copy does not keep such objects.
         """
-        last = self._objects.get(obj.key) if self._keeps_last else None
-        return last if last is not None and last.metadata.uid == obj.metadata.uid else None
+        last_object = self._objects.get(obj.key) if self._keeps_last else None
+        return last_object if last_object is not None and last_object.metadata.uid == obj.metadata.uid else None
 
-    def _note_undecodable(self, key: Key, obj: Undecodable | None) -> None:
-        before = self._undecodable.pop(key, None)
+    def _record_undecodable(self, key: Key, obj: Undecodable | None) -> None:
+        old_undecodable = self._undecodable.pop(key, None)
         if obj is not None:
             self._undecodable[key] = obj
-        if obj is not None and (before is None or before.metadata.resource_version != obj.metadata.resource_version):
-            treatment = "stays as it was" if key in self._objects else "is absent"
-            what, version = "/".join(filter(None, key)), obj.metadata.resource_version
+        if obj is not None and (
+            old_undecodable is None or old_undecodable.metadata.resource_version != obj.metadata.resource_version
+        ):
+            treatment_text = "stays as it was" if key in self._objects else "is absent"
+            object_name, version = "/".join(filter(None, key)), obj.metadata.resource_version
             log.warning(
                 "%s %s cannot be read in version %s, and %s here: %.500r",
-                *(self._resource, what, version, treatment, obj.problem),
+                *(self._resource, object_name, version, treatment_text, obj.problem),
             )
-        if obj is not before and self._on_undecodable is not None:
-            self._call(self._on_undecodable, key)
+        if obj is not old_undecodable and self._on_undecodable is not None:
+            self._call_observer(self._on_undecodable, key)
 
-    def _notify(self, before: ObjectT | None, after: ObjectT | None) -> None:
+    def _notify(self, old_object: ObjectT | None, new_object: ObjectT | None) -> None:
         if self._on_change is None:
             return
-        steps = [(before, after)]
-        if before is not None and after is not None and before.metadata.uid != after.metadata.uid:
-            steps = [(before, None), (None, after)]
-        for step in steps:
-            self._call(self._on_change, *step)
+        change_pairs = [(old_object, new_object)]
+        if old_object is not None and new_object is not None and old_object.metadata.uid != new_object.metadata.uid:
+            change_pairs = [(old_object, None), (None, new_object)]
+        for change_pair in change_pairs:
+            self._call_observer(self._on_change, *change_pair)
 
-    def _call(self, observer: Callable[..., None], *arguments: Any) -> None:
+    def _call_observer(self, observer: Callable[..., None], *arguments: Any) -> None:
         """Calls an observer, and logs its errors, so that the watch goes on for the other observers."""
         try:
             observer(*arguments)

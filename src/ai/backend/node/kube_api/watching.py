@@ -27,8 +27,8 @@ class _Frame(msgspec.Struct):
     object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-_FRAMES = msgspec.json.Decoder(_Frame)
-_STATUSES = msgspec.json.Decoder(Status)
+_FRAME_DECODER = msgspec.json.Decoder(_Frame)
+_STATUS_DECODER = msgspec.json.Decoder(Status)
 _OBJECTS = msgspec.json.Decoder(KubeObject)
 
 
@@ -58,13 +58,13 @@ class WatchDecoder(Generic[ObjectT]):
         Raises the refusal of a frame ERROR (VersionExpired, ...), and Unavailable for a stream that is none of a watch.
         """
         lines = chunk.split(b"\n")
-        rest = lines.pop()
+        unfinished_line = lines.pop()
         if lines and self._rest:
             lines[0] = b"".join([*self._rest, lines[0]])
             self._rest, self._rest_bytes = [], 0
-        if rest:
-            self._rest.append(rest)
-            self._rest_bytes += len(rest)
+        if unfinished_line:
+            self._rest.append(unfinished_line)
+            self._rest_bytes += len(unfinished_line)
             if self._rest_bytes > MAX_LINE_BYTES:
                 raise Unavailable(f"a watch sent a line of more than {MAX_LINE_BYTES} bytes")
         for line in lines:
@@ -86,9 +86,9 @@ class WatchDecoder(Generic[ObjectT]):
         ERROR, whose object is a Status, and Unavailable for what is no event.
         """
         try:
-            frame = decode(line, _FRAMES)
+            frame = decode(line, _FRAME_DECODER)
             if frame.type == "ERROR":
-                raise refusal_of(decode(frame.object, _STATUSES), http_status=0, what="watch")
+                raise refusal_of(decode(frame.object, _STATUS_DECODER), http_status=0, request_text="watch")
             if frame.type == "BOOKMARK":
                 return WatchEvent("BOOKMARK", self._type(metadata=decode(frame.object, _OBJECTS).metadata))
             if problem is not None and (obj := undecodable(frame.object, problem)) is not None:

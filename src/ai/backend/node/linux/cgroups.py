@@ -126,20 +126,20 @@ class CgroupV1(CgroupDriver):
             entries_of_controller["cpuset"] = _entries_to_write(
                 ("cpuset.mems", memory_nodes, True), ("cpuset.cpus", _cpu_list_text(limits.cpuset), True)
             )
-        writes: dict[str, list[list[Any]]] = {}
+        entries_by_path: dict[str, list[list[Any]]] = {}
         for controller, entries in entries_of_controller.items():
             if controller in self.bases:
-                writes.setdefault(str(self.bases[controller] / name), []).extend(entries)
-        return [{"path": path, "join": "tasks", "writes": entries} for path, entries in writes.items()]
+                entries_by_path.setdefault(str(self.bases[controller] / name), []).extend(entries)
+        return [{"path": path, "join": "tasks", "writes": entries} for path, entries in entries_by_path.items()]
 
     def usage(self, files: GroupFiles) -> Usage:
-        cpu_ns, io_text = files.number("cpuacct.usage"), files.read("blkio.throttle.io_service_bytes_recursive")
+        cpu_ns, io_text = files.read_number("cpuacct.usage"), files.read("blkio.throttle.io_service_bytes_recursive")
         return Usage(
             cpu_used_ms=None if cpu_ns is None else cpu_ns / 1e6,
-            memory=files.memory("memory.usage_in_bytes", b"total_inactive_file"),
+            memory=files.read_memory_bytes("memory.usage_in_bytes", b"total_inactive_file"),
             io_read=_sum_of_blkio(io_text, b"Read"),
             io_write=_sum_of_blkio(io_text, b"Write"),
-            pids=files.number("pids.current"),
+            pids=files.read_number("pids.current"),
         )
 
 
@@ -168,22 +168,22 @@ class CgroupV2(CgroupDriver):
                 ("cpuset.mems", (cpu_list and _cpu_list_text(limits.memory_nodes)) or None, True),
             ),
         }
-        writes = [
+        written_entries = [
             entry
             for controller, entries in entries_of_controller.items()
             if controller in self.controllers
             for entry in entries
         ]
-        return [{"path": str(self.base / name), "join": "cgroup.procs", "writes": writes}]
+        return [{"path": str(self.base / name), "join": "cgroup.procs", "writes": written_entries}]
 
     def usage(self, files: GroupFiles) -> Usage:
-        cpu_us, io_text = files.field("cpu.stat", b"usage_usec"), files.read("io.stat")
+        cpu_us, io_text = files.read_field("cpu.stat", b"usage_usec"), files.read("io.stat")
         return Usage(
             cpu_used_ms=None if cpu_us is None else cpu_us / 1e3,
-            memory=files.memory("memory.current", b"inactive_file"),
+            memory=files.read_memory_bytes("memory.current", b"inactive_file"),
             io_read=_sum_of_io_stat(io_text, b"rbytes"),
             io_write=_sum_of_io_stat(io_text, b"wbytes"),
-            pids=files.number("pids.current"),
+            pids=files.read_number("pids.current"),
         )
 
 
@@ -235,7 +235,7 @@ class Groups(Sequence[Group]):
 
 
 class GroupFiles:
-    """Reads a file from the control group of a workload that has it. No descriptor stays open: a node has too many."""
+    """Reads files of a workload's control groups, and keeps no descriptor open, since a node has too many groups."""
 
     __slots__ = ("_groups",)
 
@@ -247,23 +247,25 @@ class GroupFiles:
         directories = self._groups.paths
         likely_index = _likely_group_index.get(name, 0)
         for index in sorted(range(len(directories)), key=lambda index: index != likely_index):
-            text = content(f"{directories[index]}/{name}")
+            text = read_content(f"{directories[index]}/{name}")
             if text is not None:
                 _likely_group_index[name] = index
                 return text
         return None
 
-    def number(self, name: str) -> int | None:
+    def read_number(self, name: str) -> int | None:
         """Returns the only number in a control group's file."""
         text = (self.read(name) or b"").strip()
         return int(text) if text.isdigit() else None
 
-    def memory(self, name: str, inactive_field: bytes) -> int | None:
+    def read_memory_bytes(self, name: str, inactive_field: bytes) -> int | None:
         """Returns the memory in use without inactive pages of files, which the kernel takes back at need."""
-        used_bytes = self.number(name)
-        return None if used_bytes is None else max(0, used_bytes - (self.field("memory.stat", inactive_field) or 0))
+        used_bytes = self.read_number(name)
+        return (
+            None if used_bytes is None else max(0, used_bytes - (self.read_field("memory.stat", inactive_field) or 0))
+        )
 
-    def field(self, name: str, field_name: bytes) -> int | None:
+    def read_field(self, name: str, field_name: bytes) -> int | None:
         """Returns the number after a key, which begins a line of a control group's file."""
         text = b"\n" + (self.read(name) or b"")
         start_offset = text.find(b"\n" + field_name + b" ")
@@ -273,7 +275,7 @@ class GroupFiles:
         return int(field_text) if field_text.isdigit() else None
 
 
-def content(path: str) -> bytes | None:
+def read_content(path: str) -> bytes | None:
     """Returns the content of a file of /proc or of a control group; None if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

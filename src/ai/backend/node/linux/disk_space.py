@@ -60,15 +60,15 @@ def needed_bytes(path: Path, reserve_bytes: int) -> int:
     """Returns how many bytes of the file system of ``path`` are kept free: the reserve, or a twentieth of its size if
     less.
     """
-    status = os.statvfs(path)
-    return min(reserve_bytes, status.f_blocks * status.f_frsize // RESERVE_DIVISOR)
+    file_system_status = os.statvfs(path)
+    return min(reserve_bytes, file_system_status.f_blocks * file_system_status.f_frsize // RESERVE_DIVISOR)
 
 
 def is_low(path: Path, reserve_bytes: int) -> bool:
     """Returns True if the file system of ``path`` has less free space than must be kept free."""
     try:
-        status = os.statvfs(path)
-        return status.f_bavail * status.f_frsize < needed_bytes(path, reserve_bytes)
+        file_system_status = os.statvfs(path)
+        return file_system_status.f_bavail * file_system_status.f_frsize < needed_bytes(path, reserve_bytes)
     except OSError:
         return False
 

@@ -1,4 +1,4 @@
-"""Secures UDP ports between nodes by IPsec: only peers may send, and with keys all is encrypted (ESP, AES-128-GCM).
+"""Secures UDP ports between nodes by IPsec: only peers may send, encrypted if there is a key (ESP, AES-128-GCM).
 
 The states and policies of an agent in the Linux kernel have its mark (the ``reqid``), by which it finds them after a
 restart. A port with a line is closed to all but its peers, at every address of this node, and nothing is forwarded to a
@@ -67,7 +67,7 @@ def why_no_ipsec(mark: int) -> str:
 
 
 def apply(mark: int, lines: Collection[SecuredLine]) -> None:
-    """Secures exactly ``lines``, and removes other security of this mark. Idempotent. Raises OSError.
+    """Secures exactly ``lines``, and removes other IPsec states and policies of this mark. Idempotent. Raises OSError.
 
     When it returns, lines with keys pass encrypted packets only, and only peers reach the ports. Raises FileExistsError
     if another agent encrypts for a peer's port.
@@ -82,7 +82,7 @@ def apply(mark: int, lines: Collection[SecuredLine]) -> None:
         kernel_policies = ipsec.policies()
         for policy in sorted(policies.difference(kernel_policies), key=lambda policy: policy.rule):
             ipsec.set_policy(
-                policy, is_update=any(policy.slot == kernel_policy.slot for kernel_policy in kernel_policies)
+                policy, is_update=any(policy.identity == kernel_policy.identity for kernel_policy in kernel_policies)
             )
         for policy in ipsec.policies():
             if policy not in policies:
@@ -126,7 +126,7 @@ class _Policy(msgspec.Struct, frozen=True):
     rule: _Rule = _Rule.ENCRYPT
 
     @property
-    def slot(self) -> tuple[object, ...]:
+    def identity(self) -> tuple[object, ...]:
         """The fields that identify a policy: the kernel has one policy for each combination."""
         return self.direction, self.source, self.target, self.port
 
@@ -160,13 +160,13 @@ def _address_and_prefix(address: str, mark: int) -> tuple[str, int]:
 
 
 def _selector(policy: _Policy, mark: int) -> dict[str, Any]:
-    (target, target_bits), (source, source_bits) = (
+    (target_address, target_bits), (source_address, source_bits) = (
         _address_and_prefix(policy.target, mark),
         _address_and_prefix(policy.source, mark),
     )
     return {
-        "sel_daddr": target,
-        "sel_saddr": source,
+        "sel_daddr": target_address,
+        "sel_saddr": source_address,
         "sel_dport": policy.port,
         "sel_dport_mask": 0xFFFF,
         "sel_family": socket.AF_INET,
@@ -204,7 +204,7 @@ class Ipsec(AbstractContextManager["Ipsec"]):
         """Adds an encryption state. Raises FileExistsError if the state exists."""
         key = state.key[:_KEY_BYTES]
         cipher = {"name": _CIPHER_NAME, "key_bits": 8 * len(key), "check_bits": _AUTHENTICATION_BITS, "key": key}
-        window = {"bitmap_words": _WINDOW_PACKETS // 32, "packets": _WINDOW_PACKETS}
+        replay_window = {"bitmap_words": _WINDOW_PACKETS // 32, "packets": _WINDOW_PACKETS}
         message = self._library.StateMessage()
         message.update(self._library.NO_LIFETIME_LIMITS)
         message.update(
@@ -215,7 +215,7 @@ class Ipsec(AbstractContextManager["Ipsec"]):
             reqid=self.mark,
             family=socket.AF_INET,
             flags=_EXTENDED_NUMBERS_FLAG,
-            attrs=[("XFRMA_ALG_AEAD", cipher), ("XFRMA_REPLAY_ESN_VAL", window)],
+            attrs=[("XFRMA_ALG_AEAD", cipher), ("XFRMA_REPLAY_ESN_VAL", replay_window)],
         )
         self._request(self._library.NEW_STATE, message, self._library.ONLY_NEW_FLAGS)
 

@@ -11,7 +11,7 @@ EVERYBODY = "00:00:00:00:00:00"
 _STATIC_STATE_MASK, _SELF_FLAG = 0xC0, 0x02  # permanent and never asked for; an entry of the device itself
 
 
-class Route:
+class RouteSocket:
     """Sends requests about network devices over a socket of one thread and its network namespace. Methods raise
     OSError.
     """
@@ -45,7 +45,7 @@ class Route:
         self.set_alias(name, alias)
 
     def add_vxlan(self, name: str, vni: int, local: str, port: int, mtu: int) -> None:
-        """Adds a tunnel whose peers are added by :meth:`add_place` alone, and which does not answer ARP."""
+        """Adds a tunnel whose peers are added by :meth:`add_forwarding_entry` alone, and which does not answer ARP."""
         self._send_link_request(
             "add",
             ifname=name,
@@ -59,7 +59,7 @@ class Route:
             vxlan_localbypass=0,
         )
 
-    def has_no_shortcut(self, name: str) -> bool:
+    def has_no_local_bypass(self, name: str) -> bool:
         """Returns True if a VXLAN tunnel reaches tunnels of its own node (Linux 6.5 and newer).
 
         The kernel's shortcut between them passes packets as outgoing ones, which macvlan drops.
@@ -67,7 +67,7 @@ class Route:
         (link,) = self._send_link_request("get", ifname=name)
         return bool(link.get_nested("IFLA_LINKINFO", "IFLA_INFO_DATA", "IFLA_VXLAN_LOCALBYPASS") == 0)
 
-    def add_place(self, name: str, hardware: str, address: str, port: int) -> None:
+    def add_forwarding_entry(self, name: str, hardware: str, address: str, port: int) -> None:
         """Assigns a hardware address to a VXLAN device's peer. Only :data:`EVERYBODY` may have many peers."""
         command = "append" if hardware == EVERYBODY else "replace"
         neighbour = {"ifindex": self._index_of(name), "lladdr": hardware, "dst": address, "port": port}
@@ -88,12 +88,12 @@ class Route:
                 return int(link.get("mtu"))
         raise OSError(errno.EADDRNOTAVAIL, f"no network device here has the address {address}")
 
-    def add_child(self, parent: str, name: str, namespace: int, hardware: str = "") -> None:
-        """Adds a device in another network namespace on top of ``parent``. Children reach each other alone."""
+    def add_child(self, parent: str, name: str, namespace_fd: int, hardware: str = "") -> None:
+        """Adds a device in another network namespace on top of ``parent``. Children reach only each other."""
         address = {"address": hardware} if hardware else {}
         link = self._index_of(parent)
         self._send_link_request(
-            "add", ifname=name, kind="macvlan", macvlan_mode="bridge", link=link, net_ns_fd=namespace, **address
+            "add", ifname=name, kind="macvlan", macvlan_mode="bridge", link=link, net_ns_fd=namespace_fd, **address
         )
 
     def set_up(self, name: str, *, arp: bool = True) -> None:

@@ -16,22 +16,22 @@ WALK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 def open_source(source: str) -> int:
     """Opens a bind mount's source, and returns its descriptor. Raises OSError, also for a link after BENEATH."""
-    folder, _, path_below = source.partition(BENEATH)
-    fd = os.open(folder or "/", os.O_PATH | os.O_CLOEXEC)
+    parent_path, _, path_below = source.partition(BENEATH)
+    fd = os.open(parent_path or "/", os.O_PATH | os.O_CLOEXEC)
     if not path_below:
         return fd
     try:
-        parts = path_below.split("/")
-        if not {"", ".", ".."}.isdisjoint(parts):
+        path_parts = path_below.split("/")
+        if not {"", ".", ".."}.isdisjoint(path_parts):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), source)
-        return open_through_no_link(fd, parts, WALK)
+        return open_through_no_link(fd, path_parts, WALK)
     finally:
         os.close(fd)
 
 
-def open_through_no_link(directory_fd: int, parts: Sequence[str], flags: int, creation_mode: int = 0) -> int:
-    """Opens the path of ``parts`` below a directory without following links. Raises OSError, ELOOP for a link."""
-    *folder_names, last_name = parts
+def open_through_no_link(directory_fd: int, path_parts: Sequence[str], flags: int, creation_mode: int = 0) -> int:
+    """Opens the path of ``path_parts`` below a directory without following links. Raises OSError, ELOOP for a link."""
+    *folder_names, last_name = path_parts
     fd = os.dup(directory_fd)
     try:
         for part_name in folder_names:
@@ -46,11 +46,11 @@ def open_through_no_link(directory_fd: int, parts: Sequence[str], flags: int, cr
     return opened_fd
 
 
-def make_directories(directory_fd: int, parts: Sequence[str], owner: Sequence[int] | None) -> int:
+def make_directories(directory_fd: int, path_parts: Sequence[str], owner: Sequence[int] | None) -> int:
     """Opens a directory below another through no link. Makes missing directories, for the owner. Raises OSError."""
     fd = os.dup(directory_fd)
     try:
-        for part_name in parts:
+        for part_name in path_parts:
             try:
                 os.mkdir(part_name, 0o755, dir_fd=fd)
                 if owner is not None:
@@ -72,8 +72,8 @@ def make_mount_point(directory: str, path_below: str, owner: Sequence[int] | Non
     """
     directory_fd = os.open(directory, WALK)
     try:
-        *parents, name = path_below.split("/")
-        parent_fd = make_directories(directory_fd, [*parents, name] if is_directory else parents, owner)
+        *parent_names, name = path_below.split("/")
+        parent_fd = make_directories(directory_fd, [*parent_names, name] if is_directory else parent_names, owner)
         if is_directory:
             return parent_fd
         try:

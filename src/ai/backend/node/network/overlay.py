@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDeferred, CreationDenied
-from ai.backend.node.linux.netlink import EVERYBODY, Route
+from ai.backend.node.linux.netlink import EVERYBODY, RouteSocket
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import Overlay
 
@@ -79,10 +79,10 @@ def why_no_overlays(name: str, *, within_node: bool = False) -> str:
     """
     trial_vni = 1 + int(sha256(name.encode()).hexdigest()[:5], 16)
     try:
-        with Route() as route:
+        with RouteSocket() as route:
             try:
                 route.add_vxlan(name, trial_vni, "127.0.0.1", _PROBE_PORT, _PROBE_MTU)
-                if within_node and not route.has_no_shortcut(name):
+                if within_node and not route.has_no_local_bypass(name):
                     return _NO_SHORTCUT_REASON
             finally:
                 route.remove(name)
@@ -101,7 +101,7 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
         CreationDenied: a peer is on this node, and this kernel does not lead there.
     """
     alias = f"{mark} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
-    with Route() as route:
+    with RouteSocket() as route:
         existing = route.links().get(name)
         if existing is not None and existing != alias:
             route.remove(name)
@@ -111,15 +111,17 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
                 route.add_vxlan(name, overlay.vni, *overlay.local, overlay.mtu)
             except FileExistsError:
                 raise CreationDeferred(f"another network here has the number {overlay.vni}") from None
-            if any(peer[0] == overlay.local[0] for peer in overlay.peers.values()) and not route.has_no_shortcut(name):
+            if any(peer[0] == overlay.local[0] for peer in overlay.peers.values()) and not route.has_no_local_bypass(
+                name
+            ):
                 route.remove(name)
                 raise CreationDenied(_NO_SHORTCUT_REASON)
             route.set_alias(name, alias)
             crash_point("network.made")
         for peer in dict.fromkeys(overlay.peers.values()):
-            route.add_place(name, EVERYBODY, *peer)
+            route.add_forwarding_entry(name, EVERYBODY, *peer)
         for host, peer in overlay.peers.items():
-            route.add_place(name, mac_of(overlay.addresses[host]), *peer)
+            route.add_forwarding_entry(name, mac_of(overlay.addresses[host]), *peer)
         isolate_from_host(name)
         if bridge:
             route.set_master(name, bridge)
@@ -128,6 +130,6 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
 
 def marked(mark: str) -> dict[str, str]:
     """Maps each network device whose alias begins with the mark to the alias's second word. Raises OSError."""
-    with Route() as route:
+    with RouteSocket() as route:
         links = route.links().items()
     return {name: alias.removeprefix(mark).partition(" ")[0] for name, alias in links if alias.startswith(mark)}

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ai.backend.common.structs import replace
 from ai.backend.node.linux import cgroupfs, proc
-from ai.backend.node.linux.cgroups import CgroupDriver, GroupFiles, Usage, content
+from ai.backend.node.linux.cgroups import CgroupDriver, GroupFiles, Usage, read_content
 from ai.backend.node.workload.file_trees import tree_size
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 from ai.backend.plugin.runtime import ProcessView, WorkloadKey
@@ -36,7 +36,7 @@ Pids = Callable[[], Sequence[int]]
 
 def transferred_bytes(pid: int) -> tuple[int, int] | None:
     """Returns the bytes that the process read from and wrote to disks; None without permission."""
-    counters = _IO_COUNTERS.search(content(f"/proc/{pid}/io") or b"")
+    counters = _IO_COUNTERS.search(read_content(f"/proc/{pid}/io") or b"")
     return (int(counters[1]), int(counters[2])) if counters is not None else None
 
 

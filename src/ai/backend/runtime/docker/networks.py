@@ -24,7 +24,7 @@ from uuid import UUID
 
 from ai.backend.common.errors import CreationDeferred, CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
-from ai.backend.node.linux.netlink import Route
+from ai.backend.node.linux.netlink import RouteSocket
 from ai.backend.node.network import overlay
 from ai.backend.node.network.overlay import addresses_of, busy_networks, prefix_for
 from ai.backend.plugin.crash_points import crash_point
@@ -205,7 +205,7 @@ class SessionNetworks:
             await self._remove_network(network)
 
     def _remove_overlay_device(self, session_id: SessionId) -> None:
-        with Route() as route:
+        with RouteSocket() as route:
             route.remove(self._overlay_device(session_id))
 
     async def _remove_network(self, network: Container) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from ai.backend.common.errors import CreationDenied
 from ai.backend.common.structs import replace
-from ai.backend.node.cdi.application import applied
+from ai.backend.node.cdi.application import apply_cdi_edits
 from ai.backend.node.cdi.registry import SYSTEM_DIRECTORIES, CdiRegistry
 from ai.backend.node.linux import seccomp
 from ai.backend.node.linux.open_beneath import BENEATH
@@ -76,7 +76,7 @@ class Creation(msgspec.Struct, frozen=True):
         """
         registry = CdiRegistry(cdi_directories(self.state.path))
         visible_folders = VISIBLE_FOLDERS if self.image.rootfs is None else ()
-        config = applied(self.spec.config, registry, visible_folders=visible_folders)
+        config = apply_cdi_edits(self.spec.config, registry, visible_folders=visible_folders)
         return replace(self, spec=replace(self.spec, config=config))._prepare()
 
     def _prepare(self) -> Record:

@@ -26,7 +26,7 @@ import msgspec
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.node.linux import syscalls
-from ai.backend.node.linux.netlink import Route
+from ai.backend.node.linux.netlink import RouteSocket
 from ai.backend.node.network import overlay
 from ai.backend.node.network.overlay import addresses_of, mac_of, prefix_for
 from ai.backend.node.workload.directory import write_json
@@ -44,7 +44,7 @@ def why_no_networks(state_directory: Path, *, has_sandbox: bool) -> str:
         return "networks of sessions need bubblewrap, which does not work on this node"
     probe_device = _probe_device(state_directory)
     try:
-        with Route() as route:
+        with RouteSocket() as route:
             try:
                 route.add_pair(probe_device, f"{probe_device[:-1]}b", "")
                 with Path("/proc/thread-self/ns/net").open("rb") as namespace:
@@ -108,7 +108,7 @@ class SessionNetworks(msgspec.Struct, frozen=True):
 
     def _make_pair(self, device_name: str, session_id: SessionId) -> None:
         peer_name = device_name[:-1] + "b"
-        with Route() as route:
+        with RouteSocket() as route:
             if device_name not in route.links():
                 route.add_pair(device_name, peer_name, f"{self._device_alias_prefix}{session_id}")
                 crash_point("network.made")
@@ -119,7 +119,7 @@ class SessionNetworks(msgspec.Struct, frozen=True):
     def remove(self, session_id: SessionId) -> None:
         """Removes the network of a session. Raises OSError."""
         record_path = self.directory / f"{session_id}.json"
-        with Route() as route:
+        with RouteSocket() as route:
             route.remove(self.device(session_id))
         crash_point("network.removed")
         record_path.unlink(missing_ok=True)
@@ -137,7 +137,7 @@ class SessionNetworks(msgspec.Struct, frozen=True):
         recorded_ids = _parse_session_ids(self._recorded_names())
         if not recorded_ids:
             return ()
-        with Route() as route:
+        with RouteSocket() as route:
             present_devices = route.links()
         return [session_id for session_id in recorded_ids if self.device(session_id) not in present_devices]
 
@@ -176,12 +176,12 @@ def make_namespace(network: NetworkView, hostname: str) -> int:
 def _make_namespace_in_thread(network: NetworkView, hostname: str) -> int:
     parent_device, _, prefix_length = network.network_id.partition("/")
     address = network.addresses[hostname]
-    with Route() as host_route:
+    with RouteSocket() as host_route:
         syscalls.unshare_network()
         namespace_fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             host_route.add_child(parent_device, "eth0", namespace_fd, mac_of(address))
-            with Route() as inner_route:
+            with RouteSocket() as inner_route:
                 inner_route.set_up("lo")
                 inner_route.add_address("eth0", address, int(prefix_length))
                 _set_up_with_retries(inner_route, "eth0")
@@ -191,7 +191,7 @@ def _make_namespace_in_thread(network: NetworkView, hostname: str) -> int:
         return namespace_fd
 
 
-def _set_up_with_retries(route: Route, device: str) -> None:
+def _set_up_with_retries(route: RouteSocket, device: str) -> None:
     """Brings a device up as soon as its predecessor, which has the same hardware address, has been removed."""
     deadline = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     while True:

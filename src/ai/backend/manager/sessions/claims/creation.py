@@ -52,10 +52,10 @@ class ClaimFactory(msgspec.Struct, frozen=True):
         await factory.state.check_running()
         check_slug(request.name, what="name", max_length=64, allow_dots=True)
         slots = factory.parse_slots(request.resources).nonzero()
-        if own := sorted(set(slots) & set(HOST_PLUGINS)):
-            message = f"A claim holds accelerators; {own[0]} is requested by its sessions."
-            raise InvalidInput(message, data={"resources": f"{own[0]}: not of a claim"})
-        probe = CreateSession(
+        if host_slots := sorted(set(slots) & set(HOST_PLUGINS)):
+            message = f"A claim holds accelerators; {host_slots[0]} is requested by its sessions."
+            raise InvalidInput(message, data={"resources": f"{host_slots[0]}: not of a claim"})
+        session_request = CreateSession(
             image="",
             resources=request.resources,
             device_requests=request.device_requests,
@@ -63,22 +63,22 @@ class ClaimFactory(msgspec.Struct, frozen=True):
             group=request.group,
             scaling_group=request.scaling_group,
         )
-        candidates, _ = await factory.checker.locate(caller, owner, probe)
-        planned: tuple[PlannedKernel, ...] = (PlannedKernel("main", 1, Image(name="", architecture=""), slots),)
-        alternatives, slots, planned = check_alternatives(
-            probe, slots, planned, factory.request_compiler, factory.slots.slot_types
+        candidates, _ = await factory.checker.locate(caller, owner, session_request)
+        planned_kernels: tuple[PlannedKernel, ...] = (PlannedKernel("main", 1, Image(name="", architecture=""), slots),)
+        alternatives, slots, planned_kernels = check_alternatives(
+            session_request, slots, planned_kernels, factory.request_compiler, factory.slots.slot_types
         )
         if not slots.nonzero():
             raise InvalidInput("A claim requests accelerators.", data={"resources": "no accelerator is requested"})
         architectures = sorted({agent.architecture for agent in candidates.agents})
         if not architectures:
             raise NotFound(f"The resource group {candidates.resource_group} has no agents.")
-        choices = [
+        kernel_choices = [
             [replace(kernel, image=Image(name="the claim", architecture=architecture)) for kernel in kernels]
-            for kernels in alternatives.kernels_by(planned)
+            for kernels in alternatives.kernels_of_alternatives(planned_kernels)
             for architecture in architectures
         ]
-        await factory.checker.check_fits(probe, choices, candidates)
+        await factory.checker.check_fits(session_request, kernel_choices, candidates)
         check_identity(factory.devices, candidates.agents, slots, field="resources")
         policies = await factory.identities.policies(name=owner.resource_policy)
         policy = policies[0] if policies else None
@@ -121,7 +121,12 @@ class ClaimFactory(msgspec.Struct, frozen=True):
 
 def _check_amounts(slots: ResourceSlot, policy: ResourcePolicy | None) -> None:
     """Raises LimitExceeded if a claim alone exceeds the limits that its owner's policy sets for slots."""
-    excess = next((name for name in sorted(slots) if policy is not None and slots[name] > policy.limit_of(name)), None)
-    if policy is not None and excess is not None:
-        message = f"Your policy allows {policy.limit_of(excess)} of {excess} in all; the claim needs {slots[excess]}."
-        raise LimitExceeded(message, data={"resources": f"{excess}: more than your policy allows"})
+    exceeded_slot = next(
+        (name for name in sorted(slots) if policy is not None and slots[name] > policy.limit_of(name)), None
+    )
+    if policy is not None and exceeded_slot is not None:
+        message = (
+            f"Your policy allows {policy.limit_of(exceeded_slot)} of {exceeded_slot} in all; "
+            f"the claim needs {slots[exceeded_slot]}."
+        )
+        raise LimitExceeded(message, data={"resources": f"{exceeded_slot}: more than your policy allows"})

@@ -17,11 +17,11 @@ from ai.backend.manager.sessions.claims.service import ClaimService
 _JSON_FIELDS = ("requested_slots", "occupied_slots", "devices")
 
 
-def _view(info: Info, view: ClaimView) -> View:
+def _claim_view(info: Info, view: ClaimView) -> View:
     caller = context_of(info).caller
     reply = dict(claim_reply(view, sees_agents=is_permitted(caller, Operation.SEE_AGENTS)))
-    times = {name: getattr(view.claim, name) for name in ("created_at", "allocated_at", "idle_since")}
-    return {**reply, **times, **{name: json.dumps(reply[name]) for name in _JSON_FIELDS}}
+    claim_times = {name: getattr(view.claim, name) for name in ("created_at", "allocated_at", "idle_since")}
+    return {**reply, **claim_times, **{name: json.dumps(reply[name]) for name in _JSON_FIELDS}}
 
 
 class ClaimResolvers:
@@ -33,11 +33,11 @@ class ClaimResolvers:
     @query("device_claim")
     async def device_claim(self, info: Info, ref: str) -> View | None:
         try:
-            return _view(info, await self._claims.get(context_of(info).caller, ref))
+            return _claim_view(info, await self._claims.get(context_of(info).caller, ref))
         except NotFound:
             return None
 
     @query("device_claim_list")
     async def device_claim_list(self, info: Info, limit: int, offset: int) -> View:
         page = await self._claims.search(context_of(info).caller, ClaimQuery(limit=limit, offset=offset))
-        return {"items": [_view(info, view) for view in page.items], "total_count": page.total_count}
+        return {"items": [_claim_view(info, view) for view in page.items], "total_count": page.total_count}

@@ -27,7 +27,7 @@ from ai.backend.manager.topics import SCHEDULE
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
-_ALL = 1_000_000
+_MAX_CLAIMS = 1_000_000
 _OWNERS_EVERY_S = 60.0
 
 
@@ -50,24 +50,26 @@ class ClaimLoop(PeriodicLoop):
     _owners_at: float = field(default=float("-inf"), init=False)
 
     async def once(self) -> None:
-        claims = (await self.store.claims(ClaimQuery(limit=_ALL))).items
+        claims = (await self.store.claims(ClaimQuery(limit=_MAX_CLAIMS))).items
         if not claims:
             self._missing_since.clear()
             return
-        users: dict[UUID, list[ClaimUser]] = {}
+        users_by_claim: dict[UUID, list[ClaimUser]] = {}
         for user in await self.store.claim_users([claim.id for claim in claims]):
-            users.setdefault(user.claim_id, []).append(user)
+            users_by_claim.setdefault(user.claim_id, []).append(user)
         agents = {agent.id: agent for agent in await self.agents.agents()}
-        orphans, locked_out = await self._without_owner(claims)
+        orphan_ids, locked_out_ids = await self._ids_without_owner(claims)
         held_ids = {claim.id for claim in claims if claim.status.holds}
-        self._missing_since = {key: since for key, since in self._missing_since.items() if key in held_ids}
+        self._missing_since = {
+            claim_id: missing_since for claim_id, missing_since in self._missing_since.items() if claim_id in held_ids
+        }
         for claim in claims:
             change = self._due_change(
                 claim,
-                users.get(claim.id, ()),
+                users_by_claim.get(claim.id, ()),
                 agents,
-                is_orphan=claim.id in orphans,
-                is_locked_out=claim.id in locked_out,
+                is_orphan=claim.id in orphan_ids,
+                is_locked_out=claim.id in locked_out_ids,
             )
             if change is None:
                 continue
@@ -95,26 +97,26 @@ class ClaimLoop(PeriodicLoop):
         is_locked_out: bool = False,
     ) -> ClaimChange | None:
         """Returns the change of a claim that its sessions, owner or agent make due, or None if no change is due."""
-        new = claim
+        new_claim = claim
         if is_orphan and not claim.is_deleting:
-            new = self._advance(new, ClaimTrigger.DELETE_REQUESTED)
+            new_claim = self._advance(new_claim, ClaimTrigger.DELETE_REQUESTED)
         if any(user.holds for user in users):
-            return ClaimChange(old=claim, new=new) if new is not claim else None
-        new = self._advance(new, ClaimTrigger.LEFT, "no session ran with its devices")
-        if new.status is ClaimStatus.IDLE:
-            due = self._due_end(new, agents)
+            return ClaimChange(old=claim, new=new_claim) if new_claim is not claim else None
+        new_claim = self._advance(new_claim, ClaimTrigger.LEFT, "no session ran with its devices")
+        if new_claim.status is ClaimStatus.IDLE:
+            due_end = self._end_if_due(new_claim, agents)
             if is_locked_out:
-                due = ClaimTrigger.IDLE_TIME_OVER, "the keypair that it belongs to is not active"
-            new = self._advance(new, *due) if due is not None else new
+                due_end = ClaimTrigger.IDLE_TIME_OVER, "the keypair that it belongs to is not active"
+            new_claim = self._advance(new_claim, *due_end) if due_end is not None else new_claim
         if not users:
-            new = self._advance(new, ClaimTrigger.NO_LONGER_NAMED)
-        return ClaimChange(old=claim, new=replace(new, version=claim.version)) if new is not claim else None
+            new_claim = self._advance(new_claim, ClaimTrigger.NO_LONGER_NAMED)
+        return ClaimChange(old=claim, new=replace(new_claim, version=claim.version)) if new_claim is not claim else None
 
     def _advance(self, claim: Claim, trigger: ClaimTrigger, info: str | None = None) -> Claim:
         change = advance(claim, trigger, now=self.clock.now(), info=info)
         return change.new if change is not None else claim
 
-    def _due_end(self, claim: Claim, agents: Mapping[AgentId, Agent]) -> tuple[ClaimTrigger, str] | None:
+    def _end_if_due(self, claim: Claim, agents: Mapping[AgentId, Agent]) -> tuple[ClaimTrigger, str] | None:
         """Returns the trigger and the reason with which an idle claim returns its devices now, or None if it keeps
         them.
         """
@@ -132,35 +134,35 @@ class ClaimLoop(PeriodicLoop):
                 agent.lost_at is not None and (now - agent.lost_at).total_seconds() > self.agent_settings.abandon_s
             )
             return (ClaimTrigger.AGENT_LOST, f"its agent {claim.agent} was lost") if is_given_up else None
-        if gone := self._gone_device(claim, agent):
-            return ClaimTrigger.DEVICE_GONE, f"its agent {claim.agent} has no device {gone} any more"
+        if gone_device := self._find_gone_device(claim, agent):
+            return ClaimTrigger.DEVICE_GONE, f"its agent {claim.agent} has no device {gone_device} any more"
         return None
 
-    def _gone_device(self, claim: Claim, agent: Agent) -> str:
+    def _find_gone_device(self, claim: Claim, agent: Agent) -> str:
         """Returns a device of a claim that counts as removed, since its agent has not listed the device for long; else
         "". Plugins may list their devices some time after a restart.
         """
-        listed = devices_by_id(self.devices.plugins_of(agent)).keys()
-        held = {DeviceId(device_id) for devices in claim.devices.values() for device_id in devices}
-        missing = sorted(held - listed)
-        if not missing:
+        listed_ids = devices_by_id(self.devices.plugins_of(agent)).keys()
+        held_ids = {DeviceId(device_id) for devices in claim.devices.values() for device_id in devices}
+        missing_ids = sorted(held_ids - listed_ids)
+        if not missing_ids:
             self._missing_since.pop(claim.id, None)
             return ""
-        since = self._missing_since.setdefault(claim.id, self.clock.monotonic())
-        return missing[0] if self.clock.monotonic() - since > self.agent_settings.abandon_s else ""
+        missing_since = self._missing_since.setdefault(claim.id, self.clock.monotonic())
+        return missing_ids[0] if self.clock.monotonic() - missing_since > self.agent_settings.abandon_s else ""
 
-    async def _without_owner(self, claims: Sequence[Claim]) -> tuple[set[UUID], set[UUID]]:
+    async def _ids_without_owner(self, claims: Sequence[Claim]) -> tuple[set[UUID], set[UUID]]:
         """Returns the ids of claims whose user was deleted, and the ids of claims whose keypair is not active. The
         owners are looked up only after some time has passed since the last look-up; otherwise both sets are empty.
         """
         if self.clock.monotonic() - self._owners_at < _OWNERS_EVERY_S:
             return set(), set()
         self._owners_at = self.clock.monotonic()
-        gone = {
+        deleted_user_ids = {
             user_id
             for user_id in {claim.user_id for claim in claims}
             if await self.identities.user(uuid=user_id) is None
         }
         active_keys = await self.identities.active_keys({claim.access_key for claim in claims})
-        locked_out = {claim.id for claim in claims if claim.access_key not in active_keys}
-        return {claim.id for claim in claims if claim.user_id in gone}, locked_out
+        locked_out_ids = {claim.id for claim in claims if claim.access_key not in active_keys}
+        return {claim.id for claim in claims if claim.user_id in deleted_user_ids}, locked_out_ids

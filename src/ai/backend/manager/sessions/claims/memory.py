@@ -55,8 +55,8 @@ class MemoryClaims(ABC):
         deleted.
         """
         for change in changes:
-            stored = self._memory.claims.get(change.old.id)
-            if stored is None or stored.version != change.old.version:
+            stored_claim = self._memory.claims.get(change.old.id)
+            if stored_claim is None or stored_claim.version != change.old.version:
                 raise StaleVersion(f"claim {change.old.id} is not at version {change.old.version} any more")
             is_named = any(session.claim_id == change.old.id for session in self._live)
             if change.new.status is ClaimStatus.DELETED and is_named:
@@ -72,11 +72,17 @@ class MemoryClaims(ABC):
 
     async def insert_claim(self, claim: Claim, *, max_claims: int | None) -> None:
         check_fence()
-        key = claim.user_id, claim.group_id, claim.name
-        stored = list(self._memory.claims.values())
-        if any((other.user_id, other.group_id, other.name) == key for other in stored):
+        name_key = claim.user_id, claim.group_id, claim.name
+        stored_claims = list(self._memory.claims.values())
+        if any(
+            (stored_claim.user_id, stored_claim.group_id, stored_claim.name) == name_key
+            for stored_claim in stored_claims
+        ):
             raise claim_exists(claim.name)
-        if max_claims is not None and sum(other.access_key == claim.access_key for other in stored) >= max_claims:
+        if (
+            max_claims is not None
+            and sum(stored_claim.access_key == claim.access_key for stored_claim in stored_claims) >= max_claims
+        ):
             raise too_many_claims(max_claims)
         self._memory.claims[claim.id] = claim
 
@@ -88,7 +94,7 @@ class MemoryClaims(ABC):
         self._memory.agents.update(moved_agents)
 
     async def claims(self, query: ClaimQuery) -> Page[Claim]:
-        matching = [
+        matching_claims = [
             claim
             for claim in self._memory.claims.values()
             if query.user_id in (None, claim.user_id)
@@ -99,8 +105,8 @@ class MemoryClaims(ABC):
             and (query.agents is None or claim.agent in query.agents)
             and (claim.agent is not None or not query.is_held)
         ]
-        matching.sort(key=lambda claim: (-claim.created_at.timestamp(), str(claim.id)))
-        return Page(items=matching[query.offset : query.offset + query.limit], total_count=len(matching))
+        matching_claims.sort(key=lambda claim: (-claim.created_at.timestamp(), str(claim.id)))
+        return Page(items=matching_claims[query.offset : query.offset + query.limit], total_count=len(matching_claims))
 
     async def claims_by_id(self, claim_ids: Collection[UUID]) -> list[Claim]:
         return [claim for claim_id in claim_ids if (claim := self._memory.claims.get(claim_id)) is not None]

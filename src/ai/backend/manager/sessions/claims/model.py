@@ -115,7 +115,7 @@ class ClaimQuery(ListQuery, frozen=True, kw_only=True):
     is_held: bool = False
 
 
-_RETURNED: dict[str, Any] = {
+_RETURNED_FIELDS: dict[str, Any] = {
     "agent": None,
     "occupied_slots": ResourceSlot(),
     "devices": {},
@@ -130,20 +130,20 @@ def advance(
     """Applies a trigger to a claim and returns the change to save, None if there is none. ``info`` says why an
     allocation ends; ``fields`` change with an allocation. Raises InvalidTransition."""
     state = ClaimState(claim.status, claim.is_deleting)
-    after, path, _ = step(state, trigger, subject=f"claim {claim.id}")
+    new_state, path, _ = step(state, trigger, subject=f"claim {claim.id}")
     if not path:
         return None
-    changes: dict[str, Any] = {"status": after.status, "is_deleting": after.is_deleting, **fields}
-    if after.status is not claim.status:
+    changes: dict[str, Any] = {"status": new_state.status, "is_deleting": new_state.is_deleting, **fields}
+    if new_state.status is not claim.status:
         changes["status_changed"] = now
-    if after.status.holds:
-        changes["idle_since"] = now if after.status is ClaimStatus.IDLE else None
-        if after.status is ClaimStatus.IDLE and claim.status is ClaimStatus.IDLE:
+    if new_state.status.holds:
+        changes["idle_since"] = now if new_state.status is ClaimStatus.IDLE else None
+        if new_state.status is ClaimStatus.IDLE and claim.status is ClaimStatus.IDLE:
             changes["idle_since"] = claim.idle_since
         if not claim.status.holds:
             changes |= {"allocated_at": now, "status_info": None}
     elif claim.status.holds:
-        changes |= {**_RETURNED, "status_info": info}
+        changes |= {**_RETURNED_FIELDS, "status_info": info}
     return ClaimChange(old=claim, new=replace(claim, **changes))
 
 
@@ -153,8 +153,8 @@ def bind_claim(claim: Claim, devices: Mapping[str, Mapping[str, str]], now: date
     """
     if claim.status is not ClaimStatus.ALLOCATING:
         return None
-    claimed = {slot: of_slot for slot, of_slot in devices.items() if claim.occupied_slots[slot]}
-    return advance(claim, ClaimTrigger.BOUND, now=now, devices=claimed)
+    claimed_devices = {slot: slot_devices for slot, slot_devices in devices.items() if claim.occupied_slots[slot]}
+    return advance(claim, ClaimTrigger.BOUND, now=now, devices=claimed_devices)
 
 
 def claim_deltas(changes: Iterable[ClaimChange]) -> dict[AgentId, ResourceSlot]:
@@ -183,12 +183,12 @@ def too_many_claims(limit: int) -> LimitExceeded:
     return LimitExceeded(f"Your policy allows {limit} device claims.", data={"claims": limit})
 
 
-def own_devices(occupancy: KernelOccupancy) -> KernelOccupancy:
+def without_claim_devices(occupancy: KernelOccupancy) -> KernelOccupancy:
     """Returns a kernel's occupancy without the devices of its claim, whose slots are not the kernel's."""
     if occupancy.claim_id is None:
         return occupancy
-    own = {slot: devices for slot, devices in occupancy.devices.items() if occupancy.slots[slot]}
-    return replace(occupancy, devices=own, device_requests=())
+    devices_by_slot = {slot: devices for slot, devices in occupancy.devices.items() if occupancy.slots[slot]}
+    return replace(occupancy, devices=devices_by_slot, device_requests=())
 
 
 def as_occupancy(claim: Claim) -> KernelOccupancy:

@@ -22,7 +22,7 @@ from ai.backend.manager.sessions.model import CreateSession
 _FIELD = "config.claim"
 
 
-class ClaimNaming(msgspec.Struct, frozen=True):
+class ClaimLookup(msgspec.Struct, frozen=True):
     """Finds the claims that sessions of an owner name, and checks that a session may use one."""
 
     store: ClaimStore
@@ -40,18 +40,18 @@ class ClaimNaming(msgspec.Struct, frozen=True):
         """Raises InvalidInput if a session's request contradicts the device claim that it names. Raises
         InvalidInput.
         """
-        requested = {
+        accelerators = {
             name
             for resources in (request.resources, *(role.resources for role in request.roles))
             for name, amount in (resources or {}).items()
             if name not in HOST_PLUGINS and parse_quantity(amount)
         }
-        if requested:
+        if accelerators:
             message = (
-                f"The accelerators of this session are those of the claim {claim.name}; leave out {min(requested)}."
+                f"The accelerators of this session are those of the claim {claim.name}; leave out {min(accelerators)}."
             )
             raise InvalidInput(
-                message, data={"config.resources": f"{min(requested)}: not with a claim", _FIELD: "given"}
+                message, data={"config.resources": f"{min(accelerators)}: not with a claim", _FIELD: "given"}
             )
         if request.device_requests or request.variant_requirements:
             message = f"The claim {claim.name} says what its devices must be, not the session."
@@ -77,37 +77,40 @@ class ClaimNaming(msgspec.Struct, frozen=True):
         """
         for agent in agents:
             plugins = self.devices.plugins_of(agent)
-            shareable = {
+            shareable_amounts = {
                 (slot.slot_name, slot.amount)
                 for plugin in plugins
                 if plugin.alloc_map is not None and plugin.alloc_map.shareable
                 for device in plugin.devices
                 for slot in device.slots
             }
-            offered = {
+            offered_amounts = {
                 (slot.slot_name, slot.amount)
                 for plugin in plugins
                 for device in plugin.devices
                 for slot in device.slots
             }
             for name, quantity in claim.requested_slots.items():
-                sizes = {amount for slot_name, amount in offered if slot_name == name}
-                if any((name, size) not in shareable or quantity % size for size in sizes):
+                offered_sizes = {amount for slot_name, amount in offered_amounts if slot_name == name}
+                if any(
+                    (name, offered_size) not in shareable_amounts or quantity % offered_size
+                    for offered_size in offered_sizes
+                ):
                     return name
         return None
 
 
 def check_identity(devices: DeviceReader, agents: Sequence[Agent], slots: ResourceSlot, *, field: str) -> None:
     """Checks that at least one agent can give a claim the same devices again. Raises InvalidInput."""
-    names = [name for name in slots.nonzero() if name not in HOST_PLUGINS]
+    slot_names = [name for name in slots.nonzero() if name not in HOST_PLUGINS]
     plugins_of_agent = [devices.plugins_of(agent) for agent in agents]
-    for name in names:
-        offering = [
+    for name in slot_names:
+        offering_plugins = [
             plugins
             for plugins in plugins_of_agent
             if any(slot.slot_name == name for plugin in plugins for device in plugin.devices for slot in device.slots)
         ]
-        if offering and all(anonymous_slots(plugins, [name]) for plugins in offering):
+        if offering_plugins and all(anonymous_slots(plugins, [name]) for plugins in offering_plugins):
             message = (
                 f"A claim cannot keep {name}: the nodes that have it count such devices only, and others choose which "
                 "one a session gets, so the next session of the claim would get another."
@@ -115,12 +118,12 @@ def check_identity(devices: DeviceReader, agents: Sequence[Agent], slots: Resour
             raise InvalidInput(message, data={field: f"{name}: devices without an identity"})
 
 
-def own_slots(slots: ResourceSlot, claim: Claim, image: Image) -> ResourceSlot:
+def without_accelerators(slots: ResourceSlot, claim: Claim, image: Image) -> ResourceSlot:
     """Returns a kernel's slots without the accelerators, since the claim of its session provides the accelerators.
     Raises InvalidInput if the image needs more than that.
     """
-    for name, minimum in image.min_slots.items():
-        if name not in HOST_PLUGINS and minimum > claim.requested_slots[name]:
-            message = f"The image {image.name} needs at least {minimum} of {name}, and the claim has less."
+    for name, minimum_amount in image.min_slots.items():
+        if name not in HOST_PLUGINS and minimum_amount > claim.requested_slots[name]:
+            message = f"The image {image.name} needs at least {minimum_amount} of {name}, and the claim has less."
             raise InvalidInput(message, data={_FIELD: f"{name}: below the minimum of the image"})
     return ResourceSlot({name: quantity for name, quantity in slots.items() if name in HOST_PLUGINS})

@@ -70,21 +70,21 @@ class ClaimService:
 
     async def get(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> ClaimView:
         """Returns a claim. Raises NotFound, and InvalidInput for a name in several projects."""
-        claim = await self._one(caller, ref, owner_access_key, Operation.SEE_CLAIMS)
+        claim = await self._get_claim(caller, ref, owner_access_key, Operation.SEE_CLAIMS)
         return (await self._views([claim]))[0]
 
     async def release(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> ClaimView:
         """Gives the devices of a claim back to their agent and keeps the claim. Raises Conflict while a session holds
         it.
         """
-        return await self._change(caller, ref, owner_access_key, ClaimTrigger.RELEASE_REQUESTED)
+        return await self._apply_trigger(caller, ref, owner_access_key, ClaimTrigger.RELEASE_REQUESTED)
 
     async def delete(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> ClaimView:
         """Deletes a claim now, or marks it for deletion while live sessions name it. A claim that is marked accepts no
         new session, and goes with the end of its last session. Returns the claim as it is then. Repeating the call is
         harmless while the claim exists.
         """
-        view = await self._change(caller, ref, owner_access_key, ClaimTrigger.DELETE_REQUESTED)
+        view = await self._apply_trigger(caller, ref, owner_access_key, ClaimTrigger.DELETE_REQUESTED)
         if view.users:
             return view
         change = advance(view.claim, ClaimTrigger.NO_LONGER_NAMED, now=self.clock.now())
@@ -98,11 +98,13 @@ class ClaimService:
         self.bus.publish(SCHEDULE)
         return ClaimView(claim=change.new)
 
-    async def _change(self, caller: Caller, ref: str, owner_access_key: str | None, trigger: ClaimTrigger) -> ClaimView:
+    async def _apply_trigger(
+        self, caller: Caller, ref: str, owner_access_key: str | None, trigger: ClaimTrigger
+    ) -> ClaimView:
         for _ in range(_MAX_TRIES):
-            claim = await self._one(caller, ref, owner_access_key, Operation.CHANGE_CLAIMS)
+            claim = await self._get_claim(caller, ref, owner_access_key, Operation.CHANGE_CLAIMS)
             change = advance(
-                await self._after_sessions(claim), trigger, now=self.clock.now(), info="released by its owner"
+                await self._idle_if_unused(claim), trigger, now=self.clock.now(), info="released by its owner"
             )
             if change is None:
                 return (await self._views([claim]))[0]
@@ -112,24 +114,26 @@ class ClaimService:
                 continue
             self.bus.publish(CLAIM)
             self.bus.publish(SCHEDULE)
-            changed = replace(change.new, version=claim.version + 1)
-            return (await self._views([changed]))[0]
+            changed_claim = replace(change.new, version=claim.version + 1)
+            return (await self._views([changed_claim]))[0]
         raise StaleVersion(f"the claim {ref[:64]} changes too fast")
 
-    async def _after_sessions(self, claim: Claim) -> Claim:
+    async def _idle_if_unused(self, claim: Claim) -> Claim:
         """Returns a claim as idle if it is stored as IN_USE but no session holds its devices any more."""
-        if claim.status is ClaimStatus.IN_USE and not any(u.holds for u in await self.store.claim_users([claim.id])):
+        if claim.status is ClaimStatus.IN_USE and not any(
+            user.holds for user in await self.store.claim_users([claim.id])
+        ):
             change = advance(claim, ClaimTrigger.LEFT, now=self.clock.now())
             return change.new if change is not None else claim
         return claim
 
     async def _views(self, claims: Sequence[Claim]) -> list[ClaimView]:
-        users: dict[UUID, list[ClaimUser]] = {}
+        users_by_claim: dict[UUID, list[ClaimUser]] = {}
         for user in await self.store.claim_users([claim.id for claim in claims]):
-            users.setdefault(user.claim_id, []).append(user)
+            users_by_claim.setdefault(user.claim_id, []).append(user)
         problems = await self._problems(claims)
         return [
-            ClaimView(claim=claim, users=users.get(claim.id, ()), problem=problems.get(claim.id, ""))
+            ClaimView(claim=claim, users=users_by_claim.get(claim.id, ()), problem=problems.get(claim.id, ""))
             for claim in claims
         ]
 
@@ -142,9 +146,9 @@ class ClaimService:
             if agent is None or agent.status is not AgentStatus.ALIVE:
                 problems[claim.id] = "the node of its devices does not answer"
                 continue
-            listed = devices_by_id(self.devices.plugins_of(agent))
+            device_of_id = devices_by_id(self.devices.plugins_of(agent))
             for device_id in sorted({device_id for devices in claim.devices.values() for device_id in devices}):
-                device = listed.get(DeviceId(device_id))
+                device = device_of_id.get(DeviceId(device_id))
                 if device is None:
                     problems[claim.id] = f"its node has no device {device_id} any more"
                 elif device.health is not DeviceHealth.HEALTHY:
@@ -152,7 +156,7 @@ class ClaimService:
                     problems[claim.id] = f"its device {device_id} cannot be used{reason}"
         return problems
 
-    async def _one(self, caller: Caller, ref: str, owner_access_key: str | None, operation: Operation) -> Claim:
+    async def _get_claim(self, caller: Caller, ref: str, owner_access_key: str | None, operation: Operation) -> Claim:
         owner = await self.identity.resolve_owner(caller, owner_access_key)
         try:
             query = ClaimQuery(ids=[UUID(ref)], limit=1)

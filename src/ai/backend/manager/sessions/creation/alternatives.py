@@ -23,21 +23,21 @@ _FIELD = "config.device_requests"
 
 
 class Alternatives(msgspec.Struct, frozen=True):
-    """The device requests of a session. Each of them says an amount of every slot of which one of them says one, but of
-    those that neither it nor ``resources`` request."""
+    """Holds the distinct device requests of a session, compiled and as texts. If one request names an amount of a slot,
+    all requests name an amount of this slot, except requests that do not need the slot."""
 
     requests: tuple[DeviceRequest, ...] = ()
     texts: tuple[str, ...] = ()
 
-    def kernels_by(self, planned: Sequence[PlannedKernel]) -> list[Sequence[PlannedKernel]]:
+    def kernels_of_alternatives(self, planned_kernels: Sequence[PlannedKernel]) -> list[Sequence[PlannedKernel]]:
         """Returns the planned kernels once for each alternative, or once in all if the alternatives name no amounts."""
         amount_slots = amounts.slots_with_amounts(self.requests)
         if not amount_slots:
-            return [planned]
+            return [planned_kernels]
         return [
             [
                 replace(kernel, slots=amounts.slots_of_alternative(kernel.slots, request, amount_slots))
-                for kernel in planned
+                for kernel in planned_kernels
             ]
             for request in self.requests
         ]
@@ -46,7 +46,7 @@ class Alternatives(msgspec.Struct, frozen=True):
 def check_alternatives(
     request: CreateSession,
     slots: ResourceSlot,
-    planned: tuple[PlannedKernel, ...],
+    planned_kernels: tuple[PlannedKernel, ...],
     compiler: RequestCompiler,
     slot_types: SlotTypes,
 ) -> tuple[Alternatives, ResourceSlot, tuple[PlannedKernel, ...]]:
@@ -61,32 +61,45 @@ def check_alternatives(
     amount_slots = amounts.slots_with_amounts(requests)
     if amount_slots:
         _check_slots(requests, slot_types)
-        asking = [not amount_slots.isdisjoint(kernel.slots.nonzero()) for kernel in planned]
-        concerned = [kernel for kernel, asks in zip(planned, asking, strict=True) if asks] or planned
-        plain = _plain_amounts(concerned, amount_slots)
-        _check_contradictions(request, requests, plain)
+        amount_flags = [not amount_slots.isdisjoint(kernel.slots.nonzero()) for kernel in planned_kernels]
+        concerned_kernels = [
+            kernel for kernel, has_amount_slot in zip(planned_kernels, amount_flags, strict=True) if has_amount_slot
+        ] or planned_kernels
+        plain_amounts = _plain_amounts(concerned_kernels, amount_slots)
+        _check_contradictions(request, requests, plain_amounts)
         texts = tuple(
-            amounts.add_amounts(each, ResourceSlot({s: q for s, q in plain.items() if s not in each.amounts}))
-            if plain.keys() - each.amounts.keys()
+            amounts.add_amounts(
+                alternative,
+                ResourceSlot(
+                    {
+                        slot_name: quantity
+                        for slot_name, quantity in plain_amounts.items()
+                        if slot_name not in alternative.amounts
+                    }
+                ),
+            )
+            if plain_amounts.keys() - alternative.amounts.keys()
             else text
-            for each, text in zip(requests, texts, strict=True)
+            for alternative, text in zip(requests, texts, strict=True)
         )
         texts = compiler.check(texts, _FIELD)
         requests = tuple(map(compiler.compile, texts))
-        _check_image(requests, concerned, amount_slots)
-        planned = tuple(
-            replace(kernel, slots=_largest(kernel.slots, requests)) if asks or not any(asking) else kernel
-            for kernel, asks in zip(planned, asking, strict=True)
+        _check_image(requests, concerned_kernels, amount_slots)
+        planned_kernels = tuple(
+            replace(kernel, slots=_with_largest_amounts(kernel.slots, requests))
+            if has_amount_slot or not any(amount_flags)
+            else kernel
+            for kernel, has_amount_slot in zip(planned_kernels, amount_flags, strict=True)
         )
-        if not any(asking) or not amount_slots.isdisjoint(slots.nonzero()):
-            slots = _largest(slots, requests)
-    if texts and not any(set(kernel.slots.nonzero()) - set(HOST_PLUGINS) for kernel in planned):
+        if not any(amount_flags) or not amount_slots.isdisjoint(slots.nonzero()):
+            slots = _with_largest_amounts(slots, requests)
+    if texts and not any(set(kernel.slots.nonzero()) - set(HOST_PLUGINS) for kernel in planned_kernels):
         message = "device requests concern accelerators; request one of their slots as well"
         raise InvalidInput(message, data={_FIELD: "no accelerator is requested"})
-    return Alternatives(requests, texts), slots, planned
+    return Alternatives(requests, texts), slots, planned_kernels
 
 
-def _largest(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> ResourceSlot:
+def _with_largest_amounts(slots: ResourceSlot, requests: Sequence[DeviceRequest]) -> ResourceSlot:
     """Returns slots that have, for each slot name, the largest amount that a device request or ``slots`` names."""
     return amounts.largest_slots(slots.nonzero() + requests[0].amounts, requests)
 
@@ -107,47 +120,49 @@ def _check_slots(requests: Sequence[DeviceRequest], slot_types: SlotTypes) -> No
                 raise InvalidQuantity(message, data={_FIELD: message}) from None
 
 
-def _plain_amounts(concerned: Sequence[PlannedKernel], amount_slots: frozenset[str]) -> dict[str, Decimal]:
+def _plain_amounts(kernels: Sequence[PlannedKernel], amount_slots: frozenset[str]) -> dict[str, Decimal]:
     """Returns the amounts, outside the alternatives, that all kernels request of the slots in ``amount_slots``."""
-    plain: dict[str, Decimal] = {}
+    plain_amounts: dict[str, Decimal] = {}
     for name in sorted(amount_slots):
-        quantities = {kernel.slots[name] for kernel in concerned}
+        quantities = {kernel.slots[name] for kernel in kernels}
         if len(quantities) > 1:
             message = f"alternatives have amounts of {name}, of which the roles of the session request different ones"
             raise InvalidInput(message, data={_FIELD: message})
-        plain[name] = quantities.pop()
-    return {name: quantity for name, quantity in plain.items() if quantity}
+        plain_amounts[name] = quantities.pop()
+    return {name: quantity for name, quantity in plain_amounts.items() if quantity}
 
 
 def _check_contradictions(
-    request: CreateSession, requests: Sequence[DeviceRequest], plain: Mapping[str, Decimal]
+    request: CreateSession, requests: Sequence[DeviceRequest], plain_amounts: Mapping[str, Decimal]
 ) -> None:
-    written = {
+    requested_names = {
         name
         for resources in (request.resources, *(role.resources for role in request.roles))
         for name in resources or ()
     }
-    for name in sorted(plain.keys() & written):
-        if all(name in each.amounts and each.amounts[name] != plain[name] for each in requests):
-            message = f"the resources ask for {format_quantity(plain[name])} {name}, which no alternative takes"
+    for name in sorted(plain_amounts.keys() & requested_names):
+        if all(
+            name in alternative.amounts and alternative.amounts[name] != plain_amounts[name] for alternative in requests
+        ):
+            message = f"the resources ask for {format_quantity(plain_amounts[name])} {name}, which no alternative takes"
             raise InvalidInput(message, data={_FIELD: message, "config.resources": f"{name}: contradicts alternatives"})
-    for number, each in enumerate(requests, 1):
-        if not each.amounts and not plain:
-            names = ", ".join(sorted(amounts.slots_with_amounts(requests)))
-            message = f"alternative {number} says no amount, and the resources have no {names}"
+    for alternative_number, alternative in enumerate(requests, 1):
+        if not alternative.amounts and not plain_amounts:
+            slot_names = ", ".join(sorted(amounts.slots_with_amounts(requests)))
+            message = f"alternative {alternative_number} says no amount, and the resources have no {slot_names}"
             raise InvalidInput(message, data={_FIELD: message})
 
 
 def _check_image(
-    requests: Sequence[DeviceRequest], concerned: Sequence[PlannedKernel], amount_slots: frozenset[str]
+    requests: Sequence[DeviceRequest], kernels: Sequence[PlannedKernel], amount_slots: frozenset[str]
 ) -> None:
-    for kernel in concerned:
+    for kernel in kernels:
         for name in amount_slots:
-            minimum = kernel.image.min_slots[SlotName(name)]
-            for number, each in enumerate(requests, 1):
-                if each.amounts[name] < minimum:
+            minimum_amount = kernel.image.min_slots[SlotName(name)]
+            for alternative_number, alternative in enumerate(requests, 1):
+                if alternative.amounts[name] < minimum_amount:
                     message = (
-                        f"alternative {number}: the image {kernel.image.name} needs at least "
-                        f"{format_quantity(minimum)} of {name}"
+                        f"alternative {alternative_number}: the image {kernel.image.name} needs at least "
+                        f"{format_quantity(minimum_amount)} of {name}"
                     )
                     raise InvalidInput(message, data={_FIELD: message})

@@ -36,7 +36,7 @@ from ai.backend.manager.images.model import Image
 from ai.backend.manager.images.service import ImageService, merge_images, resolve_image
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.sessions.claims.model import Claim
-from ai.backend.manager.sessions.claims.naming import ClaimNaming, own_slots
+from ai.backend.manager.sessions.claims.naming import ClaimLookup, without_accelerators
 from ai.backend.manager.sessions.creation import feasibility
 from ai.backend.manager.sessions.creation import request as checks
 from ai.backend.manager.sessions.creation.alternatives import check_alternatives
@@ -76,7 +76,7 @@ class SessionFactory:
 
     def __post_init__(self) -> None:
         self.checker = feasibility.FeasibilityChecker(self.identities, self.resource_groups, self.agents, self.devices)
-        self._naming = ClaimNaming(self.sessions, self.devices)
+        self._naming = ClaimLookup(self.sessions, self.devices)
 
     async def build(
         self, caller: Caller, owner: Caller, request: CreateSession, session_id: SessionId | None = None
@@ -86,30 +86,35 @@ class SessionFactory:
         await self.state.check_running()
         checks.check_shape(request, self.settings)
         now = self.clock.now()
-        candidates, claim = await self._candidates(caller, owner, request)
-        encrypted = self.settings.encrypt_networks or is_encrypted(checks.check_flags(request))
-        needs = needs_of(request.cluster_size, request.cluster_mode, "", is_encrypted_network=encrypted)
-        if needs:
+        candidates, claim = await self._find_candidates(caller, owner, request)
+        is_network_encrypted = self.settings.encrypt_networks or is_encrypted(checks.check_flags(request))
+        network_needs = needs_of(
+            request.cluster_size, request.cluster_mode, "", is_encrypted_network=is_network_encrypted
+        )
+        if network_needs:
             candidates = replace(
-                candidates, agents=agents_with_networks(candidates.agents, candidates.resource_group, needs)
+                candidates, agents=agents_with_networks(candidates.agents, candidates.resource_group, network_needs)
             )
-        image = await self._chosen_image(owner, candidates, request.image, request.architecture)
+        image = await self._choose_image(owner, candidates, request.image, request.architecture)
         slots = self._requested_slots(request.resources, image)
-        planned = await self._planned_kernels(owner, request, image, slots, candidates)
+        planned_kernels = await self._plan_kernels(owner, request, image, slots, candidates)
         if claim is not None:
             self._naming.check(request, claim, candidates.agents)
-            slots = own_slots(slots, claim, image)
-            planned = tuple(replace(kernel, slots=own_slots(kernel.slots, claim, kernel.image)) for kernel in planned)
-        alternatives, slots, planned = check_alternatives(
-            request, slots, planned, self.request_compiler, self.slots.slot_types
+            slots = without_accelerators(slots, claim, image)
+            planned_kernels = tuple(
+                replace(kernel, slots=without_accelerators(kernel.slots, claim, kernel.image))
+                for kernel in planned_kernels
+            )
+        alternatives, slots, planned_kernels = check_alternatives(
+            request, slots, planned_kernels, self.request_compiler, self.slots.slot_types
         )
         mounts = await self._resolve_mounts(owner, request)
         if request.runtime_class:
-            candidates, planned = feasibility.of_class(
-                request.runtime_class, candidates, planned, self.devices, has_folders=bool(mounts)
+            candidates, planned_kernels = feasibility.restrict_to_class(
+                request.runtime_class, candidates, planned_kernels, self.devices, has_folders=bool(mounts)
             )
-        limits = await self._check_policy(owner, request, planned)
-        await self.checker.check_fits(request, alternatives.kernels_by(planned), candidates)
+        limits = await self._check_policy(owner, request, planned_kernels)
+        await self.checker.check_fits(request, alternatives.kernels_of_alternatives(planned_kernels), candidates)
         bootstrap_script = await self.dotfiles.bootstrap_script_of(
             owner, candidates.domain, candidates.group.id, request.bootstrap_script, mounts
         )
@@ -134,11 +139,11 @@ class SessionFactory:
             variant_requirements=checks.check_requirements(request.variant_requirements),
             device_requests=alternatives.texts,
             plugin_options=check_plugin_options(
-                request.plugin_options, [kernel.slots for kernel in planned], candidates.agents, self.devices
+                request.plugin_options, [kernel.slots for kernel in planned_kernels], candidates.agents, self.devices
             ),
             diagnosed_devices=check_diagnosed_devices(caller, owner, request, candidates, self.devices),
-            resource_opts=self._checked_options(request, slots),
-            environ=self._environ(owner, request.environ),
+            resource_opts=self._check_options(request, slots),
+            environ=self._build_environ(owner, request.environ),
             mounts=tuple(mount.name for mount in mounts),
             vfolder_mounts=mounts,
             bootstrap_script=bootstrap_script,
@@ -153,11 +158,11 @@ class SessionFactory:
             trace=current_traceparent(),
             claim_id=claim.id if claim is not None else None,
             claim_name=claim.name if claim is not None else None,
-            kernels=self._new_kernels(session_id, planned, now),
+            kernels=self._new_kernels(session_id, planned_kernels, now),
         )
         return session, limits
 
-    async def _candidates(
+    async def _find_candidates(
         self, caller: Caller, owner: Caller, request: CreateSession
     ) -> tuple[feasibility.Candidates, Claim | None]:
         """Returns the candidates for a session, and the device claim that the session names (None without a claim). The
@@ -166,8 +171,8 @@ class SessionFactory:
         """
         if request.claim is None:
             return await self.checker.find(caller, owner, request), None
-        located, _ = await self.checker.locate(caller, owner, request)
-        claim = await self._naming.find(owner.user_id, located.group.id, request.claim)
+        candidates, _ = await self.checker.locate(caller, owner, request)
+        claim = await self._naming.find(owner.user_id, candidates.group.id, request.claim)
         if request.scaling_group not in (None, claim.scaling_group):
             message = f"The claim {claim.name} is in the resource group {claim.scaling_group}."
             raise InvalidInput(message, data={"config.scalingGroup": "not that of the claim"})
@@ -181,11 +186,11 @@ class SessionFactory:
         claim = await self._naming.find(user_id, group_id, name)
         return self._naming.unshared_slot(claim, await self.agents.agents(scaling_group=claim.scaling_group))
 
-    def _environ(self, owner: Caller, requested: Mapping[str, str]) -> dict[str, str]:
+    def _build_environ(self, owner: Caller, requested_variables: Mapping[str, str]) -> dict[str, str]:
         """Returns the checked environment of a session. An administrator's setting of the owner, not the request,
         decides if the session's user may become root.
         """
-        environ = dict(checks.check_environ(requested, max_bytes=self.settings.max_environ_bytes))
+        environ = dict(checks.check_environ(requested_variables, max_bytes=self.settings.max_environ_bytes))
         environ.pop(_SUDO_VARIABLE, None)
         return {**environ, _SUDO_VARIABLE: "1"} if owner.sudo_session_enabled else environ
 
@@ -195,10 +200,10 @@ class SessionFactory:
             return True
         agents = await self.agents.agents(scaling_group=session.scaling_group)
         try:
-            registered, aliases = (
+            registered_images, aliases = (
                 await self.images.images_of_reference(reference) if self.images is not None else ((), ())
             )
-            images = merge_images(agents, registered, aliases)
+            images = merge_images(agents, registered_images, aliases)
             return resolve_image(images, reference, session.architecture).name == session.image
         except ImageNotFound:
             return False
@@ -211,7 +216,7 @@ class SessionFactory:
             raise InvalidInput(message, data={"config.mounts": f"no such folder: {mount_ref[:64]}"})
         return ()
 
-    async def _chosen_image(
+    async def _choose_image(
         self, owner: Caller, candidates: feasibility.Candidates, reference: str, architecture: str | None
     ) -> Image:
         """Returns the image of a name that candidate agents can run. Raises as :meth:`ImageService.choose`."""
@@ -219,7 +224,7 @@ class SessionFactory:
             return resolve_image(merge_images(candidates.agents), reference, architecture)
         return await self.images.choose(owner, candidates.domain, candidates.agents, reference, architecture)
 
-    async def _planned_kernels(
+    async def _plan_kernels(
         self,
         owner: Caller,
         request: CreateSession,
@@ -231,28 +236,32 @@ class SessionFactory:
         if not request.roles:
             roles = [("main", 1), ("sub", request.cluster_size - 1)]
             return tuple(
-                feasibility.PlannedKernel(role, rank + 1, image, slots) for role, size in roles for rank in range(size)
+                feasibility.PlannedKernel(role, index + 1, image, slots)
+                for role, kernel_count in roles
+                for index in range(kernel_count)
             )
-        planned: list[feasibility.PlannedKernel] = []
+        planned_kernels: list[feasibility.PlannedKernel] = []
         for role in request.roles:
-            role_image = await self._chosen_image(owner, candidates, role.image, role.architecture)
+            role_image = await self._choose_image(owner, candidates, role.image, role.architecture)
             if role.name == "main" and role_image.name != image.name:
                 role_image = image  # the request names another image
             resources = {**(role.resources or {}), **((request.resources or {}) if role.name == "main" else {})}
             role_slots = self._requested_slots(resources, role_image)
-            environ = self._environ(owner, role.environ)
-            script = checks.check_text(role.bootstrap_script, "bootstrap_script", self.settings.max_script_bytes)
-            options = {"environ": environ, **({"bootstrap_script": script} if script else {})}
+            environ = self._build_environ(owner, role.environ)
+            bootstrap_script = checks.check_text(
+                role.bootstrap_script, "bootstrap_script", self.settings.max_script_bytes
+            )
+            options = {"environ": environ, **({"bootstrap_script": bootstrap_script} if bootstrap_script else {})}
             if "shmem" in role.resource_opts:
-                options["shmem"] = self._shared_memory(role.resource_opts, role_slots)
-            planned += [
-                feasibility.PlannedKernel(role.name, rank + 1, role_image, role_slots, options)
-                for rank in range(role.replicas)
+                options["shmem"] = self._shared_memory_bytes(role.resource_opts, role_slots)
+            planned_kernels += [
+                feasibility.PlannedKernel(role.name, index + 1, role_image, role_slots, options)
+                for index in range(role.replicas)
             ]
-        return tuple(planned)
+        return tuple(planned_kernels)
 
     async def _check_policy(
-        self, owner: Caller, request: CreateSession, planned: Sequence[feasibility.PlannedKernel]
+        self, owner: Caller, request: CreateSession, planned_kernels: Sequence[feasibility.PlannedKernel]
     ) -> OwnerLimits:
         """Returns the owner's limits, which are checked again when the session is inserted. Raises LimitExceeded for a
         session that would exceed them even if it were the only one, since it would wait forever (spec 03-08:333).
@@ -265,13 +274,16 @@ class SessionFactory:
         if request.cluster_size > policy.max_containers_per_session:
             limit = policy.max_containers_per_session
             raise LimitExceeded(f"Your policy allows {limit} kernels in a session.", data={"clusterSize": limit})
-        total = sum((kernel.slots for kernel in planned), ResourceSlot())
-        excess = next((name for name in sorted(total) if total[name] > policy.limit_of(name)), None)
-        if excess is not None:
+        needed_slots = sum((kernel.slots for kernel in planned_kernels), ResourceSlot())
+        exceeded_slot = next(
+            (name for name in sorted(needed_slots) if needed_slots[name] > policy.limit_of(name)), None
+        )
+        if exceeded_slot is not None:
             message = (
-                f"Your policy allows {policy.limit_of(excess)} of {excess} in all; the session needs {total[excess]}."
+                f"Your policy allows {policy.limit_of(exceeded_slot)} of {exceeded_slot} in all; "
+                f"the session needs {needed_slots[exceeded_slot]}."
             )
-            raise LimitExceeded(message, data={"config.resources": f"{excess}: more than your policy allows"})
+            raise LimitExceeded(message, data={"config.resources": f"{exceeded_slot}: more than your policy allows"})
         return limits
 
     async def limits_of(self, owner: Caller) -> OwnerLimits:
@@ -292,7 +304,7 @@ class SessionFactory:
     def parse_slots(self, resources: Mapping[str, str | int | float] | None) -> ResourceSlot:
         """Returns requested slots. Raises InvalidQuantity, and UnsupportedResource for one that no agent ever had."""
         slot_types = self.slots.slot_types
-        requested: dict[str, Decimal] = {}
+        requested_quantities: dict[str, Decimal] = {}
         for name, value in (resources or {}).items():
             check_slot_name(name)
             is_bytes = name in slot_types and slot_types[name].slot_type is SlotType.BYTES
@@ -303,29 +315,29 @@ class SessionFactory:
             if name not in slot_types:
                 if not quantity:
                     continue
-                available = ", ".join(sorted(slot_types)) or "none"
+                available_names = ", ".join(sorted(slot_types)) or "none"
                 raise UnsupportedResource(
-                    f"No agent has ever offered the resource slot {name!r}; known slots are {available}.",
+                    f"No agent has ever offered the resource slot {name!r}; known slots are {available_names}.",
                     data={"config.resources": f"unknown slot: {name}", "available": sorted(slot_types)},
                 )
             if quantity.is_infinite():
                 raise InvalidQuantity(f"{name} must be finite", data={"config.resources": f"{name}: malformed"})
-            requested[name] = quantity
-        return ResourceSlot(requested)
+            requested_quantities[name] = quantity
+        return ResourceSlot(requested_quantities)
 
     def _requested_slots(self, resources: Mapping[str, str | int | float] | None, image: Image) -> ResourceSlot:
-        requested, slot_types = dict(self.parse_slots(resources)), self.slots.slot_types
+        requested_quantities, slot_types = dict(self.parse_slots(resources)), self.slots.slot_types
         image_minimum = image.min_slots
         for slot in ("cpu", "mem"):
-            if slot in slot_types and slot not in requested:
-                requested[slot] = image_minimum[slot] or feasibility.DEFAULT_SLOTS[SlotName(slot)]
+            if slot in slot_types and slot not in requested_quantities:
+                requested_quantities[slot] = image_minimum[slot] or feasibility.DEFAULT_SLOTS[SlotName(slot)]
         for slot, minimum_amount in image_minimum.items():
-            if requested.setdefault(slot, minimum_amount) < minimum_amount:
+            if requested_quantities.setdefault(slot, minimum_amount) < minimum_amount:
                 message = f"The image {image.name} needs at least {minimum_amount} of {slot}."
                 raise InvalidInput(message, data={"config.resources": f"{slot}: below the minimum of the image"})
-        return ResourceSlot(requested).nonzero()
+        return ResourceSlot(requested_quantities).nonzero()
 
-    def _checked_options(self, request: CreateSession, slots: ResourceSlot) -> dict[str, str]:
+    def _check_options(self, request: CreateSession, slots: ResourceSlot) -> dict[str, str]:
         options = dict(request.resource_opts)
         for name in options:
             if name not in checks.OPTIONS:
@@ -334,10 +346,10 @@ class SessionFactory:
             **options,
             **checks.check_flags(request),
             **({ENCRYPTION: "true"} if self.settings.encrypt_networks else {}),
-            "shmem": self._shared_memory(options, slots),
+            "shmem": self._shared_memory_bytes(options, slots),
         }
 
-    def _shared_memory(self, options: Mapping[str, str], slots: ResourceSlot) -> str:
+    def _shared_memory_bytes(self, options: Mapping[str, str], slots: ResourceSlot) -> str:
         """Returns the bytes of shared memory of a kernel with these slots. Raises InvalidQuantity, InvalidInput."""
         try:
             shmem = BinarySize.parse(str(options.get("shmem", self.settings.default_shmem)))
@@ -354,17 +366,17 @@ class SessionFactory:
             try:
                 session = await self.sessions.get(SessionId(UUID(ref)))
             except ValueError:
-                live = await self.sessions.find_live(owner.access_key, ref)
-                same_named = [session for session in live if session.name == ref] or live
-                newest = await self.sessions.newest_named(owner.access_key, ref)
-                session = same_named[0] if len(same_named) == 1 else newest
+                live_sessions = await self.sessions.find_live(owner.access_key, ref)
+                sessions_of_name = [session for session in live_sessions if session.name == ref] or live_sessions
+                newest_session = await self.sessions.newest_named(owner.access_key, ref)
+                session = sessions_of_name[0] if len(sessions_of_name) == 1 else newest_session
             if session is None or session.user_id != owner.user_id:
                 raise InvalidInput(f"There is no session {ref[:64]!r} to depend on.", data={"dependencies": "unknown"})
             dependency_ids.append(session.id)
         return tuple(dict.fromkeys(dependency_ids))
 
     def _new_kernels(
-        self, session_id: SessionId, planned: Sequence[feasibility.PlannedKernel], now: datetime
+        self, session_id: SessionId, planned_kernels: Sequence[feasibility.PlannedKernel], now: datetime
     ) -> tuple[Kernel, ...]:
         return tuple(
             Kernel(
@@ -381,5 +393,5 @@ class SessionFactory:
                 role_options=kernel.options,
                 created_at=now,
             )
-            for rank, kernel in enumerate(planned)
+            for rank, kernel in enumerate(planned_kernels)
         )

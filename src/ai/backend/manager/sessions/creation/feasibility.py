@@ -90,21 +90,21 @@ DEFAULT_GROUP = "default"
 """The name of the project of a request without a project (spec 03-08:262); the published client always names it."""
 
 
-def _choose_group(name: str, own: Sequence[Group], others: Sequence[Group]) -> Group:
+def _choose_group(name: str, own_groups: Sequence[Group], other_groups: Sequence[Group]) -> Group:
     """Returns the project that has this name or id. A user who is not in the default group gets their only group
     instead of it. Raises NotFound; InvalidInput for a user of several groups, who must choose (spec 03-01:275).
     """
-    group = next((group for group in (*own, *others) if name in (group.name, str(group.id))), None)
+    group = next((group for group in (*own_groups, *other_groups) if name in (group.name, str(group.id))), None)
     if group is not None and group.is_active:
         return group
-    choices = [group for group in own if group.is_active and group.type is GroupType.GENERAL]
-    if name != DEFAULT_GROUP or not choices:
+    usable_groups = [group for group in own_groups if group.is_active and group.type is GroupType.GENERAL]
+    if name != DEFAULT_GROUP or not usable_groups:
         raise errors.NotFound(f"There is no group {name[:64]!r} for you.", data={"group": "unknown"})
-    if len(choices) > 1:
-        names = [group.name for group in choices]
+    if len(usable_groups) > 1:
+        names = [group.name for group in usable_groups]
         message = f"You are in several groups: name one of {', '.join(names[:10])}."
         raise errors.InvalidInput(message, data={"group": "required", "available": names})
-    return choices[0]
+    return usable_groups[0]
 
 
 def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup) -> int:
@@ -122,20 +122,27 @@ def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup)
     return request.priority
 
 
-def of_class(
-    name: str, candidates: Candidates, planned: Sequence[PlannedKernel], devices: DeviceReader, *, has_folders: bool
+def restrict_to_class(
+    name: str,
+    candidates: Candidates,
+    planned_kernels: Sequence[PlannedKernel],
+    devices: DeviceReader,
+    *,
+    has_folders: bool,
 ) -> tuple[Candidates, tuple[PlannedKernel, ...]]:
     """Returns candidates with agents of a runtime class, and kernels with its cost. Raises as ``agents_with_class``."""
-    agents, cost = agents_with_class(
+    agents, class_slots = agents_with_class(
         candidates.agents,
         name,
-        [kernel.slots for kernel in planned],
+        [kernel.slots for kernel in planned_kernels],
         candidates.resource_group,
         devices,
         has_folders=has_folders,
         uses_host_network=candidates.uses_host_network,
     )
-    return replace(candidates, agents=agents), tuple(replace(kernel, slots=kernel.slots + cost) for kernel in planned)
+    return replace(candidates, agents=agents), tuple(
+        replace(kernel, slots=kernel.slots + class_slots) for kernel in planned_kernels
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -170,7 +177,7 @@ class FeasibilityChecker:
         allowed_groups = await self.resource_groups.resource_groups(beneficiaries, is_active=True)
         requested_name = request.scaling_group
         chosen_group = (
-            next((r for r in allowed_groups if r.name == requested_name), None)
+            next((allowed_group for allowed_group in allowed_groups if allowed_group.name == requested_name), None)
             if requested_name
             else next(iter(allowed_groups), None)
         )
@@ -190,29 +197,29 @@ class FeasibilityChecker:
             if agent not in agent_ids:
                 raise errors.NotFound(f"There is no agent {agent[:64]!r}.", data={"config.agentList": "unknown"})
         open_groups = frozenset(group.name for group in allowed_groups)
-        designated = tuple(AgentId(agent_id) for agent_id in request.agent_list)
-        located = Candidates(
+        designated_agents = tuple(AgentId(agent_id) for agent_id in request.agent_list)
+        candidates = Candidates(
             domain,
             group,
             chosen_group.name,
             open_groups,
             agents,
-            designated,
+            designated_agents,
             uses_host_network=chosen_group.use_host_network,
         )
-        return located, chosen_group
+        return candidates, chosen_group
 
     async def check_fits(
-        self, request: CreateSession, choices: Sequence[Sequence[PlannedKernel]], candidates: Candidates
+        self, request: CreateSession, kernel_choices: Sequence[Sequence[PlannedKernel]], candidates: Candidates
     ) -> None:
         """Refuses a request whose kernels could not fit even on empty agents, since the session would wait forever.
         Raises, for the first choice, ImageNotFound (no agent has this architecture), UnsupportedResource (no agent has
         such a slot), InsufficientResource, or what the allocator raises.
         """
         refusal: errors.BackendError | None = None
-        for planned in choices:
+        for planned_kernels in kernel_choices:
             try:
-                await self._check_choice(request, planned, candidates)
+                await self._check_choice(request, planned_kernels, candidates)
             except (errors.ResourceError, errors.InvalidQuantity, errors.ImageNotFound) as e:
                 refusal = refusal or e
             else:
@@ -221,11 +228,11 @@ class FeasibilityChecker:
             raise refusal
 
     async def _check_choice(
-        self, request: CreateSession, planned: Sequence[PlannedKernel], candidates: Candidates
+        self, request: CreateSession, planned_kernels: Sequence[PlannedKernel], candidates: Candidates
     ) -> None:
-        total_slots = sum((kernel.slots for kernel in planned), ResourceSlot())
+        total_slots = sum((kernel.slots for kernel in planned_kernels), ResourceSlot())
         is_single_node = request.cluster_mode is ClusterMode.SINGLE_NODE
-        for kernel in {kernel.role: kernel for kernel in planned}.values():
+        for kernel in {kernel.role: kernel for kernel in planned_kernels}.values():
             await self._check_capacity(
                 kernel.image, kernel.slots, total_slots if is_single_node else kernel.slots, candidates
             )
@@ -261,11 +268,11 @@ class FeasibilityChecker:
         that have the slot and are open to the owner.
         """
         offered_slots = {name for agent in agents for name in _slot_names(agent, self.devices)}
-        missing = next((name for name in sorted(slots.nonzero()) if name not in offered_slots), None)
-        if missing is None:
+        missing_name = next((name for name in sorted(slots.nonzero()) if name not in offered_slots), None)
+        if missing_name is None:
             return
         other_groups = sorted(
-            {agent.scaling_group for agent in await self.agents.agents() if missing in agent.capacity}
+            {agent.scaling_group for agent in await self.agents.agents() if missing_name in agent.capacity}
             & candidates.open_groups
         )
         group_text = (
@@ -275,6 +282,10 @@ class FeasibilityChecker:
         )
         where_text = f"it is in {', '.join(other_groups)}" if other_groups else "nor has any other that is open to you"
         raise errors.UnsupportedResource(
-            f"The {group_text} has no resource slot {missing}; {where_text}.",
-            data={"config.resources": f"not there: {missing}", "slot": missing, "resource_groups": other_groups},
+            f"The {group_text} has no resource slot {missing_name}; {where_text}.",
+            data={
+                "config.resources": f"not there: {missing_name}",
+                "slot": missing_name,
+                "resource_groups": other_groups,
+            },
         )

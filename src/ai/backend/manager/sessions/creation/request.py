@@ -27,8 +27,8 @@ def parse_start(text: str, now: datetime) -> datetime:
     try:
         if match is not None:
             return now + timedelta(seconds=float(match["number"]) * _UNIT_SECONDS[match["unit"]])
-        parsed = datetime.fromisoformat(text.strip())
-        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+        start_time = datetime.fromisoformat(text.strip())
+        return start_time.replace(tzinfo=UTC) if start_time.tzinfo is None else start_time.astimezone(UTC)
     except (ValueError, OverflowError):
         raise InvalidInput("starts_at is neither a time nor a duration", data={"starts_at": "malformed"}) from None
 

@@ -28,10 +28,10 @@ class DeviceDrainage:
 
     async def end(self, session_ids: Sequence[SessionId], *, start_over: bool, stimulus_id: str) -> None:
         for session in await self.store.get_many(list(session_ids)) if session_ids else []:
-            is_repeatable = session.type is SessionType.BATCH and session.status is SessionStatus.RUNNING
+            is_running_batch = session.type is SessionType.BATCH and session.status is SessionStatus.RUNNING
             event = (
                 SessionStartOverRequested(stimulus_id=stimulus_id)
-                if start_over and is_repeatable
+                if start_over and is_running_batch
                 else SessionDestroyRequested(reason=KernelEventReason.PREEMPTED, stimulus_id=stimulus_id)
             )
             try:

@@ -27,7 +27,7 @@ _COPIED_FIELDS = (
 """The fields of a specification that are those of its kernel."""
 
 
-def _replicas(session: Session) -> dict[str, int]:
+def _kernels_per_role(session: Session) -> dict[str, int]:
     return dict(Counter(kernel.cluster_role for kernel in session.kernels))
 
 
@@ -44,7 +44,9 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
         "BACKENDAI_SESSION_NAME": session.name,
         "BACKENDAI_ACCESS_KEY": session.access_key,
         "BACKENDAI_CLUSTER_SIZE": str(session.cluster_size),
-        "BACKENDAI_CLUSTER_REPLICAS": ",".join(f"{role}:{count}" for role, count in _replicas(session).items()),
+        "BACKENDAI_CLUSTER_REPLICAS": ",".join(
+            f"{role}:{kernel_count}" for role, kernel_count in _kernels_per_role(session).items()
+        ),
         "BACKENDAI_CLUSTER_HOSTS": ",".join(kernel.cluster_hostname for kernel in session.kernels),
         "BACKENDAI_KERNEL_ID": str(kernel.id),
         "BACKENDAI_KERNEL_IMAGE": kernel.image,
@@ -108,13 +110,16 @@ def kernel_spec(
         cluster=ClusterInfo(
             mode=session.cluster_mode,
             size=session.cluster_size,
-            replicas=_replicas(session),
+            replicas=_kernels_per_role(session),
             hosts=[kernel.cluster_hostname for kernel in session.kernels],
             overlay=overlay_info(session, kernel, derive),
         ),
         startup_command=session.startup_command if is_main else None,
         bootstrap_script=kernel.role_options.get("bootstrap_script") or session.bootstrap_script,
-        dotfiles=[FileBlob(path=d.path, data=d.data.encode(), mode=int(d.permission, 8)) for d in files.dotfiles],
+        dotfiles=[
+            FileBlob(path=dotfile.path, data=dotfile.data.encode(), mode=int(dotfile.permission, 8))
+            for dotfile in files.dotfiles
+        ],
         ssh_public_key=files.ssh_public_key,
         batch_timeout_s=session.batch_timeout_s if is_main else None,
         exec_timeout_s=session.exec_timeout_s,

@@ -42,18 +42,24 @@ from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 
-_PERMANENT = errors.CreationDenied, errors.UnsupportedResource, errors.InvalidInput, errors.NotFound, errors.PluginError
+_PERMANENT_ERRORS = (
+    errors.CreationDenied,
+    errors.UnsupportedResource,
+    errors.InvalidInput,
+    errors.NotFound,
+    errors.PluginError,
+)
 """Errors of an agent after which a second try to create the kernel would fail again. Any other one sends the session
 back to the scheduler, a few times.
 """
-_REQUIREMENTS = "requirements"
+_REQUIREMENTS_KEY = "requirements"
 """The key in the data of UnsupportedResource that says that no device meets the session's requirements any more. The
 session goes back to the scheduler.
 """
-_CAUSE = "launch loop"
+_STIMULUS_ID = "launch loop"
 _FIRST_REPORT_S = 0.1
 """How long the first report of an agent that has accepted a session is awaited."""
-_LAUNCHABLE = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
+_LAUNCHABLE_STATUSES = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
 
 
 @dataclass(eq=False, repr=False)
@@ -82,7 +88,7 @@ class LaunchLoop(PeriodicLoop):
         task.add_done_callback(lambda _: self._running.pop(session.id, None))
 
     async def once(self) -> None:
-        for session in await self.store.by_status(_LAUNCHABLE):
+        for session in await self.store.by_status(_LAUNCHABLE_STATUSES):
             self.writer.cache([session])
             self.push(session)
 
@@ -92,55 +98,68 @@ class LaunchLoop(PeriodicLoop):
 
     async def _launch(self, session: Session) -> None:
         is_restart = session.status is SessionStatus.RESTARTING
-        name, ids = f"session {'restart' if is_restart else 'launch'}", {"backendai.session_id": str(session.id)}
-        with bind_log_context(session_id=session.id), child_span(name, parent=session.trace, attributes=ids):
+        name, trace_attributes = (
+            f"session {'restart' if is_restart else 'launch'}",
+            {"backendai.session_id": str(session.id)},
+        )
+        with (
+            bind_log_context(session_id=session.id),
+            child_span(name, parent=session.trace, attributes=trace_attributes),
+        ):
             try:
                 await (self._restart if is_restart else self._create)(session)
             except Exception:  # a failure of one session must not affect others; the loop sends again
                 log.exception("could not launch session %s", session.id)
 
     async def _create(self, session: Session) -> None:
-        by_agent: dict[AgentId, list[Kernel]] = {}
+        kernels_by_agent: dict[AgentId, list[Kernel]] = {}
         for kernel in session.kernels:
             if kernel.agent is not None and kernel.status is KernelStatus.SCHEDULED:
-                by_agent.setdefault(kernel.agent, []).append(kernel)
+                kernels_by_agent.setdefault(kernel.agent, []).append(kernel)
         owner = session.domain_name, session.group_id, session.access_key
         files = await self.dotfiles.injected_files(*owner)
         crash_point("before-agent-create")
-        agents = list(by_agent)
-        outcomes = await asyncio.gather(*(self._send(session, agent, by_agent[agent], files) for agent in agents))
+        agents = list(kernels_by_agent)
+        send_errors = await asyncio.gather(
+            *(self._send(session, agent, kernels_by_agent[agent], files) for agent in agents)
+        )
         crash_point("after-agent-create")
-        refused = {agent: error for agent, error in zip(agents, outcomes, strict=True) if error is not None}
+        refusals = {agent: error for agent, error in zip(agents, send_errors, strict=True) if error is not None}
         attempts = {kernel.id: kernel.attempt for kernel in session.kernels}
-        if not refused:
+        if not refusals:
             await self._mark_dispatched(session.id, attempts)
             return
-        if all(isinstance(error, errors.Unavailable) for error in refused.values()):
+        if all(isinstance(error, errors.Unavailable) for error in refusals.values()):
             # They may have accepted, so the same attempt is sent until they answer or are lost.
             return
         failed_kernel_ids = frozenset(
-            k.id for a, error in refused.items() if not isinstance(error, errors.Unavailable) for k in by_agent[a]
+            refused_kernel.id
+            for refusing_agent, error in refusals.items()
+            if not isinstance(error, errors.Unavailable)
+            for refused_kernel in kernels_by_agent[refusing_agent]
         )
-        await self._fail(session.id, attempts, failed_kernel_ids, refused)
+        await self._fail(session.id, attempts, failed_kernel_ids, refusals)
 
     async def _send(
         self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], files: InjectedFiles
     ) -> errors.BackendError | None:
         """Sends the kernels to an agent; returns its error, or None if it accepted."""
         try:
-            kept = await self._kept_claims(agent_id)
-            claim = kept.get(session.claim_id) if session.claim_id is not None else None
+            kept_claims = await self._kept_claims(agent_id)
+            claim = kept_claims.get(session.claim_id) if session.claim_id is not None else None
             if session.claim_id is not None and claim is None:
                 return errors.InsufficientResource(f"the claim {session.claim_name} has no devices on {agent_id}")
             secrets = self.open_environ(session.sealed_environ)
-            specs = [kernel_spec(session, kernel, files, self.derive, secrets, claim) for kernel in kernels]
-            request = CreateKernels(kernels=specs)
+            kernel_specs = [kernel_spec(session, kernel, files, self.derive, secrets, claim) for kernel in kernels]
+            request = CreateKernels(kernels=kernel_specs)
             if self.image_pulls is not None:
-                request = await self.image_pulls.creation_command(specs)
-            if kept:
+                request = await self.image_pulls.creation_command(kernel_specs)
+            if kept_claims:
                 devices = {
-                    str(each.id): {name: dict(of_plugin) for name, of_plugin in each.devices.items()}
-                    for each in kept.values()
+                    str(kept_claim.id): {
+                        name: dict(plugin_devices) for name, plugin_devices in kept_claim.devices.items()
+                    }
+                    for kept_claim in kept_claims.values()
                 }
                 request = replace(request, kept=devices)
             await self.gateway.agent(agent_id).create_kernels(request)
@@ -159,33 +178,39 @@ class LaunchLoop(PeriodicLoop):
         def make_change(session: Session) -> Change | None:
             if session.status is not SessionStatus.SCHEDULED or not _same_attempts(session, attempts):
                 return None
-            return advance(session, SessionDispatched(stimulus_id=_CAUSE), now=self.clock.now())
+            return advance(session, SessionDispatched(stimulus_id=_STIMULUS_ID), now=self.clock.now())
 
         # An agent that starts at once has its observations on the way: one write less on the path to RUNNING.
-        reached = await self.writer.wait_until(
+        reported_session = await self.writer.wait_until(
             session_id, lambda session: session.status is not SessionStatus.SCHEDULED, timeout_s=_FIRST_REPORT_S
         )
-        if reached is None:
+        if reported_session is None:
             await self.writer.transition(session_id, make_change, point="commit-dispatch")
 
     async def _fail(
         self,
         session_id: SessionId,
         attempts: Mapping[KernelId, int],
-        failed: frozenset[KernelId],
-        refused: Mapping[AgentId, errors.BackendError],
+        failed_ids: frozenset[KernelId],
+        refusals: Mapping[AgentId, errors.BackendError],
     ) -> None:
         """Stores the worst refusal of the agents with the session, and each agent's refusal with its failed kernels."""
-        denier = next(
-            (agent for agent, e in refused.items() if isinstance(e, _PERMANENT) and _REQUIREMENTS not in e.data),
+        denying_agent = next(
+            (
+                agent
+                for agent, refusal in refusals.items()
+                if isinstance(refusal, _PERMANENT_ERRORS) and _REQUIREMENTS_KEY not in refusal.data
+            ),
             None,
         )
-        worst_agent = denier or next(
-            agent for agent, error in refused.items() if not isinstance(error, errors.Unavailable)
+        worst_agent = denying_agent or next(
+            agent for agent, error in refusals.items() if not isinstance(error, errors.Unavailable)
         )
-        worst_error = refused[worst_agent]
-        reason = KernelEventReason.CREATION_DENIED if denier is not None else KernelEventReason.CREATION_DEFERRED
-        event = SessionCreationFailed(kernel_ids=failed, reason=reason, retryable=denier is None, stimulus_id=_CAUSE)
+        worst_error = refusals[worst_agent]
+        reason = KernelEventReason.CREATION_DENIED if denying_agent is not None else KernelEventReason.CREATION_DEFERRED
+        event = SessionCreationFailed(
+            kernel_ids=failed_ids, reason=reason, retryable=denying_agent is None, stimulus_id=_STIMULUS_ID
+        )
         now = self.clock.now()
 
         def make_change(session: Session) -> Change | None:
@@ -194,28 +219,30 @@ class LaunchLoop(PeriodicLoop):
             change = advance(session, event, now=now)
             if change is None:
                 return None
-            agent_of = {kernel.id: kernel.agent for kernel in session.kernels}
+            agent_of_kernel = {kernel.id: kernel.agent for kernel in session.kernels}
             kernels = tuple(
                 replace(
                     kernel,
                     status_info=error.message[:500],
                     status_data={**kernel.status_data, **_error_details(agent, error)},
                 )
-                if kernel.id in failed
-                and (agent := agent_of[kernel.id]) is not None
-                and (error := refused.get(agent)) is not None
+                if kernel.id in failed_ids
+                and (agent := agent_of_kernel[kernel.id]) is not None
+                and (error := refusals.get(agent)) is not None
                 else kernel
                 for kernel in change.new.kernels
             )
-            new = replace(
+            new_session = replace(
                 change.new,
                 status_data={**session.status_data, **_error_details(worst_agent, worst_error)},
                 status_info=worst_error.message[:500],
                 kernels=kernels,
             )
-            if new.status is SessionStatus.PENDING:
-                new = replace(new, not_before=now + timedelta(seconds=self._backoff(new, worst_error)))
-            return replace(change, new=new)
+            if new_session.status is SessionStatus.PENDING:
+                new_session = replace(
+                    new_session, not_before=now + timedelta(seconds=self._backoff(new_session, worst_error))
+                )
+            return replace(change, new=new_session)
 
         await self.writer.transition(session_id, make_change, point="commit-dispatch")
 

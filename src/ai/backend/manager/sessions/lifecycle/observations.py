@@ -32,7 +32,7 @@ from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationA
 from ai.backend.manager.sessions.claims.model import bind_claim
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.store import SessionStore
-from ai.backend.manager.sessions.transitions import advance, deferred, fold, with_health
+from ai.backend.manager.sessions.transitions import advance, combine_changes, with_health, with_retry_delay
 from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
@@ -83,14 +83,19 @@ class ObservationService:
         self.registry.record_contact(agent)
         async with self._locks.setdefault(agent, asyncio.Lock()):
             applied_seq = await self._applied_seq(agent, epoch)
-            fresh = sorted(
-                (o for o in report.observations if o.seq > applied_seq), key=lambda observation: observation.seq
+            new_observations = sorted(
+                (
+                    reported_observation
+                    for reported_observation in report.observations
+                    if reported_observation.seq > applied_seq
+                ),
+                key=lambda observation: observation.seq,
             )
-            if not fresh:
+            if not new_observations:
                 return applied_seq
-            ack = ObservationAck(agent_id=agent, epoch=epoch, seq=fresh[-1].seq)
-            await self._store_logs(fresh)  # first: clients may request the log as soon as they see the end
-            await self._apply(agent, fresh, ack)
+            ack = ObservationAck(agent_id=agent, epoch=epoch, seq=new_observations[-1].seq)
+            await self._store_logs(new_observations)  # first: clients may request the log as soon as they see the end
+            await self._apply(agent, new_observations, ack)
             self._acked[agent] = ack
             return ack.seq
 
@@ -100,10 +105,10 @@ class ObservationService:
             ack = await self.sessions.acked(agent)
         return ack.seq if ack is not None and ack.epoch == epoch else 0
 
-    async def _apply(self, agent: AgentId, fresh: Sequence[KernelObservation], ack: ObservationAck) -> None:
-        for attempt in range(_MAX_TRIES):
-            sessions = await self._sessions_of(fresh, reload=attempt > 0)
-            changes = await self._with_claims(self._decide(agent, fresh, sessions))
+    async def _apply(self, agent: AgentId, new_observations: Sequence[KernelObservation], ack: ObservationAck) -> None:
+        for tries in range(_MAX_TRIES):
+            sessions = await self._sessions_of(new_observations, reload=tries > 0)
+            changes = await self._with_claims(self._decide(agent, new_observations, sessions))
             ends_session = any(change.new.status.is_final for change in changes)
             crash_point_name = "commit-terminate" if ends_session else "commit-observe"
             if not changes:
@@ -115,20 +120,23 @@ class ObservationService:
             return
         raise StaleVersion("the observed sessions change too fast")
 
-    async def _sessions_of(self, fresh: Sequence[KernelObservation], *, reload: bool) -> dict[KernelId, Session]:
+    async def _sessions_of(self, observations: Sequence[KernelObservation], *, reload: bool) -> dict[KernelId, Session]:
         kernel_ids = {
-            kernel_id for observation in fresh if (kernel_id := _as_kernel_id(observation.kernel_id)) is not None
+            kernel_id for observation in observations if (kernel_id := _as_kernel_id(observation.kernel_id)) is not None
         }
         sessions: dict[KernelId, Session] = {}
         if not reload and not self.is_shared:  # with several managers, cached copies may be stale
-            cached_sessions = {kernel_id: self.writer.recent_of_kernel(kernel_id) for kernel_id in kernel_ids}
+            cached_sessions = {kernel_id: self.writer.recent_session_of_kernel(kernel_id) for kernel_id in kernel_ids}
             sessions = {kernel_id: session for kernel_id, session in cached_sessions.items() if session is not None}
         uncached_ids = kernel_ids - sessions.keys()
         if uncached_ids:
-            loaded = await self.sessions.of_kernels(uncached_ids)
-            self.writer.cache(loaded)
+            loaded_sessions = await self.sessions.of_kernels(uncached_ids)
+            self.writer.cache(loaded_sessions)
             sessions.update(
-                (kernel.id, session) for session in loaded for kernel in session.kernels if kernel.id in uncached_ids
+                (kernel.id, session)
+                for session in loaded_sessions
+                for kernel in session.kernels
+                if kernel.id in uncached_ids
             )
         return sessions
 
@@ -146,29 +154,30 @@ class ObservationService:
             current_session = earlier_change.new if earlier_change is not None else session
             change = _observed_change(agent, kernel_id, observation, current_session, now)
             if change is not None:
-                changes[session.id] = fold(earlier_change, change) if earlier_change is not None else change
+                changes[session.id] = combine_changes(earlier_change, change) if earlier_change is not None else change
         return list(changes.values())
 
     async def _with_claims(self, changes: list[Change]) -> list[Change]:
         """Binds the device claims of sessions that have begun to run to the devices that their kernels have."""
-        started = {
+        change_of_claim = {
             change.new.claim_id: change
             for change in changes
             if change.new.claim_id is not None and change.old.started_at is None and change.new.started_at is not None
         }
-        if not started:
+        if not change_of_claim:
             return changes
-        claims = {claim.id: claim for claim in await self.sessions.claims_by_id(list(started))}
+        claims = {claim.id: claim for claim in await self.sessions.claims_by_id(list(change_of_claim))}
         now = self.clock.now()
         return [
             replace(change, claim=bind_claim(claim, change.new.main.devices, now))
-            if started.get(change.new.claim_id) is change and (claim := claims.get(change.new.claim_id)) is not None  # type: ignore[arg-type]  # a key of started
+            if change_of_claim.get(change.new.claim_id) is change  # type: ignore[arg-type]  # a key of it
+            and (claim := claims.get(change.new.claim_id)) is not None  # type: ignore[arg-type]
             else change
             for change in changes
         ]
 
-    async def _store_logs(self, fresh: Sequence[KernelObservation]) -> None:
-        for observation in fresh:
+    async def _store_logs(self, observations: Sequence[KernelObservation]) -> None:
+        for observation in observations:
             kernel_id = _as_kernel_id(observation.kernel_id)
             if observation.log_tail and kernel_id is not None:
                 try:
@@ -190,68 +199,83 @@ class ObservationService:
     async def report_stats(self, report: StatReport) -> None:
         """Keeps an agent's latest statistics in memory, except those of kernels that are not on the agent."""
         agent = AgentId(report.agent_id)
-        by_name = {name: kernel_id for name in report.kernels if (kernel_id := _as_kernel_id(name)) is not None}
-        unknown_ids = [kernel_id for kernel_id in by_name.values() if not self.writer.is_on(kernel_id, agent)]
+        kernel_id_of_name = {
+            name: kernel_id for name in report.kernels if (kernel_id := _as_kernel_id(name)) is not None
+        }
+        unknown_ids = [kernel_id for kernel_id in kernel_id_of_name.values() if not self.writer.is_on(kernel_id, agent)]
         if unknown_ids:  # not cached: this process has just started, evicted them, or another manager placed them
             self.writer.cache(await self.sessions.of_kernels(unknown_ids[:_MAX_STAT_LOADS]))
-        own_kernel_ids = {name: kernel_id for name, kernel_id in by_name.items() if self.writer.is_on(kernel_id, agent)}
+        own_kernel_ids = {
+            name: kernel_id for name, kernel_id in kernel_id_of_name.items() if self.writer.is_on(kernel_id, agent)
+        }
         self.stats.put(report, own_kernel_ids)
 
 
 def _observed_change(
-    agent: AgentId, kernel_id: KernelId, observed: KernelObservation, session: Session, now: datetime
+    agent: AgentId, kernel_id: KernelId, observation: KernelObservation, session: Session, now: datetime
 ) -> Change | None:
     kernel = next((kernel for kernel in session.kernels if kernel.id == kernel_id), None)
-    if kernel is None or kernel.agent != agent or kernel.attempt != observed.attempt:
+    if kernel is None or kernel.agent != agent or kernel.attempt != observation.attempt:
         return None
-    detailed = _with_details(session, kernel, observed)
+    detailed_session = _with_details(session, kernel, observation)
     health_events: tuple[EventDraft, ...] = ()
-    if observed.unhealthy_devices is not None:
-        detailed, health_events = with_health(detailed, kernel_id, observed.unhealthy_devices)
+    if observation.unhealthy_devices is not None:
+        detailed_session, health_events = with_health(detailed_session, kernel_id, observation.unhealthy_devices)
     event = KernelObserved(
         kernel_id=kernel_id,
-        attempt=observed.attempt,
-        status=observed.status,
-        reason=observed.reason,
-        exit_code=observed.exit_code,
-        stimulus_id=f"report {observed.seq} of {agent}",
+        attempt=observation.attempt,
+        status=observation.status,
+        reason=observation.reason,
+        exit_code=observation.exit_code,
+        stimulus_id=f"report {observation.seq} of {agent}",
     )
-    change = advance(detailed, event, now=now)
+    change = advance(detailed_session, event, now=now)
     if change is None:
-        return Change(old=session, new=detailed, events=health_events) if detailed != session else None
-    complete = replace(change, old=session, events=(*change.events, *health_events), cause=observed.trace)
-    return deferred(complete, observed.retry_after_s, now)
+        return Change(old=session, new=detailed_session, events=health_events) if detailed_session != session else None
+    complete_change = replace(change, old=session, events=(*change.events, *health_events), cause=observation.trace)
+    return with_retry_delay(complete_change, observation.retry_after_s, now)
 
 
-def _hook_troubles(observed: KernelObservation) -> dict[str, dict[str, Any]]:
+def _hook_troubles(observation: KernelObservation) -> dict[str, dict[str, Any]]:
     """Returns the latest fault of each hook, by plugin and method."""
     return {
-        f"{t.plugin}.{t.method}"[:200]: {"state": t.state, "message": t.message[:500], "since": t.since}
-        for t in observed.hook_troubles[:100]
+        f"{trouble.plugin}.{trouble.method}"[:200]: {
+            "state": trouble.state,
+            "message": trouble.message[:500],
+            "since": trouble.since,
+        }
+        for trouble in observation.hook_troubles[:100]
     }
 
 
-def _with_details(session: Session, kernel: Kernel, observed: KernelObservation) -> Session:
+def _with_details(session: Session, kernel: Kernel, observation: KernelObservation) -> Session:
     """Returns the session with the details that an agent observed of a kernel, except the kernel's status."""
     details: dict[str, Any] = {
-        "container_id": observed.workload_id,
-        "devices": observed.devices,
-        "attached_devices": observed.attached_devices,
-        "service_ports": tuple(observed.service_ports) if observed.service_ports is not None else None,
-        "last_stat": observed.last_stat,
+        "container_id": observation.workload_id,
+        "devices": observation.devices,
+        "attached_devices": observation.attached_devices,
+        "service_ports": tuple(observation.service_ports) if observation.service_ports is not None else None,
+        "last_stat": observation.last_stat,
     }
     status_data = dict(kernel.status_data)
-    if observed.message:
-        status_data["message"] = observed.message[:2000]
-    if observed.hook_troubles:
-        status_data["hooks"] = {**status_data.get("hooks", {}), **_hook_troubles(observed)}
+    if observation.message:
+        status_data["message"] = observation.message[:2000]
+    if observation.hook_troubles:
+        status_data["hooks"] = {**status_data.get("hooks", {}), **_hook_troubles(observation)}
     details["status_data"] = status_data
-    changed = {name: value for name, value in details.items() if value is not None and getattr(kernel, name) != value}
-    if not changed:
+    changed_details = {
+        name: value for name, value in details.items() if value is not None and getattr(kernel, name) != value
+    }
+    if not changed_details:
         return session
-    changed_kernel = replace(kernel, **changed)
-    detailed = replace(session, kernels=tuple(changed_kernel if k.id == kernel.id else k for k in session.kernels))
-    if observed.message and (observed.status.is_final or observed.status == "PENDING"):
-        error = {"kernel": str(kernel.id), "reason": observed.reason.value, "message": observed.message[:2000]}
-        detailed = replace(detailed, status_data={**session.status_data, "error": error})
-    return detailed
+    changed_kernel = replace(kernel, **changed_details)
+    detailed_session = replace(
+        session,
+        kernels=tuple(
+            changed_kernel if session_kernel.id == kernel.id else session_kernel for session_kernel in session.kernels
+        ),
+    )
+    if observation.message and (observation.status.is_final or observation.status == "PENDING"):
+        error = {"kernel": str(kernel.id), "reason": observation.reason.value, "message": observation.message[:2000]}
+        detailed_session = replace(detailed_session, status_data={**session.status_data, "error": error})
+    return detailed_session

@@ -51,7 +51,7 @@ class KernelReconciler:
         monotonic time of the first of them that lacked a kernel."""
 
     async def compare(
-        self, agent_id: AgentId, reported: Sequence[KernelPresence], epoch: int, observed: int | None
+        self, agent_id: AgentId, reported_kernels: Sequence[KernelPresence], epoch: int, observed_seq: int | None
     ) -> PresenceDifferences:
         """Fails stored kernels that two reports lacked, and returns how the reported kernels differ from the stored
         ones. It returns reported kernels that the agent should not have, and kernels whose start the manager has not
@@ -62,39 +62,42 @@ class KernelReconciler:
         """
         if agent_id in self._earlier_epochs and self._earlier_epochs[agent_id][0] < epoch:
             del self._earlier_epochs[agent_id]
-        held = [occupancy for occupancy in await self._store.held([agent_id]) if not occupancy.is_claim]
-        expected = {str(occupancy.kernel_id): occupancy for occupancy in held}
-        present_ids = {presence.kernel_id for presence in reported}
+        stored_kernels = [occupancy for occupancy in await self._store.held([agent_id]) if not occupancy.is_claim]
+        expected_kernels = {str(occupancy.kernel_id): occupancy for occupancy in stored_kernels}
+        present_ids = {presence.kernel_id for presence in reported_kernels}
         missing_attempts = {
-            (h.kernel_id, h.attempt)
-            for name, h in expected.items()
-            if name not in present_ids and self._should_exist(h)
+            (expected_kernel.kernel_id, expected_kernel.attempt)
+            for name, expected_kernel in expected_kernels.items()
+            if name not in present_ids and self._should_exist(expected_kernel)
         }
-        if missing_attempts and not await self._is_up_to_date(agent_id, epoch, observed):
+        if missing_attempts and not await self._is_up_to_date(agent_id, epoch, observed_seq):
             missing_attempts = self._missing.get(agent_id, set())
             twice_missing: set[tuple[KernelId, int]] = set()
         else:
             twice_missing = missing_attempts & self._missing.get(agent_id, set())
         self._missing[agent_id] = missing_attempts
         removed_attempts: dict[SessionId, dict[KernelId, int]] = {}
-        for occupancy in expected.values():
+        for occupancy in expected_kernels.values():
             if (occupancy.kernel_id, occupancy.attempt) in twice_missing:
                 removed_attempts.setdefault(occupancy.session_id, {})[occupancy.kernel_id] = occupancy.attempt
         for session_id, attempts in removed_attempts.items():
             await self._fail_missing(session_id, agent_id, attempts)
-        suspects = [
-            p for p in reported if not p.status.is_final and not _should_exist_there(expected.get(p.kernel_id), p)
+        suspected_kernels = [
+            reported_kernel
+            for reported_kernel in reported_kernels
+            if not reported_kernel.status.is_final
+            and not _may_be_reported(expected_kernels.get(reported_kernel.kernel_id), reported_kernel)
         ]
-        for presence in reported:
-            row = expected.get(presence.kernel_id)
-            if row is not None and row.attempt < presence.attempt and not presence.status.is_final:
-                await self._raise_attempt(row, presence.attempt)
+        for presence in reported_kernels:
+            stored_kernel = expected_kernels.get(presence.kernel_id)
+            if stored_kernel is not None and stored_kernel.attempt < presence.attempt and not presence.status.is_final:
+                await self._raise_attempt(stored_kernel, presence.attempt)
         return PresenceDifferences(
-            unknown=await self._orphans(agent_id, suspects) if suspects else [],
-            unobserved=self._twice_unobserved(agent_id, reported, expected),
+            unknown=await self._orphans(agent_id, suspected_kernels) if suspected_kernels else [],
+            unobserved=self._twice_unobserved(agent_id, reported_kernels, expected_kernels),
         )
 
-    async def _is_up_to_date(self, agent_id: AgentId, epoch: int, observed: int | None) -> bool:
+    async def _is_up_to_date(self, agent_id: AgentId, epoch: int, observed_seq: int | None) -> bool:
         """Returns False for a report that is older than the applied observations of its agent.
 
         Reports of an earlier epoch are of a dead process, or of an agent without its earlier data, whose epochs have
@@ -104,25 +107,28 @@ class KernelReconciler:
         if ack is None or epoch > ack.epoch:
             return True
         if epoch == ack.epoch:
-            return observed is None or observed >= ack.seq
+            return observed_seq is None or observed_seq >= ack.seq
         now = self._clock.monotonic()
-        earlier_epoch, since = self._earlier_epochs.setdefault(agent_id, (epoch, now))
-        return earlier_epoch == epoch and now - since > self._settings.heartbeat_timeout_s
+        earlier_epoch, first_seen_s = self._earlier_epochs.setdefault(agent_id, (epoch, now))
+        return earlier_epoch == epoch and now - first_seen_s > self._settings.heartbeat_timeout_s
 
     def _twice_unobserved(
-        self, agent_id: AgentId, reported: Sequence[KernelPresence], expected: Mapping[str, KernelOccupancy]
+        self,
+        agent_id: AgentId,
+        reported_kernels: Sequence[KernelPresence],
+        expected_kernels: Mapping[str, KernelOccupancy],
     ) -> list[KernelPresence]:
         """Returns kernels that run by this and the last report, although their stored status is before RUNNING."""
-        unobserved = {
+        unobserved_kernels = {
             (presence.kernel_id, presence.attempt): presence
-            for presence in reported
+            for presence in reported_kernels
             if presence.status is KernelStatus.RUNNING
-            and (occupancy := expected.get(presence.kernel_id)) is not None
+            and (occupancy := expected_kernels.get(presence.kernel_id)) is not None
             and occupancy.status in _BEFORE_RUNNING
         }
-        earlier = self._unobserved.get(agent_id, set())
-        self._unobserved[agent_id] = set(unobserved)
-        return [presence for key, presence in unobserved.items() if key in earlier]
+        earlier_keys = self._unobserved.get(agent_id, set())
+        self._unobserved[agent_id] = set(unobserved_kernels)
+        return [presence for key, presence in unobserved_kernels.items() if key in earlier_keys]
 
     def forget(self) -> None:
         """Forgets missing kernels, so that a kernel must be missing twice again."""
@@ -133,20 +139,25 @@ class KernelReconciler:
     def _should_exist(self, occupancy: KernelOccupancy) -> bool:
         """Returns True if the agent must have the kernel by now; a SCHEDULED kernel may still be unsent."""
         # An age below zero means that the wall clock was set back.
-        grace, age = timedelta(seconds=self._settings.presence_grace_s), self._clock.now() - occupancy.status_changed
-        return occupancy.status is not KernelStatus.SCHEDULED and not timedelta() <= age <= grace
+        grace_period, status_age = (
+            timedelta(seconds=self._settings.presence_grace_s),
+            self._clock.now() - occupancy.status_changed,
+        )
+        return occupancy.status is not KernelStatus.SCHEDULED and not timedelta() <= status_age <= grace_period
 
-    async def _orphans(self, agent_id: AgentId, suspects: Sequence[KernelPresence]) -> list[KernelPresence]:
+    async def _orphans(self, agent_id: AgentId, suspected_kernels: Sequence[KernelPresence]) -> list[KernelPresence]:
         """Returns the suspected kernels that belong to no session by freshly read rows.
 
         A session may have been placed since the kernels became suspected.
         """
-        kernel_ids = [kernel_id for presence in suspects if (kernel_id := _kernel_id(presence)) is not None]
+        kernel_ids = [kernel_id for presence in suspected_kernels if (kernel_id := _kernel_id(presence)) is not None]
         kernels = {
             str(kernel.id): kernel for session in await self._store.of_kernels(kernel_ids) for kernel in session.kernels
         }
         return [
-            presence for presence in suspects if _is_orphan(kernels.get(presence.kernel_id), agent_id, presence.attempt)
+            presence
+            for presence in suspected_kernels
+            if _is_orphan(kernels.get(presence.kernel_id), agent_id, presence.attempt)
         ]
 
     async def _raise_attempt(self, occupancy: KernelOccupancy, attempt: int) -> None:
@@ -171,7 +182,11 @@ class KernelReconciler:
         reason, cause = KernelEventReason.WORKLOAD_NOT_FOUND, f"presence report of {agent_id}"
 
         def make_change(session: Session) -> Change | None:
-            current_kernels = [k for k in session.kernels if attempts.get(k.id) == k.attempt and k.agent == agent_id]
+            current_kernels = [
+                session_kernel
+                for session_kernel in session.kernels
+                if attempts.get(session_kernel.id) == session_kernel.attempt and session_kernel.agent == agent_id
+            ]
             lost_ids = frozenset(kernel.id for kernel in current_kernels if len(kernel.holds))
             if not lost_ids:
                 return None
@@ -193,7 +208,7 @@ def _kernel_id(presence: KernelPresence) -> KernelId | None:
         return None
 
 
-def _should_exist_there(occupancy: KernelOccupancy | None, presence: KernelPresence) -> bool:
+def _may_be_reported(occupancy: KernelOccupancy | None, presence: KernelPresence) -> bool:
     return occupancy is not None and occupancy.attempt <= presence.attempt
 
 

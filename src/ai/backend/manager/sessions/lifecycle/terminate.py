@@ -54,7 +54,7 @@ class TerminateLoop(PeriodicLoop):
 
     def push(self, effect: DestroyKernels) -> None:
         """Sends the requests to end kernels now."""
-        self._record_sent(effect.targets)
+        self._record_sent_targets(effect.targets)
         task = asyncio.create_task(self._destroy(effect.targets, effect.reason, forced=effect.forced))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -64,7 +64,9 @@ class TerminateLoop(PeriodicLoop):
 
     async def once(self) -> None:
         resend_before_s = self.clock.monotonic() - _RESEND_S
-        self._sent = {target: sent_at_s for target, sent_at_s in self._sent.items() if sent_at_s > resend_before_s}
+        self._sent = {
+            kernel_target: sent_at_s for kernel_target, sent_at_s in self._sent.items() if sent_at_s > resend_before_s
+        }
         sessions = await self.store.by_status([SessionStatus.TERMINATING])
         if not sessions:
             return
@@ -74,25 +76,25 @@ class TerminateLoop(PeriodicLoop):
         for session in sessions:
             age_s = self._ages.of(session.id, session.status_changed)
             is_overdue = age_s > self.sessions.terminate_timeout_s
-            is_hopeless = age_s > 3 * self.sessions.terminate_timeout_s
+            is_far_overdue = age_s > 3 * self.sessions.terminate_timeout_s
             given_up_ids: set[KernelId] = set()
             for kernel in session.kernels:
                 if kernel.status is not KernelStatus.TERMINATING or kernel.agent is None:
                     continue
                 agent = agents.get(kernel.agent)
-                is_lost = agent is None or agent.status is not AgentStatus.ALIVE
-                if is_hopeless or (is_lost and age_s > self.agent_settings.abandon_terminating_s):
+                is_agent_lost = agent is None or agent.status is not AgentStatus.ALIVE
+                if is_far_overdue or (is_agent_lost and age_s > self.agent_settings.abandon_terminating_s):
                     given_up_ids.add(kernel.id)
                     continue
-                target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
-                if not is_lost and target not in self._sent:
-                    self._record_sent([target])
-                    requests.append(self._destroy([target], session.reason, forced=is_overdue))
+                kernel_target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
+                if not is_agent_lost and kernel_target not in self._sent:
+                    self._record_sent_targets([kernel_target])
+                    requests.append(self._destroy([kernel_target], session.reason, forced=is_overdue))
             if given_up_ids:
                 requests.append(self._abandon(session.id, frozenset(given_up_ids)))
         await asyncio.gather(*requests)
 
-    def _record_sent(self, targets: Iterable[KernelTarget]) -> None:
+    def _record_sent_targets(self, targets: Iterable[KernelTarget]) -> None:
         now = self.clock.monotonic()
         self._sent.update((target, now) for target in targets)
 
@@ -105,18 +107,20 @@ class TerminateLoop(PeriodicLoop):
             log.warning("kernels of session %s could not be given up: %s", session_id, e)
 
     async def _destroy(self, targets: Sequence[KernelTarget], reason: KernelEventReason, *, forced: bool) -> None:
-        for target in targets:
+        for kernel_target in targets:
             request = DestroyKernel(
-                kernel_id=str(target.kernel_id), attempt=target.attempt, reason=reason, forced=forced
+                kernel_id=str(kernel_target.kernel_id), attempt=kernel_target.attempt, reason=reason, forced=forced
             )
             crash_point("before-agent-destroy")
-            session = self.writer.recent_of_kernel(target.kernel_id)
+            session = self.writer.recent_session_of_kernel(kernel_target.kernel_id)
             trace, session_id = (session.trace, session.id) if session is not None else (None, None)
             with bind_log_context(session_id=session_id), child_span("kernel destroy", parent=trace):
                 try:
-                    await self.gateway.agent(target.agent_id).destroy_kernel(request)
+                    await self.gateway.agent(kernel_target.agent_id).destroy_kernel(request)
                 except Unavailable:
                     continue  # sent again by the next round, or given up with its agent
                 except BackendError as e:
-                    log.warning("agent %s does not end kernel %s: %s", target.agent_id, target.kernel_id, e)
+                    log.warning(
+                        "agent %s does not end kernel %s: %s", kernel_target.agent_id, kernel_target.kernel_id, e
+                    )
             crash_point("after-agent-destroy")

@@ -56,8 +56,10 @@ class WatchdogLoop(PeriodicLoop):
 
     async def once(self) -> None:
         self._ages.next_round()
-        self._notice_sleep()
-        agents = {agent.id: agent for agent in [await self._watched(agent) for agent in await self.agents.agents()]}
+        self._detect_suspension()
+        agents = {
+            agent.id: agent for agent in [await self._refresh_if_silent(agent) for agent in await self.agents.agents()]
+        }
         pending_limits = await self._pending_limits()
         watched_statuses = set(_TRANSIENT_STATUSES)
         if pending_limits:
@@ -71,14 +73,14 @@ class WatchdogLoop(PeriodicLoop):
 
     # ---- agents ----
 
-    def _notice_sleep(self) -> None:
+    def _detect_suspension(self) -> None:
         """Detects that this process was suspended, so that agents do not count as silent for that time."""
         now = self.clock.monotonic()
         if now - self._last_round_at > self.agent_settings.heartbeat_timeout_s + self.period_s:
             self._resumed_at = now
         self._last_round_at = now
 
-    async def _watched(self, agent: Agent) -> Agent:
+    async def _refresh_if_silent(self, agent: Agent) -> Agent:
         is_silent = self.registry.is_silent(agent.id, since=self._resumed_at)
         if agent.status is states.AgentStatus.LOST and not is_silent:
             # A slow transaction has stored LOST after a heartbeat; the next heartbeat registers the agent again.
@@ -114,33 +116,35 @@ class WatchdogLoop(PeriodicLoop):
             if limit_s is not None and self._ages.of(session.id, waiting_since) > limit_s:
                 return events.SessionDestroyRequested(reason=states.KernelEventReason.PENDING_TIMEOUT)
             return None
-        lost = [kernel for kernel in session.kernels if kernel.agent is not None and _is_lost(agents.get(kernel.agent))]
+        lost_kernels = [
+            kernel for kernel in session.kernels if kernel.agent is not None and _is_lost(agents.get(kernel.agent))
+        ]
         if session.status in states.STARTING_SESSION_STATUSES:
-            return self._late_start_event(session, age_s, frozenset(kernel.id for kernel in lost))
+            return self._late_start_event(session, age_s, frozenset(kernel.id for kernel in lost_kernels))
         if session.status is S.RESTARTING and age_s > self.session_settings.restart_timeout_s:
             return events.SessionDestroyRequested(reason=states.KernelEventReason.RESTART_TIMEOUT)
         given_up_ids = frozenset(
             kernel.id
-            for kernel in lost
-            if kernel.agent is not None and self._lost_s(agents.get(kernel.agent)) > self.agent_settings.abandon_s
+            for kernel in lost_kernels
+            if kernel.agent is not None and self._seconds_lost(agents.get(kernel.agent)) > self.agent_settings.abandon_s
         )
         if given_up_ids:
             return events.KernelsAbandoned(kernel_ids=given_up_ids)
-        if session.status is S.RUNNING and lost:
+        if session.status is S.RUNNING and lost_kernels:
             return events.SessionDegraded()
-        if session.status is S.RUNNING_DEGRADED and not lost:
+        if session.status is S.RUNNING_DEGRADED and not lost_kernels:
             return events.SessionRecovered()
         return None
 
     def _late_start_event(
-        self, session: Session, age_s: float, lost: frozenset[KernelId]
+        self, session: Session, age_s: float, lost_kernel_ids: frozenset[KernelId]
     ) -> events.SessionEvent | None:
-        if lost:
+        if lost_kernel_ids:
             return events.SessionCreationFailed(
-                kernel_ids=lost, reason=states.KernelEventReason.AGENT_LOST, retryable=True
+                kernel_ids=lost_kernel_ids, reason=states.KernelEventReason.AGENT_LOST, retryable=True
             )
-        limits_s = self.session_settings
-        if age_s > (limits_s.pull_timeout_s if session.status is S.PULLING else limits_s.start_timeout_s):
+        settings = self.session_settings
+        if age_s > (settings.pull_timeout_s if session.status is S.PULLING else settings.start_timeout_s):
             late_kernel_ids = frozenset(
                 kernel.id for kernel in session.kernels if kernel.status is not states.KernelStatus.RUNNING
             )
@@ -148,7 +152,7 @@ class WatchdogLoop(PeriodicLoop):
             return events.SessionCreationFailed(kernel_ids=late_kernel_ids, reason=reason, retryable=False)
         return None
 
-    def _lost_s(self, agent: Agent | None) -> float:
+    def _seconds_lost(self, agent: Agent | None) -> float:
         if agent is None:
             return math.inf
         return self._ages.of(agent.id, agent.lost_at) if agent.lost_at is not None else 0.0
@@ -163,13 +167,13 @@ class WatchdogLoop(PeriodicLoop):
         log.info("session %s is %s: %s", session.id, session.status, type(event).__name__)
 
         def make_change(session: Session) -> Change | None:
-            due = self._due_event(session, agents, pending_limits)
-            if due is None:
+            due_event = self._due_event(session, agents, pending_limits)
+            if due_event is None:
                 return None
-            change = advance(session, replace(due, stimulus_id="watchdog"), now=self.clock.now())
-            if change is None or not isinstance(due, events.KernelsAbandoned) or change.new.status is S.PENDING:
+            change = advance(session, replace(due_event, stimulus_id="watchdog"), now=self.clock.now())
+            if change is None or not isinstance(due_event, events.KernelsAbandoned) or change.new.status is S.PENDING:
                 return change
-            return _explained(change, due.kernel_ids)
+            return _with_explanation(change, due_event.kernel_ids)
 
         try:
             await self.writer.transition(session.id, make_change, point="commit-abandon")
@@ -177,7 +181,7 @@ class WatchdogLoop(PeriodicLoop):
             log.warning("the watchdog could not change session %s: %s", session.id, e)
 
 
-def _explained(change: Change, given_up: frozenset[KernelId]) -> Change:
+def _with_explanation(change: Change, abandoned_ids: frozenset[KernelId]) -> Change:
     """Adds to a session and its abandoned kernels a message that says which files are lost with the agent."""
 
     def details_of(agent: AgentId | None) -> dict[str, Any]:
@@ -189,11 +193,11 @@ def _explained(change: Change, given_up: frozenset[KernelId]) -> Change:
 
     kernels = tuple(
         replace(kernel, status_data={**kernel.status_data, **details_of(kernel.agent)})
-        if kernel.id in given_up
+        if kernel.id in abandoned_ids
         else kernel
         for kernel in change.new.kernels
     )
-    agent = next(kernel.agent for kernel in change.old.kernels if kernel.id in given_up)
+    agent = next(kernel.agent for kernel in change.old.kernels if kernel.id in abandoned_ids)
     status_data = {**change.new.status_data, **details_of(agent)}
     return replace(change, new=replace(change.new, status_data=status_data, kernels=kernels))
 
