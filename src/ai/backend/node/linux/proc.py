@@ -18,12 +18,12 @@ def read(path: str) -> str:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        parts = []
-        while part := os.read(fd, _READ_BYTES):
-            parts.append(part)
+        chunks = []
+        while chunk := os.read(fd, _READ_BYTES):
+            chunks.append(chunk)
     finally:
         os.close(fd)
-    return b"".join(parts).decode("utf-8", "replace")
+    return b"".join(chunks).decode("utf-8", "replace")
 
 
 def boot_id() -> str:
@@ -37,10 +37,10 @@ def boot_id() -> str:
 def stat_fields(pid: int) -> list[str] | None:
     """Returns the fields of /proc/PID/stat from the state (field 3) on; None without such a process."""
     try:
-        text = read(f"/proc/{pid}/stat")
+        stat_text = read(f"/proc/{pid}/stat")
     except OSError:
         return None
-    return text[text.rfind(")") + 2 :].split()
+    return stat_text[stat_text.rfind(")") + 2 :].split()
 
 
 def start_time(pid: int) -> int | None:
@@ -120,9 +120,9 @@ def interface_bytes(path: str) -> dict[str, tuple[int, int]]:
     bytes_of_interface: dict[str, tuple[int, int]] = {}
     with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # as above
         for line in file:
-            name, colon, counters_text = line.partition(":")
+            name, separator, counters_text = line.partition(":")
             fields = counters_text.split()
-            if colon and len(fields) >= 9 and name.strip() != "lo":
+            if separator and len(fields) >= 9 and name.strip() != "lo":
                 bytes_of_interface[name.strip()] = (int(fields[0]), int(fields[8]))
     return bytes_of_interface
 

@@ -189,9 +189,11 @@ def has_openat2() -> bool:
 
 def rename_noreplace(source_dir_fd: int, source: str, target_dir_fd: int, target: str) -> None:
     """Renames a file unless the target exists (FileExistsError), which is checked first if need be. Raises OSError."""
-    names = os.fsencode(source), os.fsencode(target)
+    name_bytes = os.fsencode(source), os.fsencode(target)
     try:
-        _checked_result(_LIBC.renameat2(source_dir_fd, names[0], target_dir_fd, names[1], _RENAME_NOREPLACE), source)
+        _checked_result(
+            _LIBC.renameat2(source_dir_fd, name_bytes[0], target_dir_fd, name_bytes[1], _RENAME_NOREPLACE), source
+        )
     except OSError as e:
         if e.errno not in (errno.EINVAL, errno.ENOSYS):
             raise
@@ -223,10 +225,12 @@ def read_directory(fd: int, cursor: int, buffer_bytes: int) -> tuple[list[str], 
     names: list[str] = []
     os.lseek(fd, cursor, os.SEEK_SET)
     while byte_count := _checked_result(_LIBC.getdents64(fd, buffer, len(buffer))):
-        data, entry_offset = buffer.raw[:byte_count], 0
+        entries_bytes, entry_offset = buffer.raw[:byte_count], 0
         while entry_offset < byte_count:
-            _, next_cursor, entry_length, _ = _DIRECTORY_ENTRY.unpack_from(data, entry_offset)
-            name = data[entry_offset + _DIRECTORY_ENTRY.size : data.index(b"\0", entry_offset + _DIRECTORY_ENTRY.size)]
+            _, next_cursor, entry_length, _ = _DIRECTORY_ENTRY.unpack_from(entries_bytes, entry_offset)
+            name = entries_bytes[
+                entry_offset + _DIRECTORY_ENTRY.size : entries_bytes.index(b"\0", entry_offset + _DIRECTORY_ENTRY.size)
+            ]
             entry_offset += entry_length
             if name not in (b".", b".."):
                 if len(names) == buffer_bytes:

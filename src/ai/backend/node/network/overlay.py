@@ -100,34 +100,40 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
         CreationDeferred: the number is in use here. OSError: the kernel refuses, or the address is not of this node.
         CreationDenied: a peer is on this node, and this kernel does not lead there.
     """
-    alias = f"{mark} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
+    new_alias = f"{mark} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
     with Route() as route:
-        existing = route.links().get(name)
-        if existing is not None and existing != alias:
+        present_alias = route.links().get(name)
+        if present_alias is not None and present_alias != new_alias:
             route.remove(name)
-        if existing != alias:
+        if present_alias != new_alias:
             route.mtu_at(overlay.local[0])
             try:
                 route.add_vxlan(name, overlay.vni, *overlay.local, overlay.mtu)
             except FileExistsError:
                 raise CreationDeferred(f"another network here has the number {overlay.vni}") from None
-            if any(peer[0] == overlay.local[0] for peer in overlay.peers.values()) and not route.has_no_shortcut(name):
+            if any(
+                peer_address[0] == overlay.local[0] for peer_address in overlay.peers.values()
+            ) and not route.has_no_shortcut(name):
                 route.remove(name)
                 raise CreationDenied(_NO_SHORTCUT_REASON)
-            route.set_alias(name, alias)
+            route.set_alias(name, new_alias)
             crash_point("network.made")
-        for peer in dict.fromkeys(overlay.peers.values()):
-            route.add_place(name, EVERYBODY, *peer)
-        for host, peer in overlay.peers.items():
-            route.add_place(name, mac_of(overlay.addresses[host]), *peer)
+        for peer_address in dict.fromkeys(overlay.peers.values()):
+            route.add_place(name, EVERYBODY, *peer_address)
+        for host, peer_address in overlay.peers.items():
+            route.add_place(name, mac_of(overlay.addresses[host]), *peer_address)
         isolate_from_host(name)
         if bridge:
             route.set_master(name, bridge)
         route.set_up(name, arp=False)
 
 
-def marked(mark: str) -> dict[str, str]:
+def marked(alias_prefix: str) -> dict[str, str]:
     """Maps each network device whose alias begins with the mark to the alias's second word. Raises OSError."""
     with Route() as route:
         links = route.links().items()
-    return {name: alias.removeprefix(mark).partition(" ")[0] for name, alias in links if alias.startswith(mark)}
+    return {
+        name: alias.removeprefix(alias_prefix).partition(" ")[0]
+        for name, alias in links
+        if alias.startswith(alias_prefix)
+    }

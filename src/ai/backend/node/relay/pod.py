@@ -275,12 +275,12 @@ class PodRelay:
             return
         data = base64.b64decode(str(message.get("data")))
         self._placed_bytes += len(data)
-        parts = str(message.get("path")).split("/")
-        if {"", ".", ".."} & set(parts) or self._placed_bytes > MAX_PLACED_BYTES:
+        path_parts = str(message.get("path")).split("/")
+        if {"", ".", ".."} & set(path_parts) or self._placed_bytes > MAX_PLACED_BYTES:
             self._send({"t": "failed", "reason": "a file cannot be placed"})
             return
         try:
-            place_file(folder, parts, data, 0o600 if message.get("private") else 0o644)
+            place_file(folder, path_parts, data, 0o600 if message.get("private") else 0o644)
         except OSError as error:
             self._send({"t": "failed", "reason": "a file cannot be placed: %s" % error})
 
@@ -303,14 +303,14 @@ class PodRelay:
 
     def _serve_stream(self, stream_id: str, port: int) -> None:
         try:
-            with socket.create_connection(("127.0.0.1", port), CONNECT_TIMEOUT_S) as local:
-                local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock, _ = self._dialler.dial({"role": "stream", "pod": self._pod, "id": stream_id})
-                with sock:
-                    Pump(local, TlsSocket(sock)).run()
+            with socket.create_connection(("127.0.0.1", port), CONNECT_TIMEOUT_S) as session_socket:
+                session_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                agent_socket, _ = self._dialler.dial({"role": "stream", "pod": self._pod, "id": stream_id})
+                with agent_socket:
+                    Pump(session_socket, TlsSocket(agent_socket)).run()
         except (OSError, Refused, OverflowError) as error:
-            failure = {"t": "dial-failed", "id": stream_id, "reason": str(error)[:200]}
-            self._call(lambda: self._send(failure))
+            failure_message = {"t": "dial-failed", "id": stream_id, "reason": str(error)[:200]}
+            self._call(lambda: self._send(failure_message))
         finally:
             self._call(self._on_stream_closed)
 

@@ -213,7 +213,7 @@ class Relay:
             peer.send(frame)
 
     def _forget_peer(self, peer: Peer) -> None:
-        fd = next(number for number, held in self._peers.items() if held is peer)
+        fd = next(peer_fd for peer_fd, open_peer in self._peers.items() if open_peer is peer)
         try:
             self._poll.unregister(fd)
         except (KeyError, ValueError, OSError):
@@ -273,7 +273,7 @@ class Relay:
         # Numbers the agent says it has are acknowledged; a number we never gave comes from another incarnation.
         self._sent = last_seq if last_seq <= self._replay.last_seq else 0
         self._acked = max(self._acked, self._sent)
-        attached = {
+        answer = {
             "t": "attached",
             "protocol": PROTOCOL,
             "first_seq": self._replay.first_seq,
@@ -281,7 +281,7 @@ class Relay:
             "alive": self.exit is None,
             "exit": self.exit,
         }
-        peer.send(encode(attached))
+        peer.send(encode(answer))
         self._send_unsent()
         if self.exit is not None:
             while self._sent < self._replay.last_seq and peer.is_open:

@@ -105,8 +105,8 @@ class Pump:
             self._to_local += piece
 
 
-def _events(reads: bool, unsent: bytearray) -> int:
-    return (select.POLLIN if reads else 0) | (select.POLLOUT if unsent else 0)
+def _events(is_reading: bool, unsent_data: bytearray) -> int:
+    return (select.POLLIN if is_reading else 0) | (select.POLLOUT if unsent_data else 0)
 
 
 def _receive(sock: Any) -> Optional[bytes]:
@@ -121,7 +121,7 @@ def _receive(sock: Any) -> Optional[bytes]:
 def _send(sock: Any, queue: bytearray) -> None:
     while queue:
         try:
-            sent = sock.send(bytes(queue[:_PIECE_BYTES]))
+            sent_bytes = sock.send(bytes(queue[:_PIECE_BYTES]))
         except (BlockingIOError, InterruptedError):
             return
-        del queue[:sent]
+        del queue[:sent_bytes]

@@ -33,8 +33,8 @@ _LOOPBACK_ADDRESS = "127.0.0.1"
 _LISTENING_STATE = "0A"
 _CALL_THREADS = ThreadPoolExecutor(max_workers=16, thread_name_prefix="ports")
 """Separate threads, so that a hostile workload that delays its callers blocks no other work of the agent."""
-_CALLS_AT_ONCE = 2
-_TURNS_OF_WORKLOAD: WeakValueDictionary[Path, asyncio.Semaphore] = WeakValueDictionary()
+_MAX_CONCURRENT_CALLS = 2
+_SEMAPHORE_OF_WORKLOAD: WeakValueDictionary[Path, asyncio.Semaphore] = WeakValueDictionary()
 """Limits, by workload directory, how many threads a workload can occupy."""
 
 
@@ -174,7 +174,7 @@ async def exposure_of(directory: Path) -> PortExposure:
 
 async def _in_thread(directory: Path, call: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a call in a thread, few at once per workload. Raises Unavailable if earlier calls take too long."""
-    turn_semaphore = _TURNS_OF_WORKLOAD.setdefault(directory, asyncio.Semaphore(_CALLS_AT_ONCE))
+    turn_semaphore = _SEMAPHORE_OF_WORKLOAD.setdefault(directory, asyncio.Semaphore(_MAX_CONCURRENT_CALLS))
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             await turn_semaphore.acquire()
@@ -318,14 +318,14 @@ def _reach_relay(directory: Path, deadline: float) -> Iterator[socket.socket]:
 
 
 def _receive_exactly(relay_socket: socket.socket, length: int, deadline: float) -> bytes:
-    received = bytearray()
-    while len(received) < length:
+    received_bytes = bytearray()
+    while len(received_bytes) < length:
         _limit_wait(relay_socket, deadline)
-        chunk = relay_socket.recv(length - len(received))
+        chunk = relay_socket.recv(length - len(received_bytes))
         if not chunk:
             raise ConnectionResetError
-        received += chunk
-    return bytes(received)
+        received_bytes += chunk
+    return bytes(received_bytes)
 
 
 def _limit_wait(relay_socket: socket.socket, deadline: float) -> None:

@@ -40,9 +40,9 @@ def write_new_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replaces a file by a JSON object atomically. Raises OSError."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(path)
+    temporary_path = path.with_name(path.name + ".tmp")
+    temporary_path.write_text(json.dumps(content), encoding="utf-8")
+    temporary_path.replace(path)
 
 
 def exit_of(content: Mapping[str, Any]) -> WorkloadExit:

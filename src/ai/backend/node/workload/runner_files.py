@@ -47,7 +47,9 @@ def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
     """
     content_of_path = {path.name: path.read_bytes() for path in _runner_files(source)}
     content_of_path |= {
-        f"{part.name}/{path.name}": path.read_bytes() for part in parts for path in sorted(part.glob("*.py"))
+        f"{part_folder.name}/{path.name}": path.read_bytes()
+        for part_folder in parts
+        for path in sorted(part_folder.glob("*.py"))
     }
     digest = hashlib.sha256()
     for name, content in content_of_path.items():
@@ -103,10 +105,12 @@ def _is_current(byte_code: Path, source: Path) -> bool:
     return header[4:] == struct.pack("<LLL", 0, int(status.st_mtime) & 0xFFFF_FFFF, status.st_size & 0xFFFF_FFFF)
 
 
-def remove_other_copies(copy: Path, in_use: Collection[str]) -> None:
-    """Removes other runner copies whose path is in no text of ``in_use``, which has one text a workload."""
+def remove_other_copies(copy: Path, workload_texts: Collection[str]) -> None:
+    """Removes other runner copies whose path is in no text of ``workload_texts``, which has one text a workload."""
     for other_copy in copy.parent.iterdir():
-        if other_copy.name != copy.name and not any(other_copy.name in workload_text for workload_text in in_use):
+        if other_copy.name != copy.name and not any(
+            other_copy.name in workload_text for workload_text in workload_texts
+        ):
             remove_tree(other_copy)
 
 

@@ -52,7 +52,7 @@ def process_views(pids: Sequence[int]) -> list[ProcessView]:
             gauge("mem", proc.resident_bytes(pid), "bytes", None),
         ]
         transferred_counts = zip(("io_read", "io_write"), transferred_bytes(pid) or (), strict=False)
-        measurements += [accumulated(key, byte_count, "bytes") for key, byte_count in transferred_counts]
+        measurements += [accumulated(metric_key, byte_count, "bytes") for metric_key, byte_count in transferred_counts]
         start_tick, shown_pid = int(fields[19]), _shown_pid(pid)
         views.append(
             ProcessView(
@@ -135,14 +135,14 @@ class Meter:
 
     def home_size(self, record: Measurable, now_s: float) -> int:
         """Returns the bytes in a workload's home. Walks of homes are spaced to cost at most a fiftieth of one core."""
-        home = self._homes.get(record.key)
-        if home is not None and now_s < home.due:
-            return home.size
+        stored_size = self._homes.get(record.key)
+        if stored_size is not None and now_s < stored_size.due:
+            return stored_size.size
         started_at_s = time.perf_counter()
         size_bytes = tree_size(Path(record.home))
-        cost_s = time.perf_counter() - started_at_s
-        self._allowance_s -= cost_s
-        self._homes[record.key] = _HomeSize(now_s + max(HOME_SIZE_MIN_AGE_S, cost_s / HOME_SIZE_DUTY), size_bytes)
+        walk_s = time.perf_counter() - started_at_s
+        self._allowance_s -= walk_s
+        self._homes[record.key] = _HomeSize(now_s + max(HOME_SIZE_MIN_AGE_S, walk_s / HOME_SIZE_DUTY), size_bytes)
         return size_bytes
 
     def _renew_home_sizes(self, records: Sequence[Measurable], now_s: float) -> None:
@@ -224,23 +224,23 @@ def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
             process_namespace = Path(f"/proc/{pid}/ns/net").readlink()
         except OSError:
             continue
-        started = proc.start_time(pid)
-        if process_namespace != own_namespace and started is not None:
-            return pid, started
+        start_tick = proc.start_time(pid)
+        if process_namespace != own_namespace and start_tick is not None:
+            return pid, start_tick
     return None
 
 
 def _network_measurements(state: _WorkloadState, pids: Pids) -> list[Measurement]:
-    pid, started = state.network or (0, 0)
-    if not proc.is_same(pid, started):
+    pid, start_tick = state.network or (0, 0)
+    if not proc.is_same(pid, start_tick):
         state.network = _own_network(pids()) or state.network
-        pid, started = state.network or (0, 0)
-        if not proc.is_same(pid, started):
+        pid, start_tick = state.network or (0, 0)
+        if not proc.is_same(pid, start_tick):
             return []
     interface_counters = proc.interface_bytes(f"/proc/{pid}/net/dev").values()
     return [
-        rate(key, sum(byte_counts[direction_index] for byte_counts in interface_counters), "bps")
-        for direction_index, key in enumerate(("net_rx", "net_tx"))
+        rate(metric_key, sum(byte_counts[direction_index] for byte_counts in interface_counters), "bps")
+        for direction_index, metric_key in enumerate(("net_rx", "net_tx"))
     ]
 
 

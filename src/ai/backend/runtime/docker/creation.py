@@ -93,19 +93,21 @@ class Creation(msgspec.Struct, frozen=True):
         """Checks that the engine has every network that plugins attach. Raises CreationDenied naming the first that is
         missing.
         """
-        attached = [name for name in self.spec.config.networks if name not in ("none", "host")]
-        if not attached:
+        plugin_networks = [name for name in self.spec.config.networks if name not in ("none", "host")]
+        if not plugin_networks:
             return
-        existing = {str(network.get(key)) for network in await self.engine.networks() for key in ("Name", "Id")}
-        for name in attached:
-            if name not in existing:
+        existing_networks = {
+            str(network.get(field)) for network in await self.engine.networks() for field in ("Name", "Id")
+        }
+        for name in plugin_networks:
+            if name not in existing_networks:
                 message = f"this node's engine has no network {name!r}"
                 raise CreationDenied(message, data={"field": "networks", "key": name})
 
     def _prepare_files(self) -> tuple[DockerRecord, HostPaths]:
         spec, folder = self.spec, self.folder
         for mount in spec.config.mounts:
-            check_mount(mount, staged=os.geteuid() == 0)
+            check_mount(mount, is_staged=os.geteuid() == 0)
         home = self.state.home(spec.key.kernel_id)
         network = spec.network.network_id if spec.network is not None else ""
         record = DockerRecord(**record_values(spec, self.settings, home), network=network)
