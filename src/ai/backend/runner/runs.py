@@ -60,9 +60,9 @@ class Run:
 
     def end_phase(self) -> None:
         """Records the time at which the present part of the run ends, if a part is under way."""
-        name, started = self.phase
+        name, started_at = self.phase
         if name:
-            self.phases.append([name, started, time.time()])
+            self.phases.append([name, started_at, time.time()])
             self.phase = ("", 0.0)
 
 

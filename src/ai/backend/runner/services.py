@@ -110,9 +110,9 @@ class Services:
     ) -> None:
         """Replies when a service that the user or the image starts listens on its port, or at the timeout."""
         name, protocol, ports = _parse_declaration(request)
-        state = self._describe_passive(name, protocol, ports, definition)
-        if state["status"] == "running" or time.monotonic() > deadline:
-            self._outbox.reply(request, state)
+        service_state = self._describe_passive(name, protocol, ports, definition)
+        if service_state["status"] == "running" or time.monotonic() > deadline:
+            self._outbox.reply(request, service_state)
             return
         next_delay_s = min(2 * delay_s, _MAX_PORT_CHECK_S)
         self._loop.call_later(delay_s, lambda: self._await_passive_service(request, definition, deadline, next_delay_s))
@@ -160,8 +160,10 @@ class Services:
         kit_path = request.get("kit")
         if not kit_path and request.get("t") == "service-list" and name in INTRINSIC_URL_TEMPLATES:
             return offered_definition(name)
-        paths = [str(request.get(field) or "") for field in ("runtime_path", "service_path")]
-        return builtin_definition(name, self._runtime, kit_path if isinstance(kit_path, str) else None, *paths)
+        interpreter_paths = [str(request.get(field_name) or "") for field_name in ("runtime_path", "service_path")]
+        return builtin_definition(
+            name, self._runtime, kit_path if isinstance(kit_path, str) else None, *interpreter_paths
+        )
 
     # ---- a start
 
@@ -242,12 +244,14 @@ class Services:
         service.timer = self._loop.call_later(delay_s, lambda: self._await_port(service, next_delay_s))
 
     def _fail_start(self, service: Service, reason: str) -> None:
-        tail = service.output_tail.decode("utf-8", "replace").strip()
+        output_tail = service.output_tail.decode("utf-8", "replace").strip()
         service.status, service.reason = "failed", reason
         waiting_requests, service.start_requests = service.start_requests, []
-        text = f"the service {service.name} could not be started: {reason}" + (f"\n{tail}" if tail else "")
+        failure_text = f"the service {service.name} could not be started: {reason}" + (
+            f"\n{output_tail}" if output_tail else ""
+        )
         for request in waiting_requests:
-            self._outbox.refuse(request, "failed", text)
+            self._outbox.refuse(request, "failed", failure_text)
 
     # ---- output and end
 

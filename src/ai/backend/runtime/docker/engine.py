@@ -332,9 +332,9 @@ class Engine:
 
 def _strip_log_headers(log_stream: bytes) -> bytes:
     """Strips the eight-byte headers, whose last four bytes are a length, from an engine's log stream."""
-    outputs, offset = [], 0
-    while offset + 8 <= len(log_stream):
-        end = offset + 8 + int.from_bytes(log_stream[offset + 4 : offset + 8], "big")
-        outputs.append(log_stream[offset + 8 : end])
-        offset = end
+    outputs, header_offset = [], 0
+    while header_offset + 8 <= len(log_stream):
+        chunk_end = header_offset + 8 + int.from_bytes(log_stream[header_offset + 4 : header_offset + 8], "big")
+        outputs.append(log_stream[header_offset + 8 : chunk_end])
+        header_offset = chunk_end
     return b"".join(outputs)

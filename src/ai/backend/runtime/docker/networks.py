@@ -92,11 +92,11 @@ class SessionNetworks:
             CreationDeferred: the given addresses are in use here.
             WorkloadError: the kernel of Linux refuses.
         """
-        view = await self._find_existing(session_id, hosts, vxlan)
-        if view is None:
+        network_view = await self._find_existing(session_id, hosts, vxlan)
+        if network_view is None:
             crash_point("network.looked")
             async with self._choice_lock:
-                view = await self._create_network(session_id, hosts, vxlan)
+                network_view = await self._create_network(session_id, hosts, vxlan)
         if vxlan is not None:
             device, device_mark = self._overlay_device(session_id), f"{self._device_mark}{session_id}"
             try:
@@ -106,7 +106,7 @@ class SessionNetworks:
             except OSError as error:
                 reason = error.strerror or error
                 raise WorkloadError(f"the session's network cannot be led to other nodes: {reason}") from error
-        return view
+        return network_view
 
     async def _find_existing(
         self, session_id: SessionId, hosts: Sequence[str], vxlan: Overlay | None
@@ -242,9 +242,9 @@ def _rotated_subnets(pool: IPv4Network, prefix_length: int, first_number: int) -
     """Yields all subnets of a prefix length in the pool once, from subnet ``first_number`` on."""
     subnet_count = 1 << (prefix_length - pool.prefixlen)
     subnet_size = 1 << (32 - prefix_length)
-    for step in range(subnet_count):
-        number = (first_number + step) % subnet_count
-        yield IPv4Network((int(pool.network_address) + number * subnet_size, prefix_length))
+    for subnet_step in range(subnet_count):
+        subnet_number = (first_number + subnet_step) % subnet_count
+        yield IPv4Network((int(pool.network_address) + subnet_number * subnet_size, prefix_length))
 
 
 def _network_view(network: Container, session_id: SessionId) -> NetworkView:
