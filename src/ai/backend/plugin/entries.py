@@ -25,14 +25,14 @@ def load_class(group: str, name: str, base: Any) -> Any:
         InvalidInput: no package has a plugin of this name; the message names the others.
         PluginError: it cannot be imported, is no subclass of ``base``, or is written for another version.
     """
-    entries = list(entry_points(group=group, name=name))
-    if not entries:
-        names = ", ".join(installed(group)) or "none"
-        raise InvalidInput(f"No installed package has {name!r} in the entry points {group}; there is {names}.")
-    if len({entry.value for entry in entries}) > 1:
+    matching_entries = list(entry_points(group=group, name=name))
+    if not matching_entries:
+        plugin_names = ", ".join(installed(group)) or "none"
+        raise InvalidInput(f"No installed package has {name!r} in the entry points {group}; there is {plugin_names}.")
+    if len({entry.value for entry in matching_entries}) > 1:
         raise PluginError(f"Several packages have {name!r} in the entry points {group}: remove all but one.")
     try:
-        loaded: Any = entries[0].load()
+        loaded: Any = matching_entries[0].load()
     except Exception as e:
         raise PluginError(f"The plugin {name!r} of {group} cannot be loaded: {type(e).__name__}: {e}") from e
     return check_class(loaded, name, base)
@@ -52,8 +52,8 @@ def settings_for(cls: Any, values: Mapping[str, Any], *, place: str) -> BaseMode
         settings: BaseModel = model.model_validate(values)
     except ValidationError as e:
         problems = {f"{place}.{key}": problem for key, problem in problems_of(e).items()}
-        text = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
-        raise InvalidInput(text, data=problems) from None
+        problem_text = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
+        raise InvalidInput(problem_text, data=problems) from None
     return settings
 
 
@@ -64,7 +64,7 @@ def check_class(loaded: Any, name: str, base: Any) -> Any:
     """
     if not inspect.isclass(loaded) or not issubclass(loaded, base):
         raise PluginError(f"{name!r} is no subclass of {base.__module__}.{base.__name__}.")
-    expected, written_for = getattr(base, "spi_version", None), getattr(loaded, "spi_version", None)
-    if written_for != expected:
-        raise PluginError(f"{name!r} is written for version {written_for} of the SPI, not {expected}.")
+    expected_version, plugin_version = getattr(base, "spi_version", None), getattr(loaded, "spi_version", None)
+    if plugin_version != expected_version:
+        raise PluginError(f"{name!r} is written for version {plugin_version} of the SPI, not {expected_version}.")
     return loaded

@@ -83,9 +83,9 @@ def problems_of_options(options: Mapping[str, Any], schema: Mapping[str, Any]) -
         check_schema(schema)
         problems: dict[str, str] = {}
         for error in _validator(schema).iter_errors(options):
-            place = ".".join(str(part) for part in error.instance_path)
+            option_path = ".".join(str(key) for key in error.instance_path)
             message = (_of_value(error) or error).message
-            problems.setdefault(place, message[:_MAX_PROBLEM_LENGTH])
+            problems.setdefault(option_path, message[:_MAX_PROBLEM_LENGTH])
             if len(problems) >= _MAX_PROBLEMS:
                 break
     except Exception as e:  # noqa: BLE001  # whatever a schema of somebody else makes the validator do
@@ -99,7 +99,7 @@ def _count_parts(node: Any, root: Mapping[str, Any], counts: dict[str, int]) -> 
     Raises ValueError for a reference that leads back to itself, nowhere, or to another document; RecursionError.
     """
     if isinstance(node, list):
-        return sum(_count_parts(each, root, counts) for each in node)
+        return sum(_count_parts(item, root, counts) for item in node)
     if not isinstance(node, Mapping):
         return 1
     total = 1
@@ -117,15 +117,15 @@ def _count_parts(node: Any, root: Mapping[str, Any], counts: dict[str, int]) -> 
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> Any:
-    start, *steps = unquote(reference).split("/")
+    anchor, *escaped_names = unquote(reference).split("/")
     node: Any = root
     try:
-        for step in steps:
-            name = step.replace("~1", "/").replace("~0", "~")
+        for escaped_name in escaped_names:
+            name = escaped_name.replace("~1", "/").replace("~0", "~")
             node = node[int(name)] if isinstance(node, list) else node[name]
     except (LookupError, TypeError, ValueError):
-        start = ""
-    if start != "#":
+        anchor = ""
+    if anchor != "#":
         raise ValueError(f"its reference {reference[:64]!r} leads to no part of it")
     return node
 
@@ -148,8 +148,12 @@ def _of_value(error: Any) -> Any:
     """
     if error.kind.name != "anyOf":
         return None
-    inner_errors = [errors[0] for errors in error.kind.context if errors and not _demands_null(errors[0])]
-    return inner_errors[0] if len(inner_errors) == 1 else None
+    non_null_errors = [
+        alternative_errors[0]
+        for alternative_errors in error.kind.context
+        if alternative_errors and not _demands_null(alternative_errors[0])
+    ]
+    return non_null_errors[0] if len(non_null_errors) == 1 else None
 
 
 def _demands_null(error: Any) -> bool:

@@ -61,9 +61,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 def problems_of(error: ValidationError) -> dict[str, str]:
     """Describes the fault of each key: ``{"devices.0.colour": "there is no such key"}``; ``""`` is the whole table."""
     return {
-        ".".join(map(str, problem["loc"])): _MESSAGES.get(problem["type"])
-        or problem["msg"].removeprefix("Value error, ")
-        for problem in error.errors()
+        ".".join(map(str, error_details["loc"])): _MESSAGES.get(error_details["type"])
+        or error_details["msg"].removeprefix("Value error, ")
+        for error_details in error.errors()
     }
 
 

@@ -18,7 +18,7 @@ from ai.backend.pluginhost.process import GRACE_S, HostedCallFailed
 from ai.backend.pluginhost.proxy import HostedPlugin, launch
 
 log = logging.getLogger(__name__)
-R = TypeVar("R")
+T = TypeVar("T")
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 300.0
 """The delays between attempts to start a plugin."""
 _MAX_REASON_LENGTH = 500
@@ -103,8 +103,8 @@ class PluginHandle:
         """The objects from which a heartbeat's report of the plugin is made. At least one is another object after a
         change.
         """
-        reason = next(iter(self._faults.values()), None)
-        return self._class, self._plugin, self._options_schema, reason, self._retry_at < float("inf")
+        first_fault = next(iter(self._faults.values()), None)
+        return self._class, self._plugin, self._options_schema, first_fault, self._retry_at < float("inf")
 
     @property
     def has_ended(self) -> bool:
@@ -191,8 +191,8 @@ class PluginHandle:
         self._started_at = asyncio.get_running_loop().time()
 
     def _start_reason(self, error: BaseException) -> str:
-        is_late = isinstance(error, TimeoutError)
-        return f"init took longer than {self.timeout_s:g} s" if is_late else _description_of(error)
+        is_timeout = isinstance(error, TimeoutError)
+        return f"init took longer than {self.timeout_s:g} s" if is_timeout else _description_of(error)
 
     async def _end(self, plugin: AbstractComputePlugin) -> None:
         """Ends a plugin that is no longer used, once all its calls are answered or a timeout has passed."""
@@ -214,15 +214,15 @@ class PluginHandle:
             log.info("the plugin %s may block: it gets a host process", plugin_class.key)
         if reference is None:
             raise PluginError(f"{source.name} has no name that a host process could import")
-        hosted = await launch(
+        hosted_plugin = await launch(
             reference,
             lambda key: self.settings.get(key, {}),
             deadline_s=self.timeout_s,
             ended=partial(self._host_ended, generation),
             environment=self.environment,
         )
-        self._class = type(hosted)
-        return hosted
+        self._class = type(hosted_plugin)
+        return hosted_plugin
 
     def _patience_s(self, plugin: AbstractComputePlugin) -> float:
         """Returns the timeout of a call. A host process enforces the deadline itself."""
@@ -260,10 +260,10 @@ class PluginHandle:
     async def call(
         self,
         call_kind: str,
-        call: Callable[[AbstractComputePlugin], Awaitable[R]],
+        call: Callable[[AbstractComputePlugin], Awaitable[T]],
         *,
-        check: Callable[[R], R] | None = None,
-    ) -> R:
+        check: Callable[[T], T] | None = None,
+    ) -> T:
         """Calls the plugin with a deadline. A success clears the fault of earlier calls of the same kind.
 
         Args:
@@ -283,15 +283,15 @@ class PluginHandle:
             if check is not None:
                 result = check(result)
         except TimeoutError:
-            fault = self._fault(call_kind, f"{call_kind} took longer than {self.timeout_s:g} s")
-            raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault}") from None
+            fault_text = self._fault(call_kind, f"{call_kind} took longer than {self.timeout_s:g} s")
+            raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault_text}") from None
         except (BackendError, TerminationDeferred):
             raise
         except InvalidResponse as e:
             raise PluginError(f"the plugin {self.key}: {self._fault(call_kind, f'{call_kind}: {e}')}") from None
         except (Exception, SystemExit) as e:
-            fault = self._fault(call_kind, f"{call_kind} failed: {_description_of(e)}", e)
-            raise PluginError(f"the plugin {self.key}: {fault}") from e
+            fault_text = self._fault(call_kind, f"{call_kind} failed: {_description_of(e)}", e)
+            raise PluginError(f"the plugin {self.key}: {fault_text}") from e
         finally:
             self._calls[plugin] -= 1
             if not self._calls[plugin]:

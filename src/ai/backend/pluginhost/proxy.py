@@ -112,10 +112,10 @@ class HostedPlugin(AbstractComputePlugin):
     ) -> DeviceAllocation:
         choice = Choice(held=held, request=dict(request), numa_nodes=hint.numa_nodes, eligible=eligible)
         try:
-            chosen: DeviceAllocation = self.host.choose(choice)
+            allocation: DeviceAllocation = self.host.choose(choice)
         except TimeoutError:
             raise InvalidAllocation(f"the alloc map of {self.key} does not answer") from None
-        return chosen
+        return allocation
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
@@ -132,7 +132,7 @@ class HostedHook(PluginHook):
 
     async def _call(self, method: str) -> Any:
         context = self.context
-        request = HookCall(
+        hook_call = HookCall(
             method=method,
             workload=self.workload,
             device_alloc=self.device_alloc,
@@ -152,7 +152,7 @@ class HostedHook(PluginHook):
         )
         deadline_s = min(self._plugin.deadline_s, context.deadline_s)
         return await self._plugin.host.call(
-            "hook", (request,), deadline_s, HookState(self._take_state, context.state.save)
+            "hook", (hook_call,), deadline_s, HookState(self._take_state, context.state.save)
         )
 
     def _take_state(self, stored: KeptState) -> None:
@@ -191,8 +191,10 @@ def _watch_health(self: HostedPlugin) -> AsyncIterator[DeviceHealthChange]:
 def _check_hello(hello: Hello) -> None:
     """Raises InvalidResponse for a description that no plugin of this version has."""
     if hello.protocol not in PROTOCOLS:
-        spoken = ", ".join(map(str, PROTOCOLS))
-        raise InvalidResponse(f"it speaks version {hello.protocol} of the host protocol; this agent speaks {spoken}")
+        supported_versions = ", ".join(map(str, PROTOCOLS))
+        raise InvalidResponse(
+            f"it speaks version {hello.protocol} of the host protocol; this agent speaks {supported_versions}"
+        )
     try:
         check_slot_name(hello.key)
     except InvalidName as e:
@@ -213,11 +215,13 @@ def _check_hello(hello: Hello) -> None:
 
 def _class_of(hello: Hello, *, is_program: bool) -> type[HostedPlugin]:
     """Returns a proxy class with the description and the powers of the hosted plugin's class."""
-    of_powers = (POWER_CALLS.get(power, ()) for power in hello.powers)
-    calls = {name: _forward(name) for names in (PLUGIN_CALLS, *of_powers) for name in names}
+    calls_of_powers = (POWER_CALLS.get(power, ()) for power in hello.powers)
+    call_functions = {
+        call_name: _forward(call_name) for call_names in (PLUGIN_CALLS, *calls_of_powers) for call_name in call_names
+    }
     if "health_watching" in hello.powers:
-        calls["watch_health"] = _watch_health
-    facts = {
+        call_functions["watch_health"] = _watch_health
+    class_attributes = {
         "key": DeviceName(hello.key),
         "version": hello.version,
         "verified_on": hello.verified_on,
@@ -226,7 +230,7 @@ def _class_of(hello: Hello, *, is_program: bool) -> type[HostedPlugin]:
         "_is_program": is_program,
         "_options_schema": hello.options_schema,
     }
-    return type("HostedPlugin", (HostedPlugin,), {**facts, **calls})
+    return type("HostedPlugin", (HostedPlugin,), {**class_attributes, **call_functions})
 
 
 async def launch(

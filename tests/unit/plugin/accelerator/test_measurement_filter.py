@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ai.backend.plugin.accelerator import Measurement
-from ai.backend.plugin.accelerator.responses import KEYS_LIMIT, PER_ANSWER_LIMIT, MeasurementFilter
+from ai.backend.plugin.accelerator.responses import MAX_MEASUREMENTS, MAX_METRIC_KEYS, MeasurementFilter
 
 
 def _m(**kw: Any) -> Measurement:
@@ -53,10 +53,10 @@ def test_what_is_not_even_a_measurement_is_left_out() -> None:
 
 def test_the_names_of_a_source_are_bounded_over_its_life() -> None:
     sieve = MeasurementFilter()
-    for number in range(KEYS_LIMIT):
+    for number in range(MAX_METRIC_KEYS):
         assert len(sieve.passed([_m(key=f"k{number}")])) == 1
     assert sieve.passed([_m(key="one-more"), _m(key="k0")]) == [_m(key="k0")]
-    assert sieve.reason == f"more than {KEYS_LIMIT} different metrics; one-more and later ones are left out"
+    assert sieve.reason == f"more than {MAX_METRIC_KEYS} different metrics; one-more and later ones are left out"
     sieve.begin()
     assert sieve.passed([_m(key="k1")]) == [_m(key="k1")]
     assert sieve.reason is None
@@ -64,5 +64,5 @@ def test_the_names_of_a_source_are_bounded_over_its_life() -> None:
 
 def test_an_answer_is_bounded() -> None:
     sieve = MeasurementFilter()
-    assert len(sieve.passed(_m() for _ in range(PER_ANSWER_LIMIT + 5))) == PER_ANSWER_LIMIT
-    assert sieve.reason == f"more than {PER_ANSWER_LIMIT} measurements in one answer"
+    assert len(sieve.passed(_m() for _ in range(MAX_MEASUREMENTS + 5))) == MAX_MEASUREMENTS
+    assert sieve.reason == f"more than {MAX_MEASUREMENTS} measurements in one answer"

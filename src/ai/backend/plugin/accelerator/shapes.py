@@ -137,7 +137,9 @@ POWER_CALLS: Mapping[str, Mapping[str, ResponseShape]] = {
         "program": ResponseShape(tuple[DeviceId, str], None),
         "programmed_image": ResponseShape(_ONE_DEVICE, str | None),
     },
-    "power_controllable": {name: ResponseShape(_ONE_DEVICE, None) for name in ("power_on", "power_off", "reset")},
+    "power_controllable": {
+        call_name: ResponseShape(_ONE_DEVICE, None) for call_name in ("power_on", "power_off", "reset")
+    },
     "attachable": {
         "attachable_devices": ResponseShape(_NO_ARGUMENTS, tuple[DeviceId, ...]),
         "attach": ResponseShape(_ONE_DEVICE, None),
@@ -157,23 +159,23 @@ HOST_CALLS: Mapping[str, ResponseShape] = {
 """The calls to a host that are not simply a method of the plugin."""
 DIRECT: Mapping[str, ResponseShape] = {
     **PLUGIN_CALLS,
-    **{name: shape for calls in POWER_CALLS.values() for name, shape in calls.items()},
+    **{call_name: shape for calls in POWER_CALLS.values() for call_name, shape in calls.items()},
 }
 SHAPES: Mapping[str, ResponseShape] = {**DIRECT, **HOST_CALLS}
 
 
 def write_answer(method: str, answer: Any) -> bytes:
     """Encodes a method's answer. Raises InvalidResponse: foreign objects, inexact quantities, or too large."""
-    expected = _expected_collection(method)
-    if expected and (isinstance(answer, str | bytes) or not isinstance(answer, expected[0])):
-        raise InvalidResponse(f"is a {type(answer).__name__}; {expected[1]} is expected")
+    expected_collection = _expected_collection(method)
+    if expected_collection and (isinstance(answer, str | bytes) or not isinstance(answer, expected_collection[0])):
+        raise InvalidResponse(f"is a {type(answer).__name__}; {expected_collection[1]} is expected")
     try:
         if method == "list_devices":
             _require_exact(
-                (value, f"[{rank}].slots")
-                for rank, item in enumerate(answer)
-                for shape in item.slots
-                for value in (shape.amount, shape.quantum)
+                (value, f"[{item_number}].slots")
+                for item_number, answer_item in enumerate(answer)
+                for device_slot in answer_item.slots
+                for value in (device_slot.amount, device_slot.quantum)
             )
         elif method == "available_slots":
             _require_exact((value, f"[{slot!r:.80}]") for slot, value in answer.items())
@@ -190,10 +192,13 @@ def write_answer(method: str, answer: Any) -> bytes:
 def _expected_collection(method: str) -> tuple[type, str] | None:
     """Returns the kind of collection that a method returns, and its description. Returns None for another value."""
     result = SHAPES[method].result if method in SHAPES else None
-    origin, arguments = get_origin(result), [getattr(item, "__name__", str(item)) for item in get_args(result)]
-    if origin is tuple and method in DIRECT:
+    collection_type, arguments = (
+        get_origin(result),
+        [getattr(item_type, "__name__", str(item_type)) for item_type in get_args(result)],
+    )
+    if collection_type is tuple and method in DIRECT:
         return Sequence, f"a sequence of {arguments[0]}"
-    if origin is dict and method in DIRECT:
+    if collection_type is dict and method in DIRECT:
         return Mapping, f"a mapping of {arguments[0]} to {arguments[1]}"
     return None
 

@@ -85,8 +85,8 @@ class HookContract:
     async def test_checks_answer_or_deny_with_a_reason(self, hook: AbstractHook, text: str) -> None:
         account = Account(email=text, username=text, domain_name=text, role="user")
         async with asyncio.timeout(WITHIN_S):
-            for check in (hook.check_sign_on(account, text), hook.check_session(session_request(account, text))):
-                await _answer(check)
+            for check_call in (hook.check_sign_on(account, text), hook.check_session(session_request(account, text))):
+                await _answer(check_call)
 
     @pytest.mark.parametrize("text", HOSTILE_TEXTS)
     async def test_browsers_that_nobody_sent_are_refused(self, hook: AbstractHook, text: str) -> None:

@@ -36,9 +36,9 @@ BAD_KEYS = (
 )  # fmt: skip
 
 
-async def content_of(storage: ObjectStorage, key: str, **part: int) -> bytes:
-    async with aclosing(storage.read(key, **part)) as parts:
-        return b"".join([data async for data in parts])
+async def content_of(storage: ObjectStorage, key: str, **byte_range: int) -> bytes:
+    async with aclosing(storage.read(key, **byte_range)) as chunks:
+        return b"".join([chunk async for chunk in chunks])
 
 
 async def keys_of(storage: ObjectStorage, prefix: str = "", *, limit: int = 1000) -> list[str]:
@@ -53,9 +53,9 @@ async def keys_of(storage: ObjectStorage, prefix: str = "", *, limit: int = 1000
             return keys
 
 
-async def pieces(data: bytes, piece_bytes: int = 300_000) -> AsyncGenerator[bytes, None]:
-    for offset in range(0, len(data), piece_bytes):
-        yield data[offset : offset + piece_bytes]
+async def pieces(content: bytes, piece_bytes: int = 300_000) -> AsyncGenerator[bytes, None]:
+    for offset in range(0, len(content), piece_bytes):
+        yield content[offset : offset + piece_bytes]
 
 
 class ObjectStorageContract(ABC):
@@ -120,19 +120,19 @@ class ObjectStorageContract(ABC):
     async def test_any_name_is_kept_as_it_is(self, storage: ObjectStorage) -> None:
         for number, key in enumerate(AWKWARD_KEYS):
             await storage.put(f"top/{key}", str(number).encode())
-        expected = sorted((f"top/{key}" for key in AWKWARD_KEYS), key=str.encode)
-        assert await keys_of(storage, "top/") == expected
+        expected_keys = sorted((f"top/{key}" for key in AWKWARD_KEYS), key=str.encode)
+        assert await keys_of(storage, "top/") == expected_keys
         for number, key in enumerate(AWKWARD_KEYS):
             assert await content_of(storage, f"top/{key}") == str(number).encode()
-        await storage.delete(expected)
+        await storage.delete(expected_keys)
         assert await keys_of(storage) == []
 
     async def test_pages(self, storage: ObjectStorage) -> None:
         keys = ["a", "a-b/x", "a.b", "a0/0/1", "a0/0/2", "a0/1", "b/1", "b/2", "b/3", "c"]
         await asyncio.gather(*(storage.put(key, b"x") for key in keys))
-        expected = sorted(keys, key=str.encode)
+        expected_keys = sorted(keys, key=str.encode)
         for limit in (1, 2, 3, len(keys), 1000):
-            assert await keys_of(storage, limit=limit) == expected
+            assert await keys_of(storage, limit=limit) == expected_keys
             assert await keys_of(storage, "a0/", limit=limit) == ["a0/0/1", "a0/0/2", "a0/1"]
         await refused(InvalidPath, storage.list("a0"))
 
@@ -172,13 +172,13 @@ class ObjectStorageContract(ABC):
         await upload.write(data)
         await upload.abort()
         await upload.close()
-        again = await storage.open_upload("top/a")
-        assert again.offset == 0
-        await again.write(data)
-        await again.close()
-        other = await storage.open_upload("other/a")
-        await other.write(data)
-        await other.close()
+        second_upload = await storage.open_upload("top/a")
+        assert second_upload.offset == 0
+        await second_upload.write(data)
+        await second_upload.close()
+        other_upload = await storage.open_upload("other/a")
+        await other_upload.write(data)
+        await other_upload.close()
         await storage.put("top/b", b"")
         await storage.delete_prefix("top/")
         await storage.delete_prefix("top/")
@@ -211,13 +211,13 @@ class ObjectStorageContract(ABC):
         assert await content_of(storage, "to/there") == b"moved"
 
     async def test_many_at_once(self, storage: ObjectStorage) -> None:
-        async def one(number: int) -> None:
+        async def put_and_read(number: int) -> None:
             key, data = f"many/{number % 5}/{number}", os.urandom(1000 + number)
             await storage.put(key, data)
             assert await content_of(storage, key) == data
             await storage.move(key, f"moved/{number % 3}/{number}")
 
-        await asyncio.gather(*map(one, range(40)))
+        await asyncio.gather(*map(put_and_read, range(40)))
         assert len(await keys_of(storage, "moved/")) == 40
         await storage.delete(await keys_of(storage, "moved/"))
         assert await keys_of(storage) == []
@@ -233,20 +233,20 @@ class ObjectStorageContract(ABC):
             await storage.put("object", zeros(64), size=64 * MIB)
             async with aclosing(storage.read("object")) as parts:
                 assert sum([len(part) async for part in parts]) == 64 * MIB
-            _, peak = tracemalloc.get_traced_memory()
+            _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert peak < 40 * MIB
+        assert peak_bytes < 40 * MIB
 
     async def test_whoever_is_cancelled_holds_nothing(self, storage: ObjectStorage) -> None:
         await storage.put("object", b"x" * MIB)
 
-        async def work() -> None:
+        async def put_object() -> None:
             await storage.put("other", pieces(b"x" * 8 * MIB, 100_000))
 
-        for pause in (0, 0.001, 0.02):
-            task = asyncio.create_task(work())
-            await asyncio.sleep(pause)
+        for pause_s in (0, 0.001, 0.02):
+            task = asyncio.create_task(put_object())
+            await asyncio.sleep(pause_s)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await storage.put("other", b"done")
@@ -256,10 +256,10 @@ class ObjectStorageContract(ABC):
         if ObjectCapability.MOUNT not in storage.capabilities:
             pytest.skip("capability: the storage is not mounted")
         await storage.put("model/files/weights", b"abc")
-        top = await storage.mount_path("model/files/")
-        assert top.is_absolute()
-        assert (top / "weights").read_bytes() == b"abc"
-        assert sorted(path.name for path in top.iterdir()) == ["weights"]
+        mounted_folder = await storage.mount_path("model/files/")
+        assert mounted_folder.is_absolute()
+        assert (mounted_folder / "weights").read_bytes() == b"abc"
+        assert sorted(path.name for path in mounted_folder.iterdir()) == ["weights"]
         file = await storage.open_file("model/files/weights")
         assert os.read(file.fd, 10) == b"abc"
         file.close()

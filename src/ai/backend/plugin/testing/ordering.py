@@ -23,13 +23,13 @@ from ai.backend.plugin.ordering import AbstractOrder, Usage, Waiting
 def queue(seed: int, count: int) -> list[Waiting]:
     """Returns random pending sessions of three users. Larger priorities come first, then older sessions."""
     rng = random.Random(seed)
-    began = datetime(2026, 1, 1, tzinfo=UTC)
+    first_time = datetime(2026, 1, 1, tzinfo=UTC)
     waiting = [
         Waiting(
             session_id=SessionId(UUID(int=rng.getrandbits(128))),
             session_type=rng.choice(list(SessionType)),
             priority=rng.choice((0, 10, 10, 50)),
-            enqueued_at=began + timedelta(seconds=rng.randint(0, 9999)),
+            enqueued_at=first_time + timedelta(seconds=rng.randint(0, 9999)),
             requested=ResourceSlot({"cpu": Decimal(rng.randint(1, 64)), "mem": Decimal(2 ** rng.randint(28, 38))}),
             kernels=rng.choice((1, 1, 4)),
             scope=("default", "project", f"user{rng.randint(1, 3)}"),
@@ -41,8 +41,11 @@ def queue(seed: int, count: int) -> list[Waiting]:
 
 def usage(seed: int) -> Usage:
     rng = random.Random(seed)
-    held = {f"default/project/user{n}": ResourceSlot({"cpu": Decimal(rng.randint(0, 99))}) for n in (1, 2)}
-    return Usage(capacity=ResourceSlot({"cpu": Decimal(128), "mem": Decimal(2**40)}), occupied=held)
+    slots_of_user = {
+        f"default/project/user{user_number}": ResourceSlot({"cpu": Decimal(rng.randint(0, 99))})
+        for user_number in (1, 2)
+    }
+    return Usage(capacity=ResourceSlot({"cpu": Decimal(128), "mem": Decimal(2**40)}), occupied=slots_of_user)
 
 
 class OrderContract:
@@ -55,25 +58,29 @@ class OrderContract:
         plugin = self.make()
         for seed in range(50):
             waiting = queue(seed, seed % 17)
-            ordered = list(plugin.order(waiting, usage(seed)))
-            assert len(set(ordered)) == len(ordered)
-            assert set(ordered) <= {one.session_id for one in waiting}
+            ordered_ids = list(plugin.order(waiting, usage(seed)))
+            assert len(set(ordered_ids)) == len(ordered_ids)
+            assert set(ordered_ids) <= {session.session_id for session in waiting}
 
     def test_equal_arguments_give_an_equal_answer_whatever_was_asked_before(self) -> None:
-        plugin, other = self.make(), self.make()
+        plugin, other_plugin = self.make(), self.make()
         for seed in range(50):
             waiting = queue(seed, 12)
-            first = list(plugin.order(waiting, usage(seed)))
-            assert first == list(plugin.order(waiting, usage(seed))) == list(other.order(waiting, usage(seed)))
+            first_order = list(plugin.order(waiting, usage(seed)))
+            assert (
+                first_order
+                == list(plugin.order(waiting, usage(seed)))
+                == list(other_plugin.order(waiting, usage(seed)))
+            )
 
     def test_it_changes_none_of_its_arguments(self) -> None:
-        waiting, used = queue(1, 9), usage(1)
-        before = list(waiting), dict(used.occupied)
-        self.make().order(waiting, used)
-        assert (waiting, used.occupied) == before
+        waiting, group_usage = queue(1, 9), usage(1)
+        copies_before = list(waiting), dict(group_usage.occupied)
+        self.make().order(waiting, group_usage)
+        assert (waiting, group_usage.occupied) == copies_before
 
     def test_nobody_is_left_behind_for_ever(self) -> None:
         """A session that waits alone is tried."""
         for seed in range(20):
-            [alone] = queue(seed, 1)
-            assert list(self.make().order([alone], usage(seed))) in ([], [alone.session_id])
+            [only_session] = queue(seed, 1)
+            assert list(self.make().order([only_session], usage(seed))) in ([], [only_session.session_id])

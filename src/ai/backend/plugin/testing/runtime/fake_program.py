@@ -78,11 +78,11 @@ class Program:
                     await asyncio.sleep(0)
                     await self._block(body)
             case ast.Raise(exc=ast.Call(func=ast.Name(id="SystemExit"), args=args)):
-                code = [await self._value(argument) for argument in args]
-                raise ProgramDied(code[0] if code else 0)
+                exit_arguments = [await self._value(argument) for argument in args]
+                raise ProgramDied(exit_arguments[0] if exit_arguments else 0)
             case ast.Raise(exc=ast.Call(func=ast.Name(id=error), args=args)):
-                texts = [str(await self._value(argument)) for argument in args]
-                raise ProgramError(f"{error}: {', '.join(texts)}")
+                argument_texts = [str(await self._value(argument)) for argument in args]
+                raise ProgramError(f"{error}: {', '.join(argument_texts)}")
             case _:
                 raise ProgramError(f"NotImplementedError: {ast.unparse(node)}")
 
@@ -95,7 +95,7 @@ class Program:
                     raise ProgramError(f"NameError: name {name!r} is not defined")
                 return self._names[name]
             case ast.JoinedStr(values=values):
-                return "".join([str(await self._value(part)) for part in values])
+                return "".join([str(await self._value(value_node)) for value_node in values])
             case ast.FormattedValue(value=value):
                 return await self._value(value)
             case ast.BinOp(left=left, op=op, right=right):
@@ -126,21 +126,21 @@ class Program:
                 raise ProgramError(f"NotImplementedError: {type(operator).__name__}")
 
     async def _call(self, node: ast.Call) -> Any:
-        name = ast.unparse(node.func)
+        function_name = ast.unparse(node.func)
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
             return await self._file(node.func.value, node.func.attr, node.args)
         args = [await self._value(argument) for argument in node.args]
         keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-        match name:
+        match function_name:
             case "print":
-                stream = ast.unparse(keywords["file"]) if "file" in keywords else "sys.stdout"
-                text = " ".join(map(str, args)) + "\n"
-                self._world.write("stderr" if stream == "sys.stderr" else "stdout", text)
+                stream_name = ast.unparse(keywords["file"]) if "file" in keywords else "sys.stdout"
+                output_text = " ".join(map(str, args)) + "\n"
+                self._world.write("stderr" if stream_name == "sys.stderr" else "stdout", output_text)
                 return None
             case "input" | "getpass.getpass":
                 if args:
                     self._world.write("stdout", str(args[0]))
-                return await self._world.ask(name != "input")
+                return await self._world.ask(function_name != "input")
             case "time.sleep":
                 return await asyncio.sleep(args[0])
             case "os._exit" | "sys.exit" | "exit":
@@ -148,12 +148,12 @@ class Program:
             case "range":
                 return range(*args)
             case _:
-                raise ProgramError(f"NameError: name {name!r} is not defined")
+                raise ProgramError(f"NameError: name {function_name!r} is not defined")
 
-    async def _file(self, opened: ast.Call, method: str, args: list[ast.expr]) -> Any:
-        if ast.unparse(opened.func) != "open":
-            raise ProgramError(f"NotImplementedError: {ast.unparse(opened)}")
-        path = self._world.path(await self._value(opened.args[0]))
+    async def _file(self, open_call: ast.Call, method: str, args: list[ast.expr]) -> Any:
+        if ast.unparse(open_call.func) != "open":
+            raise ProgramError(f"NotImplementedError: {ast.unparse(open_call)}")
+        path = self._world.path(await self._value(open_call.args[0]))
         if method == "write":
             text = str(await self._value(args[0]))
             self._world.files[path] = text.encode()

@@ -70,8 +70,13 @@ class Talk:
         )
 
     def text(self, run_id: str = "r1", stream: str = "stdout") -> str:
-        items = [i for f in self.frames if f["t"] == "console" and f["id"] == run_id for i in f["items"]]
-        return "".join(text for kind, text in items if kind == stream)
+        items = [
+            item
+            for frame in self.frames
+            if frame["t"] == "console" and frame["id"] == run_id
+            for item in frame["items"]
+        ]
+        return "".join(item_text for kind, item_text in items if kind == stream)
 
     async def close(self) -> None:
         await self.channel.close()
@@ -103,8 +108,8 @@ class RuntimeSuite:
     @pytest.fixture(autouse=True)
     async def clean(self, runtime: AbstractRuntime) -> AsyncIterator[None]:
         yield
-        for talk in self.talks:
-            await talk.close()
+        for dialogue in self.talks:
+            await dialogue.close()
         await self.remove_all(runtime)
 
     async def eventually(self, condition: Callable[[], bool | Awaitable[bool]]) -> bool:
@@ -135,14 +140,14 @@ class RuntimeSuite:
 
     async def talk(self, runtime: AbstractRuntime, key: WorkloadKey, *, epoch: int = 1, last_seq: int = 0) -> Talk:
         """Opens a dialogue with a workload. The dialogue is closed after the test."""
-        talk = Talk(await runtime.open_channel(key, epoch=epoch, last_seq=last_seq), self.patience_s)
-        talk.key = key
-        self.talks.append(talk)
-        return talk
+        dialogue = Talk(await runtime.open_channel(key, epoch=epoch, last_seq=last_seq), self.patience_s)
+        dialogue.key = key
+        self.talks.append(dialogue)
+        return dialogue
 
     async def start(self, runtime: AbstractRuntime, spec: WorkloadSpec | None = None) -> Talk:
         """Creates a workload, and waits until its runner is ready."""
         view = await runtime.create(spec or self.spec())
-        talk = await self.talk(runtime, view.key)
-        await talk.kind("ready")
-        return talk
+        dialogue = await self.talk(runtime, view.key)
+        await dialogue.kind("ready")
+        return dialogue

@@ -93,20 +93,20 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         assert await volume.scope_limit(scope) is None
         await volume.set_scope_limit(scope, 12345)
         await volume.create_scope(scope)
-        again = self.make(volume.path)
-        await again.start()
-        assert await again.scope_limit(scope) == 12345
-        await again.set_scope_limit(scope, None)
+        restarted_volume = self.make(volume.path)
+        await restarted_volume.start()
+        assert await restarted_volume.scope_limit(scope) == 12345
+        await restarted_volume.set_scope_limit(scope, None)
         assert await volume.scope_limit(scope) is None
-        await again.stop()
+        await restarted_volume.stop()
 
     async def test_a_scope_uses_what_its_folders_use(self, volume: AbstractVolume) -> None:
-        first = some_folder()
-        second = VFolderId(first.scope, uuid4())
-        for folder in (first, second, some_folder()):
+        first_folder = some_folder()
+        second_folder = VFolderId(first_folder.scope, uuid4())
+        for folder in (first_folder, second_folder, some_folder()):
             await volume.create_folder(folder)
             await put(volume, folder, "file", os.urandom(1 << 20))
-        usage = await volume.scope_usage(first.scope)
+        usage = await volume.scope_usage(first_folder.scope)
         assert 2 << 20 <= usage.used_bytes < 3 << 20
         assert usage.file_count >= 2
 
@@ -133,12 +133,12 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
     async def test_a_deleted_folder_is_gone_at_once(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
     ) -> None:
-        deep = inside
+        deepest_directory = inside
         for _ in range(40):
-            deep = deep / "d"
-            deep.mkdir()
-        (deep / "file").write_bytes(b"x")
-        deep.chmod(0o500)
+            deepest_directory = deepest_directory / "d"
+            deepest_directory.mkdir()
+        (deepest_directory / "file").write_bytes(b"x")
+        deepest_directory.chmod(0o500)
         await volume.delete_folder(folder)
         assert not inside.exists()
         assert not await volume.has_folder(folder)
@@ -175,17 +175,17 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
             file.write(b"end")
         os.mkfifo(inside / "fifo")
         os.utime(inside / "sub" / "run", (1_000_000, 1_000_000))
-        target, progress = some_folder(), Progress()
-        await volume.clone_folder(folder, volume, target, progress)
-        copy = await volume.mount_path(target, TOP)
-        assert sorted(os.listdir(copy)) == ["link", "out", "sparse", "sub"]
-        assert (copy / "out").readlink() == Path("/etc/passwd")
-        status = (copy / "sub" / "run").stat()
+        clone, progress = some_folder(), Progress()
+        await volume.clone_folder(folder, volume, clone, progress)
+        clone_path = await volume.mount_path(clone, TOP)
+        assert sorted(os.listdir(clone_path)) == ["link", "out", "sparse", "sub"]
+        assert (clone_path / "out").readlink() == Path("/etc/passwd")
+        status = (clone_path / "sub" / "run").stat()
         assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (0o755, 1_000_000)
-        assert (copy / "sparse").read_bytes() == (inside / "sparse").read_bytes()
-        assert (copy / "sparse").stat().st_blocks * 512 < 1 << 20
+        assert (clone_path / "sparse").read_bytes() == (inside / "sparse").read_bytes()
+        assert (clone_path / "sparse").stat().st_blocks * 512 < 1 << 20
         assert (progress.files, progress.skipped) == (4, 1)
-        await volume.clone_folder(folder, volume, target, Progress())  # is there: done
+        await volume.clone_folder(folder, volume, clone, Progress())  # is there: done
         assert not await volume.unfinished_clones()
 
     async def test_a_cancelled_clone_leaves_nothing(
@@ -211,20 +211,20 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         await volume.start()
         source, target = some_folder(), some_folder()
         await volume.create_folder(source)
-        clone = asyncio.create_task(volume.clone_folder(source, volume, target, Progress()))
+        clone_task = asyncio.create_task(volume.clone_folder(source, volume, target, Progress()))
         await asyncio.to_thread(clone_reached.wait, 10)
-        assert [clone.target for clone in await volume.unfinished_clones()] == [target]
+        assert [clone_task.target for clone_task in await volume.unfinished_clones()] == [target]
         await volume.delete_folder(target)
         may_go_on.set()
-        await refused(FolderNotFound, clone)
+        await refused(FolderNotFound, clone_task)
         assert not await volume.has_folder(target)
         await volume.stop()
 
     async def test_two_clones_at_once_make_one_folder(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
     ) -> None:
-        for number in range(50):
-            (inside / str(number)).write_bytes(os.urandom(1000))
+        for file_number in range(50):
+            (inside / str(file_number)).write_bytes(os.urandom(1000))
         target = some_folder()
         await asyncio.gather(*(volume.clone_folder(folder, volume, target, Progress()) for _ in range(3)))
         assert len(await names(volume, target)) == 50
@@ -249,39 +249,39 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         os.mkfifo(inside / "pipe")
         (inside / os.fsdecode(b"\xff")).write_bytes(b"")
         page = await volume.list_directory(folder, TOP, limit=10)
-        kinds = {entry.name: entry.kind for entry in page.entries}
-        assert kinds == {
+        kind_by_name = {entry.name: entry.kind for entry in page.entries}
+        assert kind_by_name == {
             "dir": FileKind.DIRECTORY,
             "file": FileKind.FILE,
             "link": FileKind.SYMBOLIC_LINK,
             "pipe": FileKind.OTHER,
             "\ufffd": FileKind.FILE,
         }
-        by_name = {entry.name: entry for entry in page.entries}
-        assert by_name["file"].size == 5
-        assert by_name["link"].symlink_target == "file"
-        for path, error in (("pipe", WrongKindOfFile), ("dir", WrongKindOfFile), ("none", NoSuchFile)):
-            await refused(error, volume.open_file(folder, at(path)))
+        entry_by_name = {entry.name: entry for entry in page.entries}
+        assert entry_by_name["file"].size == 5
+        assert entry_by_name["link"].symlink_target == "file"
+        for path, error_class in (("pipe", WrongKindOfFile), ("dir", WrongKindOfFile), ("none", NoSuchFile)):
+            await refused(error_class, volume.open_file(folder, at(path)))
 
     async def test_pages_miss_nothing_that_stays(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
         kept_names = {f"stays-{number}" for number in range(300)}
         for name in kept_names | {f"goes-{number}" for number in range(300)}:
             (inside / name).touch()
-        listed: list[str] = []
+        listed_names: list[str] = []
         cursor: str | None = None
         while True:
             page = await volume.list_directory(folder, TOP, limit=7, cursor=cursor)
-            listed += [entry.name for entry in page.entries]
+            listed_names += [entry.name for entry in page.entries]
             assert len(page.entries) <= 7
             if (cursor := page.cursor) is None:
                 break
-            (inside / f"goes-{len(listed)}").unlink(missing_ok=True)
-            (inside / f"new-{len(listed)}").touch()
-        permanent = [name for name in listed if name in kept_names]
-        assert len(permanent) == len(kept_names)
-        assert set(permanent) == kept_names
-        for wrong in ("x", "-5", "1" * 40):
-            await refused(InvalidInput, volume.list_directory(folder, TOP, limit=7, cursor=wrong))
+            (inside / f"goes-{len(listed_names)}").unlink(missing_ok=True)
+            (inside / f"new-{len(listed_names)}").touch()
+        listed_kept_names = [name for name in listed_names if name in kept_names]
+        assert len(listed_kept_names) == len(kept_names)
+        assert set(listed_kept_names) == kept_names
+        for wrong_cursor in ("x", "-5", "1" * 40):
+            await refused(InvalidInput, volume.list_directory(folder, TOP, limit=7, cursor=wrong_cursor))
 
     async def test_directories_are_made(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
         await volume.make_directory(folder, at("a/b/c"), parents=True, exist_ok=False)
@@ -328,7 +328,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         (inside / "a" / "b").mkdir(parents=True)
         (inside / "a" / "b" / "f").write_text("f")
         (inside / "a" / "out").symlink_to("/etc/passwd")
-        contents = {}
+        entry_by_path = {}
         with volume.open_tree(folder, [at("a")]) as entries:
             for entry in entries:
                 content = b""
@@ -336,8 +336,8 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
                     file = entry.open()
                     content = os.read(file.fd, 100)
                     file.close()
-                contents[str(entry.path)] = (entry.entry.kind, content, entry.entry.symlink_target)
-        assert contents == {
+                entry_by_path[str(entry.path)] = (entry.entry.kind, content, entry.entry.symlink_target)
+        assert entry_by_path == {
             "a": (FileKind.DIRECTORY, b"", ""),
             "a/b": (FileKind.DIRECTORY, b"", ""),
             "a/b/f": (FileKind.FILE, b"f", ""),
@@ -353,14 +353,14 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         rng, model = random.Random(seed), TreeModel()
         for step in range(250):
             operation, arguments = model.choose(rng)
-            expected = model.refusal(operation, *arguments)
+            expected_error = model.refusal(operation, *arguments)
             try:
                 await _perform(volume, folder, operation, arguments)
-                refused: type[BackendError] | None = None
+                raised_error: type[BackendError] | None = None
             except BackendError as error:
-                refused = type(error)
-            assert refused == expected, f"seed {seed}, step {step}: {operation}{arguments}"
-            if expected is None:
+                raised_error = type(error)
+            assert raised_error == expected_error, f"seed {seed}, step {step}: {operation}{arguments}"
+            if expected_error is None:
                 model.apply(operation, *arguments)
             if step % 25 == 0:
                 assert _read_tree(inside) == model.tree, f"seed {seed}, step {step}"
@@ -386,8 +386,10 @@ async def _perform(volume: AbstractVolume, folder: VFolderId, operation: str, ar
         case "clone", ():
             target = some_folder()
             await volume.clone_folder(folder, volume, target, Progress())
-            copy, original = [_read_tree(await volume.mount_path(each, TOP)) for each in (target, folder)]
-            assert copy == original
+            cloned_tree, original_tree = [
+                _read_tree(await volume.mount_path(each_folder, TOP)) for each_folder in (target, folder)
+            ]
+            assert cloned_tree == original_tree
             await volume.delete_folder(target)
         case "archive", (path,):
             assert _reported_size(volume, folder, path) == len(await names(volume, folder, path))

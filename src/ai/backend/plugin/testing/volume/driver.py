@@ -51,9 +51,9 @@ async def eventually(condition: Any, timeout_s: float = 10.0) -> None:
         await asyncio.sleep(0.01)
 
 
-def nothing_is_named(name: str, below: Path) -> bool:
+def nothing_is_named(name: str, top_path: Path) -> bool:
     """Returns True if no entry has the name at any depth; find(1) fails where a tree changes under it."""
-    search = subprocess.run(["find", below, "-name", name, "-print", "-quit"], capture_output=True, check=False)
+    search = subprocess.run(["find", top_path, "-name", name, "-print", "-quit"], capture_output=True, check=False)
     return search.returncode == 0 and not search.stdout
 
 
@@ -88,13 +88,13 @@ async def read(volume: AbstractVolume, folder: VFolderId, path: str) -> bytes:
 
 async def names(volume: AbstractVolume, folder: VFolderId, path: str = ".", *, limit: int = 1000) -> list[str]:
     """Lists the names in a directory of a folder, from all pages of the listing."""
-    listed: list[str] = []
+    listed_names: list[str] = []
     cursor: str | None = None
     while True:
         page = await volume.list_directory(folder, at(path), limit=limit, cursor=cursor)
-        listed += [entry.name for entry in page.entries]
+        listed_names += [entry.name for entry in page.entries]
         if (cursor := page.cursor) is None:
-            return listed
+            return listed_names
 
 
 _OPERATIONS = ("put", "put", "mkdir", "mkdir", "delete", "rename", "move", "read", "list", "clone", "archive")
@@ -107,7 +107,7 @@ class TreeModel:
     tree: dict[str, bytes | None] = field(default_factory=dict)
 
     def choose(self, rng: random.Random) -> tuple[str, tuple[Any, ...]]:
-        def path() -> str:
+        def random_path() -> str:
             if self.tree and rng.random() < 0.5:
                 return rng.choice(sorted(self.tree))
             return "/".join(rng.choice(("a", "b", "-c", "é")) for _ in range(rng.randint(1, 3)))
@@ -115,31 +115,31 @@ class TreeModel:
         operation = rng.choice(_OPERATIONS)
         match operation:
             case "put":
-                return operation, (path(), rng.randbytes(rng.randint(0, 5000)))
+                return operation, (random_path(), rng.randbytes(rng.randint(0, 5000)))
             case "delete":
-                return operation, (path(), rng.random() < 0.5)
+                return operation, (random_path(), rng.random() < 0.5)
             case "rename":
-                return operation, (path(), rng.choice(("a", "b", "new\n", "..", "x/y")))
+                return operation, (random_path(), rng.choice(("a", "b", "new\n", "..", "x/y")))
             case "move":
-                return operation, (path(), path())
+                return operation, (random_path(), random_path())
             case "clone":
                 return operation, ()
             case "archive":
                 directories = [name for name, content in self.tree.items() if content is None]
                 return operation, (rng.choice(sorted(directories)) if directories else ".",)
-        return operation, (path(),)
+        return operation, (random_path(),)
 
     def _is_directory(self, path: str) -> bool:
         return path in ("", ".") or self.tree.get(path, b"") is None
 
     def _parent_error(self, path: str) -> type[BackendError] | None:
         """Returns the error that a missing or wrong parent directory causes. Returns None if the parent is right."""
-        parts = path.split("/")[:-1]
-        for depth in range(1, len(parts) + 1):
-            prefix = "/".join(parts[:depth])
-            if prefix not in self.tree:
+        parent_names = path.split("/")[:-1]
+        for depth in range(1, len(parent_names) + 1):
+            parent_path = "/".join(parent_names[:depth])
+            if parent_path not in self.tree:
                 return NoSuchFile
-            if not self._is_directory(prefix):
+            if not self._is_directory(parent_path):
                 return WrongKindOfFile
         return None
 
@@ -154,10 +154,11 @@ class TreeModel:
         if operation in ("clone", "archive"):
             return None
         if operation == "put":
-            above = self._parent_error(path)
+            parent_error = self._parent_error(path)
             return (
                 WrongKindOfFile
-                if above is WrongKindOfFile or (above is None and path in self.tree and self._is_directory(path))
+                if parent_error is WrongKindOfFile
+                or (parent_error is None and path in self.tree and self._is_directory(path))
                 else None
             )
         if operation == "mkdir":
@@ -177,9 +178,9 @@ class TreeModel:
         return self._rename_error(path, self._moved_path(path, rest[0]))
 
     def _rename_error(self, source: str, target: str) -> type[BackendError] | None:
-        refused = self._parent_error(source) or self._parent_error(target)
-        if refused:
-            return refused
+        parent_error = self._parent_error(source) or self._parent_error(target)
+        if parent_error:
+            return parent_error
         if source not in self.tree:
             return NoSuchFile
         if target in self.tree:
@@ -189,20 +190,20 @@ class TreeModel:
     def apply(self, operation: str, path: str = "", *rest: Any) -> None:
         """Applies an operation on files to the model."""
         if operation == "put":
-            parts = path.split("/")
-            for depth in range(1, len(parts)):
-                self.tree["/".join(parts[:depth])] = None
+            path_parts = path.split("/")
+            for depth in range(1, len(path_parts)):
+                self.tree["/".join(path_parts[:depth])] = None
             self.tree[path] = rest[0]
         elif operation == "mkdir":
             self.tree[path] = None
         elif operation == "delete":
-            for removed in [name for name in self.tree if name == path or name.startswith(path + "/")]:
-                del self.tree[removed]
+            for removed_path in [name for name in self.tree if name == path or name.startswith(path + "/")]:
+                del self.tree[removed_path]
         elif operation in ("rename", "move"):
-            target = (
+            target_path = (
                 (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/")
                 if operation == "rename"
                 else self._moved_path(path, rest[0])
             )
-            for old in [name for name in self.tree if name == path or name.startswith(path + "/")]:
-                self.tree[target + old[len(path) :]] = self.tree.pop(old)
+            for old_path in [name for name in self.tree if name == path or name.startswith(path + "/")]:
+                self.tree[target_path + old_path[len(path) :]] = self.tree.pop(old_path)

@@ -34,14 +34,22 @@ async def power_can_be_controlled(subject: Subject) -> None:
         for _ in range(2):
             await subject.call(method, device.device_id)
     try:
-        healthy_ids = {listed.device_id for listed in await subject.devices() if listed.health is DeviceHealth.HEALTHY}
+        healthy_ids = {
+            listed_device.device_id
+            for listed_device in await subject.devices()
+            if listed_device.health is DeviceHealth.HEALTHY
+        }
         expect(device.device_id not in healthy_ids, f"{device.device_id} was switched off, and is listed as healthy")
     finally:
         await subject.call("power_on", device.device_id)
-    healthy_ids = {listed.device_id for listed in await subject.devices() if listed.health is DeviceHealth.HEALTHY}
+    healthy_ids = {
+        listed_device.device_id
+        for listed_device in await subject.devices()
+        if listed_device.health is DeviceHealth.HEALTHY
+    }
     expect(device.device_id in healthy_ids, f"{device.device_id} was switched on again, and is not listed as healthy")
     for method in ("power_on", "power_off", "reset"):
-        await subject.refused(method, _UNKNOWN_DEVICE, by=NotFound, why="for an unknown device")
+        await subject.refused(method, _UNKNOWN_DEVICE, error_class=NotFound, circumstance="for an unknown device")
 
 
 @CHECKS.add(_POWER_SOURCE, power="power_controllable", alters=True)
@@ -52,7 +60,9 @@ async def a_device_in_use_stays_on(subject: Subject) -> None:
     try:
         for device_id in sorted(allocation.device_ids()):
             for method in ("power_off", "reset"):
-                await subject.refused(method, device_id, by=Conflict, why="while a workload held the device")
+                await subject.refused(
+                    method, device_id, error_class=Conflict, circumstance="while a workload held the device"
+                )
     finally:
         await subject.hook("post_terminate", allocation, state)
 
@@ -62,7 +72,9 @@ async def images_are_loaded(subject: Subject) -> None:
     """An image that does not fit is refused and changes nothing; one that fits is what is loaded, also twice."""
     device = (await subject.a_device()).device_id
     image_before = await subject.call("programmed_image", device)
-    await subject.refused("program", device, "no image at all", by=InvalidInput, why="with what is no image")
+    await subject.refused(
+        "program", device, "no image at all", error_class=InvalidInput, circumstance="with what is no image"
+    )
     expect(await subject.call("programmed_image", device) == image_before, "a refused image is loaded")
     if subject.image is not None:
         for _ in range(2):
@@ -78,24 +90,27 @@ async def images_are_loaded(subject: Subject) -> None:
 async def devices_are_attached_and_detached(subject: Subject) -> None:
     """An attached device is listed, a detached one is not, each call may be repeated; one in use stays."""
     attachable_ids = await subject.call("attachable_devices")
-    listed_ids = {one.device_id for one in await subject.devices()}
+    listed_ids = {listed_device.device_id for listed_device in await subject.devices()}
     expect(not listed_ids & set(attachable_ids), f"attachable and listed: {sorted(listed_ids & set(attachable_ids))}")
     if not attachable_ids:
         raise NotApplicable("no device of another box can be attached now")
     device = attachable_ids[0]
     for _ in range(2):
         await subject.call("attach", device)
-    by_id = {one.device_id: one for one in await subject.devices()}
-    expect(device in by_id, f"{device} was attached, and is not listed")
+    device_by_id = {listed_device.device_id: listed_device for listed_device in await subject.devices()}
+    expect(device in device_by_id, f"{device} was attached, and is not listed")
     expect(device not in await subject.call("attachable_devices"), f"{device} was attached, and is attachable")
-    slot = by_id[device].slots[0]
+    slot = device_by_id[device].slots[0]
     allocation, state = DeviceAllocation(slots={slot.slot_name: {device: slot.quantum}}), ManagedState()
     await subject.hook("pre_create", allocation, state)
-    await subject.refused("detach", device, by=Conflict, why="while a workload held the device")
+    await subject.refused("detach", device, error_class=Conflict, circumstance="while a workload held the device")
     await subject.hook("post_terminate", allocation, state)
     for _ in range(2):
         await subject.call("detach", device)
-    expect(device not in {one.device_id for one in await subject.devices()}, f"{device} was detached, and is listed")
+    expect(
+        device not in {listed_device.device_id for listed_device in await subject.devices()},
+        f"{device} was detached, and is listed",
+    )
 
 
 @CHECKS.add("accelerator v2, HealthWatching; decision 0060", power="health_watching")
@@ -103,19 +118,19 @@ async def health_is_watched(subject: Subject) -> None:
     """The watch of health goes on, tells of known devices only, can be cancelled, and begun again."""
     device_ids = {device.device_id for device in await subject.devices()}
     for _ in range(2):
-        watch: AsyncIterator[Any] = subject.plugin.watch_health()  # type: ignore[attr-defined]  # the flag promises it
-        listening = asyncio.create_task(_check_changes(watch, device_ids))
-        finished, _ = await asyncio.wait([listening], timeout=_LISTEN_S)
-        if finished:
-            listening.result()
+        health_changes: AsyncIterator[Any] = subject.plugin.watch_health()  # type: ignore[attr-defined]  # the flag promises it
+        listening_task = asyncio.create_task(_check_changes(health_changes, device_ids))
+        finished_tasks, _ = await asyncio.wait([listening_task], timeout=_LISTEN_S)
+        if finished_tasks:
+            listening_task.result()
             raise CheckFailed("watch_health has ended by itself")
-        listening.cancel()
-        finished, _ = await asyncio.wait([listening], timeout=subject.deadline_s)
-        expect(finished, f"watch_health goes on {subject.deadline_s:g} s after it was cancelled")
+        listening_task.cancel()
+        finished_tasks, _ = await asyncio.wait([listening_task], timeout=subject.deadline_s)
+        expect(finished_tasks, f"watch_health goes on {subject.deadline_s:g} s after it was cancelled")
 
 
-async def _check_changes(watch: AsyncIterator[Any], device_ids: set[DeviceId]) -> None:
-    async for change in watch:
+async def _check_changes(health_changes: AsyncIterator[Any], device_ids: set[DeviceId]) -> None:
+    async for change in health_changes:
         expect(isinstance(change, DeviceHealthChange), f"watch_health gives {shown(change)}")
         expect(change.device_id in device_ids, f"watch_health tells of the unknown device {change.device_id}")
         has_reason = change.health is DeviceHealth.HEALTHY or change.reason
@@ -148,11 +163,11 @@ def _check_edits(where: str, edits: Mapping[str, Any]) -> None:
     expect(not unknown_kinds, f"{where}: containerEdits has no key {', '.join(unknown_kinds)}")
     for variable in edits.get("env", ()):
         expect(isinstance(variable, str) and "=" in variable, f"{where}: env has {shown(variable)}")
-    for node in edits.get("deviceNodes", ()):
-        path = node.get("path")
+    for device_node in edits.get("deviceNodes", ()):
+        path = device_node.get("path")
         expect(str(path or "").startswith("/"), f"{where}: a device node has the path {shown(path)}")
     for mount in edits.get("mounts", ()):
-        paths = [str(mount.get(key, "")) for key in ("hostPath", "containerPath")]
+        paths = [str(mount.get(path_key, "")) for path_key in ("hostPath", "containerPath")]
         expect(all(path.startswith("/") for path in paths), f"{where}: a mount has the paths {paths}")
     for hook in edits.get("hooks", ()):
         expect(hook.get("hookName") and str(hook.get("path", "")).startswith("/"), f"{where}: the hook {shown(hook)}")
@@ -172,14 +187,14 @@ async def cdi_names_of_hooks_are_in_the_spec(subject: Subject) -> None:
 
 
 async def _offered_profiles(subject: Subject) -> list[tuple[DeviceId, PartitionProfile]]:
-    offered = []
+    profiles_of_devices = []
     for device in await subject.devices():
         try:
             profiles = await subject.call("partition_profiles", device.device_id)
         except NotFound:  # it is a partition itself
             continue
-        offered += [(device.device_id, profile) for profile in profiles]
-    return offered
+        profiles_of_devices += [(device.device_id, profile) for profile in profiles]
+    return profiles_of_devices
 
 
 async def _new_partition(subject: Subject) -> tuple[PartitionProfile, DeviceId]:
@@ -204,38 +219,50 @@ async def partition_profiles_are_told(subject: Subject) -> None:
         expect(name in slot_names, f"{where} is of the slot {name}, which is not configurable")
         expect(profile.available >= 0, f"{where}: {profile.available} are available")
         expect(profile.amount > 0, f"{where} has the amount {profile.amount}")
-    await subject.refused("partition_profiles", _UNKNOWN_DEVICE, by=NotFound, why="for an unknown device")
+    await subject.refused(
+        "partition_profiles", _UNKNOWN_DEVICE, error_class=NotFound, circumstance="for an unknown device"
+    )
 
 
 @CHECKS.add(_PARTITIONS_SOURCE, power="partitionable", alters=True)
 async def partitions_come_and_go(subject: Subject) -> None:
     """A new partition is listed and offers its slot; once undone it is gone, and undoing it again is safe."""
-    profile, part_id = await _new_partition(subject)
+    profile, partition_id = await _new_partition(subject)
     try:
-        by_id = {one.device_id: one for one in await subject.devices()}
-        expect(part_id in by_id, f"create_partition made {part_id}, and list_devices does not list it")
-        amount = {slot.slot_name: slot.amount for slot in by_id[part_id].slots}.get(profile.slot_name)
-        expect(amount == profile.amount, f"{part_id} offers {amount} {profile.slot_name}; its profile {profile.amount}")
-        async with subject.remade() as again:
-            after: Sequence[Any] = await again.devices()
-            expect(part_id in {one.device_id for one in after}, f"after a restart the partition {part_id} is gone")
+        device_by_id = {device.device_id: device for device in await subject.devices()}
+        expect(partition_id in device_by_id, f"create_partition made {partition_id}, and list_devices does not list it")
+        amount = {slot.slot_name: slot.amount for slot in device_by_id[partition_id].slots}.get(profile.slot_name)
+        expect(
+            amount == profile.amount,
+            f"{partition_id} offers {amount} {profile.slot_name}; its profile {profile.amount}",
+        )
+        async with subject.remade() as restarted_subject:
+            devices_after: Sequence[Any] = await restarted_subject.devices()
+            expect(
+                partition_id in {device.device_id for device in devices_after},
+                f"after a restart the partition {partition_id} is gone",
+            )
     finally:
-        await subject.call("destroy_partition", part_id)
-    await subject.call("destroy_partition", part_id)
-    listed_ids = {listed.device_id for listed in await subject.devices()}
-    expect(part_id not in listed_ids, f"{part_id} was destroyed, and is still listed")
-    await subject.refused("create_partition", _UNKNOWN_DEVICE, profile.name, by=NotFound, why="for an unknown device")
+        await subject.call("destroy_partition", partition_id)
+    await subject.call("destroy_partition", partition_id)
+    listed_ids = {listed_device.device_id for listed_device in await subject.devices()}
+    expect(partition_id not in listed_ids, f"{partition_id} was destroyed, and is still listed")
+    await subject.refused(
+        "create_partition", _UNKNOWN_DEVICE, profile.name, error_class=NotFound, circumstance="for an unknown device"
+    )
 
 
 @CHECKS.add(_PARTITIONS_SOURCE, power="partitionable", alters=True)
 async def a_partition_in_use_stays(subject: Subject) -> None:
     """While a workload holds a partition it cannot be destroyed; afterwards it can."""
-    profile, part_id = await _new_partition(subject)
-    allocation = DeviceAllocation(slots={profile.slot_name: {part_id: Decimal(profile.amount)}})
+    profile, partition_id = await _new_partition(subject)
+    allocation = DeviceAllocation(slots={profile.slot_name: {partition_id: Decimal(profile.amount)}})
     state = ManagedState()
     try:
         await subject.hook("pre_create", allocation, state)
-        await subject.refused("destroy_partition", part_id, by=Conflict, why="while a workload held the partition")
+        await subject.refused(
+            "destroy_partition", partition_id, error_class=Conflict, circumstance="while a workload held the partition"
+        )
         await subject.hook("post_terminate", allocation, state)
     finally:
-        await subject.call("destroy_partition", part_id)
+        await subject.call("destroy_partition", partition_id)

@@ -29,8 +29,8 @@ class NotApplicable(Exception):
 
 def shown(value: object, limit: int = 120) -> str:
     """Formats any value for the message of a failed check, cut to a limit of characters."""
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}..."
+    value_text = repr(value)
+    return value_text if len(value_text) <= limit else f"{value_text[:limit]}..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class Check:
 class Checks(list[Check]):
     """Holds the checks of one module in order."""
 
-    def add(self, source: str, **facts: Any) -> Callable[[Run], Run]:
+    def add(self, source: str, **check_fields: Any) -> Callable[[Run], Run]:
         """Registers a function as a check. Its docstring says what the check proves."""
 
         def register(run: Run) -> Run:
             proves = " ".join((run.__doc__ or "").split())
-            self.append(Check(name=run.__name__, proves=proves, source=source, run=run, **facts))
+            self.append(Check(name=run.__name__, proves=proves, source=source, run=run, **check_fields))
             return run
 
         return register
@@ -111,10 +111,10 @@ async def run_check(check: Check, subject: Subject) -> None:
             await subject.call("cleanup")
 
 
-async def outcome_of(check: Check, make: Callable[[], Awaitable[Subject]]) -> Outcome:
+async def outcome_of(check: Check, make_subject: Callable[[], Awaitable[Subject]]) -> Outcome:
     """Runs a check on a new plugin and returns its outcome."""
     try:
-        await run_check(check, await make())
+        await run_check(check, await make_subject())
     except NotApplicable as e:
         return Outcome(check.name, Result.SKIPPED, str(e))
     except CheckFailed as e:
@@ -128,22 +128,26 @@ async def outcome_of(check: Check, make: Callable[[], Awaitable[Subject]]) -> Ou
 
 async def run_all(
     checks: Sequence[Check],
-    make: Callable[[], Awaitable[Subject]],
+    make_subject: Callable[[], Awaitable[Subject]],
     *,
-    begun: Callable[[Check], None] = lambda _: None,
+    on_begun: Callable[[Check], None] = lambda _: None,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Runs checks in their order, each on a new plugin of ``make``, and reports each to ``begun`` and ``on_outcome``.
-    After a basic one has failed, those that need a started plugin are not run."""
+    """Runs checks in their order, each on a new plugin, and reports their beginnings and outcomes.
+
+    After a basic check has failed, the checks that need a started plugin are not run.
+    """
     outcomes: list[Outcome] = []
     for check in checks:
-        begun(check)
-        broken = next((outcome.check for outcome in outcomes if outcome.result is Result.FAILED), None)
-        is_vain = broken is not None and any(check.name == broken and check.is_basic for check in checks)
+        on_begun(check)
+        failed_check = next((outcome.check for outcome in outcomes if outcome.result is Result.FAILED), None)
+        is_basic_failure = failed_check is not None and any(
+            check.name == failed_check and check.is_basic for check in checks
+        )
         outcome = (
-            Outcome(check.name, Result.NOT_RUN, f"{broken} has failed")
-            if is_vain and check.starts
-            else await outcome_of(check, make)
+            Outcome(check.name, Result.NOT_RUN, f"{failed_check} has failed")
+            if is_basic_failure and check.starts
+            else await outcome_of(check, make_subject)
         )
         outcomes.append(outcome)
         on_outcome(outcome)

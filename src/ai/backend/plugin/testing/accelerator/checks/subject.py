@@ -46,24 +46,24 @@ Remake = Callable[[AbstractComputePlugin], Awaitable[AbstractComputePlugin]]
 
 
 @coroutine
-def _timed(work: Awaitable[Any], record: Callable[[float], None]) -> Generator[Any, Any, Any]:
+def _timed(awaitable: Awaitable[Any], record: Callable[[float], None]) -> Generator[Any, Any, Any]:
     """Awaits work, and records how long each of its steps held the event loop."""
-    coroutine_steps = work.__await__()
-    step: Callable[[], Any] = partial(next, coroutine_steps)
+    coroutine_steps = awaitable.__await__()
+    next_step: Callable[[], Any] = partial(next, coroutine_steps)
     while True:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
-            waits_for = step()
+            pending_future = next_step()
         except StopIteration as done:
             return done.value
         finally:
-            record(time.perf_counter() - began)
+            record(time.perf_counter() - started_at)
         try:
-            resume_value = yield waits_for
+            resume_value = yield pending_future
         except BaseException as e:  # noqa: BLE001  # a cancellation is thrown in, as into any coroutine
-            step = partial(coroutine_steps.throw, e)
+            next_step = partial(coroutine_steps.throw, e)
         else:
-            step = (
+            next_step = (
                 partial(coroutine_steps.send, resume_value)
                 if resume_value is not None
                 else partial(next, coroutine_steps)
@@ -95,8 +95,8 @@ class Subject:
     held_s: dict[str, float] = field(default_factory=dict)
     begun: dict[tuple[KernelId, int], tuple[DeviceAllocation, ManagedState]] = field(default_factory=dict)
 
-    async def call(self, method: str, *arguments: Any, of: Any = None) -> Any:
-        """Calls a method of the plugin, or of a hook ``of`` it, within the deadline, and returns its answer.
+    async def call(self, method: str, *arguments: Any, hook: Any = None) -> Any:
+        """Calls a method of the plugin, or of ``hook``, within the deadline, and returns its answer.
 
         The answer is as it would arrive through a host process. Raises CheckFailed if it is late, unusable or an
         exception that the interface does not name; BackendError and TerminationDeferred as the plugin does.
@@ -105,7 +105,7 @@ class Subject:
         def record(seconds: float) -> None:
             self.held_s[method] = max(self.held_s.get(method, 0.0), seconds)
 
-        target = self.plugin if of is None else of
+        target = self.plugin if hook is None else hook
         try:
             async with asyncio.timeout(self.deadline_s):
                 answer = await _timed(_awaited(getattr(target, method), arguments), record)
@@ -126,32 +126,34 @@ class Subject:
         except InvalidResponse as e:
             raise CheckFailed(f"{method}: {e}") from None
 
-    async def refused(self, method: str, *arguments: Any, by: type[BackendError], why: str) -> None:
-        """Calls a method that must raise the error ``by``.
+    async def refused(self, method: str, *arguments: Any, error_class: type[BackendError], circumstance: str) -> None:
+        """Calls a method that must raise an error of ``error_class``.
 
         Raises CheckFailed if the call succeeds, or fails in another way.
         """
         try:
             await self.call(method, *arguments)
-        except by:
+        except error_class:
             return
         except BackendError as e:
-            raise CheckFailed(f"{method} raised {type(e).__name__} instead of {by.__name__} {why}: {e}") from e
-        raise CheckFailed(f"{method} was done {why}; it must raise {by.__name__}")
+            raise CheckFailed(
+                f"{method} raised {type(e).__name__} instead of {error_class.__name__} {circumstance}: {e}"
+            ) from e
+        raise CheckFailed(f"{method} was done {circumstance}; it must raise {error_class.__name__}")
 
     @asynccontextmanager
     async def remade(self) -> AsyncIterator[Subject]:
         """Yields the plugin after a restart of the agent, initialised."""
-        restarted = replace(self, plugin=await self.remake(self.plugin))
-        await restarted.call("init")
+        restarted_subject = replace(self, plugin=await self.remake(self.plugin))
+        await restarted_subject.call("init")
         try:
-            yield restarted
+            yield restarted_subject
         finally:
-            await restarted.call("cleanup")
+            await restarted_subject.call("cleanup")
 
     async def devices(self) -> Sequence[ComputeDevice]:
-        listed: tuple[ComputeDevice, ...] = await self.call("list_devices")
-        return listed
+        listed_devices: tuple[ComputeDevice, ...] = await self.call("list_devices")
+        return listed_devices
 
     async def a_device(self) -> ComputeDevice:
         """Returns a healthy device. Raises NotApplicable if there is none."""
@@ -163,8 +165,8 @@ class Subject:
     async def smallest(self) -> dict[SlotName, Decimal]:
         """Returns the smallest quantity of every slot that can be allocated now."""
         quanta = {slot.slot_name: slot.quantum for device in await self.devices() for slot in device.slots}
-        offered: Mapping[SlotName, Decimal] = await self.call("available_slots")
-        return {slot: quanta[slot] for slot, total in offered.items() if total and slot in quanta}
+        total_by_slot: Mapping[SlotName, Decimal] = await self.call("available_slots")
+        return {slot: quanta[slot] for slot, total in total_by_slot.items() if total and slot in quanta}
 
     async def a_request(self) -> dict[SlotName, Decimal]:
         """Returns a request for one slot's smallest quantity. Raises NotApplicable if there is nothing."""
@@ -186,7 +188,7 @@ class Subject:
         A deferred termination is repeated. Raises NotApplicable if the plugin takes no workload now, CheckFailed as
         :meth:`call`, and for a config that the agent would refuse.
         """
-        circumstances = {"cause": LifecycleCause.CREATE, "attempt": 1, "deadline_s": self.deadline_s, **context}
+        context_fields = {"cause": LifecycleCause.CREATE, "attempt": 1, "deadline_s": self.deadline_s, **context}
         incarnation = (kernel, int(context.get("attempt", 1)))
         if method == "pre_create":
             self.begun[incarnation] = (allocation, state)
@@ -194,11 +196,11 @@ class Subject:
             id="" if method == "pre_create" else "workload-1", type="process_tree", kernel_id=kernel, session_id=SESSION
         )
         for _ in range(_MAX_DEFERRALS):
-            made: AbstractLifecycleHook = self.plugin.create_lifecycle_hook(
-                workload, allocation, HookContext(state=state, **circumstances)
+            lifecycle_hook: AbstractLifecycleHook = self.plugin.create_lifecycle_hook(
+                workload, allocation, HookContext(state=state, **context_fields)
             )
             try:
-                answer = await self.call(method, of=made)
+                answer = await self.call(method, hook=lifecycle_hook)
             except TerminationDeferred as e:
                 if method != "pre_terminate":
                     raise CheckFailed(f"{method} raised TerminationDeferred, which only pre_terminate may") from e
