@@ -137,7 +137,9 @@ def growth_by_workload(
         folder_bytes = 0
         for source in record.writable_sources:
             bytes_by_inode = files_by_source[source]
-            owners = {other_record.labels.get(OWNER_LABEL) for other_record in records if _shares(other_record, source)}
+            owners = {
+                other_record.labels.get(OWNER_LABEL) for other_record in records if _writes_near(other_record, source)
+            }
             if len(owners) > 1:
                 written_inodes = disk_space.open_inodes(pids, device)
                 bytes_by_inode = {
@@ -149,7 +151,7 @@ def growth_by_workload(
     return growths
 
 
-def _shares(record: WorkloadRecord, source: str) -> bool:
+def _writes_near(record: WorkloadRecord, source: str) -> bool:
     return any(
         other_source == source or other_source.startswith(source + "/") or source.startswith(other_source + "/")
         for other_source in record.writable_sources

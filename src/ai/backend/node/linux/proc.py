@@ -1,4 +1,4 @@
-"""Reads processes from /proc: identities that survive reuse of numbers, descendants, memory."""
+"""Reads processes from /proc: identities that stay unique when pids are reused, descendants, memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def stat_fields(pid: int) -> list[str] | None:
 
 
 def start_time(pid: int) -> int | None:
-    """Returns the start of the process in ticks after boot, which identifies it with its number; None if it is gone."""
+    """Returns the start of the process in ticks after boot, which with the pid identifies it; None if it is gone."""
     fields = stat_fields(pid)
     if fields is None or fields[0] in "ZX":
         return None

@@ -188,7 +188,7 @@ def has_openat2() -> bool:
 
 
 def rename_noreplace(source_dir_fd: int, source: str, target_dir_fd: int, target: str) -> None:
-    """Renames a file unless the target exists (FileExistsError), which is checked first if need be. Raises OSError."""
+    """Renames a file. Raises FileExistsError if the target exists (old file systems: checked beforehand), OSError."""
     name_bytes = os.fsencode(source), os.fsencode(target)
     try:
         _checked_result(
@@ -241,7 +241,7 @@ def read_directory(fd: int, cursor: int, buffer_bytes: int) -> tuple[list[str], 
 
 
 def unlock(directory_fd: int | None, name: str) -> None:
-    """Adds the owner's permissions to a directory of this user."""
+    """Gives the owner all permissions on a directory that belongs to this user."""
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory_fd)
     try:
         if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:

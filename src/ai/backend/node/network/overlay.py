@@ -91,7 +91,7 @@ def why_no_overlays(name: str, *, within_node: bool = False) -> str:
     return ""
 
 
-def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
+def create_device(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
     """Creates an overlay's VXLAN device, as a port of ``bridge`` if named; replaces another device of the name.
 
     ``mark`` begins its alias. Idempotent.
@@ -128,7 +128,7 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
         route.set_up(name, arp=False)
 
 
-def marked(alias_prefix: str) -> dict[str, str]:
+def marked_devices(alias_prefix: str) -> dict[str, str]:
     """Maps each network device whose alias begins with the mark to the alias's second word. Raises OSError."""
     with Route() as route:
         links = route.links().items()

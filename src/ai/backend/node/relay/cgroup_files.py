@@ -17,27 +17,27 @@ def measure(root: str = ROOT, proc: str = "/proc") -> Dict[str, Any]:
     numbers them. What cannot be read is None."""
     is_v2 = os.path.exists(os.path.join(root, "cgroup.controllers"))
     measurements = _measure_v2(root) if is_v2 else _measure_v1(root)
-    received_bytes, sent_bytes = _network(proc)
-    return dict(measurements, net_rx=received_bytes, net_tx=sent_bytes, pids=_pids(proc))
+    received_bytes, sent_bytes = _network_bytes(proc)
+    return dict(measurements, net_rx=received_bytes, net_tx=sent_bytes, pids=_list_pids(proc))
 
 
 def oom_kills(root: str = ROOT) -> int:
     """Returns how often the memory limit has ended a process of this container; 0 where the kernel does not count."""
     for path in ("memory.events", "memory/memory.oom_control"):
-        kill_count = _field(os.path.join(root, path), "oom_kill")
+        kill_count = _read_field(os.path.join(root, path), "oom_kill")
         if kill_count is not None:
             return kill_count
     return 0
 
 
 def _measure_v2(root: str) -> Dict[str, Any]:
-    cpu_us = _field(os.path.join(root, "cpu.stat"), "usage_usec")
+    cpu_us = _read_field(os.path.join(root, "cpu.stat"), "usage_usec")
     used_bytes, inactive_bytes = (
-        _number(os.path.join(root, "memory.current")),
-        _field(os.path.join(root, "memory.stat"), "inactive_file"),
+        _read_number(os.path.join(root, "memory.current")),
+        _read_field(os.path.join(root, "memory.stat"), "inactive_file"),
     )
     read_bytes = written_bytes = None
-    io_stat_text = _read(os.path.join(root, "io.stat"))
+    io_stat_text = _read_text(os.path.join(root, "io.stat"))
     if io_stat_text is not None:
         counters = [counter_text.partition("=") for counter_text in io_stat_text.split()]
         read_bytes = sum(int(value) for name, _, value in counters if name == "rbytes")
@@ -53,12 +53,12 @@ def _measure_v2(root: str) -> Dict[str, Any]:
 def _measure_v1(root: str) -> Dict[str, Any]:
     cpu_ns = None
     for cpu_folder in ("cpuacct", "cpu,cpuacct", "cpu"):
-        cpu_ns = _number(os.path.join(root, cpu_folder, "cpuacct.usage")) if cpu_ns is None else cpu_ns
+        cpu_ns = _read_number(os.path.join(root, cpu_folder, "cpuacct.usage")) if cpu_ns is None else cpu_ns
     memory_folder = os.path.join(root, "memory")
-    used_bytes = _number(os.path.join(memory_folder, "memory.usage_in_bytes"))
-    inactive_bytes = _field(os.path.join(memory_folder, "memory.stat"), "total_inactive_file")
+    used_bytes = _read_number(os.path.join(memory_folder, "memory.usage_in_bytes"))
+    inactive_bytes = _read_field(os.path.join(memory_folder, "memory.stat"), "total_inactive_file")
     read_bytes = written_bytes = None
-    io_text = _read(os.path.join(root, "blkio", "blkio.throttle.io_service_bytes_recursive"))
+    io_text = _read_text(os.path.join(root, "blkio", "blkio.throttle.io_service_bytes_recursive"))
     if io_text is not None:
         rows = [line.split() for line in io_text.splitlines()]
         read_bytes = sum(int(row[2]) for row in rows if len(row) == 3 and row[1] == "Read")
@@ -71,8 +71,8 @@ def _measure_v1(root: str) -> Dict[str, Any]:
     }
 
 
-def _network(proc: str) -> "tuple[Optional[int], Optional[int]]":
-    interfaces_text = _read(os.path.join(proc, "net/dev"))
+def _network_bytes(proc: str) -> "tuple[Optional[int], Optional[int]]":
+    interfaces_text = _read_text(os.path.join(proc, "net/dev"))
     if interfaces_text is None:
         return None, None
     received_bytes = sent_bytes = 0
@@ -84,11 +84,11 @@ def _network(proc: str) -> "tuple[Optional[int], Optional[int]]":
     return received_bytes, sent_bytes
 
 
-def _pids(proc: str) -> "list[int]":
+def _list_pids(proc: str) -> "list[int]":
     return sorted(int(name) for name in os.listdir(proc) if name.isdigit())[:_MAX_PIDS]
 
 
-def _read(path: str) -> "Optional[str]":
+def _read_text(path: str) -> "Optional[str]":
     try:
         with open(path, errors="replace") as file:
             return file.read(65536)
@@ -96,16 +96,16 @@ def _read(path: str) -> "Optional[str]":
         return None
 
 
-def _number(path: str) -> "Optional[int]":
-    number_text = _read(path)
+def _read_number(path: str) -> "Optional[int]":
+    number_text = _read_text(path)
     try:
         return None if number_text is None else int(number_text)
     except ValueError:
         return None
 
 
-def _field(path: str, name: str) -> "Optional[int]":
-    for line in (_read(path) or "").splitlines():
+def _read_field(path: str, name: str) -> "Optional[int]":
+    for line in (_read_text(path) or "").splitlines():
         words = line.split()
         if len(words) == 2 and words[0] == name and words[1].isdigit():
             return int(words[1])

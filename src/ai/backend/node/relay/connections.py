@@ -41,7 +41,7 @@ def carry_connection(peer: Peer, port: int) -> None:
         for signal_number in (signal.SIGTERM, signal.SIGHUP):  # it lasts as long as the workload
             signal.signal(signal_number, signal.SIG_IGN)
         _close_others(peer.fileno())
-        _carry(peer.sock, port)
+        _copy_both_ways(peer.sock, port)
     finally:
         os._exit(0)
 
@@ -53,7 +53,7 @@ def _close_others(kept_fd: int) -> None:
                 os.close(int(fd_name))
 
 
-def _carry(agent_socket: socket.socket, port: int) -> None:
+def _copy_both_ways(agent_socket: socket.socket, port: int) -> None:
     agent_socket.setblocking(True)
     try:
         service_socket = socket.create_connection(("127.0.0.1", port), _CONNECT_TIMEOUT_S)

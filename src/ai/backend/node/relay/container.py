@@ -48,8 +48,8 @@ class Container:
             listen(directory),
             None,
             replay_bytes=replay_bytes,
-            command=self._on_command,
-            lost=self._on_runner_lost,
+            on_command=self._on_command,
+            on_runner_lost=self._on_runner_lost,
         )
 
     def run(self) -> int:
@@ -62,7 +62,7 @@ class Container:
                 else:
                     self._relay.dispatch(fd, poll_events)
             first_process.kill_if_due()
-            self._relay.interest()
+            self._relay.update_poll_events()
         self._store_unacknowledged()
         return shell_code(first_process.status)
 
@@ -90,12 +90,12 @@ class Container:
         shim_socket, runner_socket = _socket.socketpair()
         self._first.start(lambda: self._start_runner(runner_socket.fileno()))
         runner_socket.close()
-        self._relay.follow(shim_socket)
+        self._relay.attach_runner(shim_socket)
 
     def _store_unacknowledged(self) -> None:
         """Stores unacknowledged frames on disk; a full disk loses only these frames."""
         signal_all(signal.SIGKILL)
-        self._relay.drain()
+        self._relay.read_remaining()
         frames = [encode({"t": "left", "reason": self._reason}), *self._relay.unacknowledged()]
         try:
             for frame in frames:

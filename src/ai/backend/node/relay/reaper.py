@@ -1,7 +1,8 @@
-"""Runs the first process of a session's container in a pod. It starts the runner when the agent says so, and reaps.
+"""Runs the first process of a session's container in a pod. Starts the runner when the agent says so.
 
-It connects to the relay in the other container before any code of the user runs, and ends with the runner. The
-environment and the files of the session come over that connection: nothing of them is in the pod's description.
+The process reaps orphans. It connects to the relay in the other container before any code of the user runs, and ends
+with the runner. The environment and the files of the session come over that connection: nothing of them is in the
+pod's description.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Reaper:
             self._write_file(message)
         elif kind == "begin":
             if not self._first.pid:
-                self._begin(message)
+                self._on_begin(message)
             self._control.send(encode({"t": "begun", "pid": self._first.pid}))
         elif kind == "end":
             self._reason = self._reason or str(message.get("reason") or "")
@@ -114,7 +115,7 @@ class Reaper:
         except OSError as error:
             self._control.send(encode({"t": "failed", "reason": "%s: %s" % (message["path"], error.strerror)}))
 
-    def _begin(self, message: Dict[str, Any]) -> None:
+    def _on_begin(self, message: Dict[str, Any]) -> None:
         assert self._runner_socket is not None
         environment = session_environment(dict(os.environ), message["environ"])
         self._stats_interval_s = float(message.get("stats_interval") or _DEFAULT_STATS_INTERVAL_S)

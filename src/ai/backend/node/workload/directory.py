@@ -31,7 +31,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_new_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON object to a new file that no reader needs yet. A reader sees no object until all is written.
+    """Writes a JSON object to a new file. A reader that comes too early sees no valid object.
 
     Raises OSError.
     """
@@ -65,8 +65,13 @@ class WorkloadFolder(msgspec.Struct, frozen=True):
         content = read_json(self.path / "exit.json")
         return None if content is None else exit_of(content)
 
-    def write_exit(self, ended: WorkloadExit) -> None:
-        content = {"code": ended.code, "signal": ended.signal, "oom": ended.oom, "reason": ended.reason}
+    def write_exit(self, workload_exit: WorkloadExit) -> None:
+        content = {
+            "code": workload_exit.code,
+            "signal": workload_exit.signal,
+            "oom": workload_exit.oom,
+            "reason": workload_exit.reason,
+        }
         write_json(self.path / "exit.json", {"version": 1, **content})
 
     @property

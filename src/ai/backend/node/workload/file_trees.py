@@ -200,18 +200,20 @@ def check_mount(mount: Mount, *, is_staged: bool = False) -> None:
     """Checks a mount's source and target. Raises CreationDenied. Only staged sources may contain ``BENEATH``."""
     target = os.path.normpath(mount.target)
     if not mount.target.startswith("/") or target != mount.target.rstrip("/"):
-        raise _denied(mount, "is not a plain absolute path")
+        raise _mount_error(mount, "is not a plain absolute path")
     covered_paths = (RUNNER + "/", HOME + "/")
     if (
         target in FORBIDDEN_TARGETS
         or target.startswith(("/proc/", "/dev/", "/sys/", RUNNER + "/"))
         or any(path.startswith(target + "/") for path in covered_paths)
     ):
-        raise _denied(mount, "is a place where nothing can be mounted")
+        raise _mount_error(mount, "is a place where nothing can be mounted")
     if BENEATH in mount.source and not is_staged:
-        raise _denied(mount, "shows a path in a folder, which this node cannot open safely: mount the whole folder")
+        raise _mount_error(
+            mount, "shows a path in a folder, which this node cannot open safely: mount the whole folder"
+        )
     if not os.path.exists(mount.source):  # noqa: PTH110  # a source is a text, tested as it is mounted
-        raise _denied(mount, "has a source that does not exist on this node")
+        raise _mount_error(mount, "has a source that does not exist on this node")
 
 
 def check_ipc(folder: str) -> None:
@@ -226,5 +228,5 @@ def check_ipc(folder: str) -> None:
         raise CreationDenied(message, data={"field": "ipc", "key": folder})
 
 
-def _denied(mount: Mount, problem: str) -> CreationDenied:
+def _mount_error(mount: Mount, problem: str) -> CreationDenied:
     return CreationDenied(f"the mount target {mount.target!r} {problem}", data={"field": "mounts", "key": mount.target})

@@ -81,10 +81,10 @@ def _copy_folder(source: Path, target: Path) -> None:
         shutil.copyfile(path, target / path.name)
         shutil.copystat(path, target / path.name)  # byte code names the time of its source
         (target / path.name).chmod(0o644 if path.suffix else 0o755)
-    _take_byte_code(source, target)
+    _copy_byte_code(source, target)
 
 
-def _take_byte_code(source: Path, copy: Path) -> None:
+def _copy_byte_code(source: Path, copy: Path) -> None:
     cache_folder = copy / "__pycache__"
     cache_folder.mkdir()
     cache_folder.chmod(0o755)

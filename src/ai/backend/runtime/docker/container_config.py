@@ -170,9 +170,11 @@ def limits(spec: WorkloadSpec, settings: DockerRuntimeSettings) -> dict[str, Any
 
 
 def devices(requested: Sequence[DeviceMapping], engine_facts: EngineFacts) -> dict[str, Any]:
-    """Returns device nodes and requests. A device with a CDI name is had by the first way that there is (decision
-    0350): by that name, where a specification of the engine's describes it; of NVIDIA's, by a request to NVIDIA's own
-    runtime, which brings the driver's libraries; by its device node.
+    """Returns the device nodes and device requests of a container, as fields of HostConfig.
+
+    A device with a CDI name is given by the first way that there is (decision 0350): by that name, where a
+    specification of the engine's describes it; of NVIDIA's, by a request to NVIDIA's own runtime, which brings the
+    driver's libraries; by its device node.
 
     Raises CreationDenied for what is no device, is not there, or cannot be had by this engine.
     """

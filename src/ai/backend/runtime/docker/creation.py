@@ -1,4 +1,4 @@
-"""Creates a workload in an order in which a crash at any instruction leaves something that can be found.
+"""Creates a workload in an order in which a later start finds and removes what a crash has left at any step.
 
 Record, home and files; the container; its start. Its runner begins once the directory of its channel is closed to it.
 """

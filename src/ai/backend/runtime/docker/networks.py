@@ -101,7 +101,11 @@ class SessionNetworks:
             device, device_mark = self._overlay_device(session_id), f"{self._device_mark}{session_id}"
             try:
                 await asyncio.to_thread(
-                    overlay.set_up, device, device_mark, vxlan, bridge=_bridge_name(self._network_name(session_id))
+                    overlay.create_device,
+                    device,
+                    device_mark,
+                    vxlan,
+                    bridge=_bridge_name(self._network_name(session_id)),
                 )
             except OSError as error:
                 reason = error.strerror or error
@@ -222,7 +226,7 @@ class SessionNetworks:
         sessions: list[SessionId] = []
         if os.geteuid() == 0:
             with suppress(OSError):  # no devices to other nodes; their bridges may have been removed with the engine
-                session_by_device = await asyncio.to_thread(overlay.marked, self._device_mark)
+                session_by_device = await asyncio.to_thread(overlay.marked_devices, self._device_mark)
                 sessions += [SessionId(UUID(session_text)) for session_text in session_by_device.values()]
         for network in await self._engine.networks(network_labels):
             try:
