@@ -16,7 +16,7 @@ _passage_counts: dict[str, int] = {}
 
 
 def crash_point(name: str) -> None:
-    """Ends this process with SIGKILL if the environment names this place and this number of the passage."""
+    """Kills this process if the environment names this crash point, and it is reached as often as the variable says."""
     global _crash_setting  # noqa: PLW0603  # of the process, as its environment is
     if _crash_setting is None:
         _crash_setting = os.environ.get(VARIABLE, "")

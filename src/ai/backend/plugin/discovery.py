@@ -48,11 +48,13 @@ def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin
         classes = {cls for cls in classes if _is_within(cls.__module__, module_name)} or classes
         classes = {cls for cls in classes if not any(cls in other_class.__mro__[1:] for other_class in classes)}
     if len(classes) != 1:
-        raise PluginError(f"{where} shows {len(classes)} compute plugins instead of one{_abstract_text(candidates)}")
+        raise PluginError(
+            f"{where} shows {len(classes)} compute plugins instead of one{_describe_abstract_methods(candidates)}"
+        )
     return classes.pop()
 
 
-def _abstract_text(candidates: Sequence[object]) -> str:
+def _describe_abstract_methods(candidates: Sequence[object]) -> str:
     """Returns which abstract methods prevent the plugin classes from being created. Empty if there is no such class."""
     problems = {
         f"{candidate.__name__} lacks {', '.join(sorted(candidate.__abstractmethods__))}"
@@ -76,7 +78,7 @@ def load_plugin(
     except ModuleNotFoundError as e:
         if e.name is None or not _is_within(module_name, e.name):
             raise  # the plugin was found, and imports what is not there
-        raise PluginError(_missing_text(reference, e.name)) from None
+        raise PluginError(_describe_missing_plugin(reference, e.name)) from None
     for attribute_name in attribute_path.split(".") if attribute_path else ():
         loaded_object = getattr(loaded_object, attribute_name)
     cls = plugin_of(adapt(loaded_object, reference), reference)
@@ -87,7 +89,7 @@ def load_plugin(
     return cls
 
 
-def _missing_text(reference: str, module: str) -> str:
+def _describe_missing_plugin(reference: str, module: str) -> str:
     groups = (ENTRY_POINT_GROUP, *LEGACY_GROUPS)
     plugin_names = sorted({entry_point.name for group in groups for entry_point in entry_points(group=group)})
     return (
@@ -101,10 +103,10 @@ def make_plugin(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> 
 
     Raises InvalidInput for wrong ones, each named ``plugins.<device>.<key>``, and anything that the constructor raises.
     """
-    return cls(_settings(cls, values))
+    return cls(_parse_settings(cls, values))
 
 
-def _settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> BaseModel | None:
+def _parse_settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> BaseModel | None:
     model = cls.settings_model
     fields = model.model_fields if model is not None else {}
     field_names = {
@@ -114,16 +116,16 @@ def _settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> Ba
     }
     extra_mode = model.model_config.get("extra") if model is not None else None
     if extra_mode in (None, "ignore") and (unknown_keys := sorted(set(values) - field_names)):
-        raise _invalid_settings(cls, dict.fromkeys(unknown_keys, NO_SUCH_KEY))
+        raise _settings_error(cls, dict.fromkeys(unknown_keys, NO_SUCH_KEY))
     if model is None:
         return None
     try:
         return model.model_validate(dict(values))
     except ValidationError as e:
-        raise _invalid_settings(cls, problems_of(e)) from None
+        raise _settings_error(cls, problems_of(e)) from None
 
 
-def _invalid_settings(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> InvalidInput:
+def _settings_error(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> InvalidInput:
     fields = cls.settings_model.model_fields if cls.settings_model is not None else {}
     key_list = ", ".join(sorted(field.alias or field_name for field_name, field in fields.items())) or "none"
     problems = {

@@ -84,7 +84,7 @@ def problems_of_options(options: Mapping[str, Any], schema: Mapping[str, Any]) -
         problems: dict[str, str] = {}
         for error in _validator(schema).iter_errors(options):
             option_path = ".".join(str(key) for key in error.instance_path)
-            message = (_of_value(error) or error).message
+            message = (_non_null_error(error) or error).message
             problems.setdefault(option_path, message[:_MAX_PROBLEM_LENGTH])
             if len(problems) >= _MAX_PROBLEMS:
                 break
@@ -109,14 +109,14 @@ def _count_parts(node: Any, root: Mapping[str, Any], counts: dict[str, int]) -> 
             continue
         if value not in counts:
             counts[value] = 0  # while it is counted
-            counts[value] = _count_parts(_referred(value, root), root, counts)
+            counts[value] = _count_parts(_resolve_reference(value, root), root, counts)
         if not counts[value]:
             raise ValueError(f"its reference {value[:64]!r} leads back to itself")
         total += counts[value]
     return total
 
 
-def _referred(reference: str, root: Mapping[str, Any]) -> Any:
+def _resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
     anchor, *escaped_names = unquote(reference).split("/")
     node: Any = root
     try:
@@ -141,7 +141,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:
     return Draft202012Validator(dict(schema), offline=True, pattern_options=RegexOptions())
 
 
-def _of_value(error: Any) -> Any:
+def _non_null_error(error: Any) -> Any:
     """Returns the error of the only alternative that is not ``null``, as optional fields have.
 
     Returns None for other errors.
@@ -151,10 +151,10 @@ def _of_value(error: Any) -> Any:
     non_null_errors = [
         alternative_errors[0]
         for alternative_errors in error.kind.context
-        if alternative_errors and not _demands_null(alternative_errors[0])
+        if alternative_errors and not _is_null_error(alternative_errors[0])
     ]
     return non_null_errors[0] if len(non_null_errors) == 1 else None
 
 
-def _demands_null(error: Any) -> bool:
+def _is_null_error(error: Any) -> bool:
     return bool(error.kind.name == "type" and error.message.endswith('is not of type "null"'))

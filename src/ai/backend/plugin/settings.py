@@ -67,21 +67,21 @@ def problems_of(error: ValidationError) -> dict[str, str]:
     }
 
 
-def _parsed_size(value: object) -> object:
+def _parse_size(value: object) -> object:
     try:
         return int(BinarySize.parse(value)) if isinstance(value, str) else value
     except InvalidQuantity as e:
         raise ValueError(e.message) from None
 
 
-def _parsed_quantity(value: object) -> object:
+def _parse_quantity(value: object) -> object:
     try:
         return parse_quantity(value) if isinstance(value, str | int | float) else value
     except InvalidQuantity as e:
         raise ValueError(e.message) from None
 
 
-Size = Annotated[int, BeforeValidator(_parsed_size)]
+Size = Annotated[int, BeforeValidator(_parse_size)]
 """Bytes, written as a number or with a binary suffix: 512m."""
-Quantity = Annotated[Decimal, BeforeValidator(_parsed_quantity)]
+Quantity = Annotated[Decimal, BeforeValidator(_parse_quantity)]
 """An exact number; a float is read by its shortest text."""

@@ -13,8 +13,8 @@ _PYTHON_FOLDER = str(Path(traceback.__file__).resolve().parent)
 
 
 def description_of(error: BaseException) -> str:
-    """Returns an exception's type and message, and the last place in the plugin's own code on its way: ``KeyError:
-    'serial' (acme/board.py:23, in read_cards)``."""
+    """Returns an exception's type and message, and the innermost frame of the plugin's own code: ``KeyError: 'serial'
+    (acme/board.py:23, in read_cards)``."""
     try:
         error_text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  # a plugin's own class

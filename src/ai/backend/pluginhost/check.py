@@ -16,7 +16,7 @@ import msgspec
 from ai.backend.common.structs import replace
 from ai.backend.plugin.testing.accelerator.checks import Check, Outcome, Result
 from ai.backend.pluginhost.check_process import ALL_CHECKS, LOADING_CHECK, Description, Job, Line
-from ai.backend.pluginhost.process import described_status, host_environment
+from ai.backend.pluginhost.process import describe_status, host_environment
 
 _MAX_OUTPUT_LENGTH = 300
 _MAX_LINE_BYTES = 1 << 20
@@ -75,12 +75,12 @@ async def check_outside(
     failed_check = next(
         (earlier_outcome.check for earlier_outcome in report.outcomes if earlier_outcome.result is Result.FAILED), ""
     )
-    for check in _unchecked(report):
+    for check in _checks_without_outcome(report):
         record(Outcome(check.name, Result.NOT_RUN, f"{failed_check} has failed"))
     return report
 
 
-def _unchecked(report: Report) -> list[Check]:
+def _checks_without_outcome(report: Report) -> list[Check]:
     checked_names = {outcome.check for outcome in report.outcomes}
     return [check for check in ALL_CHECKS if check.name not in checked_names]
 
@@ -88,7 +88,11 @@ def _unchecked(report: Report) -> list[Check]:
 def _remaining_checks(report: Report) -> list[Check]:
     """Returns the checks that have not run yet, or none if a basic check has failed."""
     failed_names = {outcome.check for outcome in report.outcomes if outcome.result is Result.FAILED}
-    return [] if any(check.is_basic and check.name in failed_names for check in ALL_CHECKS) else _unchecked(report)
+    return (
+        []
+        if any(check.is_basic and check.name in failed_names for check in ALL_CHECKS)
+        else _checks_without_outcome(report)
+    )
 
 
 async def _run_in_one_process(
@@ -152,7 +156,7 @@ async def _run_in_one_process(
             return None
         return (
             running_check,
-            timeout_reason or f"its process ended: {described_status(exit_code)}{_last_output(output_file)}",
+            timeout_reason or f"its process ended: {describe_status(exit_code)}{_last_output(output_file)}",
         )
 
 

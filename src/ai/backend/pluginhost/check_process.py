@@ -76,7 +76,7 @@ LOADING_CHECK = Check(
     source="spec 00, entry points; decision 0056",
     run=_it_can_be_loaded,
     is_basic=True,
-    starts=False,
+    needs_start=False,
 )
 ALL_CHECKS = (LOADING_CHECK, *CHECKS)
 """The checks that the command line runs."""

@@ -38,7 +38,7 @@ Allocate = Callable[
 """Chooses the devices for a request: ``(held, request, hint, eligible)`` -> the devices."""
 
 
-class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class _ChoiceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     allocation: DeviceAllocation | None = None
     code: str = ""
     message: str = ""
@@ -73,11 +73,11 @@ def serve_choices(sock: socket.socket, current_allocator: Callable[[], Allocate]
             allocation: Any = current_allocator()(request.held, request.request, hint, request.eligible)
             if not isinstance(allocation, DeviceAllocation):
                 raise PluginError(f"returned a {type(allocation).__name__} instead of a DeviceAllocation")
-            answer_frame = pack(_Chosen(allocation=allocation))
+            answer_frame = pack(_ChoiceAnswer(allocation=allocation))
         except BackendError as e:
-            answer_frame = pack(_Chosen(code=str(e.code), message=safe_message(e)))
+            answer_frame = pack(_ChoiceAnswer(code=str(e.code), message=safe_message(e)))
         except BaseException as e:  # noqa: BLE001  # a plugin may raise anything
-            answer_frame = pack(_Chosen(code=PluginError.code, message=f"{type(e).__name__}: {safe_message(e)}"))
+            answer_frame = pack(_ChoiceAnswer(code=PluginError.code, message=f"{type(e).__name__}: {safe_message(e)}"))
         try:
             sock.sendall(answer_frame)
         except OSError:
@@ -100,7 +100,7 @@ def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
         answer_bytes = _receive_frame(sock, deadline)
         if answer_bytes is None:
             raise PluginError("its host process is gone")
-        answer = msgspec.msgpack.decode(answer_bytes, type=_Chosen)
+        answer = msgspec.msgpack.decode(answer_bytes, type=_ChoiceAnswer)
     except TimeoutError:
         raise
     except (OSError, InvalidResponse, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
@@ -177,18 +177,18 @@ class ExternalAllocMap(AbstractAllocMap):
             self._check(allocation, requested_amounts, candidate_ids)
             self.apply(allocation)
         except InvalidAllocation as e:
-            raise self._refused(e.message) from None
+            raise self._allocation_error(e.message) from None
         except (ResourceError, InvalidQuantity):
             raise
         except InvalidResponse as e:
-            raise self._refused(str(e)) from None
+            raise self._allocation_error(str(e)) from None
         except Exception as e:
             error_text = e.message if isinstance(e, BackendError) else f"{type(e).__name__}: {e}"
-            raise self._refused(f"failed: {error_text}") from e
+            raise self._allocation_error(f"failed: {error_text}") from e
         self._complain(None)
         return allocation
 
-    def _refused(self, reason: str) -> InvalidAllocation:
+    def _allocation_error(self, reason: str) -> InvalidAllocation:
         reason = reason.removeprefix(_UNUSABLE_MAP)  # of a map behind another one
         self._complain(f"allocate of its alloc map: {reason}"[:MAX_TEXT])
         return InvalidAllocation(f"{_UNUSABLE_MAP}{reason}")

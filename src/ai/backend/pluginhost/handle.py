@@ -100,9 +100,7 @@ class PluginHandle:
 
     @property
     def standing(self) -> tuple[object, ...]:
-        """The objects from which a heartbeat's report of the plugin is made. At least one is another object after a
-        change.
-        """
+        """The objects from which a heartbeat's report of the plugin is made; a change replaces at least one of them."""
         first_fault = next(iter(self._faults.values()), None)
         return self._class, self._plugin, self._options_schema, first_fault, self._retry_at < float("inf")
 
@@ -133,13 +131,13 @@ class PluginHandle:
         self._faults = {"init": "it is being started"}
         self._generation += 1
         try:
-            plugin = await self._initialised(self._generation)
+            plugin = await self._make_initialised(self._generation)
         except BaseException as e:
             if not isinstance(e, Exception | SystemExit):
                 raise
-            self._failed(self._start_reason(e), e)
+            self._on_start_failed(self._start_reason(e), e)
         else:
-            self._take_over(plugin)
+            self._use_plugin(plugin)
 
     async def reload(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         """Starts the plugin with other settings beside the running one, and then ends the old one once its calls are
@@ -155,7 +153,7 @@ class PluginHandle:
                 self._retry_at = 0.0
             return
         try:
-            plugin = await self._initialised(self._generation + 1)
+            plugin = await self._make_initialised(self._generation + 1)
         except BaseException as e:
             self.settings, self._class = old_settings, old_class
             if not isinstance(e, Exception | SystemExit):
@@ -166,10 +164,10 @@ class PluginHandle:
             await self._end(plugin)
             raise PluginError(f"it is the plugin {plugin.key} now, and was {old_plugin.key}: restart the agent")
         self._generation += 1
-        self._take_over(plugin)
+        self._use_plugin(plugin)
         await self._end(old_plugin)
 
-    async def _initialised(self, generation: int) -> AbstractComputePlugin:
+    async def _make_initialised(self, generation: int) -> AbstractComputePlugin:
         """Makes and initialises a plugin, and removes it again if that fails. Raises whatever the plugin raises."""
         plugin: AbstractComputePlugin | None = None
         try:
@@ -185,7 +183,7 @@ class PluginHandle:
             raise
         return plugin
 
-    def _take_over(self, plugin: AbstractComputePlugin) -> None:
+    def _use_plugin(self, plugin: AbstractComputePlugin) -> None:
         self._plugin, self._faults, self._logged = plugin, {}, {}
         self._options_schema = plugin.options_schema()
         self._started_at = asyncio.get_running_loop().time()
@@ -218,7 +216,7 @@ class PluginHandle:
             reference,
             lambda key: self.settings.get(key, {}),
             deadline_s=self.timeout_s,
-            ended=partial(self._host_ended, generation),
+            ended=partial(self._on_host_ended, generation),
             environment=self.environment,
         )
         self._class = type(hosted_plugin)
@@ -228,7 +226,7 @@ class PluginHandle:
         """Returns the timeout of a call. A host process enforces the deadline itself."""
         return self.timeout_s + (2 * GRACE_S if isinstance(plugin, HostedPlugin) else 0.0)
 
-    def _host_ended(self, generation: int, reason: str) -> None:
+    def _on_host_ended(self, generation: int, reason: str) -> None:
         if generation != self._generation:
             return  # it has been replaced, or was to replace the one that runs
         plugin, self._plugin = self._plugin, None
@@ -236,19 +234,19 @@ class PluginHandle:
             return  # it was not started yet: start() reports the failure
         if asyncio.get_running_loop().time() - self._started_at > RETRY_MAX_S:
             self.delays.reset()
-        self._failed(f"its host process ended: {reason}")
+        self._on_start_failed(f"its host process ended: {reason}")
         self.changed()
 
-    def _failed(self, reason: str, error: BaseException | None = None) -> None:
+    def _on_start_failed(self, reason: str, error: BaseException | None = None) -> None:
         self._faults = {}
         logged_error = error if error is not None and not isinstance(error, BackendError | TimeoutError) else None
-        self._fault("init", reason, logged_error)
+        self._record_fault("init", reason, logged_error)
         loop = asyncio.get_running_loop()
         delay_s = self.delays.next_s()
         self._retry_at = loop.time() + delay_s
         loop.call_later(delay_s + 0.01, self.changed)
 
-    def _fault(self, call_kind: str, fault_text: str, error: BaseException | None = None) -> str:
+    def _record_fault(self, call_kind: str, fault_text: str, error: BaseException | None = None) -> str:
         """Records a fault of the plugin, logs each text once, and returns the text."""
         fault_text = " ".join(fault_text.split())[:_MAX_REASON_LENGTH]
         self._faults[call_kind] = fault_text
@@ -283,14 +281,14 @@ class PluginHandle:
             if check is not None:
                 result = check(result)
         except TimeoutError:
-            fault_text = self._fault(call_kind, f"{call_kind} took longer than {self.timeout_s:g} s")
+            fault_text = self._record_fault(call_kind, f"{call_kind} took longer than {self.timeout_s:g} s")
             raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault_text}") from None
         except (BackendError, TerminationDeferred):
             raise
         except InvalidResponse as e:
-            raise PluginError(f"the plugin {self.key}: {self._fault(call_kind, f'{call_kind}: {e}')}") from None
+            raise PluginError(f"the plugin {self.key}: {self._record_fault(call_kind, f'{call_kind}: {e}')}") from None
         except (Exception, SystemExit) as e:
-            fault_text = self._fault(call_kind, f"{call_kind} failed: {_description_of(e)}", e)
+            fault_text = self._record_fault(call_kind, f"{call_kind} failed: {_description_of(e)}", e)
             raise PluginError(f"the plugin {self.key}: {fault_text}") from e
         finally:
             self._calls[plugin] -= 1
@@ -304,13 +302,13 @@ class PluginHandle:
         """Records that a part of the plugin's answers is invalid; None clears the fault."""
         self._faults.pop(call_kind, None)
         if reason is not None:
-            self._fault(call_kind, reason)
+            self._record_fault(call_kind, reason)
 
     async def refuse(self, reason: str) -> None:
         """Stops the plugin permanently because another plugin serves the same devices."""
         await self.stop()
         self._faults = {}
-        self._fault("init", reason)
+        self._record_fault("init", reason)
         self._retry_at = float("inf")
 
     async def stop(self) -> None:

@@ -369,7 +369,7 @@ class HostProcess:
             await self._wait_or_kill(self._process, "it closed its socket")
         exit_status = await self._process.wait()
         _kill_children(self._process.pid)
-        self.reason = self._killed_for or described_status(exit_status)
+        self.reason = self._killed_for or describe_status(exit_status)
         if self._choices is not None:
             self._choices.close()
         for pending_call in self._waiting.values():
@@ -397,7 +397,7 @@ def _kill_children(host_pid: int) -> None:
                 continue
 
 
-def described_status(exit_status: int) -> str:
+def describe_status(exit_status: int) -> str:
     """Describes how a process ended, from its return code."""
     if exit_status == NOT_EXECUTED:
         return (

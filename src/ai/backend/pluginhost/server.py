@@ -30,7 +30,7 @@ from ai.backend.plugin.accelerator import (
     TerminationDeferred,
 )
 from ai.backend.plugin.accelerator.shapes import (
-    DIRECT,
+    DIRECT_CALLS,
     MAX_TEXT,
     SHAPES,
     Hello,
@@ -67,7 +67,7 @@ _EMPTY_STATE = msgspec.msgpack.encode({})
 def serve(calls_fd: int, choices_fd: int) -> None:
     """Serves calls until the agent closes the socket or dies."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    threading.Thread(target=_end_with_the_agent, args=(calls_fd,), daemon=True).start()
+    threading.Thread(target=_end_on_agent_death, args=(calls_fd,), daemon=True).start()
     asyncio.run(_Host(socket.socket(fileno=calls_fd), choices_fd).run())
     # A thread that hangs in a vendor's library must not keep this process.
     sys.stdout.flush()
@@ -75,7 +75,7 @@ def serve(calls_fd: int, choices_fd: int) -> None:
     os._exit(0)
 
 
-def _end_with_the_agent(calls_fd: int) -> None:
+def _end_on_agent_death(calls_fd: int) -> None:
     poller = select.poll()
     poller.register(calls_fd, select.POLLRDHUP | select.POLLHUP)
     poller.poll()
@@ -135,7 +135,7 @@ class _Host:
                 coroutine = self._dispatch(call.method, arguments)
             async with asyncio.timeout(call.deadline_s):
                 result = await coroutine
-            answer_bytes, encoded_state = write_answer(call.method, result), _encoded_state(state)
+            answer_bytes, encoded_state = write_answer(call.method, result), _encode_state(state)
         except asyncio.CancelledError:
             self._send(_failure(call.id, TimeoutError(), state))
         except BaseException as e:  # noqa: BLE001  # SystemExit too: a plugin does not decide that its host ends
@@ -151,7 +151,7 @@ class _Host:
             return
 
     async def _dispatch(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        if method in DIRECT:
+        if method in DIRECT_CALLS:
             return await getattr(self._plugin, method)(*arguments)
         host_method: Callable[..., Awaitable[Any]] = getattr(self, f"_{method}")
         return await host_method(*arguments)
@@ -189,9 +189,9 @@ class _Host:
         is_first, self._choose = self._choose is None, allocator(await self._plugin.create_alloc_map())
         if is_first:
             choices_socket = socket.socket(fileno=self._choices)
-            threading.Thread(target=serve_choices, args=(choices_socket, self._present_choose), daemon=True).start()
+            threading.Thread(target=serve_choices, args=(choices_socket, self._current_allocator), daemon=True).start()
 
-    def _present_choose(self) -> Allocate:
+    def _current_allocator(self) -> Allocate:
         assert self._choose is not None
         return self._choose
 
@@ -217,7 +217,7 @@ class _Host:
 
     def _state_saver(self, call_id: int) -> Callable[[ManagedState], Awaitable[None]]:
         async def save(state: ManagedState) -> None:
-            encoded_state = _encoded_state(state)
+            encoded_state = _encode_state(state)
             assert encoded_state is not None
             saved_future = self._saving[call_id] = asyncio.get_running_loop().create_future()
             self._send(Save(id=call_id, state=encoded_state))
@@ -234,7 +234,7 @@ class _Host:
         raise PluginError("the watch has ended")
 
 
-def _encoded_state(state: ManagedState | None) -> KeptState | None:
+def _encode_state(state: ManagedState | None) -> KeptState | None:
     """Encodes the managed state of a hook. Raises PluginError for a state that is not JSON, or too large."""
     if state is None:
         return None
@@ -251,7 +251,7 @@ def _encoded_state(state: ManagedState | None) -> KeptState | None:
 
 def _failure(call_id: int, error: BaseException, state: ManagedState | None) -> Failure:
     try:
-        encoded_state = _encoded_state(state)
+        encoded_state = _encode_state(state)
     except PluginError:
         encoded_state = None
     message = safe_message(error)

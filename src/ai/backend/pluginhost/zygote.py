@@ -35,8 +35,9 @@ _MAX_REQUEST_BYTES = 8192
 
 
 class Zygote:
-    """Forks hosts as requested on a SOCK_SEQPACKET socket. Ends when the socket's other end is closed, as it is however
-    the agent dies, and no host is left.
+    """Forks hosts as requested on a SOCK_SEQPACKET socket. Ends when the agent has closed its end and no host is left.
+
+    The kernel closes the agent's end however the agent dies.
     """
 
     def __init__(self, requests: socket.socket) -> None:

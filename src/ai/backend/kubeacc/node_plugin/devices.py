@@ -185,12 +185,14 @@ class DeviceTracker(PeriodicLoop):
             displays = await handle.call(
                 "configurable_slots",
                 lambda plugin: plugin.configurable_slots(),
-                check=partial(responses.displays, owner_of=lambda slot: None),
+                check=partial(responses.validate_displays, owner_of=lambda slot: None),
             )
             answer = await handle.call(
                 "list_devices",
                 lambda plugin: plugin.list_devices(),
-                check=partial(responses.devices, key=handle.key, displays=tuple(displays), owner_of=lambda slot: None),
+                check=partial(
+                    responses.validate_devices, key=handle.key, displays=tuple(displays), owner_of=lambda slot: None
+                ),
             )
         except BackendError as e:
             log.warning("the devices of %s are not listed anew: %s", handle.key, e)

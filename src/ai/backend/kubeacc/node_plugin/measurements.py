@@ -71,7 +71,7 @@ class DeviceMeasurements:
         except BackendError as e:
             log.warning("the devices of %s are not measured: %s", key, e.message)
             return ()
-        measurements = usable.passed(answer, {device.device_id for device in self._tracker.devices(key)})
+        measurements = usable.filter_measurements(answer, {device.device_id for device in self._tracker.devices(key)})
         handle.complain("statistics", usable.reason and f"statistics: {usable.reason}")
         return [measurement for measurement in measurements if measurement.device_id is not None]
 

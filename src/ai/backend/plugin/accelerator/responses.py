@@ -39,7 +39,7 @@ _LONG_TEXT_LENGTH = 1024
 _BRIEF_LENGTH = 64
 
 
-def _brief(value: object) -> str:
+def _shorten(value: object) -> str:
     value_text = repr(value)
     return value_text if len(value_text) <= _BRIEF_LENGTH else f"{value_text[:_BRIEF_LENGTH]}..."
 
@@ -58,7 +58,7 @@ def _check_text(description: str, text: str | None, max_length: int = _TEXT_LENG
 
 def _check_number(description: str, value: float | None) -> None:
     if value is not None and not (math.isfinite(value) and 0 <= value < 2**63):
-        raise InvalidResponse(f"{description} is {_brief(value)}")
+        raise InvalidResponse(f"{description} is {_shorten(value)}")
 
 
 def _check_amount(description: str, value: Decimal) -> None:
@@ -70,12 +70,12 @@ def _check_slot_name(where: str, name: str, owner_of: Callable[[str], str | None
     try:
         check_slot_name(name)
     except InvalidName:
-        raise InvalidResponse(f"{where} has the malformed slot name {_brief(name)}") from None
+        raise InvalidResponse(f"{where} has the malformed slot name {_shorten(name)}") from None
     if (owner := owner_of(name)) is not None:
         raise InvalidResponse(f"{where} has the slot {name}, which belongs to the plugin {owner}")
 
 
-def devices(
+def validate_devices(
     answer: Any, *, key: str, displays: Sequence[SlotDisplay], owner_of: Callable[[str], str | None]
 ) -> tuple[ComputeDevice, ...]:
     """Validates the result of ``list_devices`` of the plugin ``key``, with its ``displays`` (``configurable_slots``).
@@ -91,14 +91,14 @@ def devices(
         if not device.device_id:
             raise InvalidResponse(f"device {device_number} has no device_id")
         _check_text(f"device {device_number}: device_id", device.device_id, 128)
-        where = f"device {_brief(device.device_id)}"
+        where = f"device {_shorten(device.device_id)}"
         if not device.device_id.isprintable():
             raise InvalidResponse(f"{where}: device_id has characters that do not print")
         if device.device_id in seen_ids:
             raise InvalidResponse(f"{where} is listed twice")
         seen_ids.add(device.device_id)
         if device.device_name != key:
-            raise InvalidResponse(f"{where}: device_name is {_brief(device.device_name)} instead of {key!r}")
+            raise InvalidResponse(f"{where}: device_name is {_shorten(device.device_name)} instead of {key!r}")
         _check_device_facts(where, device, device_ids)
         for slot in device.slots:
             _check_slot_name(where, slot.slot_name, owner_of)
@@ -141,7 +141,7 @@ def _check_device_facts(where: str, device: ComputeDevice, device_ids: set[Devic
             _check_text(f"{where}: variant_properties", property_part, 128)
     for link in device.links:
         if link.peer not in device_ids or link.peer == device.device_id:
-            raise InvalidResponse(f"{where}: links lead to the unknown device {_brief(link.peer)}")
+            raise InvalidResponse(f"{where}: links lead to the unknown device {_shorten(link.peer)}")
         _check_number(f"{where}: links: bandwidth_gib_s", link.bandwidth_gib_s)
     if len(device.links) > len(device_ids):
         raise InvalidResponse(f"{where}: links has {len(device.links)} entries for {len(device_ids)} devices")
@@ -163,7 +163,7 @@ def _check_slot(where: str, slot: DeviceSlot, declared_types: Mapping[SlotName, 
         raise InvalidResponse(f"{where}: quantum is {slot.quantum}; only counts have fractions")
 
 
-def displays(answer: Any, *, owner_of: Callable[[str], str | None]) -> tuple[SlotDisplay, ...]:
+def validate_displays(answer: Any, *, owner_of: Callable[[str], str | None]) -> tuple[SlotDisplay, ...]:
     """Validates the result of ``configurable_slots``."""
     validated_displays: tuple[SlotDisplay, ...] = _normalized_collection("configurable_slots", answer, MAX_SLOTS)
     seen_names: set[SlotName] = set()
@@ -179,7 +179,7 @@ def displays(answer: Any, *, owner_of: Callable[[str], str | None]) -> tuple[Slo
     return validated_displays
 
 
-def slots(
+def validate_slots(
     answer: Any, *, listed_devices: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]
 ) -> dict[SlotName, Decimal]:
     """Validates the result of ``available_slots``.
@@ -194,14 +194,14 @@ def slots(
             totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
     for slot_name, amount in quantities.items():
         if slot_name not in declared_names:
-            raise InvalidResponse(f"has {_brief(slot_name)}, which is none of configurable_slots")
+            raise InvalidResponse(f"has {_shorten(slot_name)}, which is none of configurable_slots")
         _check_amount(slot_name, amount)
         if amount > totals.get(slot_name, Decimal(0)):
             raise InvalidResponse(f"offers {amount} {slot_name}; the devices have {totals.get(slot_name, 0)}")
     return quantities
 
 
-def namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
+def validate_namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
     """Validates the result of ``variant_namespaces``."""
     validated_namespaces: tuple[VariantNamespace, ...] = _normalized_collection(
         "variant_namespaces", answer, MAX_ENTRIES
@@ -216,19 +216,19 @@ def namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
     return validated_namespaces
 
 
-def attached(answer: Any, *, allocation: DeviceAllocation) -> tuple[AttachedDevice, ...]:
+def validate_attached(answer: Any, *, allocation: DeviceAllocation) -> tuple[AttachedDevice, ...]:
     """Validates the result of ``alloc_to_devices`` for an allocation."""
     validated_devices: tuple[AttachedDevice, ...] = _normalized_collection("alloc_to_devices", answer, MAX_DEVICES)
     device_ids = allocation.device_ids()
     for device in validated_devices:
         if device.device_id not in device_ids:
-            raise InvalidResponse(f"has the device {_brief(device.device_id)}, which is not allocated")
+            raise InvalidResponse(f"has the device {_shorten(device.device_id)}, which is not allocated")
         _check_text(f"{device.device_id}: model_name", device.model_name)
         _check_text(f"{device.device_id}: data", str(device.data), 1 << 16)
     return validated_devices
 
 
-def info(answer: Any) -> NodeInfo:
+def validate_node_info(answer: Any) -> NodeInfo:
     """Validates the result of ``get_node_info``."""
     node_info: NodeInfo = normalized("get_node_info", answer)
     if len(node_info.extra) > MAX_ENTRIES:
@@ -242,7 +242,7 @@ def info(answer: Any) -> NodeInfo:
     return node_info
 
 
-def alloc_map(spec: Any, listed_devices: Sequence[ComputeDevice]) -> AllocMapSpec | None:
+def validate_alloc_map(spec: Any, listed_devices: Sequence[ComputeDevice]) -> AllocMapSpec | None:
     """Validates the result of ``alloc_map_spec`` by making a map, or else the accounts of the plugin's own map."""
     if spec is not None and not isinstance(spec, AllocMapSpec):
         raise InvalidResponse(f"is a {type(spec).__name__}")
@@ -273,14 +273,16 @@ class MeasurementFilter:
     def begin(self) -> None:
         self.reason = None
 
-    def passed(self, measurements: Iterable[Measurement], devices: Collection[str] | None = None) -> list[Measurement]:
+    def filter_measurements(
+        self, measurements: Iterable[Measurement], devices: Collection[str] | None = None
+    ) -> list[Measurement]:
         """Returns the measurements that are usable. ``devices``: the ids that they may speak of; None: any."""
         usable_measurements: list[Measurement] = []
         for measurement_number, measurement in enumerate(measurements):
             if measurement_number >= MAX_MEASUREMENTS:
                 self.complain(f"more than {MAX_MEASUREMENTS} measurements in one answer")
                 break
-            fault = self._fault(measurement, devices)
+            fault = self._find_fault(measurement, devices)
             if fault is None:
                 usable_measurements.append(measurement)
             else:
@@ -290,36 +292,40 @@ class MeasurementFilter:
     def complain(self, fault: str) -> None:
         self.reason = self.reason or fault
 
-    def _fault(self, answer_item: object, devices: Collection[str] | None) -> str | None:
+    def _find_fault(self, answer_item: object, devices: Collection[str] | None) -> str | None:
         measurement: Any = answer_item  # what a plugin put into the fields is not what their types say
         if not isinstance(answer_item, Measurement):
             return f"{type(measurement).__name__} is no measurement"
         if not isinstance(measurement.stats, frozenset) or not isinstance(measurement.unit_hint, str):
-            return f"{_brief(measurement.key)} has a malformed unit or malformed stats"
-        if (fault := self._fault_of_key(measurement.key)) is not None:
+            return f"{_shorten(measurement.key)} has a malformed unit or malformed stats"
+        if (fault := self._find_key_fault(measurement.key)) is not None:
             return fault
         value = measurement.value
         if not _is_number(value):
-            return f"{measurement.key} is {_brief(value)}, not a finite number from 0 on"
+            return f"{measurement.key} is {_shorten(value)}, not a finite number from 0 on"
         if measurement.capacity is not None and not _is_number(measurement.capacity):
-            return f"the capacity of {measurement.key} is {_brief(measurement.capacity)}, not a finite number from 0 on"
+            return (
+                f"the capacity of {measurement.key} is {_shorten(measurement.capacity)}, not a finite number from 0 on"
+            )
         if measurement.limit is not None and not _is_number(measurement.limit):
-            return f"the limit of {measurement.key} is {_brief(measurement.limit)}, not a finite number from 0 on"
+            return f"the limit of {measurement.key} is {_shorten(measurement.limit)}, not a finite number from 0 on"
         if measurement.unit_hint not in UNITS:
-            return f"{measurement.key} has the unknown unit {_brief(measurement.unit_hint)}"
+            return f"{measurement.key} has the unknown unit {_shorten(measurement.unit_hint)}"
         if measurement.kind not in _METRIC_KINDS:
-            return f"{measurement.key} is of the unknown kind {_brief(measurement.kind)}"
+            return f"{measurement.key} is of the unknown kind {_shorten(measurement.kind)}"
         if not measurement.stats <= STATS:
-            return f"{measurement.key} wants unknown stats: {', '.join(sorted(map(_brief, measurement.stats - STATS)))}"
+            return (
+                f"{measurement.key} wants unknown stats: {', '.join(sorted(map(_shorten, measurement.stats - STATS)))}"
+            )
         if devices is not None and measurement.device_id is not None and measurement.device_id not in devices:
-            return f"{measurement.key} is of the unknown device {_brief(measurement.device_id)}"
+            return f"{measurement.key} is of the unknown device {_shorten(measurement.device_id)}"
         return None
 
-    def _fault_of_key(self, key: object) -> str | None:
+    def _find_key_fault(self, key: object) -> str | None:
         if isinstance(key, str) and key in self._keys:
             return None
         if not isinstance(key, str) or not _METRIC_KEY.fullmatch(key):
-            return f"{_brief(key)} is no name for a metric"
+            return f"{_shorten(key)} is no name for a metric"
         if len(self._keys) >= MAX_METRIC_KEYS:
             return f"more than {MAX_METRIC_KEYS} different metrics; {key} and later ones are left out"
         self._keys.add(key)

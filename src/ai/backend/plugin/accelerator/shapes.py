@@ -157,11 +157,11 @@ HOST_CALLS: Mapping[str, ResponseShape] = {
     "watch_health": ResponseShape(_NO_ARGUMENTS, DeviceHealthChange),
 }
 """The calls to a host that are not simply a method of the plugin."""
-DIRECT: Mapping[str, ResponseShape] = {
+DIRECT_CALLS: Mapping[str, ResponseShape] = {
     **PLUGIN_CALLS,
     **{call_name: shape for calls in POWER_CALLS.values() for call_name, shape in calls.items()},
 }
-SHAPES: Mapping[str, ResponseShape] = {**DIRECT, **HOST_CALLS}
+SHAPES: Mapping[str, ResponseShape] = {**DIRECT_CALLS, **HOST_CALLS}
 
 
 def write_answer(method: str, answer: Any) -> bytes:
@@ -196,9 +196,9 @@ def _expected_collection(method: str) -> tuple[type, str] | None:
         get_origin(result),
         [getattr(item_type, "__name__", str(item_type)) for item_type in get_args(result)],
     )
-    if collection_type is tuple and method in DIRECT:
+    if collection_type is tuple and method in DIRECT_CALLS:
         return Sequence, f"a sequence of {arguments[0]}"
-    if collection_type is dict and method in DIRECT:
+    if collection_type is dict and method in DIRECT_CALLS:
         return Mapping, f"a mapping of {arguments[0]} to {arguments[1]}"
     return None
 

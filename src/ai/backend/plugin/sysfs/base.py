@@ -137,7 +137,7 @@ class ScannedDevice:
 
 
 class TreeHook(PluginHook):
-    """Shows the devices to a workload as the plugin does.
+    """Configures a workload by the plugin, also for a diagnosis.
 
     Nothing is taken, so that a diagnosis only needs existing devices.
     """
@@ -192,7 +192,7 @@ class TreePlugin(AbstractComputePlugin):
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"accelerator-{self.key}")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _now(self) -> list[ScannedDevice]:
+    def _scan_unmasked(self) -> list[ScannedDevice]:
         """Scans devices, and returns them without the masked devices and with the vanished devices."""
         masked_ids = set(self.roots.device_mask)
         present_devices = {
@@ -202,11 +202,11 @@ class TreePlugin(AbstractComputePlugin):
         }
         removed_devices = [scanned for device_id, scanned in self._seen.items() if device_id not in present_devices]
         self._seen |= {device_id: scanned for device_id, scanned in present_devices.items() if is_healthy(scanned)}
-        self._listed = [*present_devices.values(), *(_vanished(scanned) for scanned in removed_devices)]
+        self._listed = [*present_devices.values(), *(_mark_vanished(scanned) for scanned in removed_devices)]
         return self._listed
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        return [scanned.device for scanned in await self.reading(self._now)]
+        return [scanned.device for scanned in await self.reading(self._scan_unmasked)]
 
     def alloc_map_spec(self) -> AllocMapSpec:
         return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
@@ -230,7 +230,7 @@ class TreePlugin(AbstractComputePlugin):
             return WorkloadConfig()
 
         def configure_devices() -> WorkloadConfig:
-            held_devices = [scanned for scanned in self._now() if scanned.device.device_id in device_ids]
+            held_devices = [scanned for scanned in self._scan_unmasked() if scanned.device.device_id in device_ids]
             lost_ids = device_ids - {scanned.device.device_id for scanned in held_devices}
             faults = {
                 scanned.device.device_id: scanned.device.health_reason
@@ -253,10 +253,10 @@ class TreePlugin(AbstractComputePlugin):
         device_ids = device_alloc.device_ids()
         if not device_ids:
             return ()
-        listed = {scanned.device.device_id: scanned.device for scanned in await self.reading(self._now)}
-        return [self._attached(device_id, listed.get(device_id)) for device_id in sorted(device_ids)]
+        listed = {scanned.device.device_id: scanned.device for scanned in await self.reading(self._scan_unmasked)}
+        return [self._describe_attached(device_id, listed.get(device_id)) for device_id in sorted(device_ids)]
 
-    def _attached(self, device_id: DeviceId, device: ComputeDevice | None) -> AttachedDevice:
+    def _describe_attached(self, device_id: DeviceId, device: ComputeDevice | None) -> AttachedDevice:
         if device is None:
             return AttachedDevice(device_id=device_id, model_name=f"unknown {self.key}")
         details = {"smp": device.processing_units, "mem": device.memory_size}
@@ -267,7 +267,7 @@ class TreePlugin(AbstractComputePlugin):
 
         def measure_devices() -> Sequence[Raw]:
             if self._measured is None or self._measured[0] != round_time:
-                listed = self._listed if self._listed is not None else self._now()
+                listed = self._listed if self._listed is not None else self._scan_unmasked()
                 self._measured = round_time, self.measure([scanned for scanned in listed if not is_gone(scanned)])
             return self._measured[1]
 
@@ -314,7 +314,7 @@ def is_gone(scanned: ScannedDevice) -> bool:
     return scanned.device.health_reason == GONE_REASON
 
 
-def _vanished(scanned: ScannedDevice) -> ScannedDevice:
+def _mark_vanished(scanned: ScannedDevice) -> ScannedDevice:
     return replace(
         scanned, device=replace(scanned.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE_REASON, links=())
     )

@@ -102,12 +102,12 @@ class Tree:
                 ]
             else:
                 matches = [f"{parent_path}/{pattern_part}" for parent_path in matches]
-        return sorted((path for path in matches if self.exists(path)), key=natural)
+        return sorted((path for path in matches if self.exists(path)), key=natural_sort_key)
 
     def names(self, path: str) -> list[str]:
         """Lists a directory in natural order. Returns an empty list if the directory cannot be listed."""
         try:
-            return sorted((entry.name for entry in self._real(path).iterdir()), key=natural)
+            return sorted((entry.name for entry in self._real(path).iterdir()), key=natural_sort_key)
         except OSError:
             return []
 
@@ -149,7 +149,7 @@ def parse_number(text: str, where: str) -> float:
     return float(int(text, 16)) if "x" in text.lower() else float(text)
 
 
-def natural(text: str) -> list[tuple[int, int, str]]:
+def natural_sort_key(text: str) -> list[tuple[int, int, str]]:
     """Returns a sort key under which numbers inside of names count as numbers."""
     text_parts = re.split(r"(\d+)", text)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in text_parts]
@@ -162,7 +162,7 @@ def unpack(text: str, root: Path) -> None:
         line = line.rstrip()
         if not line or line.startswith("#"):
             continue
-        path, entry_kind, entry_content = _split(line)
+        path, entry_kind, entry_content = _split_line(line)
         if not path.startswith(("/sys/", "/dev/")) or ".." in path.split("/") or not entry_kind:
             raise InvalidInput(f"line {line_number} of the recording is malformed: {line[:80]!r}")
         entry_path = root / path.strip("/")
@@ -181,7 +181,7 @@ def unpack(text: str, root: Path) -> None:
         (root / top_folder).mkdir(parents=True, exist_ok=True)
 
 
-def _split(line: str) -> tuple[str, str, str]:
+def _split_line(line: str) -> tuple[str, str, str]:
     if line.endswith("/"):
         return line, "/", ""
     for entry_kind in ("->", "=", "!"):
@@ -206,13 +206,13 @@ class RecordingTree(Tree):
         """Yields the lines of the recording: the existing paths that were read, with the links on the way to them."""
         lines: dict[str, str] = {}
         for path in self._paths:
-            self._add(path, lines, depth=0)
+            self._record_path(path, lines, depth=0)
         parents = {str(Path(path).parent) for path in lines}
-        for path in sorted(lines, key=natural):
+        for path in sorted(lines, key=natural_sort_key):
             if not (lines[path] == f"{path}/" and path in parents):
                 yield lines[path]
 
-    def _add(self, path: str, lines: dict[str, str], depth: int) -> None:
+    def _record_path(self, path: str, lines: dict[str, str], depth: int) -> None:
         """Records a path. Each link on the way is a line of its own, followed by the path to which it leads."""
         path_parts = path.strip("/").split("/")
         for part_count in range(2, len(path_parts) + 1):
@@ -224,7 +224,7 @@ class RecordingTree(Tree):
             lines[path_prefix] = f"{path_prefix} -> {link}"
             target = os.path.normpath(PurePosixPath(path_prefix).parent / link)
             if depth < 40 and target.startswith(("/sys/", "/dev/")):
-                self._add("/".join([target, *path_parts[part_count:]]), lines, depth + 1)
+                self._record_path("/".join([target, *path_parts[part_count:]]), lines, depth + 1)
             return
         real_path = super()._real(path)
         if real_path.is_dir():
@@ -233,9 +233,9 @@ class RecordingTree(Tree):
             if real_path.exists():
                 lines[path] = f"{path} ="
         elif real_path.exists():
-            lines[path] = self._content(path, real_path)
+            lines[path] = self._recorded_content(path, real_path)
 
-    def _content(self, path: str, real_path: Path) -> str:
+    def _recorded_content(self, path: str, real_path: Path) -> str:
         try:
             with real_path.open("rb") as file:
                 text = file.read(LIMIT).decode("utf-8", errors="replace").strip()

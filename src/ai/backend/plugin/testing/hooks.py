@@ -1,4 +1,4 @@
-"""Tests what every hook plugin must satisfy. Subclass it and say how to make one::
+"""Tests what every hook plugin must satisfy. A subclass of the contract makes the plugin::
 
 class TestMine(HookContract):
     def make(self) -> AbstractHook:
@@ -90,7 +90,7 @@ class HookContract:
 
     @pytest.mark.parametrize("text", HOSTILE_TEXTS)
     async def test_browsers_that_nobody_sent_are_refused(self, hook: AbstractHook, text: str) -> None:
-        """A plugin may also fail by another error than a denial where the secret is none of its own."""
+        """A redirect that the plugin did not begin raises any error, not only a denial."""
         async with asyncio.timeout(WITHIN_S):
             with pytest.raises(Exception):  # noqa: B017, PT011  # any refuses
                 await hook.finish_redirect(text, text, {"state": text, "code": text})

@@ -24,7 +24,7 @@ import pytest
 
 from ai.backend.common.errors import InvalidPath, NoSuchFile
 from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage
-from ai.backend.plugin.testing.volume.driver import refused
+from ai.backend.plugin.testing.volume.driver import assert_refused
 
 MIB = 1 << 20
 AWKWARD_KEYS = (
@@ -99,9 +99,9 @@ class ObjectStorageContract(ABC):
     async def test_what_is_not_there(self, storage: ObjectStorage) -> None:
         await storage.put("a/b", b"")
         for key in ("missing", "a", "a/b/c", "a/x"):
-            await refused(NoSuchFile, storage.stat(key))
-            await refused(NoSuchFile, content_of(storage, key))
-            await refused(NoSuchFile, storage.move(key, "elsewhere"))
+            await assert_refused(NoSuchFile, storage.stat(key))
+            await assert_refused(NoSuchFile, content_of(storage, key))
+            await assert_refused(NoSuchFile, storage.move(key, "elsewhere"))
         await storage.delete(["missing", "a/x"])
         assert await keys_of(storage, "nothing/") == []
 
@@ -115,7 +115,7 @@ class ObjectStorageContract(ABC):
                 storage.move(key, "a"),
                 content_of(storage, key),
             ):
-                await refused(InvalidPath, call)
+                await assert_refused(InvalidPath, call)
 
     async def test_any_name_is_kept_as_it_is(self, storage: ObjectStorage) -> None:
         for number, key in enumerate(AWKWARD_KEYS):
@@ -134,7 +134,7 @@ class ObjectStorageContract(ABC):
         for limit in (1, 2, 3, len(keys), 1000):
             assert await keys_of(storage, limit=limit) == expected_keys
             assert await keys_of(storage, "a0/", limit=limit) == ["a0/0/1", "a0/0/2", "a0/1"]
-        await refused(InvalidPath, storage.list("a0"))
+        await assert_refused(InvalidPath, storage.list("a0"))
 
     async def test_nothing_is_seen_before_it_is_whole(self, storage: ObjectStorage) -> None:
         await storage.put("top/object", b"old")
@@ -197,7 +197,7 @@ class ObjectStorageContract(ABC):
             raise ConnectionResetError
 
         await storage.put("object", b"old")
-        await refused(ConnectionResetError, storage.put("object", broken()))
+        await assert_refused(ConnectionResetError, storage.put("object", broken()))
         assert await content_of(storage, "object") == b"old"
         assert await self._offset(storage, "object") == 0
 
@@ -207,7 +207,7 @@ class ObjectStorageContract(ABC):
         await storage.move("from/here", "to/there")
         assert await keys_of(storage) == ["to/there"]
         assert await content_of(storage, "to/there") == b"moved"
-        await refused(NoSuchFile, storage.move("from/here", "to/there"))
+        await assert_refused(NoSuchFile, storage.move("from/here", "to/there"))
         assert await content_of(storage, "to/there") == b"moved"
 
     async def test_many_at_once(self, storage: ObjectStorage) -> None:
@@ -263,7 +263,7 @@ class ObjectStorageContract(ABC):
         file = await storage.open_file("model/files/weights")
         assert os.read(file.fd, 10) == b"abc"
         file.close()
-        await refused(NoSuchFile, storage.mount_path("nothing/"))
+        await assert_refused(NoSuchFile, storage.mount_path("nothing/"))
 
     async def test_presigned_urls(self, storage: ObjectStorage) -> None:
         if ObjectCapability.PRESIGN not in storage.capabilities:

@@ -1,4 +1,4 @@
-"""Tests what every ordering plugin must satisfy. Subclass it and say how to make one::
+"""Tests what every ordering plugin must satisfy. A subclass of the contract makes the plugin::
 
 class TestMine(OrderContract):
     def make(self) -> AbstractOrder:
@@ -80,7 +80,7 @@ class OrderContract:
         assert (waiting, group_usage.occupied) == copies_before
 
     def test_nobody_is_left_behind_for_ever(self) -> None:
-        """A session that waits alone is tried."""
+        """The order of one pending session contains that session or is empty."""
         for seed in range(20):
             [only_session] = queue(seed, 1)
             assert list(self.make().order([only_session], usage(seed))) in ([], [only_session.session_id])

@@ -1,4 +1,4 @@
-"""Tests what every placement plugin must satisfy. Subclass it and say how to make one::
+"""Tests what every placement plugin must satisfy. A subclass of the contract makes the plugin::
 
 class TestMine(PlacementContract):
     def make(self) -> PlacementPlugin:

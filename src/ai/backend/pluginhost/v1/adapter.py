@@ -44,13 +44,13 @@ from ai.backend.pluginhost.v1.values import (
     LocalConfig,
     V1CallFailed,
     ask,
-    exact,
     keyed_measurements,
-    listed,
-    mapping,
     node_measurements,
-    texts,
+    require_collection,
+    require_mapping,
+    settings_as_texts,
     texts_of,
+    to_decimal,
 )
 
 _STOCK_MAPS = (alloc_maps.DiscretePropertyAllocMap, alloc_maps.FractionAllocMap)
@@ -77,7 +77,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         super().__init__(settings)
         values = dict(settings.model_extra or {}) if settings is not None else {}
         local_config = LocalConfig(values.pop("local-config", {}))
-        self.v1 = self.v1_class(texts(values, f"plugins.{self.key}"), local_config)
+        self.v1 = self.v1_class(settings_as_texts(values, f"plugins.{self.key}"), local_config)
         self._spec: AllocMapSpec | None = None
         self._is_initialised = False
 
@@ -104,7 +104,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     async def _devices_of(self, alloc_map: alloc_maps.AbstractAllocMap) -> list[ComputeDevice]:
         """Returns the devices that the alloc map contains. The list of a v1 plugin also has masked devices."""
         devices_by_id: dict[DeviceId, Any] = {}
-        for device in listed("list_devices", await ask(self.v1, "list_devices")):
+        for device in require_collection("list_devices", await ask(self.v1, "list_devices")):
             device_id = getattr(device, "device_id", None)
             if not isinstance(device_id, str):
                 raise InvalidResponse(f"list_devices: the device_id {device_id!r:.60} is no text")
@@ -131,8 +131,10 @@ class LegacyPluginAdapter(AbstractComputePlugin):
             hw_location=str(device.hw_location or "unknown"),
             slots=(slot,),
             numa_node=None if numa_node is None or numa_node < 0 else int(numa_node),
-            memory_size=int(exact(device.memory_size or 0, f"list_devices: memory_size of {device.device_id}")),
-            processing_units=int(exact(device.processing_units or 0, f"list_devices: units of {device.device_id}")),
+            memory_size=int(to_decimal(device.memory_size or 0, f"list_devices: memory_size of {device.device_id}")),
+            processing_units=int(
+                to_decimal(device.processing_units or 0, f"list_devices: units of {device.device_id}")
+            ),
             model_name=model_name if isinstance(model_name, str) else None,
             health=DeviceHealth.HEALTHY if reason is None else DeviceHealth.UNHEALTHY,
             health_reason=reason or "",
@@ -146,7 +148,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
             if isinstance(e.__cause__, NotImplementedError):
                 return {}
             raise
-        return mapping("get_node_hwinfo", metadata)
+        return require_mapping("get_node_hwinfo", metadata)
 
     async def _out_of_order(self) -> str | None:
         """Returns the reason why all devices count as faulty, or None. A v1 plugin does not report the health of one
@@ -161,7 +163,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return str(hardware_metadata.get("status_info") or status) if status in _FAULTY_STATUSES else None
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        metadata = mapping("get_metadata", await ask(self.v1, "get_metadata"))
+        metadata = require_mapping("get_metadata", await ask(self.v1, "get_metadata"))
         number_format = metadata.get("number_format") or {}
         try:
             slots = {str(name): slot_type(kind, name) for name, kind in self.v1.slot_types}
@@ -184,12 +186,12 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
         """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices. Raises
         InvalidResponse where it says more than its alloc map has."""
-        reported_amounts = mapping("", await ask(self.v1, "available_slots"))
+        reported_amounts = require_mapping("", await ask(self.v1, "available_slots"))
         devices = await self.list_devices()
         device_amounts: dict[SlotName, Decimal] = {}
         for slot in (device_slot for device in devices for device_slot in device.slots):
             device_amounts[slot.slot_name] = device_amounts.get(slot.slot_name, Decimal(0)) + slot.amount
-        capacities = {SlotName(str(name)): exact(amount, str(name)) for name, amount in reported_amounts.items()}
+        capacities = {SlotName(str(name)): to_decimal(amount, str(name)) for name, amount in reported_amounts.items()}
         for name, amount in capacities.items():
             if amount > device_amounts.get(name, 0):
                 raise InvalidResponse(f"offers {amount} {name}; its alloc map has {device_amounts.get(name, 0)}")
@@ -232,7 +234,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
             raise InvalidResponse(f"returned {v1_allocation!r:.60} instead of an allocation")
         amounts_by_slot = {
             SlotName(str(slot)): {
-                device: exact(amount, f"{slot} of {device}") for device, amount in device_amounts.items() if amount
+                device: to_decimal(amount, f"{slot} of {device}") for device, amount in device_amounts.items() if amount
             }
             for slot, device_amounts in v1_allocation.items()
         }
@@ -252,7 +254,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if not device_alloc.slots:
             return ()
         v1_allocation = {slot: dict(devices) for slot, devices in device_alloc.slots.items()}
-        reported_devices = listed("get_attached_devices", await ask(self.v1, "get_attached_devices", v1_allocation))
+        reported_devices = require_collection(
+            "get_attached_devices", await ask(self.v1, "get_attached_devices", v1_allocation)
+        )
         try:
             attached_devices = [
                 AttachedDevice(
@@ -293,7 +297,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         method = "gather_node_measures"
-        return list(node_measurements(listed(method, await ask(self.v1, method, V1StatContext()))))
+        return list(node_measurements(require_collection(method, await ask(self.v1, method, V1StatContext()))))
 
     async def gather_workload_metrics(
         self, ctx: StatContext, kernels: Sequence[KernelId]
@@ -302,7 +306,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if not kernels:
             return {}
         method = "gather_container_measures"
-        metrics = listed(method, await ask(self.v1, method, V1StatContext(), [str(kernel) for kernel in kernels]))
+        metrics = require_collection(
+            method, await ask(self.v1, method, V1StatContext(), [str(kernel) for kernel in kernels])
+        )
         measurements_by_kernel: dict[KernelId, list[Measurement]] = {}
         requested_kernels = set(kernels)
         for container_id, measurement in keyed_measurements(metrics, "per_container"):
@@ -323,7 +329,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         kernel_text_by_pid = {pid: str(kernel) for pid, kernel in pids.items()}
         measurements_by_pid: dict[int, list[Measurement]] = {}
         for pid, measurement in keyed_measurements(
-            listed(method, await ask(self.v1, method, V1StatContext(), kernel_text_by_pid)), "per_process"
+            require_collection(method, await ask(self.v1, method, V1StatContext(), kernel_text_by_pid)), "per_process"
         ):
             if pid in pids:
                 measurements_by_pid.setdefault(pid, []).append(measurement)

@@ -81,7 +81,7 @@ def translate(arguments: object, *, runtime: Literal["container", "process_tree"
     return parsed
 
 
-def denied(plugin_key: str, error: Untranslatable) -> CreationDenied:
+def denial_of(plugin_key: str, error: Untranslatable) -> CreationDenied:
     return CreationDenied(
         f"the v1 plugin {plugin_key} wants the Docker argument {error.argument}, which {error}",
         data={"plugin": plugin_key, "argument": error.argument},
@@ -218,14 +218,14 @@ def _add_cores(parsed: DockerArguments, value: object, path: str) -> None:
         cores = Decimal(str(value))
     except InvalidOperation:
         cores = Decimal(0)
-    _take_cores(parsed, cores, value, path)
+    _set_cores(parsed, cores, value, path)
 
 
 def _add_nano_cores(parsed: DockerArguments, value: object, path: str) -> None:
-    _take_cores(parsed, Decimal(_positive_number(value, path)) / 10**9, value, path)
+    _set_cores(parsed, Decimal(_positive_number(value, path)) / 10**9, value, path)
 
 
-def _take_cores(parsed: DockerArguments, cores: Decimal, raw_value: object, path: str) -> None:
+def _set_cores(parsed: DockerArguments, cores: Decimal, raw_value: object, path: str) -> None:
     if not cores.is_finite() or cores <= 0:
         raise Untranslatable(path, f"is {raw_value!r:.60}, which is no number of cores")
     if parsed.cpu not in (None, cores):

@@ -18,8 +18,8 @@ from ai.backend.plugin.accelerator.plugin import PluginHook
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api.alloc_maps import refuse_combination
 from ai.backend.pluginhost.v1.api.types import MountInfo, MountTypes
-from ai.backend.pluginhost.v1.docker_args import DockerArguments, Untranslatable, denied, translate
-from ai.backend.pluginhost.v1.values import ask, listed, texts_of
+from ai.backend.pluginhost.v1.docker_args import DockerArguments, Untranslatable, denial_of, translate
+from ai.backend.pluginhost.v1.values import ask, require_collection, texts_of
 
 if TYPE_CHECKING:
     from ai.backend.pluginhost.v1.adapter import LegacyPluginAdapter
@@ -44,7 +44,7 @@ class NoDocker:
 
 
 class LegacyHook(PluginHook):
-    """Runs ``pre_create``, the only counterpart in v1. Its files are in a directory that ends with the workload."""
+    """Runs ``pre_create``, the only hook that v1 plugins have. Removes the files of that call after the workload."""
 
     _plugin: LegacyPluginAdapter
 
@@ -71,7 +71,7 @@ class LegacyHook(PluginHook):
                 _mount_of(mount_info) for mount_info in await self._generated_mounts(plugin, held_amounts)
             ]
         except Untranslatable as e:
-            raise denied(plugin_key, e) from None
+            raise denial_of(plugin_key, e) from None
         self._take_library_hooks(arguments, await self._list("get_hooks", _distro(), platform.machine()))
         return WorkloadConfig(
             mounts=_without_repeats(arguments.mounts),
@@ -91,12 +91,12 @@ class LegacyHook(PluginHook):
         await asyncio.to_thread(shutil.rmtree, self._files, ignore_errors=True)
 
     async def _list(self, method: str, *arguments: Any) -> Sequence[Any]:
-        return listed(method, await ask(self._plugin.v1, method, *arguments))
+        return require_collection(method, await ask(self._plugin.v1, method, *arguments))
 
     async def _generated_mounts(self, plugin: object, held_amounts: Any) -> Sequence[MountInfo]:
         """Returns the plugin's mounts; it may write into a directory of this kernel."""
-        await asyncio.to_thread(_make_own, self._files)
-        mounts = listed("generate_mounts", await ask(plugin, "generate_mounts", self._files, held_amounts))
+        await asyncio.to_thread(_make_own_directory, self._files)
+        mounts = require_collection("generate_mounts", await ask(plugin, "generate_mounts", self._files, held_amounts))
         for mount_number, mount_info in enumerate(mounts):
             if not isinstance(mount_info, MountInfo):
                 raise InvalidResponse(f"generate_mounts: [{mount_number}] is {mount_info!r:.60} instead of a MountInfo")
@@ -112,7 +112,7 @@ class LegacyHook(PluginHook):
             arguments.env_vars["LD_PRELOAD"] = ":".join(preloaded_paths)
 
 
-def _make_own(directory: Path) -> None:
+def _make_own_directory(directory: Path) -> None:
     """Makes a directory that other users may read. Raises PluginError if another user could have made it."""
     for path in (directory.parent, directory):
         path.mkdir(mode=0o755, exist_ok=True)

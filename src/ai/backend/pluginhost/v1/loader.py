@@ -60,10 +60,10 @@ def load_any_version(reference: str) -> type[AbstractComputePlugin]:
     """Loads a plugin as :func:`load_plugin` does; a v1 plugin is returned as its adapter. Raises PluginError,
     Exception: as :func:`load_plugin`."""
     install()
-    return load_plugin(reference, adapt=adapted)
+    return load_plugin(reference, adapt=adapt_class)
 
 
-def adapted(loaded_object: object, reference: str) -> object:
+def adapt_class(loaded_object: object, reference: str) -> object:
     """Returns the adapter of the only v1 plugin of a module, or of a v1 class. Returns any other object unchanged.
     Raises PluginError: the module shows classes of v1, and not one plugin.
     """

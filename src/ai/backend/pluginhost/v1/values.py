@@ -15,14 +15,14 @@ from ai.backend.plugin.accelerator import Measurement, MetricKind
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 
-def listed(method: str, answer: Any) -> Sequence[Any]:
+def require_collection(method: str, answer: Any) -> Sequence[Any]:
     """Returns the answer of a method as a sequence. Raises InvalidResponse for anything but a collection."""
     if not hasattr(answer, "__iter__") or isinstance(answer, str | bytes):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a list")
     return list(answer)
 
 
-def mapping(method: str, answer: Any) -> Mapping[Any, Any]:
+def require_mapping(method: str, answer: Any) -> Mapping[Any, Any]:
     """Returns the answer of a method if it is a mapping. Raises InvalidResponse for anything else."""
     if not isinstance(answer, Mapping):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a mapping".lstrip())
@@ -38,7 +38,7 @@ def texts_of(method: str, answer: Any) -> dict[str, str]:
     return {str(key): str(value) for key, value in items.items()}
 
 
-def exact(value: object, description: str) -> Decimal:
+def to_decimal(value: object, description: str) -> Decimal:
     """Returns a finite Decimal unchanged, and a whole number of any type as Decimal. Raises InvalidResponse for any
     other value; ``description`` names the value.
     """
@@ -94,14 +94,14 @@ class LocalConfig(dict[str, Any]):
         raise KeyError(f"{self._path}{key} of the local configuration: set it in local-config of the plugin's settings")
 
 
-def texts(values: Mapping[str, Any], path: str) -> dict[str, Any]:
+def settings_as_texts(values: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Converts settings to texts, as v1 plugins read them from etcd. Raises InvalidInput: a value that no text stands
     for."""
     text_by_key: dict[str, Any] = {}
     for key, value in values.items():
         match value:
             case Mapping():
-                text_by_key[key] = texts(value, f"{path}.{key}")
+                text_by_key[key] = settings_as_texts(value, f"{path}.{key}")
             case bool():
                 text_by_key[key] = "true" if value else "false"
             case str() | int() | float():

@@ -28,7 +28,7 @@ class ProgramError(Exception):
 
 
 @dataclass(slots=True)
-class World:
+class ProgramContext:
     """Holds the files, input and output that a fake program can reach."""
 
     write: Callable[[str, str], None]
@@ -44,7 +44,7 @@ class World:
 class Program:
     """Interprets code. Its globals remain from one run to the next, as in query mode."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ProgramContext) -> None:
         self._world = world
         self._names: dict[str, Any] = {}
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from ai.backend.plugin.testing.runtime.fake_program import Program, ProgramDied, ProgramError, World
+from ai.backend.plugin.testing.runtime.fake_program import Program, ProgramContext, ProgramDied, ProgramError
 
 HOME = "/home/work"
 FEATURES = ("query", "batch", "input", "complete", "pty", "files")
@@ -91,7 +91,9 @@ class FakeRunner:
                 self._pty(frame)
 
     def _new_program(self) -> Program:
-        return Program(World(write=self._write, ask=self._ask, environ=self.environ, files=self.files, home=HOME))
+        return Program(
+            ProgramContext(write=self._write, ask=self._ask, environ=self.environ, files=self.files, home=HOME)
+        )
 
     def _write(self, stream: str, text: str) -> None:
         self.log(text)

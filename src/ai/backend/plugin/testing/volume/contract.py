@@ -41,15 +41,15 @@ from ai.backend.plugin.testing.volume.driver import (
     AWKWARD_NAMES,
     TOP,
     TreeModel,
-    at,
+    assert_refused,
     eventually,
+    has_no_entry_named,
     names,
-    nothing_is_named,
+    parse_path,
     put,
+    random_folder_id,
     read,
-    refused,
-    remove_anyhow,
-    some_folder,
+    remove_deep_tree,
 )
 from ai.backend.plugin.testing.volume.security import VolumeSecurityContract, VolumeUploadContract
 from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress
@@ -70,7 +70,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
 
     @pytest.fixture
     async def folder(self, volume: AbstractVolume) -> VFolderId:
-        folder = some_folder()
+        folder = random_folder_id()
         await volume.create_folder(folder)
         return folder
 
@@ -87,8 +87,8 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         assert await volume.check() is None
 
     async def test_a_limit_survives_the_proxy(self, volume: AbstractVolume) -> None:
-        scope = some_folder().scope
-        await refused(QuotaScopeNotFound, volume.scope_limit(scope))
+        scope = random_folder_id().scope
+        await assert_refused(QuotaScopeNotFound, volume.scope_limit(scope))
         await volume.create_scope(scope)
         assert await volume.scope_limit(scope) is None
         await volume.set_scope_limit(scope, 12345)
@@ -101,9 +101,9 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         await restarted_volume.stop()
 
     async def test_a_scope_uses_what_its_folders_use(self, volume: AbstractVolume) -> None:
-        first_folder = some_folder()
+        first_folder = random_folder_id()
         second_folder = VFolderId(first_folder.scope, uuid4())
-        for folder in (first_folder, second_folder, some_folder()):
+        for folder in (first_folder, second_folder, random_folder_id()):
             await volume.create_folder(folder)
             await put(volume, folder, "file", os.urandom(1 << 20))
         usage = await volume.scope_usage(first_folder.scope)
@@ -143,9 +143,9 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         assert not inside.exists()
         assert not await volume.has_folder(folder)
         await volume.delete_folder(folder)
-        await volume.delete_folder(some_folder())
-        await refused(FolderNotFound, volume.list_directory(folder, TOP, limit=1))
-        await eventually(lambda: nothing_is_named("d", volume.path))
+        await volume.delete_folder(random_folder_id())
+        await assert_refused(FolderNotFound, volume.list_directory(folder, TOP, limit=1))
+        await eventually(lambda: has_no_entry_named("d", volume.path))
 
     async def test_a_tree_deeper_than_a_path_can_be_is_removed(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
@@ -158,11 +158,11 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
             folder_fd = child_fd
         os.close(folder_fd)
         try:
-            await refused(BackendError, volume.folder_usage(folder))
+            await assert_refused(BackendError, volume.folder_usage(folder))
             await volume.delete_folder(folder)
-            await eventually(lambda: nothing_is_named("deep", volume.path), 30)
+            await eventually(lambda: has_no_entry_named("deep", volume.path), 30)
         finally:
-            await asyncio.to_thread(remove_anyhow, volume.path)
+            await asyncio.to_thread(remove_deep_tree, volume.path)
 
     async def test_a_clone_is_the_same_tree(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
         (inside / "sub" / "empty").mkdir(parents=True)
@@ -175,7 +175,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
             file.write(b"end")
         os.mkfifo(inside / "fifo")
         os.utime(inside / "sub" / "run", (1_000_000, 1_000_000))
-        clone, progress = some_folder(), Progress()
+        clone, progress = random_folder_id(), Progress()
         await volume.clone_folder(folder, volume, clone, progress)
         clone_path = await volume.mount_path(clone, TOP)
         assert sorted(os.listdir(clone_path)) == ["link", "out", "sparse", "sub"]
@@ -192,12 +192,12 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
     ) -> None:
         (inside / "file").write_bytes(b"x")
-        target, progress = some_folder(), Progress()
+        target, progress = random_folder_id(), Progress()
         progress.cancel()
         await volume.clone_folder(folder, volume, target, progress)
         assert not await volume.has_folder(target)
         assert not await volume.unfinished_clones()
-        await refused(FolderNotFound, volume.clone_folder(some_folder(), volume, target, Progress()))
+        await assert_refused(FolderNotFound, volume.clone_folder(random_folder_id(), volume, target, Progress()))
 
     async def test_a_folder_deleted_while_it_is_cloned_does_not_come_back(self, tmp_path: Path) -> None:
         clone_reached, may_go_on = threading.Event(), threading.Event()
@@ -209,14 +209,14 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
 
         volume = self.make(tmp_path / "volume", waypoint=waypoint)
         await volume.start()
-        source, target = some_folder(), some_folder()
+        source, target = random_folder_id(), random_folder_id()
         await volume.create_folder(source)
         clone_task = asyncio.create_task(volume.clone_folder(source, volume, target, Progress()))
         await asyncio.to_thread(clone_reached.wait, 10)
         assert [clone_task.target for clone_task in await volume.unfinished_clones()] == [target]
         await volume.delete_folder(target)
         may_go_on.set()
-        await refused(FolderNotFound, clone_task)
+        await assert_refused(FolderNotFound, clone_task)
         assert not await volume.has_folder(target)
         await volume.stop()
 
@@ -225,7 +225,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
     ) -> None:
         for file_number in range(50):
             (inside / str(file_number)).write_bytes(os.urandom(1000))
-        target = some_folder()
+        target = random_folder_id()
         await asyncio.gather(*(volume.clone_folder(folder, volume, target, Progress()) for _ in range(3)))
         assert len(await names(volume, target)) == 50
 
@@ -238,8 +238,10 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         assert sorted(await names(volume, folder, limit=3)) == sorted(AWKWARD_NAMES)
         for name in AWKWARD_NAMES:
             assert await read(volume, folder, name) == name.encode()
-        await volume.rename(folder, at("new\nline"), "-")
-        await volume.delete_files(folder, [at(name) for name in AWKWARD_NAMES if name != "new\nline"], recursive=False)
+        await volume.rename(folder, parse_path("new\nline"), "-")
+        await volume.delete_files(
+            folder, [parse_path(name) for name in AWKWARD_NAMES if name != "new\nline"], recursive=False
+        )
         assert os.listdir(inside) == ["-"]
 
     async def test_entries_tell_what_they_are(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
@@ -261,7 +263,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         assert entry_by_name["file"].size == 5
         assert entry_by_name["link"].symlink_target == "file"
         for path, error_class in (("pipe", WrongKindOfFile), ("dir", WrongKindOfFile), ("none", NoSuchFile)):
-            await refused(error_class, volume.open_file(folder, at(path)))
+            await assert_refused(error_class, volume.open_file(folder, parse_path(path)))
 
     async def test_pages_miss_nothing_that_stays(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
         kept_names = {f"stays-{number}" for number in range(300)}
@@ -281,29 +283,37 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         assert len(listed_kept_names) == len(kept_names)
         assert set(listed_kept_names) == kept_names
         for wrong_cursor in ("x", "-5", "1" * 40):
-            await refused(InvalidInput, volume.list_directory(folder, TOP, limit=7, cursor=wrong_cursor))
+            await assert_refused(InvalidInput, volume.list_directory(folder, TOP, limit=7, cursor=wrong_cursor))
 
     async def test_directories_are_made(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
-        await volume.make_directory(folder, at("a/b/c"), parents=True, exist_ok=False)
+        await volume.make_directory(folder, parse_path("a/b/c"), parents=True, exist_ok=False)
         assert (inside / "a/b/c").is_dir()
-        await refused(NoSuchFile, volume.make_directory(folder, at("x/y"), parents=False, exist_ok=False))
-        await refused(FileAlreadyExists, volume.make_directory(folder, at("a/b"), parents=True, exist_ok=False))
-        await volume.make_directory(folder, at("a/b"), parents=True, exist_ok=True)
+        await assert_refused(
+            NoSuchFile, volume.make_directory(folder, parse_path("x/y"), parents=False, exist_ok=False)
+        )
+        await assert_refused(
+            FileAlreadyExists, volume.make_directory(folder, parse_path("a/b"), parents=True, exist_ok=False)
+        )
+        await volume.make_directory(folder, parse_path("a/b"), parents=True, exist_ok=True)
         (inside / "file").touch()
-        await refused(FileAlreadyExists, volume.make_directory(folder, at("file"), parents=True, exist_ok=True))
-        await refused(WrongKindOfFile, volume.make_directory(folder, at("file/x"), parents=True, exist_ok=True))
+        await assert_refused(
+            FileAlreadyExists, volume.make_directory(folder, parse_path("file"), parents=True, exist_ok=True)
+        )
+        await assert_refused(
+            WrongKindOfFile, volume.make_directory(folder, parse_path("file/x"), parents=True, exist_ok=True)
+        )
 
     async def test_nothing_is_replaced_by_moving(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
         (inside / "dir").mkdir()
         (inside / "dir" / "b").write_text("old")
         (inside / "a").write_text("a")
         (inside / "b").write_text("b")
-        await refused(FileAlreadyExists, volume.rename(folder, at("a"), "b"))
-        await refused(FileAlreadyExists, volume.move(folder, at("b"), at("dir")))
-        await refused(InvalidInput, volume.move(folder, at("dir"), at("dir/below")))
-        await refused(InvalidPath, volume.rename(folder, at("a"), "x/y"))
-        await volume.move(folder, at("a"), at("dir"))
-        await volume.move(folder, at("b"), at("c"))
+        await assert_refused(FileAlreadyExists, volume.rename(folder, parse_path("a"), "b"))
+        await assert_refused(FileAlreadyExists, volume.move(folder, parse_path("b"), parse_path("dir")))
+        await assert_refused(InvalidInput, volume.move(folder, parse_path("dir"), parse_path("dir/below")))
+        await assert_refused(InvalidPath, volume.rename(folder, parse_path("a"), "x/y"))
+        await volume.move(folder, parse_path("a"), parse_path("dir"))
+        await volume.move(folder, parse_path("b"), parse_path("c"))
         assert {str(path.relative_to(inside)): path.read_text() for path in inside.rglob("*") if path.is_file()} == {
             "dir/a": "a",
             "dir/b": "old",
@@ -316,11 +326,16 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         (inside / "dir").mkdir()
         (inside / "dir" / "x").touch()
         (inside / "a").touch()
-        await refused(WrongKindOfFile, volume.delete_files(folder, [at("a"), at("dir")], recursive=False))
+        await assert_refused(
+            WrongKindOfFile, volume.delete_files(folder, [parse_path("a"), parse_path("dir")], recursive=False)
+        )
         assert (inside / "a").exists()
-        await refused(NoSuchFile, volume.delete_files(folder, [at("none"), at("a"), at("dir")], recursive=True))
+        await assert_refused(
+            NoSuchFile,
+            volume.delete_files(folder, [parse_path("none"), parse_path("a"), parse_path("dir")], recursive=True),
+        )
         assert os.listdir(inside) == []
-        await refused(InvalidPath, volume.delete_files(folder, [TOP], recursive=True))
+        await assert_refused(InvalidPath, volume.delete_files(folder, [TOP], recursive=True))
 
     # Archives
 
@@ -329,7 +344,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         (inside / "a" / "b" / "f").write_text("f")
         (inside / "a" / "out").symlink_to("/etc/passwd")
         entry_by_path = {}
-        with volume.open_tree(folder, [at("a")]) as entries:
+        with volume.open_tree(folder, [parse_path("a")]) as entries:
             for entry in entries:
                 content = b""
                 if entry.entry.kind == FileKind.FILE:
@@ -372,19 +387,19 @@ async def _perform(volume: AbstractVolume, folder: VFolderId, operation: str, ar
         case "put", (path, content):
             await put(volume, folder, path, content)
         case "mkdir", (path,):
-            await volume.make_directory(folder, at(path), parents=False, exist_ok=False)
+            await volume.make_directory(folder, parse_path(path), parents=False, exist_ok=False)
         case "delete", (path, recursive):
-            await volume.delete_files(folder, [at(path)], recursive=recursive)
+            await volume.delete_files(folder, [parse_path(path)], recursive=recursive)
         case "rename", (path, name):
-            await volume.rename(folder, at(path), name)
+            await volume.rename(folder, parse_path(path), name)
         case "move", (source, target):
-            await volume.move(folder, at(source), at(target))
+            await volume.move(folder, parse_path(source), parse_path(target))
         case "read", (path,):
             await read(volume, folder, path)
         case "list", (path,):
             await names(volume, folder, path, limit=2)
         case "clone", ():
-            target = some_folder()
+            target = random_folder_id()
             await volume.clone_folder(folder, volume, target, Progress())
             cloned_tree, original_tree = [
                 _read_tree(await volume.mount_path(each_folder, TOP)) for each_folder in (target, folder)
@@ -397,8 +412,8 @@ async def _perform(volume: AbstractVolume, folder: VFolderId, operation: str, ar
 
 def _reported_size(volume: AbstractVolume, folder: VFolderId, path: str) -> int:
     """Returns the number of entries right below a directory, as an archive has them."""
-    depth = len(at(path).parts) + 1
-    with volume.open_tree(folder, [at(path)]) as entries:
+    depth = len(parse_path(path).parts) + 1
+    with volume.open_tree(folder, [parse_path(path)]) as entries:
         return sum(len(entry.path.parts) == depth for entry in entries)
 
 

@@ -30,15 +30,15 @@ AWKWARD_NAMES = ("-rf", "a b", 'q"uote', "new\nline", "é", "e\u0301", "CASE", "
 TOP = FolderPath()
 
 
-def at(path_text: str) -> FolderPath:
+def parse_path(path_text: str) -> FolderPath:
     return FolderPath.parse(path_text)
 
 
-def some_folder() -> VFolderId:
+def random_folder_id() -> VFolderId:
     return VFolderId(QuotaScopeId(QuotaScopeKind.USER, uuid4()), uuid4())
 
 
-async def refused(error: type[Exception] | tuple[type[Exception], ...], call: Awaitable[object]) -> None:
+async def assert_refused(error: type[Exception] | tuple[type[Exception], ...], call: Awaitable[object]) -> None:
     """Awaits a call and asserts that it raises the error."""
     with pytest.raises(error):
         await call
@@ -51,19 +51,19 @@ async def eventually(condition: Any, timeout_s: float = 10.0) -> None:
         await asyncio.sleep(0.01)
 
 
-def nothing_is_named(name: str, top_path: Path) -> bool:
+def has_no_entry_named(name: str, top_path: Path) -> bool:
     """Returns True if no entry has the name at any depth; find(1) fails where a tree changes under it."""
     search = subprocess.run(["find", top_path, "-name", name, "-print", "-quit"], capture_output=True, check=False)
     return search.returncode == 0 and not search.stdout
 
 
-def remove_anyhow(path: Path) -> None:
+def remove_deep_tree(path: Path) -> None:
     """Removes a tree, even a tree that is too deep for pytest."""
     subprocess.run(["rm", "-rf", path], check=False)
 
 
 async def begin_upload(volume: AbstractVolume, folder: VFolderId, path: str, size: int) -> tuple[UploadRecord, Upload]:
-    record = UploadRecord(session=uuid4().hex, folder=folder, path=at(path), size=size)
+    record = UploadRecord(session=uuid4().hex, folder=folder, path=parse_path(path), size=size)
     await volume.create_upload(record)
     return record, volume.open_upload(folder, record.session)
 
@@ -73,13 +73,13 @@ async def put(volume: AbstractVolume, folder: VFolderId, path: str, content: byt
     _, upload = await begin_upload(volume, folder, path, len(content))
     try:
         await asyncio.to_thread(upload.write, content)
-        await asyncio.to_thread(upload.publish, at(path))
+        await asyncio.to_thread(upload.publish, parse_path(path))
     finally:
         upload.close()
 
 
 async def read(volume: AbstractVolume, folder: VFolderId, path: str) -> bytes:
-    file = await volume.open_file(folder, at(path))
+    file = await volume.open_file(folder, parse_path(path))
     try:
         return os.pread(file.fd, file.size, 0)
     finally:
@@ -91,7 +91,7 @@ async def names(volume: AbstractVolume, folder: VFolderId, path: str = ".", *, l
     listed_names: list[str] = []
     cursor: str | None = None
     while True:
-        page = await volume.list_directory(folder, at(path), limit=limit, cursor=cursor)
+        page = await volume.list_directory(folder, parse_path(path), limit=limit, cursor=cursor)
         listed_names += [entry.name for entry in page.entries]
         if (cursor := page.cursor) is None:
             return listed_names

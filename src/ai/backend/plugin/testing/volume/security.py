@@ -27,7 +27,16 @@ from ai.backend.common.errors import (
     WrongKindOfFile,
 )
 from ai.backend.common.volume_paths import VFolderId
-from ai.backend.plugin.testing.volume.driver import TOP, at, begin_upload, names, put, read, refused, some_folder
+from ai.backend.plugin.testing.volume.driver import (
+    TOP,
+    assert_refused,
+    begin_upload,
+    names,
+    parse_path,
+    put,
+    random_folder_id,
+    read,
+)
 from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress, UploadRecord, UploadState
 
 LOOKALIKES = (
@@ -51,27 +60,29 @@ class VolumeSecurityContract:
         (inside / "own").write_text("own")
         (inside / "proc").symlink_to("/proc/self/root")
         for path_text in ("abs/secret", "up/secret", "file", f"proc{outside_folder}/secret"):
-            await refused((InvalidPath, WrongKindOfFile), volume.open_file(folder, at(path_text)))
+            await assert_refused((InvalidPath, WrongKindOfFile), volume.open_file(folder, parse_path(path_text)))
         for path_text in ("abs", "up", "proc"):
             for forbidden_call in (
-                volume.list_directory(folder, at(path_text), limit=10),
-                volume.mount_path(folder, at(path_text)),
-                volume.make_directory(folder, at(f"{path_text}/made"), parents=True, exist_ok=True),
-                volume.move(folder, at("own"), at(f"{path_text}/own")),
-                volume.rename(folder, at(f"{path_text}/secret"), "gone"),
+                volume.list_directory(folder, parse_path(path_text), limit=10),
+                volume.mount_path(folder, parse_path(path_text)),
+                volume.make_directory(folder, parse_path(f"{path_text}/made"), parents=True, exist_ok=True),
+                volume.move(folder, parse_path("own"), parse_path(f"{path_text}/own")),
+                volume.rename(folder, parse_path(f"{path_text}/secret"), "gone"),
                 put(volume, folder, f"{path_text}/new", b"new"),
             ):
-                await refused((InvalidPath, WrongKindOfFile, FileAlreadyExists, NoSuchFile), forbidden_call)
-        await refused((InvalidPath, NoSuchFile), volume.delete_files(folder, [at("abs/secret")], recursive=True))
+                await assert_refused((InvalidPath, WrongKindOfFile, FileAlreadyExists, NoSuchFile), forbidden_call)
+        await assert_refused(
+            (InvalidPath, NoSuchFile), volume.delete_files(folder, [parse_path("abs/secret")], recursive=True)
+        )
         await put(volume, folder, "file", b"mine")  # replaces the link, not what it leads to
-        await volume.delete_files(folder, [at("abs"), at("up"), at("proc")], recursive=True)
+        await volume.delete_files(folder, [parse_path("abs"), parse_path("up"), parse_path("proc")], recursive=True)
         assert {path.name: path.read_text() for path in outside_folder.iterdir()} == {"secret": "secret"}
         assert sorted(os.listdir(inside)) == ["file", "own"]
 
     @pytest.mark.parametrize("text", ["..", "a/../..", "/etc/passwd", "a\0b", "x/" * 3000, "n" * 256, "\ud800"])
     def test_a_malformed_path_is_no_path(self, text: str) -> None:
         with pytest.raises(InvalidPath):
-            at(text)
+            parse_path(text)
 
     async def test_a_race_between_check_and_use_wins_nothing(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
@@ -91,9 +102,9 @@ class VolumeSecurityContract:
                 with suppress(BackendError):
                     await put(volume, folder, f"at/{round_number}", b"x")
                 with suppress(BackendError):
-                    await volume.delete_files(folder, [at("at/file2")], recursive=True)
+                    await volume.delete_files(folder, [parse_path("at/file2")], recursive=True)
                 with suppress(BackendError):
-                    await volume.rename(folder, at(f"at/{round_number}"), f"{round_number}-renamed")
+                    await volume.rename(folder, parse_path(f"at/{round_number}"), f"{round_number}-renamed")
         assert b"secret" not in read_contents
         assert os.listdir(outside_folder) == ["file"]
 
@@ -109,7 +120,7 @@ class VolumeSecurityContract:
     async def test_a_second_name_of_a_file_keeps_what_it_has(
         self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
     ) -> None:
-        """A hard link, or a FIFO in the file's place: an upload writes into nothing that is there."""
+        """An upload replaces a hard link or a FIFO at its path, and writes nothing into either."""
         (tmp_path / "outside").write_text("old")
         with suppress(OSError):  # a file system with projects forbids the link itself
             os.link(tmp_path / "outside", inside / "file")
@@ -119,7 +130,7 @@ class VolumeSecurityContract:
         assert (tmp_path / "outside").read_text() == "old"
         assert (inside / "file").read_bytes() == (inside / "fifo").read_bytes() == b"new"
         os.link(inside / "file", inside / "second")
-        await volume.delete_files(folder, [at("file")], recursive=False)
+        await volume.delete_files(folder, [parse_path("file")], recursive=False)
         assert (inside / "second").read_bytes() == b"new"
 
     async def test_no_walk_is_led_out(
@@ -150,7 +161,7 @@ class VolumeSecurityContract:
                 with suppress(BackendError):
                     assert (await volume.folder_usage(folder)).file_count <= 3
                 await asyncio.to_thread(archive)
-                clone = some_folder()
+                clone = random_folder_id()
                 with suppress(BackendError):
                     await volume.clone_folder(folder, volume, clone, Progress())
                     clone_path = await volume.mount_path(clone, TOP)
@@ -221,7 +232,7 @@ class VolumeUploadContract:
         upload.write(b"abc")
         with pytest.raises(UploadIsBeingWritten):
             volume.open_upload(folder, record.session)
-        await refused(UploadIsBeingWritten, volume.drop_upload(folder, record.session))
+        await assert_refused(UploadIsBeingWritten, volume.drop_upload(folder, record.session))
         upload.close()
         assert os.listdir(inside) == ["file"]
         assert (await volume.find_upload(folder, record.session))[1] == 3
@@ -258,12 +269,12 @@ class VolumeUploadContract:
         assert (await volume.find_upload(folder, record.session))[1] == 6
 
     async def test_an_upload_ends(self, volume: AbstractVolume, folder: VFolderId) -> None:
-        records = [UploadRecord(session=uuid4().hex, folder=folder, path=at("file"), size=9) for _ in range(2)]
+        records = [UploadRecord(session=uuid4().hex, folder=folder, path=parse_path("file"), size=9) for _ in range(2)]
         for record in records:
             await volume.create_upload(record)
         await volume.drop_upload(folder, records[0].session)
-        await refused(UploadNotFound, volume.find_upload(folder, records[0].session))
-        await refused(UploadNotFound, volume.find_upload(some_folder(), records[1].session))
+        await assert_refused(UploadNotFound, volume.find_upload(folder, records[0].session))
+        await assert_refused(UploadNotFound, volume.find_upload(random_folder_id(), records[1].session))
         assert await volume.expire_uploads(time.time() - 60) == 0
         assert await volume.expire_uploads(time.time() + 60) == 1
         with pytest.raises(UploadNotFound):
@@ -278,7 +289,7 @@ class VolumeUploadContract:
         (inside / "dir").mkdir()
         (inside / "file").touch()
         for path_text in ("dir", ".", "file/below"):
-            await refused(WrongKindOfFile, put(volume, folder, path_text, b"x"))
+            await assert_refused(WrongKindOfFile, put(volume, folder, path_text, b"x"))
         record, upload = await begin_upload(volume, folder, "late/file", 1)
         upload.write(b"x")
         (inside / "late" / "file").mkdir(parents=True)

@@ -19,7 +19,7 @@ from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api.exceptions import InvalidResourceCombination
 from ai.backend.pluginhost.v1.api.types import DeviceAllocation, SlotTypes
-from ai.backend.pluginhost.v1.values import exact
+from ai.backend.pluginhost.v1.values import to_decimal
 
 __all__ = [
     "AbstractAllocMap", "AllocationStrategy", "DeviceSlotInfo", "DiscretePropertyAllocMap", "FractionAllocMap",
@@ -82,7 +82,7 @@ class AbstractAllocMap(ABC):
         del affinity_hint
         amount_of_device = self.allocations.get(slot_name, {})
         return sorted(
-            amount_of_device.items(), key=lambda item: item[1] - exact(self.device_slots[item[0]].amount, "amount")
+            amount_of_device.items(), key=lambda item: item[1] - to_decimal(self.device_slots[item[0]].amount, "amount")
         )
 
     def update_affinity_hint(self, existing_alloc: DeviceAllocation, affinity_hint: AffinityHint | None) -> None:
@@ -135,7 +135,7 @@ class _StockAllocMap(AbstractAllocMap):
             for slot, amounts in self.allocations.items()
         }
         stock_map.apply(Held(slots={slot: amounts for slot, amounts in held_amounts.items() if amounts}))
-        allocation = stock_map.allocate({slot: exact(quantity, slot) for slot, quantity in slots.items()}).slots
+        allocation = stock_map.allocate({slot: to_decimal(quantity, slot) for slot, quantity in slots.items()}).slots
         self.apply_allocation(allocation)
         return allocation
 
@@ -198,7 +198,7 @@ def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
             v1_type, slot_name, amount = info
         except (TypeError, ValueError):
             raise InvalidResponse(f"create_alloc_map: the slot of {device!r:.64} is {info!r:.60}") from None
-        amounts[device] = (SlotName(slot_name), slot_type(v1_type, slot_name), exact(amount, description))
+        amounts[device] = (SlotName(slot_name), slot_type(v1_type, slot_name), to_decimal(amount, description))
     quantum = getattr(alloc_map, "quantum_size", None)
     quantum_by_slot: dict[SlotName, Decimal] = {}
     for slot_name, _, amount in amounts.values():

@@ -20,7 +20,13 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.plugin.accelerator import AbstractAllocMap, build_alloc_map, responses
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
-from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, Checks, NotApplicable, expect, shown
+from ai.backend.plugin.testing.accelerator.checks.registry import (
+    CheckFailed,
+    Checks,
+    NotApplicable,
+    expect,
+    format_value,
+)
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
 CHECKS = Checks()
@@ -37,7 +43,7 @@ async def _new_alloc_map(subject: Subject) -> AbstractAllocMap:
 
 def _new_map_spec(subject: Subject, devices: Iterable[ComputeDevice]) -> Any:
     try:
-        return responses.alloc_map(subject.plugin.alloc_map_spec(), tuple(devices))
+        return responses.validate_alloc_map(subject.plugin.alloc_map_spec(), tuple(devices))
     except InvalidResponse as e:
         raise CheckFailed(f"alloc_map_spec: {e}") from None
 
@@ -47,12 +53,12 @@ async def the_alloc_map_covers_the_slots(subject: Subject) -> None:
     """A fresh alloc map has every slot that the plugin offers, all of it free."""
     _new_map_spec(subject, await subject.devices())
     alloc_map = await _new_alloc_map(subject)
-    expect(isinstance(alloc_map, AbstractAllocMap), f"create_alloc_map returned {shown(alloc_map)}")
+    expect(isinstance(alloc_map, AbstractAllocMap), f"create_alloc_map returned {format_value(alloc_map)}")
     offered = {slot: amount for slot, amount in (await subject.call("available_slots")).items() if amount}
     totals = {slot: amount for slot, amount in alloc_map.totals.items() if amount}
-    expect(totals == offered, f"the map has {shown(totals)}, offered are {shown(offered)}")
+    expect(totals == offered, f"the map has {format_value(totals)}, offered are {format_value(offered)}")
     free = alloc_map.available()
-    expect(free == alloc_map.totals, f"of a fresh map {shown(free)} is free")
+    expect(free == alloc_map.totals, f"of a fresh map {format_value(free)} is free")
 
 
 @CHECKS.add("decision 0022")
@@ -62,14 +68,15 @@ async def the_manager_map_and_the_agent_map_agree(subject: Subject) -> None:
     spec = _new_map_spec(subject, devices)
     if spec is None:
         raise NotApplicable("the plugin's alloc map is its own")
-    quantity_by_slot = await subject.smallest()
+    quantity_by_slot = await subject.smallest_amounts()
     for request in [{slot: quantity} for slot, quantity in quantity_by_slot.items()]:
         stock_map, own_map = build_alloc_map(spec, devices), await _new_alloc_map(subject)
         for _ in range(3):
             planned_allocation, own_allocation = _allocation_of(stock_map, request), _allocation_of(own_map, request)
             expect(
                 planned_allocation == own_allocation,
-                f"for {shown(request)} the manager plans {planned_allocation}, the plugin's map gives {own_allocation}",
+                f"for {format_value(request)} the manager plans {planned_allocation},"
+                f" the plugin's map gives {own_allocation}",
             )
 
 
@@ -84,14 +91,16 @@ def _allocation_of(alloc_map: AbstractAllocMap, request: Mapping[SlotName, Decim
 async def allocate_free_and_apply_keep_the_books(subject: Subject) -> None:
     """An allocated amount is missing from its slot, and a freed one is available again; other slots do not change."""
     alloc_map = await _new_alloc_map(subject)
-    for slot, quantity in (await subject.smallest()).items():
+    for slot, quantity in (await subject.smallest_amounts()).items():
         free_before = dict(alloc_map.available())
         allocations: list[DeviceAllocation] = []
         try:
             while len(allocations) < 50:
                 allocations.append(alloc_map.allocate({slot: quantity}))
         except InsufficientResource as e:
-            expect(e.data.get("slot") == slot, f"InsufficientResource for {slot} names {shown(e.data.get('slot'))}")
+            expect(
+                e.data.get("slot") == slot, f"InsufficientResource for {slot} names {format_value(e.data.get('slot'))}"
+            )
         expect(allocations, f"{slot} is offered, and {quantity} of it cannot be had")
         for allocation in allocations:
             expect(allocation.total(slot) == quantity, f"{allocation.total(slot)} {slot} where {quantity} were asked")
@@ -125,8 +134,10 @@ def _require_refusal(alloc_map: AbstractAllocMap, request: dict[SlotName, Decima
     except error:
         return
     except Exception as e:
-        raise CheckFailed(f"for {shown(request)} the map raises {type(e).__name__} instead of {error.__name__}") from e
-    raise CheckFailed(f"for {shown(request)} the map gives {shown(allocation)}")
+        raise CheckFailed(
+            f"for {format_value(request)} the map raises {type(e).__name__} instead of {error.__name__}"
+        ) from e
+    raise CheckFailed(f"for {format_value(request)} the map gives {format_value(allocation)}")
 
 
 @CHECKS.add(_ALLOCATION_SOURCE)
@@ -142,7 +153,7 @@ async def a_wrong_allocation_is_refused(subject: Subject) -> None:
                 continue
             except Exception as e:
                 raise CheckFailed(f"{map_method.__name__} raises {type(e).__name__} for an unknown device") from e
-            raise CheckFailed(f"{map_method.__name__} takes {shown(wrong_allocation)}")
+            raise CheckFailed(f"{map_method.__name__} takes {format_value(wrong_allocation)}")
 
 
 @CHECKS.add(_ALLOCATION_SOURCE)
@@ -150,7 +161,7 @@ async def random_requests_keep_the_invariants(subject: Subject) -> None:
     """Random requests keep the map's sums right; no device gives more than it has, and sick devices give nothing."""
     devices, alloc_map = await subject.devices(), await _new_alloc_map(subject)
     rng = random.Random(_SEED)
-    requests = [(slot, quantity) for slot, quantity in (await subject.smallest()).items()]
+    requests = [(slot, quantity) for slot, quantity in (await subject.smallest_amounts()).items()]
     if not requests:
         raise NotApplicable("this node offers no device of the plugin")
     totals, empty_snapshot = dict(alloc_map.totals), alloc_map.snapshot()
@@ -168,7 +179,7 @@ async def random_requests_keep_the_invariants(subject: Subject) -> None:
             expect(
                 allocation.total(slot) == quantity, f"{allocation.total(slot)} {slot} where {quantity} were asked for"
             )
-            expect(set(allocation.slots) == {slot}, f"for {slot} the map gave {shown(set(allocation.slots))}")
+            expect(set(allocation.slots) == {slot}, f"for {slot} the map gave {format_value(set(allocation.slots))}")
             allocations.append(allocation)
         _check_balance(devices, allocations)
         for slot, free in alloc_map.available().items():
@@ -218,7 +229,7 @@ async def an_allocation_is_applied_again_after_a_restart(subject: Subject) -> No
     """A new process applies a workload's stored allocation to its own map."""
     allocation = await subject.an_allocation()
     stored_allocation = msgspec.json.encode(msgspec.to_builtins(allocation))
-    async with subject.remade() as restarted_subject:
+    async with subject.restart() as restarted_subject:
         restored_allocation = msgspec.convert(msgspec.json.decode(stored_allocation), DeviceAllocation, strict=False)
         alloc_map = await _new_alloc_map(restarted_subject)
         free_before = dict(alloc_map.available())

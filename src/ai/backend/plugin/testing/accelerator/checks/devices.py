@@ -15,7 +15,7 @@ from ai.backend.common.names import check_slot_name
 from ai.backend.plugin.accelerator import POWERS, PluginCapabilities, responses, slot_totals
 from ai.backend.plugin.discovery import SPI_VERSION
 from ai.backend.plugin.options import check_schema
-from ai.backend.plugin.testing.accelerator.checks.registry import Checks, NotApplicable, expect, shown
+from ai.backend.plugin.testing.accelerator.checks.registry import Checks, NotApplicable, expect, format_value
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
 CHECKS = Checks()
@@ -24,7 +24,7 @@ _DEVICES_SOURCE = "BEP-1000; accelerator v2, The contract: devices"
 _SLOTS_SOURCE = "spec 01, slots; accelerator v2, Allocation"
 
 
-@CHECKS.add(_PLUGIN_SOURCE, starts=False)
+@CHECKS.add(_PLUGIN_SOURCE, needs_start=False)
 async def its_key_is_a_slot_name(subject: Subject) -> None:
     """The key is a device name, and the plugin says its version and that of the interface."""
     plugin = subject.plugin
@@ -34,10 +34,10 @@ async def its_key_is_a_slot_name(subject: Subject) -> None:
         raise AssertionError(e.message) from None
     expect("." not in plugin.key, f"the key {plugin.key} has a dot in it")
     expect(plugin.spi_version == SPI_VERSION, f"spi_version is {plugin.spi_version}, not {SPI_VERSION}")
-    expect(isinstance(plugin.version, str) and plugin.version, f"version is {shown(plugin.version)}")
+    expect(isinstance(plugin.version, str) and plugin.version, f"version is {format_value(plugin.version)}")
 
 
-@CHECKS.add(_PLUGIN_SOURCE, starts=False)
+@CHECKS.add(_PLUGIN_SOURCE, needs_start=False)
 async def settings_have_defaults_and_refuse_unknown_keys(subject: Subject) -> None:
     """Settings are described, and a misspelt key is an error that names it."""
     model = subject.plugin.settings_model
@@ -60,7 +60,7 @@ async def settings_have_defaults_and_refuse_unknown_keys(subject: Subject) -> No
         expect(False, f"{model.__name__} takes the unknown key no-such-setting")
 
 
-@CHECKS.add("accelerator v2, Options of a session", starts=False)
+@CHECKS.add("accelerator v2, Options of a session", needs_start=False)
 async def options_have_a_schema(subject: Subject) -> None:
     """The options of a session are described by a JSON Schema by which the manager can judge them."""
     schema = subject.plugin.options_schema()
@@ -72,37 +72,37 @@ async def options_have_a_schema(subject: Subject) -> None:
         raise AssertionError(str(e)) from None
 
 
-@CHECKS.add("accelerator v2, Plugins in the tree", starts=False)
+@CHECKS.add("accelerator v2, Plugins in the tree", needs_start=False)
 async def it_says_what_it_was_verified_on(subject: Subject) -> None:
     """``verified_on`` is None, or names hardware, driver and command in one line."""
     verified_on: object = subject.plugin.verified_on
     text = verified_on if isinstance(verified_on, str) else ""
     is_one_line = bool(text.strip()) and text.isprintable() and len(text) <= 256
-    expect(verified_on is None or is_one_line, f"verified_on is {shown(verified_on)}")
+    expect(verified_on is None or is_one_line, f"verified_on is {format_value(verified_on)}")
 
 
-@CHECKS.add("accelerator v2, The contract: optional powers", starts=False)
+@CHECKS.add("accelerator v2, The contract: optional powers", needs_start=False)
 async def flags_promise_their_protocols(subject: Subject) -> None:
     """A capability flag that is set comes with its Protocol."""
     flags = subject.plugin.capabilities
-    expect(isinstance(flags, PluginCapabilities), f"capabilities is {shown(flags)}")
+    expect(isinstance(flags, PluginCapabilities), f"capabilities is {format_value(flags)}")
     for flag, protocol in POWERS.items():
         if getattr(flags, flag):
             expect(isinstance(subject.plugin, protocol), f"{flag} is set, and {protocol.__name__} is not implemented")
 
 
-@CHECKS.add(_PLUGIN_SOURCE, starts=False)
+@CHECKS.add(_PLUGIN_SOURCE, needs_start=False)
 async def cleanup_is_safe_without_init(subject: Subject) -> None:
     """``cleanup`` may be called on a plugin that was never initialised."""
     await subject.call("cleanup")
 
 
-@CHECKS.add(_PLUGIN_SOURCE, starts=False, is_basic=True)
+@CHECKS.add(_PLUGIN_SOURCE, needs_start=False, is_basic=True)
 async def it_starts_and_stops(subject: Subject) -> None:
     """``init`` and ``cleanup`` work, and work again in the next process."""
     await subject.call("init")
     await subject.call("cleanup")
-    async with subject.remade():
+    async with subject.restart():
         pass
 
 
@@ -113,7 +113,9 @@ def _no_owner(_: str) -> None:
 @CHECKS.add("spec 03-06, formats", is_basic=True)
 async def slots_can_be_shown(subject: Subject) -> None:
     """Every slot has a name and a unit for people."""
-    for slot in await subject.validated("configurable_slots", partial(responses.displays, owner_of=_no_owner)):
+    for slot in await subject.call_validated(
+        "configurable_slots", partial(responses.validate_displays, owner_of=_no_owner)
+    ):
         expect(slot.human_readable_name, f"{slot.slot_name} has no human_readable_name")
         expect(slot.display_unit, f"{slot.slot_name} has no display_unit")
 
@@ -122,8 +124,10 @@ async def slots_can_be_shown(subject: Subject) -> None:
 async def devices_are_well_formed(subject: Subject) -> None:
     """The agent takes every device as it is listed."""
     displays: tuple[SlotDisplay, ...] = await subject.call("configurable_slots")
-    validate_devices = partial(responses.devices, key=subject.plugin.key, displays=displays, owner_of=_no_owner)
-    for device in await subject.validated("list_devices", validate_devices):
+    validate_devices = partial(
+        responses.validate_devices, key=subject.plugin.key, displays=displays, owner_of=_no_owner
+    )
+    for device in await subject.call_validated("list_devices", validate_devices):
         expect(device.hw_location, f"{device.device_id} has no hw_location")
         expect(device.slots, f"{device.device_id} offers no slot")
 
@@ -132,7 +136,7 @@ async def devices_are_well_formed(subject: Subject) -> None:
 async def device_ids_are_unique_and_survive_a_restart(subject: Subject) -> None:
     """The next process lists the same devices under the same ids."""
     device_ids = [device.device_id for device in await subject.devices()]
-    async with subject.remade() as restarted_subject:
+    async with subject.restart() as restarted_subject:
         ids_after = [device.device_id for device in await restarted_subject.devices()]
     expect(ids_after == device_ids, f"after a restart there are {ids_after} instead of {device_ids}")
 
@@ -209,7 +213,7 @@ async def links_are_symmetric(subject: Subject) -> None:
 @CHECKS.add("BEP-1000, variant properties")
 async def variant_properties_are_declared(subject: Subject) -> None:
     """Every property is of a namespace that the plugin describes, and of a kind that can be required."""
-    namespaces = await subject.validated("variant_namespaces", responses.namespaces)
+    namespaces = await subject.call_validated("variant_namespaces", responses.validate_namespaces)
     names = [namespace.namespace for namespace in namespaces]
     expect(len(set(names)) == len(names), "a namespace is described twice")
     for namespace in namespaces:

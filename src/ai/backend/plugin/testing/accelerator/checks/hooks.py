@@ -20,8 +20,14 @@ from ai.backend.plugin.accelerator import (
     WorkloadConfig,
     responses,
 )
-from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, Checks, NotApplicable, expect, shown
-from ai.backend.plugin.testing.accelerator.checks.subject import HOOKS, KERNEL, OTHER_KERNEL, Subject, restored
+from ai.backend.plugin.testing.accelerator.checks.registry import (
+    CheckFailed,
+    Checks,
+    NotApplicable,
+    expect,
+    format_value,
+)
+from ai.backend.plugin.testing.accelerator.checks.subject import HOOKS, KERNEL, OTHER_KERNEL, Subject, restore_state
 
 CHECKS = Checks()
 _HOOKS_SOURCE = "accelerator v2, Lifecycle semantics; AbstractLifecycleHook"
@@ -45,7 +51,7 @@ async def sources_of_the_config_are_there(subject: Subject) -> None:
         if device.source:
             mode = _mode_of(device.source, "the source of a device")
             is_device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
-            expect(is_device, f"pre_create: {shown(device.source)} is no character or block device")
+            expect(is_device, f"pre_create: {format_value(device.source)} is no character or block device")
     for mount in config.mounts:
         _mode_of(mount.source, "the source of a mount")
 
@@ -54,7 +60,7 @@ def _mode_of(path: str, subject_name: str) -> int:
     try:
         return os.stat(path).st_mode  # noqa: PTH116  # as text, as the plugin gave it
     except OSError as e:
-        raise CheckFailed(f"pre_create: {subject_name}, {shown(path)}, cannot be read: {e.strerror}") from None
+        raise CheckFailed(f"pre_create: {subject_name}, {format_value(path)}, cannot be read: {e.strerror}") from None
 
 
 @CHECKS.add(_HOOKS_SOURCE)
@@ -62,7 +68,7 @@ async def pre_create_may_be_repeated(subject: Subject) -> None:
     """A repeated ``pre_create`` gives an equal config: the workload may have been made from the first one."""
     allocation, state = await subject.an_allocation(), ManagedState()
     first_config = await subject.hook("pre_create", allocation, state)
-    second_config = await subject.hook("pre_create", allocation, restored(state))
+    second_config = await subject.hook("pre_create", allocation, restore_state(state))
     expect(
         first_config == second_config, f"the second config differs: {_differing_fields(first_config, second_config)}"
     )
@@ -75,7 +81,8 @@ def _differing_fields(first_config: WorkloadConfig, second_config: WorkloadConfi
         if getattr(first_config, field_name) != getattr(second_config, field_name)
     ]
     return "; ".join(
-        f"{field_name} {shown(getattr(first_config, field_name))} and {shown(getattr(second_config, field_name))}"
+        f"{field_name} {format_value(getattr(first_config, field_name))}"
+        f" and {format_value(getattr(second_config, field_name))}"
         for field_name in field_names
     )
 
@@ -95,13 +102,13 @@ async def the_managed_state_is_small_json(subject: Subject) -> None:
     allocation, state = await subject.an_allocation(), ManagedState()
     for hook_method in HOOKS:
         await subject.hook(hook_method, allocation, state)
-        expect(isinstance(state.data, dict), f"after {hook_method} the managed state is {shown(state.data)}")
+        expect(isinstance(state.data, dict), f"after {hook_method} the managed state is {format_value(state.data)}")
         expect(
             type(state.version) is int,
-            f"after {hook_method} the version of the managed state is {shown(state.version)}",
+            f"after {hook_method} the version of the managed state is {format_value(state.version)}",
         )
         expect(
-            restored(state).data == state.data,
+            restore_state(state).data == state.data,
             f"after {hook_method} the managed state is another once it was kept as JSON",
         )
         state_bytes = len(msgspec.json.encode(state.data))
@@ -131,7 +138,10 @@ async def a_restart_and_a_recovery_are_served(subject: Subject) -> None:
     new_config = await subject.hook("pre_create", allocation, state, attempt=2, **restart_context)
     for name in ("devices", "cpuset", "memory_nodes"):
         old_config, context = getattr(config, name), getattr(new_config, name)
-        expect(context == old_config, f"a restart in place has other {name}: {shown(old_config)} and {shown(context)}")
+        expect(
+            context == old_config,
+            f"a restart in place has other {name}: {format_value(old_config)} and {format_value(context)}",
+        )
     await subject.hook("post_terminate", allocation, state, attempt=2)
 
 
@@ -144,7 +154,7 @@ async def a_crash_at_any_call_is_survived(subject: Subject) -> None:
             saved_states: list[ManagedState] = [ManagedState()]
 
             async def save(state: ManagedState, saved_states: list[ManagedState] = saved_states) -> None:
-                saved_states.append(restored(state))
+                saved_states.append(restore_state(state))
 
             state = ManagedState(saver=save)
             config: WorkloadConfig | None = None
@@ -153,7 +163,7 @@ async def a_crash_at_any_call_is_survived(subject: Subject) -> None:
                 config = config or hook_result
                 if position < crash_position or is_after_call:
                     await save(state)
-            async with subject.remade() as restarted_subject:
+            async with subject.restart() as restarted_subject:
                 await _continue_after_crash(
                     restarted_subject, allocation, saved_states[-1], crash_position, config if is_after_call else None
                 )
@@ -188,7 +198,7 @@ async def a_cancelled_call_does_no_harm(subject: Subject) -> None:
         await asyncio.sleep(0)
         hook_task.cancel()
         await asyncio.gather(hook_task, return_exceptions=True)
-    await subject.hook("post_terminate", allocation, restored(state))
+    await subject.hook("post_terminate", allocation, restore_state(state))
     await subject.hook("pre_create", allocation, ManagedState())
 
 
@@ -253,17 +263,17 @@ def _values_by_field(config: WorkloadConfig) -> dict[str, object]:
 async def a_workload_without_devices_gets_nothing(subject: Subject) -> None:
     """A workload that holds no device is not configured, and shows none."""
     config = await subject.hook("pre_create", DeviceAllocation(), ManagedState())
-    expect(config == WorkloadConfig(), f"a workload that holds nothing gets {shown(config)}")
+    expect(config == WorkloadConfig(), f"a workload that holds nothing gets {format_value(config)}")
     attached_devices = list(await subject.call("alloc_to_devices", DeviceAllocation()))
-    expect(attached_devices == [], f"of nothing, alloc_to_devices shows {shown(attached_devices)}")
+    expect(attached_devices == [], f"of nothing, alloc_to_devices shows {format_value(attached_devices)}")
 
 
 @CHECKS.add("peer facts 2.1, get_attached_devices")
 async def attached_devices_are_those_of_the_allocation(subject: Subject) -> None:
     """Users see the devices that they have, with their models."""
     allocation = await subject.an_allocation()
-    validate_attached = partial(responses.attached, allocation=allocation)
-    attached_devices = await subject.validated("alloc_to_devices", validate_attached, allocation)
+    validate_attached = partial(responses.validate_attached, allocation=allocation)
+    attached_devices = await subject.call_validated("alloc_to_devices", validate_attached, allocation)
     device_ids = {device.device_id for device in attached_devices}
     expect(
         device_ids == allocation.device_ids(),
@@ -281,12 +291,12 @@ async def a_diagnosis_takes_nothing(subject: Subject) -> None:
         raise NotApplicable("the plugin shows no devices for a diagnosis")
     allocation, state, diagnosis_state = await subject.an_allocation(), ManagedState(), ManagedState()
     await subject.hook("pre_create", allocation, state)
-    config = await subject.hook("pre_create", allocation, restored(state))  # as a repeat gives it
+    config = await subject.hook("pre_create", allocation, restore_state(state))  # as a repeat gives it
     devices = await subject.call("list_devices")
     for hook_method in HOOKS:
         await subject.hook(hook_method, allocation, diagnosis_state, OTHER_KERNEL, is_diagnostic=True)
     expect(await subject.call("list_devices") == devices, "after a diagnosis the plugin lists other devices")
-    second_config = await subject.hook("pre_create", allocation, restored(state))
+    second_config = await subject.hook("pre_create", allocation, restore_state(state))
     expect(
         second_config == config,
         f"after a diagnosis the holder's config differs: {_differing_fields(config, second_config)}",
@@ -320,9 +330,9 @@ async def calls_leave_the_event_loop_free(subject: Subject) -> None:
         raise NotApplicable("the plugin is blocking, and so has a process of its own")
     best_s_by_method: dict[str, float] = {}
     for _ in range(_MAX_ROUNDS):
-        subject.held_s.clear()
+        subject.block_s_by_method.clear()
         await _call_everything(subject)
-        for method, seconds in subject.held_s.items():
+        for method, seconds in subject.block_s_by_method.items():
             best_s_by_method[method] = min(seconds, best_s_by_method.get(method, seconds))
         if all(seconds <= subject.max_block_s for seconds in best_s_by_method.values()):
             return

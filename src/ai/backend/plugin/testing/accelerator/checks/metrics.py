@@ -19,7 +19,7 @@ _ROUND_TIMES = (1000.0, 1005.0, 1010.0)
 def check_measurements(description: str, measurements: Sequence[Measurement], devices: Collection[DeviceId]) -> None:
     """Checks that the agent accepts all measurements. Raises CheckFailed."""
     measurement_filter = MeasurementFilter()
-    measurement_filter.passed(measurements, devices)
+    measurement_filter.filter_measurements(measurements, devices)
     expect(measurement_filter.reason is None, f"{description}: {measurement_filter.reason}")
     seen_metrics: set[tuple[str, DeviceId | None]] = set()
     for measurement in measurements:
@@ -97,4 +97,4 @@ async def process_metrics_are_of_the_processes_asked_for(subject: Subject) -> No
 @CHECKS.add("spec 00, get_node_info")
 async def node_info_is_text(subject: Subject) -> None:
     """Versions and facts for people, of moderate length."""
-    await subject.validated("get_node_info", responses.info)
+    await subject.call_validated("get_node_info", responses.validate_node_info)

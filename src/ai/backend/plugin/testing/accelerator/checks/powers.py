@@ -12,7 +12,13 @@ from ai.backend.common.devices import DeviceAllocation, DeviceHealth
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import DeviceHealthChange, ManagedState, PartitionProfile
-from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, Checks, NotApplicable, expect, shown
+from ai.backend.plugin.testing.accelerator.checks.registry import (
+    CheckFailed,
+    Checks,
+    NotApplicable,
+    expect,
+    format_value,
+)
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
 CHECKS = Checks()
@@ -26,7 +32,7 @@ _CDI_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]*[A-Za-z0-9])?")
 _CDI_EDIT_KINDS = frozenset({"env", "deviceNodes", "hooks", "mounts", "additionalGids", "intelRdt", "netDevices"})
 
 
-@CHECKS.add(_POWER_SOURCE, power="power_controllable", alters=True)
+@CHECKS.add(_POWER_SOURCE, power="power_controllable", changes_devices=True)
 async def power_can_be_controlled(subject: Subject) -> None:
     """Power calls may be repeated, a device that is off offers nothing, and an unknown device is NotFound."""
     device = await subject.a_device()
@@ -49,10 +55,10 @@ async def power_can_be_controlled(subject: Subject) -> None:
     }
     expect(device.device_id in healthy_ids, f"{device.device_id} was switched on again, and is not listed as healthy")
     for method in ("power_on", "power_off", "reset"):
-        await subject.refused(method, _UNKNOWN_DEVICE, error_class=NotFound, circumstance="for an unknown device")
+        await subject.call_refused(method, _UNKNOWN_DEVICE, error_class=NotFound, circumstance="for an unknown device")
 
 
-@CHECKS.add(_POWER_SOURCE, power="power_controllable", alters=True)
+@CHECKS.add(_POWER_SOURCE, power="power_controllable", changes_devices=True)
 async def a_device_in_use_stays_on(subject: Subject) -> None:
     """While a workload holds it, a device is neither switched off nor reset."""
     allocation, state = await subject.an_allocation(), ManagedState()
@@ -60,19 +66,19 @@ async def a_device_in_use_stays_on(subject: Subject) -> None:
     try:
         for device_id in sorted(allocation.device_ids()):
             for method in ("power_off", "reset"):
-                await subject.refused(
+                await subject.call_refused(
                     method, device_id, error_class=Conflict, circumstance="while a workload held the device"
                 )
     finally:
         await subject.hook("post_terminate", allocation, state)
 
 
-@CHECKS.add("accelerator v2, Programmable", power="programmable", alters=True)
+@CHECKS.add("accelerator v2, Programmable", power="programmable", changes_devices=True)
 async def images_are_loaded(subject: Subject) -> None:
     """An image that does not fit is refused and changes nothing; one that fits is what is loaded, also twice."""
     device = (await subject.a_device()).device_id
     image_before = await subject.call("programmed_image", device)
-    await subject.refused(
+    await subject.call_refused(
         "program", device, "no image at all", error_class=InvalidInput, circumstance="with what is no image"
     )
     expect(await subject.call("programmed_image", device) == image_before, "a refused image is loaded")
@@ -82,11 +88,11 @@ async def images_are_loaded(subject: Subject) -> None:
             loaded_image = await subject.call("programmed_image", device)
             expect(
                 loaded_image == subject.image,
-                f"{subject.image} was loaded, programmed_image says {shown(loaded_image)}",
+                f"{subject.image} was loaded, programmed_image says {format_value(loaded_image)}",
             )
 
 
-@CHECKS.add("accelerator v2, Attachable", power="attachable", alters=True)
+@CHECKS.add("accelerator v2, Attachable", power="attachable", changes_devices=True)
 async def devices_are_attached_and_detached(subject: Subject) -> None:
     """An attached device is listed, a detached one is not, each call may be repeated; one in use stays."""
     attachable_ids = await subject.call("attachable_devices")
@@ -103,7 +109,7 @@ async def devices_are_attached_and_detached(subject: Subject) -> None:
     slot = device_by_id[device].slots[0]
     allocation, state = DeviceAllocation(slots={slot.slot_name: {device: slot.quantum}}), ManagedState()
     await subject.hook("pre_create", allocation, state)
-    await subject.refused("detach", device, error_class=Conflict, circumstance="while a workload held the device")
+    await subject.call_refused("detach", device, error_class=Conflict, circumstance="while a workload held the device")
     await subject.hook("post_terminate", allocation, state)
     for _ in range(2):
         await subject.call("detach", device)
@@ -131,7 +137,7 @@ async def health_is_watched(subject: Subject) -> None:
 
 async def _check_changes(health_changes: AsyncIterator[Any], device_ids: set[DeviceId]) -> None:
     async for change in health_changes:
-        expect(isinstance(change, DeviceHealthChange), f"watch_health gives {shown(change)}")
+        expect(isinstance(change, DeviceHealthChange), f"watch_health gives {format_value(change)}")
         expect(change.device_id in device_ids, f"watch_health tells of the unknown device {change.device_id}")
         has_reason = change.health is DeviceHealth.HEALTHY or change.reason
         expect(has_reason, f"watch_health gives no reason why {change.device_id} is {change.health}")
@@ -141,16 +147,20 @@ async def _check_changes(health_changes: AsyncIterator[Any], device_ids: set[Dev
 async def the_cdi_spec_is_well_formed(subject: Subject) -> None:
     """The CDI specification has a version, a kind, devices with unique names, and edits of known kinds."""
     spec: Mapping[str, Any] = await subject.call("cdi_spec")
-    expect(spec.get("cdiVersion") == _CDI_VERSION, f"cdiVersion is {shown(spec.get('cdiVersion'))}")
+    expect(spec.get("cdiVersion") == _CDI_VERSION, f"cdiVersion is {format_value(spec.get('cdiVersion'))}")
     kind, devices = spec.get("kind"), spec.get("devices")
-    expect(isinstance(kind, str) and _CDI_KIND.fullmatch(kind), f"kind is {shown(kind)}; vendor.com/class is wanted")
+    expect(
+        isinstance(kind, str) and _CDI_KIND.fullmatch(kind), f"kind is {format_value(kind)}; vendor.com/class is wanted"
+    )
     unknown_keys = sorted(set(spec) - {"cdiVersion", "kind", "annotations", "devices", "containerEdits"})
     expect(not unknown_keys, f"CDI has no key {', '.join(unknown_keys)}")
     if not isinstance(devices, list):
-        raise CheckFailed(f"devices is {shown(devices)}")
+        raise CheckFailed(f"devices is {format_value(devices)}")
     names = [device.get("name") if isinstance(device, Mapping) else None for device in devices]
     for name, device in zip(names, devices, strict=True):
-        expect(isinstance(name, str) and _CDI_NAME.fullmatch(name), f"{shown(name)} cannot be the name of a device")
+        expect(
+            isinstance(name, str) and _CDI_NAME.fullmatch(name), f"{format_value(name)} cannot be the name of a device"
+        )
         expect(names.count(name) == 1, f"the device {name} is there twice")
         edits = device.get("containerEdits")
         expect(edits and isinstance(edits, Mapping), f"the device {name} has no containerEdits")
@@ -162,15 +172,18 @@ def _check_edits(where: str, edits: Mapping[str, Any]) -> None:
     unknown_kinds = sorted(set(edits) - _CDI_EDIT_KINDS)
     expect(not unknown_kinds, f"{where}: containerEdits has no key {', '.join(unknown_kinds)}")
     for variable in edits.get("env", ()):
-        expect(isinstance(variable, str) and "=" in variable, f"{where}: env has {shown(variable)}")
+        expect(isinstance(variable, str) and "=" in variable, f"{where}: env has {format_value(variable)}")
     for device_node in edits.get("deviceNodes", ()):
         path = device_node.get("path")
-        expect(str(path or "").startswith("/"), f"{where}: a device node has the path {shown(path)}")
+        expect(str(path or "").startswith("/"), f"{where}: a device node has the path {format_value(path)}")
     for mount in edits.get("mounts", ()):
         paths = [str(mount.get(path_key, "")) for path_key in ("hostPath", "containerPath")]
         expect(all(path.startswith("/") for path in paths), f"{where}: a mount has the paths {paths}")
     for hook in edits.get("hooks", ()):
-        expect(hook.get("hookName") and str(hook.get("path", "")).startswith("/"), f"{where}: the hook {shown(hook)}")
+        expect(
+            hook.get("hookName") and str(hook.get("path", "")).startswith("/"),
+            f"{where}: the hook {format_value(hook)}",
+        )
 
 
 @CHECKS.add("DeviceMapping.cdi_name", power="cdi_provider")
@@ -219,12 +232,12 @@ async def partition_profiles_are_told(subject: Subject) -> None:
         expect(name in slot_names, f"{where} is of the slot {name}, which is not configurable")
         expect(profile.available >= 0, f"{where}: {profile.available} are available")
         expect(profile.amount > 0, f"{where} has the amount {profile.amount}")
-    await subject.refused(
+    await subject.call_refused(
         "partition_profiles", _UNKNOWN_DEVICE, error_class=NotFound, circumstance="for an unknown device"
     )
 
 
-@CHECKS.add(_PARTITIONS_SOURCE, power="partitionable", alters=True)
+@CHECKS.add(_PARTITIONS_SOURCE, power="partitionable", changes_devices=True)
 async def partitions_come_and_go(subject: Subject) -> None:
     """A new partition is listed and offers its slot; once undone it is gone, and undoing it again is safe."""
     profile, partition_id = await _new_partition(subject)
@@ -236,7 +249,7 @@ async def partitions_come_and_go(subject: Subject) -> None:
             amount == profile.amount,
             f"{partition_id} offers {amount} {profile.slot_name}; its profile {profile.amount}",
         )
-        async with subject.remade() as restarted_subject:
+        async with subject.restart() as restarted_subject:
             devices_after: Sequence[Any] = await restarted_subject.devices()
             expect(
                 partition_id in {device.device_id for device in devices_after},
@@ -247,12 +260,12 @@ async def partitions_come_and_go(subject: Subject) -> None:
     await subject.call("destroy_partition", partition_id)
     listed_ids = {listed_device.device_id for listed_device in await subject.devices()}
     expect(partition_id not in listed_ids, f"{partition_id} was destroyed, and is still listed")
-    await subject.refused(
+    await subject.call_refused(
         "create_partition", _UNKNOWN_DEVICE, profile.name, error_class=NotFound, circumstance="for an unknown device"
     )
 
 
-@CHECKS.add(_PARTITIONS_SOURCE, power="partitionable", alters=True)
+@CHECKS.add(_PARTITIONS_SOURCE, power="partitionable", changes_devices=True)
 async def a_partition_in_use_stays(subject: Subject) -> None:
     """While a workload holds a partition it cannot be destroyed; afterwards it can."""
     profile, partition_id = await _new_partition(subject)
@@ -260,7 +273,7 @@ async def a_partition_in_use_stays(subject: Subject) -> None:
     state = ManagedState()
     try:
         await subject.hook("pre_create", allocation, state)
-        await subject.refused(
+        await subject.call_refused(
             "destroy_partition", partition_id, error_class=Conflict, circumstance="while a workload held the partition"
         )
         await subject.hook("post_terminate", allocation, state)

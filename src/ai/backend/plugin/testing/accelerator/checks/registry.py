@@ -27,7 +27,7 @@ class NotApplicable(Exception):
         super().__init__(f"capability: {reason}")
 
 
-def shown(value: object, limit: int = 120) -> str:
+def format_value(value: object, limit: int = 120) -> str:
     """Formats any value for the message of a failed check, cut to a limit of characters."""
     value_text = repr(value)
     return value_text if len(value_text) <= limit else f"{value_text[:limit]}..."
@@ -42,8 +42,8 @@ class Check:
         proves: one sentence; ``source``: where it is promised.
         power: the capability flag that it belongs to.
         is_basic: the others mean nothing where it fails.
-        starts: whether ``init`` was called before it.
-        alters: whether devices are cut, reset or switched off.
+        needs_start: whether ``init`` was called before it.
+        changes_devices: whether devices are cut, reset or switched off.
     """
 
     name: str
@@ -52,8 +52,8 @@ class Check:
     run: Run
     power: str | None = None
     is_basic: bool = False
-    starts: bool = True
-    alters: bool = False
+    needs_start: bool = True
+    changes_devices: bool = False
 
 
 class Checks(list[Check]):
@@ -99,14 +99,14 @@ async def run_check(check: Check, subject: Subject) -> None:
     """
     if check.power is not None and not getattr(subject.plugin.capabilities, check.power):
         raise NotApplicable(f"the plugin is not {check.power}")
-    if check.alters and not subject.may_alter:
+    if check.changes_devices and not subject.may_alter:
         raise NotApplicable("this would alter devices, which is not allowed here")
-    if check.starts:
+    if check.needs_start:
         await subject.call("init")
     try:
         await check.run(subject)
     finally:
-        if check.starts:
+        if check.needs_start:
             await subject.end_workloads()
             await subject.call("cleanup")
 
@@ -146,7 +146,7 @@ async def run_all(
         )
         outcome = (
             Outcome(check.name, Result.NOT_RUN, f"{failed_check} has failed")
-            if is_basic_failure and check.starts
+            if is_basic_failure and check.needs_start
             else await outcome_of(check, make_subject)
         )
         outcomes.append(outcome)
