@@ -128,9 +128,9 @@ def waits_for(pid: int, pipe_inode: int) -> bool:
         try:
             with open(folder + "/syscall", "rb") as file:
                 syscall_words = file.read(256).split()
-            call = call_by_number.get(int(syscall_words[0])) if len(syscall_words) > 2 else None
-            if call is not None and _reads_pipe(
-                folder, call, [int(argument_text, 16) for argument_text in syscall_words[1:4]], pipe_inode
+            wait_call = call_by_number.get(int(syscall_words[0])) if len(syscall_words) > 2 else None
+            if wait_call is not None and _reads_pipe(
+                folder, wait_call, [int(argument_text, 16) for argument_text in syscall_words[1:4]], pipe_inode
             ):
                 return True
         except (OSError, ValueError):
@@ -156,8 +156,8 @@ def _task_folders(pid: int) -> Iterator[str]:
                 continue
 
 
-def _reads_pipe(folder: str, call: str, arguments: List[int], pipe_inode: int) -> bool:
-    fds = [arguments[0]] if call == "read" else _waited_fds(folder, call, arguments)
+def _reads_pipe(folder: str, wait_call: str, call_arguments: List[int], pipe_inode: int) -> bool:
+    fds = [call_arguments[0]] if wait_call == "read" else _waited_fds(folder, wait_call, call_arguments)
     pipe_link = f"pipe:[{pipe_inode}]"
     link_targets = [_link_target(f"{folder}/fd/{fd}") for fd in fds]
     return pipe_link in link_targets and not any(name.startswith("socket:") for name in link_targets)
@@ -170,17 +170,17 @@ def _link_target(path: str) -> str:
         return ""
 
 
-def _waited_fds(folder: str, call: str, arguments: List[int]) -> List[int]:
+def _waited_fds(folder: str, wait_call: str, call_arguments: List[int]) -> List[int]:
     """Returns the descriptors that a thread waits for in poll, select or epoll_wait."""
-    if call == "epoll":
-        with open(f"{folder}/fdinfo/{arguments[0]}", encoding="ascii") as file:
+    if wait_call == "epoll":
+        with open(f"{folder}/fdinfo/{call_arguments[0]}", encoding="ascii") as file:
             return [int(line.split()[1]) for line in file if line.startswith("tfd:")]
-    address, entry_count = arguments[:2] if call == "poll" else (arguments[1], arguments[0])
+    address, entry_count = call_arguments[:2] if wait_call == "poll" else (call_arguments[1], call_arguments[0])
     if not address or entry_count > _MAX_WAITED_FDS:
         return []
     with open(f"{folder}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
-        if call == "poll":
+        if wait_call == "poll":
             entry_bytes = memory.read(8 * entry_count)
             return [
                 int.from_bytes(entry_bytes[entry_offset : entry_offset + 4], "little", signed=True)

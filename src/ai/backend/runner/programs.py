@@ -85,7 +85,7 @@ class Program:
         self._write_input()
         self._watch()
 
-    def taken(self, count: int) -> None:
+    def allow_output(self, count: int) -> None:
         """Allows the program to send `count` more bytes of output."""
         self._untaken_bytes = max(0, self._untaken_bytes - count)
         self._watch()
@@ -229,7 +229,7 @@ class Programs:
         if message_type == "program-input":
             program.feed(from_base64(message["data"]), message.get("last") is True)
         elif message_type == "program-taken":
-            program.taken(int(message["bytes"]))
+            program.allow_output(int(message["bytes"]))
         elif message_type == "program-resize":
             program.resize(*check_size(message["rows"], message["cols"]))
         elif message_type == "program-signal" and message["signal"] in _SIGNALS:

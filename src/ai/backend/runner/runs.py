@@ -99,7 +99,7 @@ class Runner:
             return
         if (
             len(self._queue) >= MAX_QUEUED_RUNS
-            or sum(queued.size for queued in self._queue) + run.size > MAX_QUEUED_CHARS
+            or sum(queued_run.size for queued_run in self._queue) + run.size > MAX_QUEUED_CHARS
         ):
             self._report_finished(run, -1, "queue-full", None, [])
             return

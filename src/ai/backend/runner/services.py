@@ -224,7 +224,7 @@ class Services:
         """Checks repeatedly until the service listens on its port or the start times out."""
         if service.status != "starting":
             return
-        if not service.ports or _listens(service):
+        if not service.ports or _is_listening(service):
             service.status = "running"
             waiting_requests, service.start_requests = service.start_requests, []
             for request in waiting_requests:
@@ -327,7 +327,7 @@ class Services:
         """Returns True if the service runs; detects a service in the background by its port only."""
         if service.status != "running" or service.is_stopping:
             return False
-        if not service.pid and service.ports and not _listens(service):
+        if not service.pid and service.ports and not _is_listening(service):
             service.status, service.reason, service.ports, service.group = "stopped", None, [], 0
             return False
         return True
@@ -390,7 +390,7 @@ def _free_ports(count: int) -> List[int]:
             bound_socket.close()
 
 
-def _listens(service: Service) -> bool:
+def _is_listening(service: Service) -> bool:
     if service.socket_path:
         return os.path.exists(service.socket_path)
     return service.ports[0] in _listening_ports()
@@ -402,10 +402,10 @@ def _listening_ports() -> Set[int]:
     for table_path in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table_path, encoding="ascii") as file:
-                lines = file.read().splitlines()[1:]
+                socket_lines = file.read().splitlines()[1:]
         except OSError:
             continue  # no such protocol here
-        for line in lines:
+        for line in socket_lines:
             _, local_address, _, tcp_state = line.split(None, 4)[:4]
             if tcp_state == _TCP_STATE_LISTEN:
                 ports.add(int(local_address.rpartition(":")[2], 16))

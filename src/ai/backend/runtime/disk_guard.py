@@ -138,7 +138,9 @@ def growth_by_workload(
         for source in record.writable_sources:
             bytes_by_inode = files_by_source[source]
             owners = {
-                other_record.labels.get(OWNER_LABEL) for other_record in records if _writes_near(other_record, source)
+                other_record.labels.get(OWNER_LABEL)
+                for other_record in records
+                if _has_overlapping_source(other_record, source)
             }
             if len(owners) > 1:
                 written_inodes = disk_space.open_inodes(pids, device)
@@ -151,7 +153,7 @@ def growth_by_workload(
     return growths
 
 
-def _writes_near(record: WorkloadRecord, source: str) -> bool:
+def _has_overlapping_source(record: WorkloadRecord, source: str) -> bool:
     return any(
         other_source == source or other_source.startswith(source + "/") or source.startswith(other_source + "/")
         for other_source in record.writable_sources

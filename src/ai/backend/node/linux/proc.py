@@ -59,9 +59,9 @@ def is_same(pid: int, start_tick: int) -> bool:
 def _children_by_list(pid: int) -> list[int] | None:
     pids: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):  # no pathlib here: memory
+        for thread_id in os.listdir(f"/proc/{pid}/task"):  # no pathlib here: memory
             try:
-                pids += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
+                pids += map(int, read(f"/proc/{pid}/task/{thread_id}/children").split())
             except FileNotFoundError:
                 if not os.path.exists("/proc/self/task/" + str(os.getpid()) + "/children"):  # as above
                     return None
@@ -120,10 +120,10 @@ def interface_bytes(path: str) -> dict[str, tuple[int, int]]:
     bytes_of_interface: dict[str, tuple[int, int]] = {}
     with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # as above
         for line in file:
-            name, separator, counters_text = line.partition(":")
+            interface, separator, counters_text = line.partition(":")
             fields = counters_text.split()
-            if separator and len(fields) >= 9 and name.strip() != "lo":
-                bytes_of_interface[name.strip()] = (int(fields[0]), int(fields[8]))
+            if separator and len(fields) >= 9 and interface.strip() != "lo":
+                bytes_of_interface[interface.strip()] = (int(fields[0]), int(fields[8]))
     return bytes_of_interface
 
 

@@ -41,10 +41,10 @@ def busy_networks(routes: Path = Path("/proc/net/route")) -> list[IPv4Network]:
     """Returns the networks to which this host has routes, except the default route."""
     networks: list[IPv4Network] = []
     try:
-        lines = routes.read_text().splitlines()[1:]
+        route_lines = routes.read_text().splitlines()[1:]
     except OSError:
         return networks
-    for line in lines:
+    for line in route_lines:
         fields = line.split()
         if len(fields) > 7 and fields[7] != "00000000":
             address_bytes, mask_bytes = (bytes.fromhex(fields[field_index])[::-1] for field_index in (1, 7))
@@ -91,16 +91,16 @@ def why_no_overlays(name: str, *, within_node: bool = False) -> str:
     return ""
 
 
-def create_device(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
+def create_device(name: str, alias_prefix: str, overlay: Overlay, *, bridge: str = "") -> None:
     """Creates an overlay's VXLAN device, as a port of ``bridge`` if named; replaces another device of the name.
 
-    ``mark`` begins its alias. Idempotent.
+    ``alias_prefix`` begins its alias. Idempotent.
 
     Raises:
         CreationDeferred: the number is in use here. OSError: the kernel refuses, or the address is not of this node.
         CreationDenied: a peer is on this node, and this kernel does not lead there.
     """
-    new_alias = f"{mark} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
+    new_alias = f"{alias_prefix} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
     with Route() as route:
         present_alias = route.links().get(name)
         if present_alias is not None and present_alias != new_alias:

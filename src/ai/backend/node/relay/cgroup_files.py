@@ -77,9 +77,9 @@ def _network_bytes(proc: str) -> "tuple[Optional[int], Optional[int]]":
         return None, None
     received_bytes = sent_bytes = 0
     for line in interfaces_text.splitlines()[2:]:
-        name, _, counters = line.partition(":")
+        interface, _, counters = line.partition(":")
         fields = counters.split()
-        if name.strip() != "lo" and len(fields) >= 9:
+        if interface.strip() != "lo" and len(fields) >= 9:
             received_bytes, sent_bytes = received_bytes + int(fields[0]), sent_bytes + int(fields[8])
     return received_bytes, sent_bytes
 
@@ -106,7 +106,7 @@ def _read_number(path: str) -> "Optional[int]":
 
 def _read_field(path: str, name: str) -> "Optional[int]":
     for line in (_read_text(path) or "").splitlines():
-        words = line.split()
-        if len(words) == 2 and words[0] == name and words[1].isdigit():
-            return int(words[1])
+        line_words = line.split()
+        if len(line_words) == 2 and line_words[0] == name and line_words[1].isdigit():
+            return int(line_words[1])
     return None

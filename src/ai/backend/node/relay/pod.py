@@ -178,13 +178,13 @@ class PodRelay:
             reaper.flush()
         if not events & ~select.POLLOUT:
             return
-        data = reaper.receive()
+        received_bytes = reaper.receive()
         try:
-            for body in reaper.reader.feed(data or b""):
+            for body in reaper.reader.feed(received_bytes or b""):
                 self._on_reaper_message(decode(body))
         except ProtocolViolation:
-            data = None
-        if data is None:
+            received_bytes = None
+        if received_bytes is None:
             self._poll.unregister(reaper)
             reaper.close()
             self._reaper = None
@@ -284,14 +284,14 @@ class PodRelay:
             if self._reaper is not None:
                 self._reaper.send(len(body).to_bytes(4, "big") + body)
             return
-        data = base64.b64decode(str(message.get("data")))
-        self._placed_bytes += len(data)
+        content = base64.b64decode(str(message.get("data")))
+        self._placed_bytes += len(content)
         path_parts = str(message.get("path")).split("/")
         if {"", ".", ".."} & set(path_parts) or self._placed_bytes > MAX_PLACED_BYTES:
             self._send({"t": "failed", "reason": "a file cannot be placed"})
             return
         try:
-            place_file(folder, path_parts, data, 0o600 if message.get("private") else 0o644)
+            place_file(folder, path_parts, content, 0o600 if message.get("private") else 0o644)
         except OSError as error:
             self._send({"t": "failed", "reason": "a file cannot be placed: %s" % error})
 

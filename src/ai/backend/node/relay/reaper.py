@@ -73,14 +73,14 @@ class Reaper:
             self._control.flush()
         if not events & ~select.POLLOUT:
             return
-        data = self._control.receive()
+        received_bytes = self._control.receive()
         try:
-            for body in self._control.reader.feed(data or b""):
+            for body in self._control.reader.feed(received_bytes or b""):
                 self._on_message(decode(body))
         except (ProtocolViolation, KeyError, TypeError, ValueError) as error:
             self._control.send(encode({"t": "failed", "reason": "%s: %s" % (type(error).__name__, error)}))
             return
-        if data is None:
+        if received_bytes is None:
             # Without its relay nobody can reach this session any more.
             sys.stderr.write("the relay of this session has ended\n")
             signal_all(signal.SIGKILL)
@@ -189,11 +189,11 @@ def _connect(channel_folder: str, role: str) -> Socket:
             time.sleep(_CONNECT_CHECK_S)
 
 
-def _write_termination_message(ended: Dict[str, Any]) -> None:
+def _write_termination_message(end_message: Dict[str, Any]) -> None:
     """Writes the exit of the program into the container's status, for an agent that is not connected at the end."""
     try:
         with open(TERMINATION_MESSAGE_PATH, "w") as file:
-            file.write(dumps({name: value for name, value in ended.items() if name != "t"}))
+            file.write(dumps({name: value for name, value in end_message.items() if name != "t"}))
     except OSError:
         return
 

@@ -134,38 +134,38 @@ class Relay:
     def read_remaining(self) -> None:
         """Reads the rest of the runner's stream after the runner has ended."""
         while self._runner is not None and not self._replay.is_full:
-            data = self._runner.receive()
-            if not data:
+            received_bytes = self._runner.receive()
+            if not received_bytes:
                 self._drop_runner()
                 break
-            self._receive_from_runner(data)
+            self._receive_from_runner(received_bytes)
 
     def update_poll_events(self) -> None:
         """Updates the poll events for the runner and all connections, by what the relay can handle now. Call it before
         each wait.
         """
         if self._runner is not None:
-            is_behind = self._controller is not None and self._sent < self._replay.last_seq
-            takes_frames = not self._replay.is_full and not is_behind
+            is_controller_behind = self._controller is not None and self._sent < self._replay.last_seq
+            takes_frames = not self._replay.is_full and not is_controller_behind
             self._poll.modify(
                 self._runner, (select.POLLIN if takes_frames else 0) | (select.POLLOUT if self._runner.queued else 0)
             )
-        is_full = self._runner is not None and self._runner.queued > TO_RUNNER_LIMIT
+        is_runner_full = self._runner is not None and self._runner.queued > TO_RUNNER_LIMIT
         for peer in list(self._peers.values()):
             if not peer.is_open:
                 self._forget_peer(peer)
                 continue
-            takes_frames = not (is_full and peer is self._controller)
+            takes_frames = not (is_runner_full and peer is self._controller)
             self._poll.modify(peer, (select.POLLIN if takes_frames else 0) | (select.POLLOUT if peer.queued else 0))
 
     def _read_runner(self) -> None:
         assert self._runner is not None
-        data = self._runner.receive()
-        if data is None:
+        received_bytes = self._runner.receive()
+        if received_bytes is None:
             self._drop_runner()
             self._lost("")
         else:
-            self._receive_from_runner(data)
+            self._receive_from_runner(received_bytes)
 
     def _receive_from_runner(self, data: bytes) -> None:
         if self._runner is None:
@@ -229,12 +229,12 @@ class Relay:
             self._send_unsent()
         if not events & ~select.POLLOUT:
             return
-        data = peer.receive()
-        if data is None:
+        received_bytes = peer.receive()
+        if received_bytes is None:
             self._forget_peer(peer)
             return
         try:
-            for body in peer.reader.feed(data):
+            for body in peer.reader.feed(received_bytes):
                 self._handle_message(peer, body)
                 if not peer.is_open:
                     break

@@ -147,7 +147,9 @@ class Commits:
         with suppress(BackendError):  # the next start removes it
             await self._engine.remove_image(temporary_image)
 
-    async def _push(self, image_request: ImageRequest, archive: Path, rewritten: RewrittenArchive) -> CommittedImage:
+    async def _push(
+        self, image_request: ImageRequest, archive: Path, rewritten_archive: RewrittenArchive
+    ) -> CommittedImage:
         image_name = ImageName.parse(image_request.name)
         manifest_digest = ""
         credentials = (image_request.username, image_request.password) if image_request.username else None
@@ -170,10 +172,10 @@ class Commits:
             raise
         return CommittedImage(
             place=image_request.name,
-            size_bytes=rewritten.size_bytes,
+            size_bytes=rewritten_archive.size_bytes,
             digest=manifest_digest,
-            config_digest=rewritten.digest,
-            labels=rewritten.labels,
+            config_digest=rewritten_archive.digest,
+            labels=rewritten_archive.labels,
         )
 
 

@@ -126,7 +126,9 @@ def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine_fact
     default_network = settings.network if settings.network != "auto" else engine_facts.network
     session_network = spec.network.network_id if spec.network is not None else default_network
     plugin_networks = tuple(
-        name for name in dict.fromkeys(spec.config.networks) if name not in ("none", "host", session_network)
+        network_name
+        for network_name in dict.fromkeys(spec.config.networks)
+        if network_name not in ("none", "host", session_network)
     )
     if plugin_networks and session_network == "host":
         message = f"the network {plugin_networks[0]!r} cannot be attached: sessions have the network of the host here"
@@ -169,7 +171,7 @@ def limits(spec: WorkloadSpec, settings: DockerRuntimeSettings) -> dict[str, Any
     return host_config
 
 
-def devices(requested: Sequence[DeviceMapping], engine_facts: EngineFacts) -> dict[str, Any]:
+def devices(requested_devices: Sequence[DeviceMapping], engine_facts: EngineFacts) -> dict[str, Any]:
     """Returns the device nodes and device requests of a container, as fields of HostConfig.
 
     A device with a CDI name is given by the first way that there is (decision 0350): by that name, where a
@@ -180,13 +182,13 @@ def devices(requested: Sequence[DeviceMapping], engine_facts: EngineFacts) -> di
     """
     cdi_devices = (
         CdiRegistry(engine_facts.cdi_directories).devices()
-        if any(requested_device.cdi_name for requested_device in requested)
+        if any(requested_device.cdi_name for requested_device in requested_devices)
         else {}
     )
     device_nodes: list[dict[str, str]] = []
     cdi_names: list[str] = []
     nvidia_ids: list[str] = []
-    for device in requested:
+    for device in requested_devices:
         cdi_name = device.cdi_name or ""
         is_nvidia = cdi_name.startswith("nvidia.com/gpu=")
         if cdi_name in cdi_devices:

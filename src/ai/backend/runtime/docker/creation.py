@@ -70,8 +70,8 @@ class Creation(msgspec.Struct, frozen=True):
         except WorkloadError as error:
             if not self.spec.runtime_class:
                 raise
-            hint = f"the runtime class {self.spec.runtime_class} must let unix sockets through mounts"
-            raise WorkloadError(f"{error.message}; {hint}") from error
+            advice = f"the runtime class {self.spec.runtime_class} must let unix sockets through mounts"
+            raise WorkloadError(f"{error.message}; {advice}") from error
         crash_point("create.begun")
         container = await self.engine.inspect(container_id)
         if container is None:
@@ -218,11 +218,11 @@ def seal(channel_folder: Path) -> None:
     try:
         os.fchown(channel_fd, 0, 0)
         os.fchmod(channel_fd, 0o711)
-        for name, has_file_type in (("shim.sock", stat.S_ISSOCK), ("left", stat.S_ISREG)):
-            status = os.stat(name, dir_fd=channel_fd, follow_symlinks=False)
-            if not has_file_type(status.st_mode) or status.st_nlink != 1:
-                raise WorkloadError(f"the container has put something else in the place of {name}")
-            os.chown(name, 0, 0, dir_fd=channel_fd, follow_symlinks=False)
+        for file_name, is_expected_type in (("shim.sock", stat.S_ISSOCK), ("left", stat.S_ISREG)):
+            status = os.stat(file_name, dir_fd=channel_fd, follow_symlinks=False)
+            if not is_expected_type(status.st_mode) or status.st_nlink != 1:
+                raise WorkloadError(f"the container has put something else in the place of {file_name}")
+            os.chown(file_name, 0, 0, dir_fd=channel_fd, follow_symlinks=False)
     except OSError as error:
         raise WorkloadError(f"the channel's directory cannot be closed: {error.strerror}") from error
     finally:

@@ -24,7 +24,9 @@ TRANSFER_SILENCE_S = 300.0
 """How long a transfer may be silent: engines unpack large layers without progress."""
 DEFAULT_ENGINE_URL = "unix:///var/run/docker.sock"
 MAX_LOG_LINES = 2000
-_END_SIGNALS = frozenset(str(int(number)) for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM))
+_END_SIGNALS = frozenset(
+    str(int(signal_number)) for signal_number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM)
+)
 Container = dict[str, Any]
 
 
