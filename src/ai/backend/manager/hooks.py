@@ -52,7 +52,7 @@ def load_hooks(settings: HookSettings) -> Hooks:
     for name in settings.enabled:
         cls = load_class(ENTRY_POINT_GROUP, name, AbstractHook)
         values = settings.options.get(name, {})
-        plugins.append((name, cls(settings_for(cls, values, place=f"hooks.options.{name}"))))
+        plugins.append((name, cls(settings_for(cls, values, settings_path=f"hooks.options.{name}"))))
     return Hooks(plugins, settings.timeout_s)
 
 

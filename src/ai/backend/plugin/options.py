@@ -93,27 +93,27 @@ def problems_of_options(options: Mapping[str, Any], schema: Mapping[str, Any]) -
     return problems
 
 
-def _count_parts(node: Any, root: Mapping[str, Any], counts: dict[str, int]) -> int:
-    """Returns the number of parts of a schema. ``counts`` holds the number of parts behind each reference.
+def _count_parts(node: Any, root: Mapping[str, Any], count_by_reference: dict[str, int]) -> int:
+    """Returns the number of parts of a schema. ``count_by_reference`` holds the number of parts behind each reference.
 
     Raises ValueError for a reference that leads back to itself, nowhere, or to another document; RecursionError.
     """
     if isinstance(node, list):
-        return sum(_count_parts(item, root, counts) for item in node)
+        return sum(_count_parts(item, root, count_by_reference) for item in node)
     if not isinstance(node, Mapping):
         return 1
-    total = 1
+    part_count = 1
     for key, value in node.items():
         if key not in ("$ref", "$dynamicRef") or not isinstance(value, str):
-            total += _count_parts(value, root, counts)
+            part_count += _count_parts(value, root, count_by_reference)
             continue
-        if value not in counts:
-            counts[value] = 0  # while it is counted
-            counts[value] = _count_parts(_resolve_reference(value, root), root, counts)
-        if not counts[value]:
+        if value not in count_by_reference:
+            count_by_reference[value] = 0  # while it is counted
+            count_by_reference[value] = _count_parts(_resolve_reference(value, root), root, count_by_reference)
+        if not count_by_reference[value]:
             raise ValueError(f"its reference {value[:64]!r} leads back to itself")
-        total += counts[value]
-    return total
+        part_count += count_by_reference[value]
+    return part_count
 
 
 def _resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
@@ -121,8 +121,8 @@ def _resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
     node: Any = root
     try:
         for escaped_name in escaped_names:
-            name = escaped_name.replace("~1", "/").replace("~0", "~")
-            node = node[int(name)] if isinstance(node, list) else node[name]
+            step_name = escaped_name.replace("~1", "/").replace("~0", "~")
+            node = node[int(step_name)] if isinstance(node, list) else node[step_name]
     except (LookupError, TypeError, ValueError):
         anchor = ""
     if anchor != "#":

@@ -52,7 +52,7 @@ async def check_outside(
     gets the number and name of each check as it begins."""
     report = Report()
 
-    def record(outcome: Outcome) -> None:
+    def record_outcome(outcome: Outcome) -> None:
         report.outcomes.append(outcome)
         on_outcome(outcome)
 
@@ -61,7 +61,7 @@ async def check_outside(
         crash = await _run_in_one_process(
             replace(job, checks=check_names),
             report,
-            record,
+            record_outcome,
             lambda name: on_begun(len(report.outcomes) + 1, name),
             patience_s,
             host_environment(environment),
@@ -71,12 +71,12 @@ async def check_outside(
         check_name, reason = crash
         if report.outcomes and check_name == LOADING_CHECK.name:
             check_name = remaining_checks[0].name
-        record(Outcome(check_name, Result.FAILED, reason))
+        record_outcome(Outcome(check_name, Result.FAILED, reason))
     failed_check = next(
         (earlier_outcome.check for earlier_outcome in report.outcomes if earlier_outcome.result is Result.FAILED), ""
     )
     for check in _checks_without_outcome(report):
-        record(Outcome(check.name, Result.NOT_RUN, f"{failed_check} has failed"))
+        record_outcome(Outcome(check.name, Result.NOT_RUN, f"{failed_check} has failed"))
     return report
 
 
@@ -98,7 +98,7 @@ def _remaining_checks(report: Report) -> list[Check]:
 async def _run_in_one_process(
     job: Job,
     report: Report,
-    record: Callable[[Outcome], None],
+    record_outcome: Callable[[Outcome], None],
     on_begun: Callable[[str], None],
     patience_s: float,
     environment: dict[str, str],
@@ -143,7 +143,7 @@ async def _run_in_one_process(
                 if line.outcome is not None and line.outcome.check not in {
                     earlier_outcome.check for earlier_outcome in report.outcomes
                 }:
-                    record(line.outcome)
+                    record_outcome(line.outcome)
         except TimeoutError:
             timeout_reason = f"it took longer than {patience_s:g} s, or blocked its process"
         finally:
@@ -171,5 +171,5 @@ def _kill_process_group(leader_pid: int) -> None:
 def _last_output(output_file: IO[bytes]) -> str:
     output_file.seek(0, os.SEEK_END)
     output_file.seek(max(0, output_file.tell() - 4096))
-    lines = [line.strip() for line in output_file.read().decode(errors="replace").splitlines() if line.strip()]
-    return f" ({lines[-1][:_MAX_OUTPUT_LENGTH]})" if lines else ""
+    output_lines = [line.strip() for line in output_file.read().decode(errors="replace").splitlines() if line.strip()]
+    return f" ({output_lines[-1][:_MAX_OUTPUT_LENGTH]})" if output_lines else ""

@@ -121,7 +121,7 @@ class _Maker:
             self._job.reference,
             self._settings,
             deadline_s=self._job.deadline_s,
-            ended=lambda _: None,
+            on_ended=lambda _: None,
             environment=("*",),
         )
         self._hosted.append(hosted_plugin)

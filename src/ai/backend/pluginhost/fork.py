@@ -142,7 +142,7 @@ def _request_host(fds: Sequence[int], environment: Mapping[str, str], program: s
 
 
 @atexit.register
-def _end_all() -> None:
+def _retire_zygotes() -> None:
     for zygote in _zygotes:
         zygote.retire()
     for zygote in _zygotes:

@@ -46,20 +46,20 @@ class PluginHandle:
     settings: Mapping[str, Mapping[str, Any]]
     timeout_s: float
     environment: Sequence[str]
-    changed: Callable[[], None]
+    on_change: Callable[[], None]
     delays: Delays
     _class: type[AbstractComputePlugin] | None = field(default=None, init=False)
     _plugin: AbstractComputePlugin | None = field(default=None, init=False)
     _options_schema: Mapping[str, Any] | None = field(default=None, init=False)
     _generation: int = field(default=0, init=False)
     """The number of the valid attempt to start the plugin. The end of a host of an earlier attempt is ignored."""
-    _calls: dict[AbstractComputePlugin, int] = field(default_factory=dict, init=False)
+    _call_counts: dict[AbstractComputePlugin, int] = field(default_factory=dict, init=False)
     """The number of unanswered calls of each plugin."""
-    _answered: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _calls_answered: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _started_at: float = field(default=0.0, init=False)
     _retry_at: float = field(default=0.0, init=False)
     _faults: dict[str, str] = field(default_factory=lambda: {"init": "not started"}, init=False)
-    _logged: dict[str, str] = field(default_factory=dict, init=False)
+    _logged_faults: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def key(self) -> str:
@@ -184,7 +184,7 @@ class PluginHandle:
         return plugin
 
     def _use_plugin(self, plugin: AbstractComputePlugin) -> None:
-        self._plugin, self._faults, self._logged = plugin, {}, {}
+        self._plugin, self._faults, self._logged_faults = plugin, {}, {}
         self._options_schema = plugin.options_schema()
         self._started_at = asyncio.get_running_loop().time()
 
@@ -196,9 +196,9 @@ class PluginHandle:
         """Ends a plugin that is no longer used, once all its calls are answered or a timeout has passed."""
         try:
             async with asyncio.timeout(self._patience_s(plugin)):
-                while self._calls.get(plugin):
-                    self._answered.clear()
-                    await self._answered.wait()
+                while self._call_counts.get(plugin):
+                    self._calls_answered.clear()
+                    await self._calls_answered.wait()
         except TimeoutError:
             log.warning("the plugin %s is ended in the middle of a call", self.key)
         await self._clean_up(plugin)
@@ -216,7 +216,7 @@ class PluginHandle:
             reference,
             lambda key: self.settings.get(key, {}),
             deadline_s=self.timeout_s,
-            ended=partial(self._on_host_ended, generation),
+            on_ended=partial(self._on_host_ended, generation),
             environment=self.environment,
         )
         self._class = type(hosted_plugin)
@@ -235,7 +235,7 @@ class PluginHandle:
         if asyncio.get_running_loop().time() - self._started_at > RETRY_MAX_S:
             self.delays.reset()
         self._on_start_failed(f"its host process ended: {reason}")
-        self.changed()
+        self.on_change()
 
     def _on_start_failed(self, reason: str, error: BaseException | None = None) -> None:
         self._faults = {}
@@ -244,14 +244,14 @@ class PluginHandle:
         loop = asyncio.get_running_loop()
         delay_s = self.delays.next_s()
         self._retry_at = loop.time() + delay_s
-        loop.call_later(delay_s + 0.01, self.changed)
+        loop.call_later(delay_s + 0.01, self.on_change)
 
     def _record_fault(self, call_kind: str, fault_text: str, error: BaseException | None = None) -> str:
         """Records a fault of the plugin, logs each text once, and returns the text."""
         fault_text = " ".join(fault_text.split())[:_MAX_REASON_LENGTH]
         self._faults[call_kind] = fault_text
-        if self._logged.get(call_kind) != fault_text:
-            self._logged[call_kind] = fault_text
+        if self._logged_faults.get(call_kind) != fault_text:
+            self._logged_faults[call_kind] = fault_text
             log.warning("the plugin %s is degraded: %s", self.key, fault_text, exc_info=error)
         return fault_text
 
@@ -274,7 +274,7 @@ class PluginHandle:
             BackendError, TerminationDeferred: the plugin raised it on purpose.
         """
         plugin = self.plugin
-        self._calls[plugin] = self._calls.get(plugin, 0) + 1
+        self._call_counts[plugin] = self._call_counts.get(plugin, 0) + 1
         try:
             async with asyncio.timeout(self._patience_s(plugin)):
                 result = await call(plugin)
@@ -291,10 +291,10 @@ class PluginHandle:
             fault_text = self._record_fault(call_kind, f"{call_kind} failed: {_description_of(e)}", e)
             raise PluginError(f"the plugin {self.key}: {fault_text}") from e
         finally:
-            self._calls[plugin] -= 1
-            if not self._calls[plugin]:
-                del self._calls[plugin]
-                self._answered.set()
+            self._call_counts[plugin] -= 1
+            if not self._call_counts[plugin]:
+                del self._call_counts[plugin]
+                self._calls_answered.set()
         self._faults.pop(call_kind, None)
         return result
 

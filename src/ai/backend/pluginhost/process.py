@@ -94,9 +94,9 @@ class HostProcess:
     ``reason``: why it ended, once it has.
     """
 
-    def __init__(self, label: str, ended: Callable[[str], None]) -> None:
+    def __init__(self, label: str, on_ended: Callable[[str], None]) -> None:
         self._label = label
-        self._ended = ended
+        self._ended = on_ended
         self._ids = 0
         self._late: dict[str, int] = {}
         self._waiting: dict[int, _PendingCall] = {}
@@ -192,18 +192,18 @@ class HostProcess:
         """Yields the items of an endless call. Raises as :meth:`call`. The oldest are dropped if they are not taken."""
         pending_call = _PendingCall(asyncio.get_running_loop().create_future())
         call_id = self._send_call(method, (), 0.0, pending_call)
-        item: asyncio.Task[bytes] | None = None
+        item_task: asyncio.Task[bytes] | None = None
         try:
             while True:
-                item = asyncio.create_task(pending_call.items.get())
-                await asyncio.wait((item, pending_call.answer), return_when=asyncio.FIRST_COMPLETED)
-                if not item.done():
+                item_task = asyncio.create_task(pending_call.items.get())
+                await asyncio.wait((item_task, pending_call.answer), return_when=asyncio.FIRST_COMPLETED)
+                if not item_task.done():
                     pending_call.answer.result()
                     return
-                yield read_answer(method, item.result())
+                yield read_answer(method, item_task.result())
         finally:
-            if item is not None:
-                item.cancel()
+            if item_task is not None:
+                item_task.cancel()
             self._waiting.pop(call_id, None)
             self._send(Cancel(id=call_id))
 
@@ -326,7 +326,7 @@ class HostProcess:
             return
 
     async def stop(self) -> None:
-        """Closes the socket, which ends the host; kills it if that is not enough. ``ended`` is not called.
+        """Closes the socket, which ends the host; kills it if that is not enough. ``on_ended`` is not called.
 
         A caller that is cancelled goes on when the host has ended.
         """

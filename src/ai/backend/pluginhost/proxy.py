@@ -105,12 +105,12 @@ class HostedPlugin(AbstractComputePlugin):
 
     def _choose(
         self,
-        held: DeviceAllocation,
+        held_devices: DeviceAllocation,
         request: Mapping[SlotName, Decimal],
         hint: AffinityHint,
         eligible: frozenset[DeviceId] | None,
     ) -> DeviceAllocation:
-        choice = Choice(held=held, request=dict(request), numa_nodes=hint.numa_nodes, eligible=eligible)
+        choice = Choice(held=held_devices, request=dict(request), numa_nodes=hint.numa_nodes, eligible=eligible)
         try:
             allocation: DeviceAllocation = self.host.choose(choice)
         except TimeoutError:
@@ -155,10 +155,10 @@ class HostedHook(PluginHook):
             "hook", (hook_call,), deadline_s, HookState(self._take_state, context.state.save)
         )
 
-    def _take_state(self, stored: KeptState) -> None:
+    def _take_state(self, returned_state: KeptState) -> None:
         """Stores the state that a hook returned. Raises DecodeError for a state that is no JSON object."""
-        self.context.state.data = msgspec.json.decode(stored.data, type=dict[str, Any])
-        self.context.state.version = stored.version
+        self.context.state.data = msgspec.json.decode(returned_state.data, type=dict[str, Any])
+        self.context.state.version = returned_state.version
 
     async def pre_create(self) -> WorkloadConfig:
         config = await self._call("pre_create")
@@ -238,7 +238,7 @@ async def launch(
     settings_of: Callable[[str], Mapping[str, Any]],
     *,
     deadline_s: float,
-    ended: Callable[[str], None],
+    on_ended: Callable[[str], None],
     environment: Sequence[str] = (),
 ) -> HostedPlugin:
     """Starts a host and has it import a plugin; the caller calls ``init``.
@@ -248,7 +248,7 @@ async def launch(
             path of an executable that speaks the host protocol, which is then the host.
         settings_of: the settings for a plugin's key.
         deadline_s: for every call.
-        ended: called once with the reason when the process ends by itself, or is killed for what it does.
+        on_ended: called once with the reason when the process ends by itself, or is killed for what it does.
         environment: names of variables that it gets besides the usual ones.
 
     Raises TimeoutError if the import takes too long (nothing is left of it); PluginError, HostedCallFailed or
@@ -258,7 +258,7 @@ async def launch(
     is_executable = is_program(reference)
     if is_executable:
         check_program(reference)
-    host = HostProcess(reference, ended)
+    host = HostProcess(reference, on_ended)
     try:
         await host.start(host_environment(environment), reference if is_executable else "")
         path = () if is_executable else tuple(sys.path)

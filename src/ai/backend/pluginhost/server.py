@@ -118,30 +118,32 @@ class _Host:
         if not self._writer.is_closing():
             self._writer.write(pack(frame))
 
-    async def _serve(self, call: Call) -> None:
+    async def _serve(self, call_frame: Call) -> None:
         state: ManagedState | None = None
         try:
-            arguments = msgspec.msgpack.decode(call.arguments, type=SHAPES[call.method].arguments)
-            if call.method == "watch_health":
-                await self._stream_health(call.id)
+            arguments = msgspec.msgpack.decode(call_frame.arguments, type=SHAPES[call_frame.method].arguments)
+            if call_frame.method == "watch_health":
+                await self._stream_health(call_frame.id)
                 return
-            if call.method == "hook":
+            if call_frame.method == "hook":
                 (hook_call,) = arguments
                 state = ManagedState(
-                    msgspec.json.decode(hook_call.state.data), hook_call.state.version, saver=self._state_saver(call.id)
+                    msgspec.json.decode(hook_call.state.data),
+                    hook_call.state.version,
+                    saver=self._state_saver(call_frame.id),
                 )
                 coroutine = self._call_hook(hook_call, state)
             else:
-                coroutine = self._dispatch(call.method, arguments)
-            async with asyncio.timeout(call.deadline_s):
+                coroutine = self._dispatch(call_frame.method, arguments)
+            async with asyncio.timeout(call_frame.deadline_s):
                 result = await coroutine
-            answer_bytes, encoded_state = write_answer(call.method, result), _encode_state(state)
+            answer_bytes, encoded_state = write_answer(call_frame.method, result), _encode_state(state)
         except asyncio.CancelledError:
-            self._send(_failure(call.id, TimeoutError(), state))
+            self._send(_failure_frame(call_frame.id, TimeoutError(), state))
         except BaseException as e:  # noqa: BLE001  # SystemExit too: a plugin does not decide that its host ends
-            self._send(_failure(call.id, e, state))
+            self._send(_failure_frame(call_frame.id, e, state))
         else:
-            self._send(Answer(id=call.id, result=answer_bytes, state=encoded_state))
+            self._send(Answer(id=call_frame.id, result=answer_bytes, state=encoded_state))
         await self._drain()
 
     async def _drain(self) -> None:
@@ -168,7 +170,9 @@ class _Host:
             key_is_slot_prefix=bool(cls.key_is_slot_prefix),
             capabilities=capabilities,
             powers=tuple(
-                name for name, protocol in POWERS.items() if getattr(capabilities, name) and issubclass(cls, protocol)
+                power_name
+                for power_name, protocol in POWERS.items()
+                if getattr(capabilities, power_name) and issubclass(cls, protocol)
             ),
             options_schema=None if options_schema is None else dict(options_schema),
         )
@@ -249,7 +253,7 @@ def _encode_state(state: ManagedState | None) -> KeptState | None:
     return KeptState(data=state_bytes, version=state.version)
 
 
-def _failure(call_id: int, error: BaseException, state: ManagedState | None) -> Failure:
+def _failure_frame(call_id: int, error: BaseException, state: ManagedState | None) -> Failure:
     try:
         encoded_state = _encode_state(state)
     except PluginError:

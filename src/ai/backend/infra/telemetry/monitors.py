@@ -211,7 +211,7 @@ def load_monitors(
         loaded[group] = {}
         for name in chosen:
             cls = load_class(group, name, base)
-            own = settings_for(cls, settings.options.get(name, {}), place=f"monitors.options.{name}")
+            own = settings_for(cls, settings.options.get(name, {}), settings_path=f"monitors.options.{name}")
             secrets += secrets_in(own)
             try:
                 loaded[group][name] = cls(own, daemon=daemon, version=version("backendai"))

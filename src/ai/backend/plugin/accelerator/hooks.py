@@ -280,11 +280,11 @@ _COLLECTION_FIELDS = (
 )  # fmt: skip
 
 
-def check_config(config: object, *, hidden: Sequence[str] = ()) -> WorkloadConfig:
+def check_config(config: object, *, hidden_paths: Sequence[str] = ()) -> WorkloadConfig:
     """Validates the result of ``pre_create``, and returns a copy of it with the declared types.
 
-    Nothing at, above or below the host's paths in ``hidden`` may be mounted. Raises ValueError, naming field and value,
-    for a broken rule of :class:`WorkloadConfig`.
+    Nothing at, above or below the ``hidden_paths`` of the host may be mounted. Raises ValueError, naming field and
+    value, for a broken rule of :class:`WorkloadConfig`.
     """
     if not isinstance(config, WorkloadConfig):
         raise ValueError(f"{type(config).__name__} instead of a WorkloadConfig")
@@ -295,7 +295,7 @@ def check_config(config: object, *, hidden: Sequence[str] = ()) -> WorkloadConfi
     for field_name in _COLLECTION_FIELDS:
         _require(len(getattr(checked_config, field_name)) <= _MAX_ITEMS, field_name, f"more than {_MAX_ITEMS} items")
     for mount in checked_config.mounts:
-        _check_mount(mount, hidden)
+        _check_mount(mount, hidden_paths)
     for device in checked_config.devices:
         _check_device(device)
     _check_texts(
@@ -307,7 +307,7 @@ def check_config(config: object, *, hidden: Sequence[str] = ()) -> WorkloadConfi
         "resource_data", checked_config.resource_data, lambda key: key in _PLATFORM_LINES or key.endswith("_SHARES")
     )
     if checked_config.ipc is not None:
-        _check_ipc(checked_config.ipc, hidden)
+        _check_ipc(checked_config.ipc, hidden_paths)
     for name in checked_config.networks:
         _require(_NETWORK_NAME.fullmatch(name), "networks", f"{name!r} is no name of a network")
     for name in checked_config.extra_syscalls:
@@ -338,10 +338,10 @@ def _is_within(path: str, ancestor_path: str) -> bool:
     return path == ancestor_path or path.startswith(ancestor_path.rstrip("/") + "/")
 
 
-def _check_mount(mount: Mount, hidden: Sequence[str]) -> None:
+def _check_mount(mount: Mount, hidden_paths: Sequence[str]) -> None:
     _require(_is_plain(mount.source), "mounts", f"the source {mount.source!r} is not a plain absolute path")
     source = os.path.realpath(mount.source)  # only links are read, which takes no time
-    shows_hidden = any(_is_within(source, other_path) or _is_within(other_path, source) for other_path in hidden)
+    shows_hidden = any(_is_within(source, other_path) or _is_within(other_path, source) for other_path in hidden_paths)
     is_forbidden_source = shows_hidden or source == "/" or _FOREIGN_PROCESS_PATH.fullmatch(source)
     _require(
         not is_forbidden_source,
@@ -356,10 +356,10 @@ def _check_mount(mount: Mount, hidden: Sequence[str]) -> None:
     _require(not is_platform_target and not covers_required, "mounts", f"nothing can be mounted at {mount.target!r}")
 
 
-def _check_ipc(folder: str, hidden: Sequence[str]) -> None:
+def _check_ipc(folder: str, hidden_paths: Sequence[str]) -> None:
     _require(_is_plain(folder), "ipc", f"{folder!r} is not a plain absolute path")
     source = os.path.realpath(folder)
-    shows_hidden = any(_is_within(source, other_path) or _is_within(other_path, source) for other_path in hidden)
+    shows_hidden = any(_is_within(source, other_path) or _is_within(other_path, source) for other_path in hidden_paths)
     is_system_path = any(
         _is_within(source, other_path) or _is_within(other_path, source) for other_path in _SYSTEM_PATHS
     )

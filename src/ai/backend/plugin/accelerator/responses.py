@@ -66,13 +66,13 @@ def _check_amount(description: str, value: Decimal) -> None:
         raise InvalidResponse(f"{description} is {value if value.adjusted() < 40 else 'too large'}")
 
 
-def _check_slot_name(where: str, name: str, owner_of: Callable[[str], str | None]) -> None:
+def _check_slot_name(description: str, name: str, owner_of: Callable[[str], str | None]) -> None:
     try:
         check_slot_name(name)
     except InvalidName:
-        raise InvalidResponse(f"{where} has the malformed slot name {_shorten(name)}") from None
+        raise InvalidResponse(f"{description} has the malformed slot name {_shorten(name)}") from None
     if (owner := owner_of(name)) is not None:
-        raise InvalidResponse(f"{where} has the slot {name}, which belongs to the plugin {owner}")
+        raise InvalidResponse(f"{description} has the slot {name}, which belongs to the plugin {owner}")
 
 
 def validate_devices(
@@ -91,76 +91,76 @@ def validate_devices(
         if not device.device_id:
             raise InvalidResponse(f"device {device_number} has no device_id")
         _check_text(f"device {device_number}: device_id", device.device_id, 128)
-        where = f"device {_shorten(device.device_id)}"
+        description = f"device {_shorten(device.device_id)}"
         if not device.device_id.isprintable():
-            raise InvalidResponse(f"{where}: device_id has characters that do not print")
+            raise InvalidResponse(f"{description}: device_id has characters that do not print")
         if device.device_id in seen_ids:
-            raise InvalidResponse(f"{where} is listed twice")
+            raise InvalidResponse(f"{description} is listed twice")
         seen_ids.add(device.device_id)
         if device.device_name != key:
-            raise InvalidResponse(f"{where}: device_name is {_shorten(device.device_name)} instead of {key!r}")
-        _check_device_facts(where, device, device_ids)
+            raise InvalidResponse(f"{description}: device_name is {_shorten(device.device_name)} instead of {key!r}")
+        _check_device_facts(description, device, device_ids)
         for slot in device.slots:
-            _check_slot_name(where, slot.slot_name, owner_of)
-            _check_slot(f"{where}: {slot.slot_name}", slot, slot_types)
+            _check_slot_name(description, slot.slot_name, owner_of)
+            _check_slot(f"{description}: {slot.slot_name}", slot, slot_types)
             if quanta.setdefault(slot.slot_name, slot.quantum) != slot.quantum:
-                raise InvalidResponse(f"{where}: {slot.slot_name}: quantum differs from that of other devices")
+                raise InvalidResponse(f"{description}: {slot.slot_name}: quantum differs from that of other devices")
         if len({slot.slot_name for slot in device.slots}) != len(device.slots):
-            raise InvalidResponse(f"{where} has a slot twice")
+            raise InvalidResponse(f"{description} has a slot twice")
     return validated_devices
 
 
-def _check_device_facts(where: str, device: ComputeDevice, device_ids: set[DeviceId]) -> None:
+def _check_device_facts(description: str, device: ComputeDevice, device_ids: set[DeviceId]) -> None:
     if device.numa_node is not None and not 0 <= device.numa_node < 1 << 16:
-        raise InvalidResponse(f"{where}: numa_node is {device.numa_node}; an unknown node is None")
+        raise InvalidResponse(f"{description}: numa_node is {device.numa_node}; an unknown node is None")
     for field_name in ("hw_location", "model_name"):
-        _check_text(f"{where}: {field_name}", getattr(device, field_name))
-    _check_text(f"{where}: health_reason", device.health_reason, _LONG_TEXT_LENGTH)
-    _check_number(f"{where}: memory_size", device.memory_size)
-    _check_number(f"{where}: processing_units", device.processing_units)
+        _check_text(f"{description}: {field_name}", getattr(device, field_name))
+    _check_text(f"{description}: health_reason", device.health_reason, _LONG_TEXT_LENGTH)
+    _check_number(f"{description}: memory_size", device.memory_size)
+    _check_number(f"{description}: processing_units", device.processing_units)
     for field_name in ("slots", "compute_units", "precision_support", "partitioning_support", "variant_properties"):
         if len(getattr(device, field_name)) > MAX_ENTRIES:
             raise InvalidResponse(
-                f"{where}: {field_name} has {len(getattr(device, field_name))} entries; {MAX_ENTRIES} are allowed"
+                f"{description}: {field_name} has {len(getattr(device, field_name))} entries; {MAX_ENTRIES} are allowed"
             )
     if device.memory_spec is not None:
         for field_name in device.memory_spec.__slots__:
             field_value = getattr(device.memory_spec, field_name)
-            _check_text(f"{where}: memory_spec.{field_name}", field_value) if isinstance(
+            _check_text(f"{description}: memory_spec.{field_name}", field_value) if isinstance(
                 field_value, str
-            ) else _check_number(f"{where}: memory_spec.{field_name}", field_value)
+            ) else _check_number(f"{description}: memory_spec.{field_name}", field_value)
     for unit in device.compute_units:
-        _check_text(f"{where}: compute_units", unit.name)
-        _check_number(f"{where}: compute_units: {unit.name}", unit.count)
+        _check_text(f"{description}: compute_units", unit.name)
+        _check_number(f"{description}: compute_units: {unit.name}", unit.count)
     for precision in device.precision_support:
-        _check_text(f"{where}: precision_support", precision.format)
+        _check_text(f"{description}: precision_support", precision.format)
     for partitioning in device.partitioning_support:
-        _check_text(f"{where}: partitioning_support", partitioning.technology)
+        _check_text(f"{description}: partitioning_support", partitioning.technology)
     for variant in device.variant_properties:
         for property_part in (variant.namespace, variant.feature, variant.value):
-            _check_text(f"{where}: variant_properties", property_part, 128)
+            _check_text(f"{description}: variant_properties", property_part, 128)
     for link in device.links:
         if link.peer not in device_ids or link.peer == device.device_id:
-            raise InvalidResponse(f"{where}: links lead to the unknown device {_shorten(link.peer)}")
-        _check_number(f"{where}: links: bandwidth_gib_s", link.bandwidth_gib_s)
+            raise InvalidResponse(f"{description}: links lead to the unknown device {_shorten(link.peer)}")
+        _check_number(f"{description}: links: bandwidth_gib_s", link.bandwidth_gib_s)
     if len(device.links) > len(device_ids):
-        raise InvalidResponse(f"{where}: links has {len(device.links)} entries for {len(device_ids)} devices")
+        raise InvalidResponse(f"{description}: links has {len(device.links)} entries for {len(device_ids)} devices")
 
 
-def _check_slot(where: str, slot: DeviceSlot, declared_types: Mapping[SlotName, SlotType]) -> None:
-    _check_amount(f"{where}: amount", slot.amount)
-    _check_amount(f"{where}: quantum", slot.quantum)
-    _check_text(f"{where}: exclusive_group", slot.exclusive_group, 128)
+def _check_slot(description: str, slot: DeviceSlot, declared_types: Mapping[SlotName, SlotType]) -> None:
+    _check_amount(f"{description}: amount", slot.amount)
+    _check_amount(f"{description}: quantum", slot.quantum)
+    _check_text(f"{description}: exclusive_group", slot.exclusive_group, 128)
     if slot.quantum < _MIN_QUANTUM:
-        raise InvalidResponse(f"{where}: quantum is {slot.quantum}")
+        raise InvalidResponse(f"{description}: quantum is {slot.quantum}")
     if slot.slot_name not in declared_types:
-        raise InvalidResponse(f"{where} is none of configurable_slots")
+        raise InvalidResponse(f"{description} is none of configurable_slots")
     if slot.slot_type is not declared_types[slot.slot_name]:
         raise InvalidResponse(
-            f"{where} is of type {slot.slot_type}, in configurable_slots {declared_types[slot.slot_name]}"
+            f"{description} is of type {slot.slot_type}, in configurable_slots {declared_types[slot.slot_name]}"
         )
     if slot.slot_type is not SlotType.COUNT and slot.quantum != 1:
-        raise InvalidResponse(f"{where}: quantum is {slot.quantum}; only counts have fractions")
+        raise InvalidResponse(f"{description}: quantum is {slot.quantum}; only counts have fractions")
 
 
 def validate_displays(answer: Any, *, owner_of: Callable[[str], str | None]) -> tuple[SlotDisplay, ...]:
@@ -282,11 +282,11 @@ class MeasurementFilter:
             if measurement_number >= MAX_MEASUREMENTS:
                 self.complain(f"more than {MAX_MEASUREMENTS} measurements in one answer")
                 break
-            fault = self._find_fault(measurement, devices)
-            if fault is None:
+            fault_text = self._find_fault(measurement, devices)
+            if fault_text is None:
                 usable_measurements.append(measurement)
             else:
-                self.complain(fault)
+                self.complain(fault_text)
         return usable_measurements
 
     def complain(self, fault: str) -> None:

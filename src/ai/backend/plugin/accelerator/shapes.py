@@ -179,14 +179,14 @@ def write_answer(method: str, answer: Any) -> bytes:
             )
         elif method == "available_slots":
             _require_exact((value, f"[{slot!r:.80}]") for slot, value in answer.items())
-        data = msgspec.msgpack.encode(answer)
+        answer_bytes = msgspec.msgpack.encode(answer)
     except InvalidResponse:
         raise
     except Exception as e:  # noqa: BLE001  # whatever the objects of a plugin do when they are looked at
         raise InvalidResponse(f"cannot be read: {type(e).__name__}: {e}"[:MAX_TEXT]) from None
-    if len(data) > MAX_FRAME - 1024:
-        raise InvalidResponse(f"is {len(data) >> 20} MiB large; {MAX_FRAME >> 20} MiB are allowed")
-    return data
+    if len(answer_bytes) > MAX_FRAME - 1024:
+        raise InvalidResponse(f"is {len(answer_bytes) >> 20} MiB large; {MAX_FRAME >> 20} MiB are allowed")
+    return answer_bytes
 
 
 def _expected_collection(method: str) -> tuple[type, str] | None:
@@ -203,16 +203,16 @@ def _expected_collection(method: str) -> tuple[type, str] | None:
     return None
 
 
-def _require_exact(quantities: Any) -> None:
-    for value, where in quantities:
+def _require_exact(described_quantities: Any) -> None:
+    for value, description in described_quantities:
         if not isinstance(value, Decimal):
-            raise InvalidResponse(f"{where} is the {type(value).__name__} {value!r:.40}; quantities are Decimal")
+            raise InvalidResponse(f"{description} is the {type(value).__name__} {value!r:.40}; quantities are Decimal")
 
 
-def read_answer(method: str, data: bytes) -> Any:
+def read_answer(method: str, answer_bytes: bytes) -> Any:
     """Decodes the answer of a plugin's method. Raises InvalidResponse, naming the place of a wrong type."""
     try:
-        return msgspec.msgpack.decode(data, type=SHAPES[method].result)
+        return msgspec.msgpack.decode(answer_bytes, type=SHAPES[method].result)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
         raise InvalidResponse(str(e).replace("`$", "`")[:MAX_TEXT]) from None
 

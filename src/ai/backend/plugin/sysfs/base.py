@@ -69,21 +69,24 @@ class Raw:
         return math.isfinite(self.value) and 0 <= self.value < 2**63
 
 
-def measurements(raw: Iterable[Raw]) -> list[Measurement]:
+def measurements(readings: Iterable[Raw]) -> list[Measurement]:
     """Returns the measurements of the whole node, followed by those of each device."""
-    usable = [reading for reading in raw if reading.usable]
-    return [*_combined_measurements(usable), *(_measurement_of(reading, reading.device_id) for reading in usable)]
+    usable_readings = [reading for reading in readings if reading.usable]
+    return [
+        *_combined_measurements(usable_readings),
+        *(_measurement_of(reading, reading.device_id) for reading in usable_readings),
+    ]
 
 
-def of_workload(raw: Iterable[Raw], devices: Collection[DeviceId]) -> list[Measurement]:
+def of_workload(readings: Iterable[Raw], devices: Collection[DeviceId]) -> list[Measurement]:
     """Returns the readings of one workload's devices, combined as if they were one device."""
-    return _combined_measurements([reading for reading in raw if reading.usable and reading.device_id in devices])
+    return _combined_measurements([reading for reading in readings if reading.usable and reading.device_id in devices])
 
 
-def _combined_measurements(raw: Sequence[Raw]) -> list[Measurement]:
+def _combined_measurements(all_readings: Sequence[Raw]) -> list[Measurement]:
     measurements = []
-    for key in dict.fromkeys(reading.key for reading in raw):
-        readings = [reading for reading in raw if reading.key == key]
+    for key in dict.fromkeys(reading.key for reading in all_readings):
+        readings = [reading for reading in all_readings if reading.key == key]
         combine = max if readings[0].together == "max" else math.fsum
         capacities = [reading.capacity for reading in readings if reading.capacity is not None]
         combined_reading = Raw(
@@ -98,18 +101,22 @@ def _combined_measurements(raw: Sequence[Raw]) -> list[Measurement]:
     return measurements
 
 
-def _measurement_of(raw: Raw, device_id: DeviceId | None) -> Measurement:
+def _measurement_of(reading: Raw, device_id: DeviceId | None) -> Measurement:
     """Returns a measurement. A gauge above its capacity, as power is for moments, raises the capacity."""
-    capacity = raw.capacity if raw.capacity is not None and math.isfinite(raw.capacity) and raw.capacity > 0 else None
-    if capacity is not None and not raw.accumulated:
-        capacity = max(capacity, raw.value)
+    capacity = (
+        reading.capacity
+        if reading.capacity is not None and math.isfinite(reading.capacity) and reading.capacity > 0
+        else None
+    )
+    if capacity is not None and not reading.accumulated:
+        capacity = max(capacity, reading.value)
     return Measurement(
-        key=raw.key,
-        value=raw.value,
-        unit_hint=raw.unit,
+        key=reading.key,
+        value=reading.value,
+        unit_hint=reading.unit,
         capacity=capacity,
-        kind=MetricKind.ACCUMULATED if raw.accumulated else MetricKind.GAUGE,
-        stats=COUNTER_STATS if raw.accumulated else GAUGE_STATS,
+        kind=MetricKind.ACCUMULATED if reading.accumulated else MetricKind.GAUGE,
+        stats=COUNTER_STATS if reading.accumulated else GAUGE_STATS,
         device_id=device_id,
     )
 
@@ -253,8 +260,8 @@ class TreePlugin(AbstractComputePlugin):
         device_ids = device_alloc.device_ids()
         if not device_ids:
             return ()
-        listed = {scanned.device.device_id: scanned.device for scanned in await self.reading(self._scan_unmasked)}
-        return [self._describe_attached(device_id, listed.get(device_id)) for device_id in sorted(device_ids)]
+        device_by_id = {scanned.device.device_id: scanned.device for scanned in await self.reading(self._scan_unmasked)}
+        return [self._describe_attached(device_id, device_by_id.get(device_id)) for device_id in sorted(device_ids)]
 
     def _describe_attached(self, device_id: DeviceId, device: ComputeDevice | None) -> AttachedDevice:
         if device is None:
@@ -267,8 +274,11 @@ class TreePlugin(AbstractComputePlugin):
 
         def measure_devices() -> Sequence[Raw]:
             if self._measured is None or self._measured[0] != round_time:
-                listed = self._listed if self._listed is not None else self._scan_unmasked()
-                self._measured = round_time, self.measure([scanned for scanned in listed if not is_gone(scanned)])
+                listed_devices = self._listed if self._listed is not None else self._scan_unmasked()
+                self._measured = (
+                    round_time,
+                    self.measure([scanned for scanned in listed_devices if not is_gone(scanned)]),
+                )
             return self._measured[1]
 
         return await self.reading(measure_devices)
@@ -303,7 +313,9 @@ def distinct(serial_pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """
     serial_by_place = list(serial_pairs)
     serials = [serial for _, serial in serial_by_place]
-    return {place: serial if serials.count(serial) == 1 else place for place, serial in serial_by_place}
+    return {
+        device_place: serial if serials.count(serial) == 1 else device_place for device_place, serial in serial_by_place
+    }
 
 
 def is_healthy(scanned: ScannedDevice) -> bool:

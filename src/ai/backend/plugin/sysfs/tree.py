@@ -152,7 +152,7 @@ def parse_number(text: str, where: str) -> float:
 def natural_sort_key(text: str) -> list[tuple[int, int, str]]:
     """Returns a sort key under which numbers inside of names count as numbers."""
     text_parts = re.split(r"(\d+)", text)
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in text_parts]
+    return [(0, int(text_part), "") if text_part.isdecimal() else (1, 0, text_part) for text_part in text_parts]
 
 
 def unpack(text: str, root: Path) -> None:
@@ -204,15 +204,15 @@ class RecordingTree(Tree):
 
     def recorded(self) -> Iterator[str]:
         """Yields the lines of the recording: the existing paths that were read, with the links on the way to them."""
-        lines: dict[str, str] = {}
+        line_by_path: dict[str, str] = {}
         for path in self._paths:
-            self._record_path(path, lines, depth=0)
-        parents = {str(Path(path).parent) for path in lines}
-        for path in sorted(lines, key=natural_sort_key):
-            if not (lines[path] == f"{path}/" and path in parents):
-                yield lines[path]
+            self._record_path(path, line_by_path, depth=0)
+        parents = {str(Path(path).parent) for path in line_by_path}
+        for path in sorted(line_by_path, key=natural_sort_key):
+            if not (line_by_path[path] == f"{path}/" and path in parents):
+                yield line_by_path[path]
 
-    def _record_path(self, path: str, lines: dict[str, str], depth: int) -> None:
+    def _record_path(self, path: str, line_by_path: dict[str, str], depth: int) -> None:
         """Records a path. Each link on the way is a line of its own, followed by the path to which it leads."""
         path_parts = path.strip("/").split("/")
         for part_count in range(2, len(path_parts) + 1):
@@ -221,24 +221,26 @@ class RecordingTree(Tree):
             if not real_path.is_symlink():
                 continue
             link = real_path.readlink()
-            lines[path_prefix] = f"{path_prefix} -> {link}"
+            line_by_path[path_prefix] = f"{path_prefix} -> {link}"
             target = os.path.normpath(PurePosixPath(path_prefix).parent / link)
             if depth < 40 and target.startswith(("/sys/", "/dev/")):
-                self._record_path("/".join([target, *path_parts[part_count:]]), lines, depth + 1)
+                self._record_path("/".join([target, *path_parts[part_count:]]), line_by_path, depth + 1)
             return
         real_path = super()._real(path)
         if real_path.is_dir():
-            lines[path] = f"{path}/"
+            line_by_path[path] = f"{path}/"
         elif path.startswith("/dev/"):
             if real_path.exists():
-                lines[path] = f"{path} ="
+                line_by_path[path] = f"{path} ="
         elif real_path.exists():
-            lines[path] = self._recorded_content(path, real_path)
+            line_by_path[path] = self._recorded_content(path, real_path)
 
     def _recorded_content(self, path: str, real_path: Path) -> str:
         try:
             with real_path.open("rb") as file:
-                text = file.read(LIMIT).decode("utf-8", errors="replace").strip()
+                value = file.read(LIMIT).decode("utf-8", errors="replace").strip()
         except OSError as e:
             return f"{path} ! {os.strerror(e.errno or 0)}"
-        return f"{path} = {json.dumps(text) if not text.isprintable() or text.startswith(chr(34)) else text}".rstrip()
+        return (
+            f"{path} = {json.dumps(value) if not value.isprintable() or value.startswith(chr(34)) else value}".rstrip()
+        )

@@ -34,25 +34,25 @@ HOSTILE_TEXTS = (
 )
 
 
-def session_request(owner: Account = ACCOUNT, text: str = "python:3.11") -> SessionRequest:
+def session_request(owner: Account = ACCOUNT, hostile_text: str = "python:3.11") -> SessionRequest:
     return SessionRequest(
         owner=owner,
         name="session",
         session_type="interactive",
         group_name="default",
         resource_group="default",
-        image=text,
+        image=hostile_text,
         cluster_size=1,
         slots=ResourceSlot({"cpu": Decimal(1), "mem": Decimal(2**30)}),
-        mounts=(text,),
-        environ={"A": text},
+        mounts=(hostile_text,),
+        environ={"A": hostile_text},
     )
 
 
-async def _answer(call: Awaitable[T]) -> T | None:
+async def _answer(hook_call: Awaitable[T]) -> T | None:
     """Returns the answer of a plugin. Returns None for a denial, which must have a text."""
     try:
-        return await call
+        return await hook_call
     except HookDenied as denial:
         if not str(denial):
             pytest.fail("a denial says why")

@@ -118,12 +118,12 @@ class LegacyPluginAdapter(AbstractComputePlugin):
             )
         fault_reason = await self._out_of_order()
         return [
-            self._device(device, slots[device_id], fault_reason)
+            self._convert_device(device, slots[device_id], fault_reason)
             for device_id, device in devices_by_id.items()
             if device_id in slots
         ]
 
-    def _device(self, device: Any, slot: DeviceSlot, reason: str | None) -> ComputeDevice:
+    def _convert_device(self, device: Any, slot: DeviceSlot, reason: str | None) -> ComputeDevice:
         model_name, numa_node = getattr(device, "model_name", None), device.numa_node
         return ComputeDevice(
             device_name=self.key,

@@ -49,7 +49,7 @@ class LegacyHook(PluginHook):
     _plugin: LegacyPluginAdapter
 
     @property
-    def _files(self) -> Path:
+    def _files_folder(self) -> Path:
         folder_name = f"{self._plugin.key}-{self.workload.kernel_id}"
         return Path(tempfile.gettempdir(), f"{_FILES_FOLDER}-{os.geteuid()}", folder_name)
 
@@ -72,15 +72,15 @@ class LegacyHook(PluginHook):
             ]
         except Untranslatable as e:
             raise denial_of(plugin_key, e) from None
-        self._take_library_hooks(arguments, await self._list("get_hooks", _distro(), platform.machine()))
+        self._take_library_hooks(arguments, await self._ask_for_list("get_hooks", _distro(), platform.machine()))
         return WorkloadConfig(
             mounts=_without_repeats(arguments.mounts),
             devices=_without_repeats(arguments.devices),
             env_vars=arguments.env_vars,
             resource_data=texts_of("generate_resource_data", await ask(plugin, "generate_resource_data", held_amounts)),
-            networks=_without_repeats(await self._list("get_docker_networks", held_amounts)),
-            extra_gids=_without_repeats([*arguments.gids, *await self._list("get_additional_gids")]),
-            extra_syscalls=_without_repeats(await self._list("get_additional_allowed_syscalls")),
+            networks=_without_repeats(await self._ask_for_list("get_docker_networks", held_amounts)),
+            extra_gids=_without_repeats([*arguments.gids, *await self._ask_for_list("get_additional_gids")]),
+            extra_syscalls=_without_repeats(await self._ask_for_list("get_additional_allowed_syscalls")),
             cpuset=arguments.cpuset,
             memory_nodes=arguments.memory_nodes,
             cpu_limit=arguments.cpu_limit,
@@ -88,15 +88,17 @@ class LegacyHook(PluginHook):
         )
 
     async def post_terminate(self) -> None:
-        await asyncio.to_thread(shutil.rmtree, self._files, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, self._files_folder, ignore_errors=True)
 
-    async def _list(self, method: str, *arguments: Any) -> Sequence[Any]:
+    async def _ask_for_list(self, method: str, *arguments: Any) -> Sequence[Any]:
         return require_collection(method, await ask(self._plugin.v1, method, *arguments))
 
     async def _generated_mounts(self, plugin: object, held_amounts: Any) -> Sequence[MountInfo]:
         """Returns the plugin's mounts; it may write into a directory of this kernel."""
-        await asyncio.to_thread(_make_own_directory, self._files)
-        mounts = require_collection("generate_mounts", await ask(plugin, "generate_mounts", self._files, held_amounts))
+        await asyncio.to_thread(_make_own_directory, self._files_folder)
+        mounts = require_collection(
+            "generate_mounts", await ask(plugin, "generate_mounts", self._files_folder, held_amounts)
+        )
         for mount_number, mount_info in enumerate(mounts):
             if not isinstance(mount_info, MountInfo):
                 raise InvalidResponse(f"generate_mounts: [{mount_number}] is {mount_info!r:.60} instead of a MountInfo")
@@ -125,20 +127,22 @@ def _without_repeats(items: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(items))
 
 
-def _mount_of(info: MountInfo) -> Mount:
+def _mount_of(mount_info: MountInfo) -> Mount:
     """Returns a read-only mount, as v1 makes them. Raises Untranslatable unless it is a bind mount."""
-    if str(getattr(info.mode, "value", info.mode)) != MountTypes.BIND.value:
-        raise Untranslatable("MountInfo.mode", f"is {info.mode!s:.40}: only bind is known")
-    return Mount(source=str(info.src_path), target=str(info.dst_path))
+    if str(getattr(mount_info.mode, "value", mount_info.mode)) != MountTypes.BIND.value:
+        raise Untranslatable("MountInfo.mode", f"is {mount_info.mode!s:.40}: only bind is known")
+    return Mount(source=str(mount_info.src_path), target=str(mount_info.dst_path))
 
 
 def _distro() -> str:
     """Returns the distribution of the host in the form of v1, such as ``ubuntu22.04``. It is not the image's."""
     try:
-        lines = _OS_RELEASE.read_text().splitlines()
+        release_lines = _OS_RELEASE.read_text().splitlines()
     except OSError:
         return "unknown"
     release_fields = {
-        name: value.strip("\"'") for name, separator, value in (line.partition("=") for line in lines) if separator
+        name: value.strip("\"'")
+        for name, separator, value in (line.partition("=") for line in release_lines)
+        if separator
     }
     return f"{release_fields.get('ID', 'unknown')}{release_fields.get('VERSION_ID', '')}"

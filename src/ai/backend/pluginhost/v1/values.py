@@ -32,10 +32,10 @@ def require_mapping(method: str, answer: Any) -> Mapping[Any, Any]:
 def texts_of(method: str, answer: Any) -> dict[str, str]:
     """Returns the answer of a method as a mapping of texts. Raises InvalidResponse for anything but a mapping."""
     try:
-        items = dict(answer)
+        text_by_key = dict(answer)
     except (TypeError, ValueError):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a mapping") from None
-    return {str(key): str(value) for key, value in items.items()}
+    return {str(key): str(value) for key, value in text_by_key.items()}
 
 
 def to_decimal(value: object, description: str) -> Decimal:

@@ -55,10 +55,10 @@ def write(name: str, folder: Path) -> list[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Conflict(f"{folder} is not empty; nothing was written")
     written_paths = []
-    for path, text in render(name).items():
+    for path, file_text in render(name).items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
-            file.write(text)
+            file.write(file_text)
         written_paths.append(target)
     return written_paths

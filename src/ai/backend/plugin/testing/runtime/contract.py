@@ -249,11 +249,11 @@ class RuntimeContract(RuntimeConnectionContract):
         second_runtime = await self.reopen(runtime)
         try:
 
-            async def exit_seen() -> bool:
+            async def has_exited() -> bool:
                 view = await second_runtime.inspect(dialogue.key)
                 return view is not None and view.state is WorkloadState.EXITED and view.exit is not None
 
-            assert await self.eventually(exit_seen)
+            assert await self.eventually(has_exited)
         finally:
             await self.remove_all(second_runtime)
             await second_runtime.shutdown()

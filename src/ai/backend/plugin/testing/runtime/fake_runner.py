@@ -86,20 +86,20 @@ class FakeRunner:
                     },
                 )
             case "file-write" | "file-list" | "file-read":
-                self._file(frame)
+                self._handle_file(frame)
             case "pty-open" | "pty-input" | "pty-resize" | "pty-restart" | "pty-close":
-                self._pty(frame)
+                self._handle_terminal(frame)
 
     def _new_program(self) -> Program:
         return Program(
-            ProgramContext(write=self._write, ask=self._ask, environ=self.environ, files=self.files, home=HOME)
+            ProgramContext(write=self._write, ask=self._ask_client, environ=self.environ, files=self.files, home=HOME)
         )
 
     def _write(self, stream: str, text: str) -> None:
         self.log(text)
         self.emit({"t": "console", "id": self._run_id, "items": [[stream, text]]})
 
-    async def _ask(self, is_password: bool) -> str:
+    async def _ask_client(self, is_password: bool) -> str:
         self.emit({"t": "waiting-input", "id": self._run_id, "is_password": is_password})
         return await self._input.get()
 
@@ -126,9 +126,9 @@ class FakeRunner:
             reason = self._cancel_reason()
         output_folder = f"{HOME}/.output/"
         changed_files = [
-            {"name": path.removeprefix(output_folder), "size": len(data)}
-            for path, data in self.files.items()
-            if path.startswith(output_folder) and files_before.get(path) != data
+            {"name": path.removeprefix(output_folder), "size": len(content)}
+            for path, content in self.files.items()
+            if path.startswith(output_folder) and files_before.get(path) != content
         ]
         finished_frame = {"t": "finished", "id": self._run_id, "exitCode": code, "reason": reason, "signal": None}
         self.emit({**finished_frame, "files": changed_files})
@@ -189,7 +189,7 @@ class FakeRunner:
         absolute_path = "/" + "/".join(path_parts)
         return absolute_path if absolute_path == HOME or absolute_path.startswith(HOME + "/") else None
 
-    def _file(self, frame: Mapping[str, Any]) -> None:
+    def _handle_file(self, frame: Mapping[str, Any]) -> None:
         paths = frame["paths"] if frame["t"] == "file-read" else [frame["path"]]
         located_paths = [self._locate(path) for path in paths]
         allowed_paths = [path for path in located_paths if path is not None]
@@ -201,17 +201,19 @@ class FakeRunner:
             self.files[allowed_paths[0]] = old_content[: frame.get("offset", 0)] + new_content
             self._reply(frame, {"size": len(self.files[allowed_paths[0]])})
         elif frame["t"] == "file-list":
-            self._list(frame, allowed_paths[0])
+            self._list_folder(frame, allowed_paths[0])
         else:
-            self._read(frame, allowed_paths)
+            self._read_files(frame, allowed_paths)
 
-    def _list(self, frame: Mapping[str, Any], folder: str) -> None:
+    def _list_folder(self, frame: Mapping[str, Any], folder: str) -> None:
         names = {
-            path.removeprefix(folder + "/"): data for path, data in self.files.items() if path.startswith(folder + "/")
+            path.removeprefix(folder + "/"): content
+            for path, content in self.files.items()
+            if path.startswith(folder + "/")
         }
         entries = [
-            {"filename": name, "size": len(data), "mode": "-rw-r--r--", "mtime": 0.0, "kind": "file"}
-            for name, data in sorted(names.items())
+            {"filename": name, "size": len(content), "mode": "-rw-r--r--", "mtime": 0.0, "kind": "file"}
+            for name, content in sorted(names.items())
             if "/" not in name
         ]
         entries += [
@@ -220,28 +222,28 @@ class FakeRunner:
         ]
         self._reply(frame, {"entries": entries, "folder_path": folder})
 
-    def _read(self, frame: Mapping[str, Any], paths: list[str]) -> None:
+    def _read_files(self, frame: Mapping[str, Any], paths: list[str]) -> None:
         for index, path in enumerate(paths):
-            data = self.files.get(path)
-            if data is None:
+            content = self.files.get(path)
+            if content is None:
                 self._refuse(frame, "not-found", path)
                 return
-            if len(data) > frame.get("max_bytes", len(data)):
+            if len(content) > frame.get("max_bytes", len(content)):
                 self._refuse(frame, "too-large", path)
                 return
             name = path.rpartition("/")[2]
             buffer = io.BytesIO()
             with tarfile.open(fileobj=buffer, mode="w") as archive:
                 archive_member = tarfile.TarInfo(name)
-                archive_member.size = len(data)
-                archive.addfile(archive_member, io.BytesIO(data))
+                archive_member.size = len(content)
+                archive.addfile(archive_member, io.BytesIO(content))
             encoded_data = base64.b64encode(buffer.getvalue()).decode()
             self.emit(
                 {"t": "chunk", "req": frame["req"], "index": index, "name": name, "data": encoded_data, "eof": True}
             )
         self._reply(frame, {})
 
-    def _pty(self, frame: Mapping[str, Any]) -> None:
+    def _handle_terminal(self, frame: Mapping[str, Any]) -> None:
         """Simulates a terminal that echoes its input. The input ``exit`` closes the terminal."""
         match frame["t"]:
             case "pty-open":

@@ -40,15 +40,15 @@ class Talk:
                 self.is_over = True
                 self._news.notify_all()
 
-    async def until(self, want: Callable[[Frame], bool], what: str = "frame") -> Frame:
+    async def until(self, is_wanted: Callable[[Frame], bool], description: str = "frame") -> Frame:
         """Waits for a matching frame, and returns the first match, also among the frames that were already read."""
         try:
             async with asyncio.timeout(self._patience_s), self._news:
-                await self._news.wait_for(lambda: self.is_over or any(map(want, self.frames)))
+                await self._news.wait_for(lambda: self.is_over or any(map(is_wanted, self.frames)))
         except TimeoutError:
-            pytest.fail(f"no {what} within {self._patience_s} s; there were {self.frames}")
-        match = next(filter(want, self.frames), None)
-        assert match is not None, f"the channel ended without {what}; there were {self.frames}"
+            pytest.fail(f"no {description} within {self._patience_s} s; there were {self.frames}")
+        match = next(filter(is_wanted, self.frames), None)
+        assert match is not None, f"the channel ended without {description}; there were {self.frames}"
         return match
 
     async def kind(self, kind: str) -> Frame:

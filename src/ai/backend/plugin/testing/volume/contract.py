@@ -266,8 +266,8 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
             await assert_refused(error_class, volume.open_file(folder, parse_path(path)))
 
     async def test_pages_miss_nothing_that_stays(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
-        kept_names = {f"stays-{number}" for number in range(300)}
-        for name in kept_names | {f"goes-{number}" for number in range(300)}:
+        kept_names = {f"stays-{name_number}" for name_number in range(300)}
+        for name in kept_names | {f"goes-{name_number}" for name_number in range(300)}:
             (inside / name).touch()
         listed_names: list[str] = []
         cursor: str | None = None
@@ -366,7 +366,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         self, volume: AbstractVolume, folder: VFolderId, inside: Path, seed: int
     ) -> None:
         rng, model = random.Random(seed), TreeModel()
-        for step in range(250):
+        for step_number in range(250):
             operation, arguments = model.choose(rng)
             expected_error = model.refusal(operation, *arguments)
             try:
@@ -374,11 +374,11 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
                 raised_error: type[BackendError] | None = None
             except BackendError as error:
                 raised_error = type(error)
-            assert raised_error == expected_error, f"seed {seed}, step {step}: {operation}{arguments}"
+            assert raised_error == expected_error, f"seed {seed}, step {step_number}: {operation}{arguments}"
             if expected_error is None:
                 model.apply(operation, *arguments)
-            if step % 25 == 0:
-                assert _read_tree(inside) == model.tree, f"seed {seed}, step {step}"
+            if step_number % 25 == 0:
+                assert _read_tree(inside) == model.tree, f"seed {seed}, step {step_number}"
         assert _read_tree(inside) == model.tree
 
 
@@ -402,7 +402,7 @@ async def _perform(volume: AbstractVolume, folder: VFolderId, operation: str, ar
             target = random_folder_id()
             await volume.clone_folder(folder, volume, target, Progress())
             cloned_tree, original_tree = [
-                _read_tree(await volume.mount_path(each_folder, TOP)) for each_folder in (target, folder)
+                _read_tree(await volume.mount_path(folder_id, TOP)) for folder_id in (target, folder)
             ]
             assert cloned_tree == original_tree
             await volume.delete_folder(target)

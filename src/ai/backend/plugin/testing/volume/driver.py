@@ -38,10 +38,12 @@ def random_folder_id() -> VFolderId:
     return VFolderId(QuotaScopeId(QuotaScopeKind.USER, uuid4()), uuid4())
 
 
-async def assert_refused(error: type[Exception] | tuple[type[Exception], ...], call: Awaitable[object]) -> None:
+async def assert_refused(
+    error_class: type[Exception] | tuple[type[Exception], ...], volume_call: Awaitable[object]
+) -> None:
     """Awaits a call and asserts that it raises the error."""
-    with pytest.raises(error):
-        await call
+    with pytest.raises(error_class):
+        await volume_call
 
 
 async def eventually(condition: Any, timeout_s: float = 10.0) -> None:
@@ -125,7 +127,7 @@ class TreeModel:
             case "clone":
                 return operation, ()
             case "archive":
-                directories = [name for name, content in self.tree.items() if content is None]
+                directories = [path_of_entry for path_of_entry, content in self.tree.items() if content is None]
                 return operation, (rng.choice(sorted(directories)) if directories else ".",)
         return operation, (random_path(),)
 
@@ -149,7 +151,7 @@ class TreeModel:
     def _moved_path(self, source: str, target: str) -> str:
         return f"{target}/{source.rpartition('/')[2]}" if self._is_directory(target) else target
 
-    def refusal(self, operation: str, path: str = "", *rest: Any) -> type[BackendError] | None:
+    def refusal(self, operation: str, path: str = "", *other_arguments: Any) -> type[BackendError] | None:
         """Returns the error that the volume must raise. Returns None if the operation must succeed."""
         if operation in ("clone", "archive"):
             return None
@@ -170,12 +172,12 @@ class TreeModel:
         if operation == "delete":
             if self._missing_error(path):
                 return NoSuchFile
-            return WrongKindOfFile if self._is_directory(path) and not rest[0] else None
+            return WrongKindOfFile if self._is_directory(path) and not other_arguments[0] else None
         if operation == "rename":
-            if rest[0] in ("..", "x/y"):
+            if other_arguments[0] in ("..", "x/y"):
                 return InvalidPath
-            return self._rename_error(path, (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/"))
-        return self._rename_error(path, self._moved_path(path, rest[0]))
+            return self._rename_error(path, (path.rpartition("/")[0] + "/" + other_arguments[0]).lstrip("/"))
+        return self._rename_error(path, self._moved_path(path, other_arguments[0]))
 
     def _rename_error(self, source: str, target: str) -> type[BackendError] | None:
         parent_error = self._parent_error(source) or self._parent_error(target)
@@ -187,13 +189,13 @@ class TreeModel:
             return FileAlreadyExists
         return InvalidInput if target.startswith(source + "/") else None
 
-    def apply(self, operation: str, path: str = "", *rest: Any) -> None:
+    def apply(self, operation: str, path: str = "", *other_arguments: Any) -> None:
         """Applies an operation on files to the model."""
         if operation == "put":
             path_parts = path.split("/")
             for depth in range(1, len(path_parts)):
                 self.tree["/".join(path_parts[:depth])] = None
-            self.tree[path] = rest[0]
+            self.tree[path] = other_arguments[0]
         elif operation == "mkdir":
             self.tree[path] = None
         elif operation == "delete":
@@ -201,9 +203,9 @@ class TreeModel:
                 del self.tree[removed_path]
         elif operation in ("rename", "move"):
             target_path = (
-                (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/")
+                (path.rpartition("/")[0] + "/" + other_arguments[0]).lstrip("/")
                 if operation == "rename"
-                else self._moved_path(path, rest[0])
+                else self._moved_path(path, other_arguments[0])
             )
             for old_path in [name for name in self.tree if name == path or name.startswith(path + "/")]:
                 self.tree[target_path + old_path[len(path) :]] = self.tree.pop(old_path)

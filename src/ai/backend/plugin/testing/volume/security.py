@@ -209,13 +209,13 @@ def _swapping(inside: Path) -> Iterator[None]:
                 except OSError:  # an upload has made a directory of that name
                     os.rename(inside / "at", inside / uuid4().hex)
 
-    thread = threading.Thread(target=swap_repeatedly)
-    thread.start()
+    swap_thread = threading.Thread(target=swap_repeatedly)
+    swap_thread.start()
     try:
         yield
     finally:
         stop_event.set()
-        thread.join()
+        swap_thread.join()
 
 
 class VolumeUploadContract:

@@ -68,8 +68,8 @@ class AbstractAllocMap(ABC):
 
     def clear(self) -> None:
         self.allocations = {}
-        for device, info in self.device_slots.items():
-            self.allocations.setdefault(info.slot_name, {})[device] = Decimal(0)
+        for device, slot_info in self.device_slots.items():
+            self.allocations.setdefault(slot_info.slot_name, {})[device] = Decimal(0)
 
     def check_exclusive(self, a: str, b: str) -> bool:
         """Returns True if one request cannot have both slots."""
@@ -192,12 +192,12 @@ def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
     """Returns the slot of each device of a map. The quantum of counts is the map's, if it has one; else 1, or 0.01 if
     any amount is no whole number. Raises InvalidResponse: something in the map is not of its type."""
     amounts: dict[DeviceId, tuple[SlotName, SlotType, Decimal]] = {}
-    for device, info in alloc_map.device_slots.items():
+    for device, slot_info in alloc_map.device_slots.items():
         description = f"create_alloc_map: the amount of {device!r:.64}"
         try:
-            v1_type, slot_name, amount = info
+            v1_type, slot_name, amount = slot_info
         except (TypeError, ValueError):
-            raise InvalidResponse(f"create_alloc_map: the slot of {device!r:.64} is {info!r:.60}") from None
+            raise InvalidResponse(f"create_alloc_map: the slot of {device!r:.64} is {slot_info!r:.60}") from None
         amounts[device] = (SlotName(slot_name), slot_type(v1_type, slot_name), to_decimal(amount, description))
     quantum = getattr(alloc_map, "quantum_size", None)
     quantum_by_slot: dict[SlotName, Decimal] = {}

@@ -47,9 +47,9 @@ async def settings_have_defaults_and_refuse_unknown_keys(subject: Subject) -> No
         raise NotApplicable("its settings are whatever keys there are, as those of a v1 plugin")
     expect(model.model_config.get("extra") == "forbid", f"{model.__name__} does not forbid unknown keys")
     expect(model.model_json_schema()["type"] == "object", f"{model.__name__} is no table")
-    undescribed_settings = [name for name, field in model.model_fields.items() if not field.description]
+    undescribed_settings = [setting_name for setting_name, field in model.model_fields.items() if not field.description]
     expect(not undescribed_settings, f"settings without a description: {', '.join(undescribed_settings)}")
-    required_settings = [name for name, field in model.model_fields.items() if field.is_required()]
+    required_settings = [setting_name for setting_name, field in model.model_fields.items() if field.is_required()]
     expect(not required_settings, f"settings without a default: {', '.join(required_settings)}")
     misspelt_settings: dict[str, Any] = {"no-such-setting": 1}
     try:
@@ -214,8 +214,8 @@ async def links_are_symmetric(subject: Subject) -> None:
 async def variant_properties_are_declared(subject: Subject) -> None:
     """Every property is of a namespace that the plugin describes, and of a kind that can be required."""
     namespaces = await subject.call_validated("variant_namespaces", responses.validate_namespaces)
-    names = [namespace.namespace for namespace in namespaces]
-    expect(len(set(names)) == len(names), "a namespace is described twice")
+    namespace_names = [namespace.namespace for namespace in namespaces]
+    expect(len(set(namespace_names)) == len(namespace_names), "a namespace is described twice")
     for namespace in namespaces:
         features = [feature.name for feature in namespace.features]
         expect(len(set(features)) == len(features), f"{namespace.namespace} describes a feature twice")
@@ -228,16 +228,19 @@ async def variant_properties_are_declared(subject: Subject) -> None:
     for device in await subject.devices():
         seen_pairs: set[tuple[str, str]] = set()
         for variant_property in device.variant_properties:
-            where = f"{device.device_id}: {variant_property}"
+            description = f"{device.device_id}: {variant_property}"
             property_parts = (variant_property.namespace, variant_property.feature, variant_property.value)
             expect(
                 all(property_part and property_part == property_part.strip() for property_part in property_parts),
-                f"{where} has an empty part, or blanks around one",
+                f"{description} has an empty part, or blanks around one",
             )
-            expect("::" not in variant_property.namespace + variant_property.feature, f"{where} cannot be read back")
             expect(
-                variant_property.namespace in names, f"{where} is of a namespace that variant_namespaces does not name"
+                "::" not in variant_property.namespace + variant_property.feature, f"{description} cannot be read back"
+            )
+            expect(
+                variant_property.namespace in namespace_names,
+                f"{description} is of a namespace that variant_namespaces does not name",
             )
             is_second = property_parts[:2] in seen_pairs and property_parts[:2] in single_value_features
-            expect(not is_second, f"{where} is a second value of a feature that has one")
+            expect(not is_second, f"{description} is a second value of a feature that has one")
             seen_pairs.add(property_parts[:2])

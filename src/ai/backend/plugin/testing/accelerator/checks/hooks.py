@@ -49,14 +49,14 @@ async def sources_of_the_config_are_there(subject: Subject) -> None:
     config = await subject.hook("pre_create", await subject.an_allocation(), ManagedState())
     for device in config.devices:
         if device.source:
-            mode = _mode_of(device.source, "the source of a device")
+            mode = _file_mode_of(device.source, "the source of a device")
             is_device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
             expect(is_device, f"pre_create: {format_value(device.source)} is no character or block device")
     for mount in config.mounts:
-        _mode_of(mount.source, "the source of a mount")
+        _file_mode_of(mount.source, "the source of a mount")
 
 
-def _mode_of(path: str, subject_name: str) -> int:
+def _file_mode_of(path: str, subject_name: str) -> int:
     try:
         return os.stat(path).st_mode  # noqa: PTH116  # as text, as the plugin gave it
     except OSError as e:
@@ -132,15 +132,15 @@ async def a_restart_and_a_recovery_are_served(subject: Subject) -> None:
         f"with the cause RECOVER the config differs: {_differing_fields(config, repeated_config)}",
     )
     restart_context: dict[str, Any] = {"cause": LifecycleCause.RESTART_IN_PLACE, "previous_allocation": allocation}
-    for name in ("pre_terminate", "post_terminate"):
-        await subject.hook(name, allocation, state, **restart_context)
+    for hook_method in ("pre_terminate", "post_terminate"):
+        await subject.hook(hook_method, allocation, state, **restart_context)
     state = ManagedState()
     new_config = await subject.hook("pre_create", allocation, state, attempt=2, **restart_context)
-    for name in ("devices", "cpuset", "memory_nodes"):
-        old_config, context = getattr(config, name), getattr(new_config, name)
+    for field_name in ("devices", "cpuset", "memory_nodes"):
+        old_value, new_value = getattr(config, field_name), getattr(new_config, field_name)
         expect(
-            context == old_config,
-            f"a restart in place has other {name}: {format_value(old_config)} and {format_value(context)}",
+            new_value == old_value,
+            f"a restart in place has other {field_name}: {format_value(old_value)} and {format_value(new_value)}",
         )
     await subject.hook("post_terminate", allocation, state, attempt=2)
 

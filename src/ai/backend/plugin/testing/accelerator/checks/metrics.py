@@ -52,8 +52,8 @@ async def node_metrics_are_well_formed(subject: Subject) -> None:
 async def the_names_of_metrics_stay(subject: Subject) -> None:
     """From the second round on, each round has the same names: each is a series in a monitoring system."""
     names_by_round = []
-    for time in _ROUND_TIMES:
-        measurements = await subject.call("gather_node_metrics", StatContext(at=time))
+    for round_time in _ROUND_TIMES:
+        measurements = await subject.call("gather_node_metrics", StatContext(at=round_time))
         names_by_round.append({(measurement.key, measurement.unit_hint) for measurement in measurements})
     _, second_names, third_names = names_by_round
     expect(

@@ -156,33 +156,34 @@ async def the_cdi_spec_is_well_formed(subject: Subject) -> None:
     expect(not unknown_keys, f"CDI has no key {', '.join(unknown_keys)}")
     if not isinstance(devices, list):
         raise CheckFailed(f"devices is {format_value(devices)}")
-    names = [device.get("name") if isinstance(device, Mapping) else None for device in devices]
-    for name, device in zip(names, devices, strict=True):
+    device_names = [device.get("name") if isinstance(device, Mapping) else None for device in devices]
+    for device_name, device in zip(device_names, devices, strict=True):
         expect(
-            isinstance(name, str) and _CDI_NAME.fullmatch(name), f"{format_value(name)} cannot be the name of a device"
+            isinstance(device_name, str) and _CDI_NAME.fullmatch(device_name),
+            f"{format_value(device_name)} cannot be the name of a device",
         )
-        expect(names.count(name) == 1, f"the device {name} is there twice")
+        expect(device_names.count(device_name) == 1, f"the device {device_name} is there twice")
         edits = device.get("containerEdits")
-        expect(edits and isinstance(edits, Mapping), f"the device {name} has no containerEdits")
-        _check_edits(f"the device {name}", edits)
+        expect(edits and isinstance(edits, Mapping), f"the device {device_name} has no containerEdits")
+        _check_edits(f"the device {device_name}", edits)
     _check_edits("the specification", spec.get("containerEdits", {}))
 
 
-def _check_edits(where: str, edits: Mapping[str, Any]) -> None:
+def _check_edits(description: str, edits: Mapping[str, Any]) -> None:
     unknown_kinds = sorted(set(edits) - _CDI_EDIT_KINDS)
-    expect(not unknown_kinds, f"{where}: containerEdits has no key {', '.join(unknown_kinds)}")
+    expect(not unknown_kinds, f"{description}: containerEdits has no key {', '.join(unknown_kinds)}")
     for variable in edits.get("env", ()):
-        expect(isinstance(variable, str) and "=" in variable, f"{where}: env has {format_value(variable)}")
+        expect(isinstance(variable, str) and "=" in variable, f"{description}: env has {format_value(variable)}")
     for device_node in edits.get("deviceNodes", ()):
         path = device_node.get("path")
-        expect(str(path or "").startswith("/"), f"{where}: a device node has the path {format_value(path)}")
+        expect(str(path or "").startswith("/"), f"{description}: a device node has the path {format_value(path)}")
     for mount in edits.get("mounts", ()):
         paths = [str(mount.get(path_key, "")) for path_key in ("hostPath", "containerPath")]
-        expect(all(path.startswith("/") for path in paths), f"{where}: a mount has the paths {paths}")
+        expect(all(path.startswith("/") for path in paths), f"{description}: a mount has the paths {paths}")
     for hook in edits.get("hooks", ()):
         expect(
             hook.get("hookName") and str(hook.get("path", "")).startswith("/"),
-            f"{where}: the hook {format_value(hook)}",
+            f"{description}: the hook {format_value(hook)}",
         )
 
 
@@ -226,12 +227,12 @@ async def partition_profiles_are_told(subject: Subject) -> None:
     """Each device has its profiles, of slots that can be configured; an unknown device is NotFound."""
     slot_names = {slot.slot_name for slot in await subject.call("configurable_slots")}
     for device_id, profile in await _offered_profiles(subject):
-        where = f"{device_id}: the profile {profile.name!r}"
+        description = f"{device_id}: the profile {profile.name!r}"
         expect(profile.name, f"{device_id} has a profile without a name")
-        name = profile.slot_name
-        expect(name in slot_names, f"{where} is of the slot {name}, which is not configurable")
-        expect(profile.available >= 0, f"{where}: {profile.available} are available")
-        expect(profile.amount > 0, f"{where} has the amount {profile.amount}")
+        slot_name = profile.slot_name
+        expect(slot_name in slot_names, f"{description} is of the slot {slot_name}, which is not configurable")
+        expect(profile.available >= 0, f"{description}: {profile.available} are available")
+        expect(profile.amount > 0, f"{description} has the amount {profile.amount}")
     await subject.call_refused(
         "partition_profiles", _UNKNOWN_DEVICE, error_class=NotFound, circumstance="for an unknown device"
     )

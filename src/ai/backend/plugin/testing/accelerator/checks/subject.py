@@ -46,7 +46,7 @@ Remake = Callable[[AbstractComputePlugin], Awaitable[AbstractComputePlugin]]
 
 
 @coroutine
-def _await_timed(awaitable: Awaitable[Any], record: Callable[[float], None]) -> Generator[Any, Any, Any]:
+def _await_timed(awaitable: Awaitable[Any], record_seconds: Callable[[float], None]) -> Generator[Any, Any, Any]:
     """Awaits work, and records how long each of its steps held the event loop."""
     coroutine_steps = awaitable.__await__()
     next_step: Callable[[], Any] = partial(next, coroutine_steps)
@@ -57,7 +57,7 @@ def _await_timed(awaitable: Awaitable[Any], record: Callable[[float], None]) -> 
         except StopIteration as done:
             return done.value
         finally:
-            record(time.perf_counter() - started_at)
+            record_seconds(time.perf_counter() - started_at)
         try:
             resume_value = yield pending_future
         except BaseException as e:  # noqa: BLE001  # a cancellation is thrown in, as into any coroutine
@@ -102,13 +102,13 @@ class Subject:
         exception that the interface does not name; BackendError and TerminationDeferred as the plugin does.
         """
 
-        def record(seconds: float) -> None:
+        def record_block(seconds: float) -> None:
             self.block_s_by_method[method] = max(self.block_s_by_method.get(method, 0.0), seconds)
 
         target = self.plugin if hook is None else hook
         try:
             async with asyncio.timeout(self.deadline_s):
-                answer = await _await_timed(_call_async(getattr(target, method), arguments), record)
+                answer = await _await_timed(_call_async(getattr(target, method), arguments), record_block)
             return normalized(method, answer) if method in DIRECT_CALLS else answer
         except TimeoutError:
             raise CheckFailed(f"{method} took longer than {self.deadline_s:g} s") from None
@@ -168,7 +168,7 @@ class Subject:
         """Returns the smallest quantity of every slot that can be allocated now."""
         quanta = {slot.slot_name: slot.quantum for device in await self.devices() for slot in device.slots}
         total_by_slot: Mapping[SlotName, Decimal] = await self.call("available_slots")
-        return {slot: quanta[slot] for slot, total in total_by_slot.items() if total and slot in quanta}
+        return {slot: quanta[slot] for slot, total_amount in total_by_slot.items() if total_amount and slot in quanta}
 
     async def a_request(self) -> dict[SlotName, Decimal]:
         """Returns a request for one slot's smallest quantity. Raises NotApplicable if there is nothing."""
